@@ -1,7 +1,7 @@
 //! The servers of a store: the map of them, the beacons that they send, and the monitors that mark them down and up.
 //!
 //! Beacons are keys of an object of their own, overwritten again and again; the map changes only with what matters. Every
-//! server runs [`run`]; the first few that are up are monitors too. Several of them may decide the same at once: each
+//! server runs [`run`]; the first few that are up are monitors too, over which the others watch. Several of them may decide the same at once: each
 //! change of the map is conditional on the entry, so one of them makes it, and only that one says so in the log.
 
 use std::collections::BTreeMap;
@@ -164,6 +164,28 @@ pub async fn beacons(store: &dyn ObjectStore) -> Result<BTreeMap<String, Beacon>
     }
 }
 
+/// Returns the latest beacons of some servers, by their names.
+async fn beacons_of(
+    store: &dyn ObjectStore,
+    names: &[String],
+) -> Result<BTreeMap<String, Beacon>, StoreError> {
+    let keys = names.iter().map(|name| Ok(Read::Key { key: Key::try_from(name.as_str())? }));
+    let reads = keys.collect::<Result<Vec<_>, StoreError>>()?;
+    let mut found = BTreeMap::new();
+    let transaction = Transaction { reads, ..Transaction::new() };
+    let Outcome::Done(done) = store.apply(&ObjectId::new(BEACONS_OBJECT)?, transaction).await? else {
+        return Ok(found);
+    };
+    for (name, answer) in names.iter().zip(done.answers) {
+        if let Answer::Value(Some(value)) = answer
+            && let Ok(beacon) = serde_json::from_slice(&value)
+        {
+            found.insert(name.clone(), beacon);
+        }
+    }
+    Ok(found)
+}
+
 /// A server that takes part.
 struct Server {
     store: Arc<dyn ObjectStore>,
@@ -196,6 +218,9 @@ pub async fn run(
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), StoreError> {
     let map = Map::new(store.clone(), SERVERS_MAP)?;
+    // The silence of a shorter time than that of two beacons says nothing.
+    let mut options = options;
+    options.health.silence = options.health.silence.max(options.interval * 2);
     let mut server = Server {
         key: Key::try_from(options.name.as_str())?,
         proposer: map.proposer(Default::default()),
@@ -250,10 +275,7 @@ impl Server {
         if self.entry().is_none_or(|entry| entry.incarnation != self.incarnation) {
             self.register().await?;
         }
-        if self.is_monitor() {
-            self.look().await?;
-        }
-        Ok(())
+        self.look().await
     }
 
     async fn refresh(&mut self) -> Result<(), StoreError> {
@@ -318,27 +340,37 @@ impl Server {
 
     /// Says that the server stops.
     async fn leave(&mut self) -> Result<(), StoreError> {
-        self.refresh().await?;
-        let Some(entry) = self.entry().filter(|entry| entry.incarnation == self.incarnation) else {
-            return Ok(());
-        };
-        self.enter(&ServerEntry { state: Phase::Stopped, ..entry }).await?;
-        self.writer.write(Level::Info, &format!("server {} has stopped", self.options.name));
-        Ok(())
+        loop {
+            self.refresh().await?;
+            let Some(entry) = self.entry().filter(|entry| entry.incarnation == self.incarnation) else {
+                return Ok(());
+            };
+            // A monitor may change it at the same time.
+            if self.enter(&ServerEntry { state: Phase::Stopped, ..entry }).await? {
+                self.writer.write(Level::Info, &format!("server {} has stopped", self.options.name));
+                return Ok(());
+            }
+        }
     }
 
-    /// Returns whether this server is one of the first that are up, in the order of their names.
-    fn is_monitor(&self) -> bool {
-        let others = self.state.entries().iter().filter(|(name, _)| **name < self.key);
-        let up = others.filter(|(_, value)| {
-            ServerEntry::decode(&value.value).is_some_and(|entry| entry.state == Phase::Up)
+    /// Returns the monitors if this server is none of them: the first that are up, in the order of their names.
+    fn monitors(&self) -> Option<Vec<String>> {
+        let others = self.state.entries().iter().take_while(|(name, _)| **name < self.key);
+        let up = others.filter_map(|(name, value)| {
+            let is_up = ServerEntry::decode(&value.value).is_some_and(|entry| entry.state == Phase::Up);
+            String::from_utf8(name.as_bytes().to_vec()).ok().filter(|_| is_up)
         });
-        up.count() < MONITORS
+        Some(up.take(MONITORS).collect()).filter(|up: &Vec<String>| up.len() == MONITORS)
     }
 
-    /// Looks at the beacons of all servers, and makes the changes that are due.
+    /// Looks at the beacons of the servers that this one watches over, and makes the changes that are due. A monitor
+    /// watches over all of them, the others over the monitors: should these die all at once, others take their place.
     async fn look(&mut self) -> Result<(), StoreError> {
-        let beacons = beacons(&*self.store).await?;
+        let monitors = self.monitors();
+        let beacons = match &monitors {
+            None => beacons(&*self.store).await?,
+            Some(monitors) => beacons_of(&*self.store, monitors).await?,
+        };
         let mut servers = Vec::new();
         for (name, value) in self.state.entries() {
             let (Ok(name), Some(entry)) =
@@ -346,6 +378,9 @@ impl Server {
             else {
                 continue;
             };
+            if monitors.as_ref().is_some_and(|monitors| monitors.iter().all(|monitor| monitor != name)) {
+                continue;
+            }
             let pulse = beacons
                 .get(name)
                 .map(|beacon| Pulse { incarnation: beacon.incarnation, sequence: beacon.sequence });

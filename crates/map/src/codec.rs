@@ -127,7 +127,8 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<Header, StoreError> {
         entries: reader.u64()?,
         bytes: reader.u64()?,
     };
-    if header.epoch == 0 || header.oldest == 0 || header.oldest > header.epoch {
+    let is_beyond = header.epoch.max(header.version) > u64::MAX >> 1;
+    if header.epoch == 0 || header.oldest == 0 || header.oldest > header.epoch || is_beyond {
         return Err(reader.wrong("its epochs cannot be"));
     }
     reader.end()?;

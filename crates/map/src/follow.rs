@@ -170,14 +170,15 @@ impl Follower {
         match &mut self.source {
             Source::Watch(watch) => match watch.next().await {
                 Some(Ok(_)) => {}
-                Some(Err(error)) => {
-                    self.source = Source::None;
-                    self.stale = true;
-                    if !waits(&error) {
-                        return Err(self.map.at(error));
-                    }
+                Some(Err(error)) if !waits(&error) => {
+                    (self.source, self.stale) = (Source::None, true);
+                    return Err(self.map.at(error));
                 }
-                None => self.source = Source::None,
+                // The next one may break as soon.
+                Some(Err(_)) | None => {
+                    self.source = Source::None;
+                    tokio::time::sleep(self.options.poll).await;
+                }
             },
             Source::Polls | Source::None => tokio::time::sleep(self.options.poll).await,
         }

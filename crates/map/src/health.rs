@@ -5,7 +5,7 @@
 //! number of beacons in a row and a hold-down, which grows with every time that it went down, so that one that comes and
 //! goes stays down rather than being up half of the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The settings of a monitor.
@@ -86,8 +86,8 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     pulse: Option<Pulse>,
-    /// The time at which its latest beacon was seen first, or at which one begins to wait for it.
-    changed: Duration,
+    /// The time since its latest beacon was seen first, or since one waits for it, as far as the monitor was there.
+    quiet: Duration,
     /// The number of beacons without a silence between them, and when the first of them came.
     run: u32,
     run_began: Duration,
@@ -114,20 +114,25 @@ impl Monitor {
     /// that are due. They are due again at the next look unless they are in the map by then.
     pub fn look(&mut self, now: Duration, servers: &[Observed]) -> Vec<Decision> {
         let Settings { silence, beacons_up, steady, .. } = self.settings;
-        // A monitor that could not look for a while (it was stopped, or did not reach the store) cannot tell a silence from
-        // its own absence: all clocks begin anew.
-        if self.looked.is_some_and(|looked| now.saturating_sub(looked) > silence / 2) {
-            for seen in self.seen.values_mut() {
-                (seen.changed, seen.run, seen.run_began) = (now, 0, now);
+        let gap = self.looked.map_or(Duration::ZERO, |looked| now.saturating_sub(looked));
+        self.looked = Some(now);
+        for seen in self.seen.values_mut() {
+            if gap > silence {
+                // A monitor that could not look for a while (it was stopped, or did not reach the store) cannot tell a
+                // silence from its own absence: all clocks begin anew.
+                (seen.quiet, seen.run, seen.run_began) = (Duration::ZERO, 0, now);
+            } else {
+                // Nor does a part of it prove more than this; but one that always looks late still sees who is silent.
+                seen.quiet += gap.min(silence / 2);
             }
         }
-        self.looked = Some(now);
-        self.seen.retain(|name, _| servers.iter().any(|server| server.name == *name));
+        let names: BTreeSet<&str> = servers.iter().map(|server| &*server.name).collect();
+        self.seen.retain(|name, _| names.contains(&**name));
         let mut decisions = Vec::new();
         for server in servers {
             let seen = self.seen.entry(server.name.clone()).or_insert(Seen {
                 pulse: server.pulse,
-                changed: now,
+                quiet: Duration::ZERO,
                 run: 0,
                 run_began: now,
                 standing: server.standing,
@@ -135,22 +140,25 @@ impl Monitor {
             });
             if seen.standing != server.standing {
                 (seen.standing, seen.standing_since) = (server.standing, now);
-                // Whoever is entered anew is given the time to send a beacon.
-                if server.standing == Standing::Up {
-                    seen.changed = now;
+                match server.standing {
+                    // Whoever is entered anew is given the time to send a beacon.
+                    Standing::Up => seen.quiet = Duration::ZERO,
+                    // Only beacons that come since count, also where another monitor missed them.
+                    Standing::Down => (seen.run, seen.run_began) = (0, now),
+                    Standing::Stopped => {}
                 }
             }
-            let silent = now.saturating_sub(seen.changed) >= silence;
+            let silent = seen.quiet >= silence;
             if seen.pulse != server.pulse {
                 if silent || seen.run == 0 {
                     (seen.run, seen.run_began) = (0, now);
                 }
                 seen.run = seen.run.saturating_add(1);
-                (seen.pulse, seen.changed) = (server.pulse, now);
+                (seen.pulse, seen.quiet) = (server.pulse, Duration::ZERO);
             } else if silent {
                 seen.run = 0;
             }
-            let quiet = now.saturating_sub(seen.changed);
+            let quiet = seen.quiet;
             let steady = now.saturating_sub(seen.standing_since) >= steady;
             let decision = match server.standing {
                 Standing::Up if quiet >= silence => {
@@ -284,6 +292,33 @@ mod tests {
         assert_eq!(world.decided, []);
         world.pass(2, &["a"]);
         assert_eq!(world.decided, [(3609, "b".into(), Standing::Down, 1)]);
+    }
+
+    #[test]
+    fn a_monitor_that_always_looks_late_still_sees_who_is_silent() {
+        let mut monitor = Monitor::new(Settings::default());
+        let server = |sequence| Observed {
+            name: "a".into(),
+            standing: Standing::Up,
+            downs: 0,
+            pulse: Some(Pulse { incarnation: 1, sequence }),
+        };
+        let late = Duration::from_millis(1600);
+        for look in 0..20 {
+            assert_eq!(monitor.look(late * look, &[server(u64::from(look))]), []);
+        }
+        assert_eq!(monitor.look(late * 20, &[server(19)]), []);
+        assert_eq!(monitor.look(late * 21, &[server(19)])[0].standing, Standing::Down);
+    }
+
+    #[test]
+    fn a_server_that_another_monitor_marked_down_is_held_as_long() {
+        let mut world = World::new(&["a"]);
+        world.pass(100, &["a"]);
+        // This monitor has not missed a beacon.
+        (world.servers[0].standing, world.servers[0].downs) = (Standing::Down, 4);
+        world.pass(30, &["a"]);
+        assert_eq!(world.decided, [(121, "a".into(), Standing::Up, 4)]);
     }
 
     #[test]

@@ -34,5 +34,7 @@ pub const TRIM_MAX: u64 = 32;
 pub const VALIDATORS_MAX: usize = 64;
 /// The maximum length of a validator's text, in bytes.
 pub const VALIDATOR_BYTES_MAX: usize = 48 << 10;
+/// The number of instructions that all validators together may take over one update.
+pub const VALIDATION_INSTRUCTIONS_MAX: u64 = 100_000_000;
 /// The depth to which changes that validators add are validated themselves.
 pub const VALIDATION_DEPTH_MAX: usize = 4;

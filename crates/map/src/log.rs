@@ -34,7 +34,7 @@ pub const SOURCE_BYTES_MAX: usize = 255;
 const APPEND_MAX: usize = 100;
 /// The number of lines that wait in a daemon to be appended.
 const QUEUE_MAX: usize = 1000;
-/// The number of appends without an answer after which their lines are given up.
+/// The number of appends without an answer after which a call gives them up.
 const UNKNOWN_MAX: u32 = 10;
 /// The pause before lines that could not be appended are tried again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -100,6 +100,19 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// Checks what a reader of the log checks.
+    fn check(&self) -> Result<(), StoreError> {
+        let (source, text) = (self.source.len(), self.text.len());
+        if source <= SOURCE_BYTES_MAX && text <= TEXT_BYTES_MAX {
+            return Ok(());
+        }
+        let limits = format!("the limits are {SOURCE_BYTES_MAX} and {TEXT_BYTES_MAX}");
+        let text = format!("a line has {source} bytes in its source and {text} in its text; {limits}");
+        Err(StoreError::new(ErrorKind::Invalid, text))
+    }
+}
+
 fn cut(text: &str, max: usize) -> &str {
     let end = (0..=max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     &text[..end]
@@ -142,7 +155,7 @@ fn decode_header(bytes: &[u8]) -> Result<Header, StoreError> {
     if header.oldest == 0
         || header.oldest > header.next
         || header.removed > header.total
-        || header.next > u64::MAX >> 1
+        || header.next.max(header.total) > u64::MAX >> 1
     {
         return Err(reader.wrong("its numbers cannot be"));
     }
@@ -184,6 +197,32 @@ pub fn fuzz(bytes: &[u8]) {
     let _ = decode_line(1, bytes).map(|line| assert_eq!(encode_line(&line), bytes));
 }
 
+/// An attempt to append lines, which goes on over failures of the store.
+struct Attempt {
+    /// The mark of its lines.
+    mark: [u8; 16],
+    /// The header of a transaction that may be on its way.
+    uncertain: Option<Header>,
+    /// True if it will never be known whether the lines were appended.
+    is_lost: bool,
+}
+
+impl Default for Attempt {
+    fn default() -> Self {
+        Self { mark: rand::random(), uncertain: None, is_lost: false }
+    }
+}
+
+/// A part of the lines.
+struct Page {
+    /// The number of the last line that there is.
+    last: u64,
+    /// Lines by their numbers; `None` for one that cannot be read.
+    lines: Vec<(u64, Option<Line>)>,
+    /// The key behind which there are more.
+    next: Option<Bytes>,
+}
+
 /// The cluster log of a store. Cheap to clone.
 #[derive(Clone)]
 pub struct Log {
@@ -210,30 +249,37 @@ impl Log {
     /// Appends lines, in order and one behind the other, each exactly once. Returns the number of the first.
     ///
     /// # Errors
-    /// Those of the store; `Unknown` if it is not known whether they were appended.
+    /// Those of the store; `Unknown` if it is not known whether all of them were appended, and `Invalid` if one of them is
+    /// longer than a line can be.
     pub async fn append(&self, entries: &[Entry]) -> Result<u64, StoreError> {
+        entries.iter().try_for_each(Entry::check).map_err(at)?;
         let mut first = None;
         for entries in entries.chunks(APPEND_MAX) {
-            let number = self.append_chunk(entries).await.map_err(at)?;
+            let mut attempt = Attempt::default();
+            let number = self.append_chunk(entries, &mut attempt).await.map_err(|error| {
+                let nothing = first.is_none() && attempt.uncertain.is_none();
+                at(StoreError { kind: if nothing { error.kind } else { ErrorKind::Unknown }, ..error })
+            })?;
             first.get_or_insert(number);
         }
         first.ok_or_else(|| at(StoreError::new(ErrorKind::Invalid, "there is no line to append")))
     }
 
-    async fn append_chunk(&self, entries: &[Entry]) -> Result<u64, StoreError> {
-        let mark: [u8; 16] = rand::random();
+    /// Appends lines in one transaction. After a failure, the same lines may be appended again with the same attempt,
+    /// which tells whether they were there already.
+    async fn append_chunk(&self, entries: &[Entry], attempt: &mut Attempt) -> Result<u64, StoreError> {
+        let Attempt { mark, uncertain, is_lost } = attempt;
         let mut header = self.header().await?;
-        // The header of an attempt that may be on its way.
-        let mut uncertain: Option<Header> = None;
         let mut unanswered = 0;
         loop {
             let before = header.unwrap_or(Header { next: 1, oldest: 1, total: 0, removed: 0 });
-            if let Some(attempt) = uncertain.filter(|attempt| attempt.next != before.next) {
+            if let Some(earlier) = uncertain.filter(|earlier| earlier.next != before.next) {
                 // Another one was first, or it was this one.
-                match self.line(attempt.next).await? {
-                    Some(line) if line.mark == mark => return Ok(line.number),
-                    Some(_) => uncertain = None,
+                match self.line(earlier.next).await? {
+                    Some(line) if line.mark == *mark => return Ok(line.number),
+                    Some(_) => *uncertain = None,
                     None => {
+                        *is_lost = true;
                         return Err(StoreError::new(
                             ErrorKind::Unknown,
                             "the reply was lost, and the lines since are gone",
@@ -246,14 +292,15 @@ impl Log {
             let mut after = before;
             for entry in entries {
                 let number = after.next;
-                let mut line = Line { number, entry: entry.clone(), mark, total: 0 };
+                let mut line = Line { number, entry: entry.clone(), mark: *mark, total: 0 };
                 line.total = after.total + encode_line(&line).len() as u64;
                 (after.next, after.total) = (number + 1, line.total);
                 transaction =
                     transaction.change(Write::SetKey { key: line_key(number)?, value: encode_line(&line) });
             }
-            (after.oldest, after.removed) = self.trim(&before, &after).await?;
-            for number in before.oldest..after.oldest {
+            let gone;
+            (after.oldest, after.removed, gone) = self.trim(&before, &after).await?;
+            for number in gone {
                 transaction = transaction.change(Write::RemoveKey { key: line_key(number)? });
             }
             transaction =
@@ -267,39 +314,51 @@ impl Log {
                     };
                 }
                 Err(error) if error.kind == ErrorKind::Unknown && unanswered < UNKNOWN_MAX => {
-                    uncertain = Some(before);
+                    *uncertain = Some(before);
                     unanswered += 1;
                     tokio::time::sleep(Duration::from_millis(20) * unanswered).await;
                     header = self.header().await?;
                 }
-                Err(error) if uncertain.is_some() => {
-                    return Err(StoreError { kind: ErrorKind::Unknown, ..error });
+                Err(error) => {
+                    if error.kind == ErrorKind::Unknown {
+                        *uncertain = Some(before);
+                    }
+                    return Err(error);
                 }
-                Err(error) => return Err(error),
             }
         }
     }
 
-    /// Returns the oldest line that stays, and the bytes of those before it.
-    async fn trim(&self, before: &Header, after: &Header) -> Result<(u64, u64), StoreError> {
+    /// Returns the oldest line that stays, the bytes of those before it, and the numbers of those that go.
+    async fn trim(&self, before: &Header, after: &Header) -> Result<(u64, u64, Vec<u64>), StoreError> {
         let lines = after.next - before.oldest;
         let is_over = lines > self.bounds.lines || after.total - before.removed > self.bounds.bytes;
         // What is beyond the bounds goes in large pieces, so that it need not be looked at with every line: an eighth of
         // the log at least. What a transaction can remove is bounded, should the bounds have become much smaller.
         let (lines_kept, bytes_kept) =
             (self.bounds.lines - self.bounds.lines / 8, self.bounds.bytes - self.bounds.bytes / 8);
-        let (mut oldest, mut removed) = (before.oldest, before.removed);
+        let (mut oldest, mut removed, mut gone) = (before.oldest, before.removed, Vec::new());
         if !is_over {
-            return Ok((oldest, removed));
+            return Ok((oldest, removed, gone));
         }
-        let (_, page) = self.lines(before.oldest - 1, PAGE_ENTRIES_MAX as u32).await?;
-        for line in page.iter().filter(|line| line.number < before.next) {
+        let page = self.page(line_key(before.oldest - 1)?.to_bytes(), PAGE_ENTRIES_MAX as u32).await?;
+        for (number, line) in page.lines.iter().filter(|(number, _)| *number < before.next) {
             if after.next - oldest <= lines_kept && after.total - removed <= bytes_kept {
-                break;
+                return Ok((oldest, removed, gone));
             }
-            (oldest, removed) = (line.number + 1, line.total);
+            oldest = number + 1;
+            // What another client has put there counts for nothing.
+            removed = match line {
+                Some(line) if (removed..=before.total).contains(&line.total) => line.total,
+                _ => removed,
+            };
+            gone.push(*number);
         }
-        Ok((oldest, removed))
+        // Without any line left, whatever the header counted is gone.
+        if page.next.is_none() {
+            (oldest, removed) = (before.next, before.total);
+        }
+        Ok((oldest, removed, gone))
     }
 
     async fn header(&self) -> Result<Option<Header>, StoreError> {
@@ -316,21 +375,25 @@ impl Log {
         }
     }
 
-    /// Returns the lines after a number, and the number of the last line that there is.
-    async fn lines(&self, after: u64, limit: u32) -> Result<(u64, Vec<Line>), StoreError> {
-        let range = KeyRange { after: Some(line_key(after)?.to_bytes()), ..KeyRange::prefix(LINE) };
+    /// Reads the lines behind a key. Whatever another client has put among them is passed over: keys that are no numbers,
+    /// numbers that the log has not reached, and values that cannot be read.
+    async fn page(&self, after: Bytes, limit: u32) -> Result<Page, StoreError> {
+        let range = KeyRange { after: Some(after), ..KeyRange::prefix(LINE) };
         let reads = vec![Read::Key { key: header_key() }, Read::Keys { range, limit, values: true }];
         let mut answers = self.read(reads).await?;
         let (Some(Answer::Keys(page)), Some(Answer::Value(header))) = (answers.pop(), answers.pop()) else {
             return Err(nonsense());
         };
-        let lines = page.entries.iter().map(|(key, value)| {
-            let digits = std::str::from_utf8(&key.as_bytes()[LINE.len()..]).ok();
-            let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-            decode_line(number.ok_or_else(nonsense)?, value)
-        });
         let header = header.map(|header| decode_header(&header)).transpose()?;
-        Ok((header.map_or(0, |header| header.next - 1), lines.collect::<Result<_, _>>()?))
+        let last = header.map_or(0, |header| header.next - 1);
+        let numbered = page.entries.iter().filter_map(|(key, value)| Some((line_number(key)?, value)));
+        let lines: Vec<_> = numbered
+            .take_while(|(number, _)| *number <= last)
+            .map(|(number, value)| (number, decode_line(number, value).ok()))
+            .collect();
+        let is_end = !page.more || lines.last().is_some_and(|(number, _)| *number >= last);
+        let next = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| !is_end);
+        Ok(Page { last, lines, next })
     }
 
     async fn read(&self, reads: Vec<Read>) -> Result<Vec<Answer>, StoreError> {
@@ -343,7 +406,7 @@ impl Log {
     /// Returns the last `count` lines, in order.
     ///
     /// # Errors
-    /// Those of the store; `Corrupt` if a line cannot be read.
+    /// Those of the store; `Corrupt` if the log's header cannot be read.
     pub async fn last(&self, count: u64) -> Result<Vec<Line>, StoreError> {
         let last = self.header().await.map_err(at)?.map_or(0, |header| header.next - 1);
         self.after(last.saturating_sub(count)).await
@@ -354,14 +417,19 @@ impl Log {
     /// # Errors
     /// As [`Log::last`].
     pub async fn after(&self, number: u64) -> Result<Vec<Line>, StoreError> {
+        Ok(self.read_after(number).await.map_err(at)?.1)
+    }
+
+    /// Returns the number of the last line that there is, and all lines after a number.
+    async fn read_after(&self, number: u64) -> Result<(u64, Vec<Line>), StoreError> {
         let mut found: Vec<Line> = Vec::new();
+        let mut after = line_key(number)?.to_bytes();
         loop {
-            let reached = found.last().map_or(number, |line| line.number);
-            let (last, more) = self.lines(reached, PAGE_ENTRIES_MAX as u32).await.map_err(at)?;
-            let count = more.len();
-            found.extend(more);
-            if count == 0 || found.last().is_some_and(|line| line.number >= last) {
-                return Ok(found);
+            let Page { last, lines, next } = self.page(after, PAGE_ENTRIES_MAX as u32).await?;
+            found.extend(lines.into_iter().filter_map(|(_, line)| line));
+            match next {
+                Some(next) => after = next,
+                None => return Ok((last, found)),
             }
         }
     }
@@ -423,13 +491,21 @@ impl LogFollower {
                         self.watch = None;
                         return Err(at(error));
                     }
-                    None => self.watch = None,
+                    None => {
+                        self.watch = None;
+                        tokio::time::sleep(self.poll).await;
+                    }
                 },
                 _ => tokio::time::sleep(self.poll).await,
             }
         }
         self.stale = true;
-        let lines = self.log.after(self.reached).await?;
+        let (last, mut lines) = self.log.read_after(self.reached).await.map_err(at)?;
+        if last < self.reached {
+            // The log was removed: if there is another one, it is read from its beginning.
+            self.reached = 0;
+            (_, lines) = self.log.read_after(0).await.map_err(at)?;
+        }
         self.stale = false;
         if let Some(last) = lines.last() {
             self.reached = last.number;
@@ -480,22 +556,18 @@ async fn append_all(log: Log, source: String, mut lines: mpsc::Receiver<Entry>, 
                 &format!("{count} lines of this source were dropped before this one"),
             ));
         }
+        let mut attempt = Attempt::default();
         loop {
-            match log.append(&batch).await {
+            match log.append_chunk(&batch, &mut attempt).await.map_err(at) {
                 Ok(_) => break,
-                Err(error)
-                    if matches!(
-                        error.kind,
-                        ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::OutOfSpace
-                    ) =>
-                {
-                    tracing::debug!("{error}; trying again");
-                    tokio::time::sleep(PAUSE).await;
-                }
                 // Once more might be once too many.
-                Err(error) if error.kind == ErrorKind::Unknown => {
+                Err(error) if attempt.is_lost => {
                     tracing::warn!("{error}; {} lines may be missing", batch.len());
                     break;
+                }
+                Err(error) if error.kind.is_retryable() || error.kind == ErrorKind::Unknown => {
+                    tracing::debug!("{error}; trying again");
+                    tokio::time::sleep(PAUSE).await;
                 }
                 Err(error) => {
                     tracing::warn!("{error}");
@@ -519,6 +591,13 @@ const LINE: &str = "line/";
 
 fn header_key() -> Key {
     Key::new("header").expect("the name is short and not empty")
+}
+
+/// Returns the number of a line by its key; `None` if it is not that of a line.
+fn line_number(key: &Key) -> Option<u64> {
+    let digits = std::str::from_utf8(key.as_bytes().strip_prefix(LINE.as_bytes())?).ok()?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (digits == format!("{number:016x}")).then_some(number)
 }
 
 fn line_key(number: u64) -> Result<Key, StoreError> {

@@ -19,7 +19,7 @@ use nacre_object::{
 
 use crate::codec;
 use crate::follow::{FollowOptions, Follower};
-use crate::limit::{MAP_NAME_BYTES_MAX, TRIM_MAX};
+use crate::limit::{BYTES_MAX, ENTRIES_MAX, MAP_NAME_BYTES_MAX, TRIM_MAX, VALIDATORS_MAX};
 use crate::propose::{ProposeOptions, Proposer};
 use crate::state::{Change, Header, Missing, Record, Space, State, Value};
 
@@ -158,6 +158,13 @@ impl Map {
                     let value = codec::decode_value(value).map_err(|error| self.at(error))?;
                     state.put(space, &name, Some(value));
                 }
+                // What is read at different epochs may be more than the map ever had, but not by this much.
+                if state.entries.len() as u64 > 2 * ENTRIES_MAX
+                    || state.settings.len() > 4 * VALIDATORS_MAX
+                    || state.bytes > 2 * BYTES_MAX
+                {
+                    return Err(self.at(corrupt("the map has more entries than any map can")));
+                }
                 match page.entries.last() {
                     Some((last, _)) if page.more => range.after = Some(last.to_bytes()),
                     _ => break,
@@ -182,7 +189,14 @@ impl Map {
             }
         }
         state.oldest = last.oldest;
-        Ok(Some(state))
+        // Where they differ, another client has written into the object, and no guard by this header would hold.
+        match state.header() == Some(last) {
+            true => Ok(Some(state)),
+            false => {
+                Err(self
+                    .at(corrupt("the map cannot be read: its entries are not those that its header counts")))
+            }
+        }
     }
 
     /// Returns the header and records after an epoch, all as they were at one moment.
@@ -194,7 +208,16 @@ impl Map {
         let page = self.page_of(answers.pop())?;
         let header = self.header_of(answers.pop())?;
         let records = page.entries.iter().map(|(_, value)| codec::decode_record(value));
-        Ok((header, records.collect::<Result<_, _>>().map_err(|error| self.at(error))?))
+        let mut records: Vec<Record> = records.collect::<Result<_, _>>().map_err(|error| self.at(error))?;
+        // Another client may have put any record there.
+        let last = header.as_ref().map_or(0, |header| header.epoch);
+        records.retain(|record| record.epoch <= last);
+        if records.windows(2).any(|pair| pair[0].epoch + 1 != pair[1].epoch) {
+            return Err(
+                self.at(corrupt("the records of the map cannot be read: they do not follow each other"))
+            );
+        }
+        Ok((header, records))
     }
 
     /// Returns what a state lacks of the map as it is now.
@@ -298,6 +321,10 @@ impl Map {
     pub(crate) fn nonsense(&self) -> StoreError {
         self.at(StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question"))
     }
+}
+
+fn corrupt(text: &str) -> StoreError {
+    StoreError::new(ErrorKind::Corrupt, text)
 }
 
 /// Returns the last change of each name that a record changes.

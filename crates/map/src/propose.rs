@@ -102,7 +102,14 @@ impl Proposer {
     pub async fn propose(&self, update: Update) -> Verdict {
         update.check().map_err(|error| self.map.at(error))?;
         let (reply, mut verdict) = oneshot::channel();
-        self.queue.lock().push_back(Pending { id: UpdateId::random(), update, reply });
+        {
+            let mut queue = self.queue.lock();
+            // While nobody gets an answer, those who have gone away must not pile up.
+            if queue.len() >= UPDATES_PER_EPOCH_MAX && queue.len().is_power_of_two() {
+                queue.retain(|pending| !pending.reply.is_canceled());
+            }
+            queue.push_back(Pending { id: UpdateId::random(), update, reply });
+        }
         loop {
             let mut engine = match select(&mut verdict, self.engine.lock()).await {
                 Either::Left((verdict, _)) => {
@@ -183,8 +190,8 @@ impl Engine {
         Self { map, known: None, judges, working: Vec::new(), uncertain: false, unanswered: 0, losses: 0 }
     }
 
-    /// Takes what waits, and makes one epoch of it. If this is dropped in the middle, the next round goes on with the
-    /// same updates.
+    /// Takes what waits, and makes one epoch of it. If this is dropped in the middle, the next round goes on with those
+    /// that are still waited for.
     async fn round(&mut self, queue: &Mutex<VecDeque<Pending>>) {
         loop {
             let room = UPDATES_PER_EPOCH_MAX - self.working.len();
@@ -193,10 +200,9 @@ impl Engine {
                 let count = room.min(queue.len());
                 self.working.extend(queue.drain(..count));
             }
-            // Whoever has gone away is not waited for, unless a proposal of it may be on its way already.
-            if !self.uncertain {
-                self.working.retain(|pending| !pending.reply.is_canceled());
-            }
+            // Whoever has gone away is not waited for. A proposal of it may be on its way, which the guard of the next one
+            // keeps from taking effect beside that.
+            self.working.retain(|pending| !pending.reply.is_canceled());
             if self.working.is_empty() {
                 return;
             }

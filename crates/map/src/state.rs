@@ -241,7 +241,11 @@ impl State {
             Some(header) if self.epoch > 0 && header.incarnation != self.incarnation => Missing::Everything,
             // A store that lost its latest writes may have a map that is behind.
             Some(header) if header.epoch < self.epoch => Missing::Everything,
-            Some(header) if header.epoch == self.epoch => Missing::Nothing,
+            // It may also have made another epoch of that number since.
+            Some(header) if header.epoch == self.epoch => match self.header() {
+                Some(known) if known == *header => Missing::Nothing,
+                _ => Missing::Everything,
+            },
             Some(header) if header.oldest > self.epoch + 1 => Missing::Everything,
             Some(_) => Missing::After(self.epoch),
         }

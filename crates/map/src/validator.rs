@@ -99,8 +99,8 @@ impl Validator {
 /// A validator that can be called.
 struct Compiled {
     name: String,
-    prefix: Bytes,
     version: u64,
+    validator: Validator,
     catalogue: Arc<Catalogue>,
 }
 
@@ -124,18 +124,16 @@ impl Judges {
     pub fn refresh(&mut self, state: &State) -> Result<(), StoreError> {
         let mut before = std::mem::take(&mut self.compiled);
         for (name, validator, version) in state.validators()? {
-            let same = |known: &Compiled| known.name == name && known.version == version;
+            // A map that was made again counts its changes from the beginning, so the version alone does not tell.
+            let same = |known: &Compiled| {
+                known.name == name && known.version == version && known.validator == validator
+            };
             // What has not changed stays compiled.
             let known = before.iter().position(same).map(|at| before.swap_remove(at));
             self.compiled.push(known.unwrap_or_else(|| {
                 let text = validator.class_text();
                 let class = Class::new(name.clone(), version, text, Vec::new(), BOUNDS);
-                Compiled {
-                    name,
-                    prefix: validator.prefix,
-                    version,
-                    catalogue: Arc::new(Catalogue::of(class)),
-                }
+                Compiled { name, version, validator, catalogue: Arc::new(Catalogue::of(class)) }
             }));
         }
         Ok(())
@@ -156,10 +154,13 @@ impl Judges {
         let mut waiting: VecDeque<(Wanted, usize)> =
             wanted.iter().cloned().map(|change| (change, 0)).collect();
         let mut judged = Vec::with_capacity(wanted.len());
+        let mut instructions = 0;
         while let Some((mut change, depth)) = waiting.pop_front() {
             let name = change.name.clone();
             for validator in &self.compiled {
-                if change.space != Space::Entry || !change.name.as_bytes().starts_with(&validator.prefix) {
+                if change.space != Space::Entry
+                    || !change.name.as_bytes().starts_with(&validator.validator.prefix)
+                {
                     continue;
                 }
                 let rejected = |message: String| Refused::Rejected {
@@ -171,8 +172,16 @@ impl Judges {
                 let input = input(&self.map, &change, old, who, epoch).map_err(rejected)?;
                 let request = Request::new(&self.object, &validator.name, METHOD_NAME).input(input);
                 let called = self.runtime.call(&NoObject, &validator.catalogue, &request).await;
-                let output = called.map_err(|error| rejected(sentence(error)))?.output;
-                let (new, also) = verdict(&output).map_err(rejected)?;
+                let called = called.map_err(|error| rejected(sentence(error)))?;
+                instructions += called.instructions;
+                if instructions > VALIDATION_INSTRUCTIONS_MAX {
+                    let text =
+                        format!("validators take more than {VALIDATION_INSTRUCTIONS_MAX} instructions");
+                    return Err(rejected(format!("{text} over the update's changes: make it in parts")));
+                }
+                // Each run is on this thread, which others want to use too.
+                tokio::task::yield_now().await;
+                let (new, also) = verdict(&called.output).map_err(rejected)?;
                 if !also.is_empty() && depth == VALIDATION_DEPTH_MAX {
                     let text = format!(
                         "changes that validators add are nested more than {VALIDATION_DEPTH_MAX} deep"

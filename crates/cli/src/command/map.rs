@@ -440,9 +440,10 @@ async fn records(map: &Map, since: u64, last: u64) -> Result<Vec<Record>, Failur
     loop {
         let reached = records.last().map_or(since, |record| record.epoch);
         let more = map.history(reached, 256).await?;
-        let count = more.len();
+        // Those up to the last may have been removed meanwhile, so that only later ones are left.
+        let is_end = more.last().is_none_or(|record| record.epoch >= last);
         records.extend(more.into_iter().filter(|record| record.epoch <= last));
-        if count == 0 || records.last().is_some_and(|record| record.epoch >= last) {
+        if is_end {
             return Ok(records);
         }
     }

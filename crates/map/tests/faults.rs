@@ -1,0 +1,376 @@
+//! What stores and other clients can do to a map, to the servers that watch over each other, and to the log: replies that
+//! are lost, writes that hang, and bytes that nobody here wrote. The clock is the runtime's, and jumps while all wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nacre_map::cluster::{self, Load, Phase, SERVERS_MAP, ServerEntry};
+use nacre_map::log::{Entry, Level, Log, LogBounds, Writer};
+use nacre_map::{Followed, Map, Update, Validator, limit};
+use nacre_object::testkit::MemoryStore;
+use nacre_object::watch::{Watch, WatchOptions};
+use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+/// The time after which a call is taken for one that never ends. No time passes but that for which all wait.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// The fate of a transaction.
+#[derive(Clone, Copy)]
+enum Fate {
+    Done,
+    /// It takes effect, and the reply is lost.
+    Lost,
+    /// It takes no effect, and fails with this.
+    Fails(ErrorKind),
+    /// It takes no effect, and there is no reply.
+    Hangs,
+}
+
+/// Decides the fate of a transaction.
+type Judge = Box<dyn FnMut(&Transaction) -> Fate + Send>;
+
+/// A store whose transactions have the fate that a test gives them.
+struct Faulty {
+    inner: MemoryStore,
+    judge: Mutex<Judge>,
+    applied: AtomicU64,
+    /// True if every watch ends at once.
+    breaks_watches: bool,
+}
+
+impl Faulty {
+    fn new(judge: impl FnMut(&Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
+        let judge = Mutex::new(Box::new(judge) as Judge);
+        Arc::new(Faulty {
+            inner: MemoryStore::new(),
+            judge,
+            applied: AtomicU64::new(0),
+            breaks_watches: false,
+        })
+    }
+
+    fn sound() -> Arc<Faulty> {
+        Self::new(|_| Fate::Done)
+    }
+}
+
+impl ObjectStore for Faulty {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        self.applied.fetch_add(1, Ordering::Relaxed);
+        let fate = (self.judge.lock())(&transaction);
+        let failed = |kind| Reply::ready(Err(StoreError::new(kind, "the store fails on purpose")));
+        match fate {
+            Fate::Done => self.inner.apply(object, transaction),
+            Fate::Lost => {
+                drop(self.inner.apply(object, transaction));
+                failed(ErrorKind::Unknown)
+            }
+            Fate::Fails(kind) => failed(kind),
+            Fate::Hangs => Reply::pending(std::future::pending()),
+        }
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.inner.list(after, limit)
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        if self.breaks_watches {
+            let (feed, watch) = Watch::new(1, 0, &options, ());
+            feed.end(Some(StoreError::new(ErrorKind::Unavailable, "the watch broke")));
+            return Reply::ready(Ok(watch));
+        }
+        self.inner.watch(object, options)
+    }
+}
+
+fn key(name: &str) -> Key {
+    name.parse().unwrap()
+}
+
+/// Puts a key into an object, as any client may.
+async fn put(store: &dyn ObjectStore, object: &ObjectId, name: &str, value: impl Into<Bytes>) {
+    let write = Write::SetKey { key: key(name), value: value.into() };
+    store.apply(object, Transaction::new().change(write)).await.unwrap();
+}
+
+/// Lines of a log with their keys.
+type Lines = Vec<(&'static str, Vec<u8>)>;
+
+/// Encodes the header of a log.
+fn log_header(next: u64, oldest: u64, total: u64, removed: u64) -> Vec<u8> {
+    let numbers = [next, oldest, total, removed].into_iter().flat_map(u64::to_le_bytes);
+    std::iter::once(1).chain(numbers).collect()
+}
+
+/// Encodes a line of a log.
+fn log_line(total: u64, text: &str) -> Vec<u8> {
+    let mut out = vec![1];
+    out.extend([7; 16]);
+    out.extend(total.to_le_bytes());
+    out.extend(0_u64.to_le_bytes());
+    out.push(0);
+    for part in ["other", text] {
+        out.extend((part.len() as u32).to_le_bytes());
+        out.extend(part.as_bytes());
+    }
+    out
+}
+
+fn line(text: &str) -> Entry {
+    Entry::new("test", Level::Info, text)
+}
+
+fn log_object() -> ObjectId {
+    nacre_map::log::LOG_OBJECT.parse().unwrap()
+}
+
+/// Starts a server that takes part in the cluster.
+fn server(store: &Arc<Faulty>, name: &str, rank: u64) -> tokio::task::JoinHandle<()> {
+    let log = Log::new(store.clone(), LogBounds::default()).unwrap();
+    let (writer, appended) = Writer::new(log, name);
+    tokio::spawn(appended);
+    let options = cluster::Options {
+        name: name.to_owned(),
+        rank,
+        address: name.to_owned(),
+        roles: vec!["store".to_owned()],
+        interval: Duration::from_secs(1),
+        health: Default::default(),
+    };
+    let store = store.clone();
+    tokio::spawn(async move {
+        let load = || -> futures::future::BoxFuture<'static, Load> { Box::pin(async { Load::default() }) };
+        cluster::run(store, options, Box::new(load), writer, std::future::pending()).await.unwrap();
+    })
+}
+
+/// Waits until the servers of the map are in these states.
+async fn until(store: &Arc<Faulty>, wanted: &[(&str, Phase)]) {
+    let mut follower = Map::new(store.clone(), SERVERS_MAP).unwrap().follow(Default::default());
+    let reached = async {
+        loop {
+            follower.next().await.unwrap();
+            let is = |(name, phase): &(&str, Phase)| {
+                let entry = follower.state().get(name.as_bytes());
+                entry
+                    .and_then(|entry| ServerEntry::decode(&entry.value))
+                    .is_some_and(|entry| entry.state == *phase)
+            };
+            if wanted.iter().all(is) {
+                return;
+            }
+        }
+    };
+    timeout(FOREVER, reached).await.unwrap_or_else(|_| panic!("they never come to {wanted:?}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_are_marked_down_when_all_monitors_die_at_once() {
+    let store = Faulty::sound();
+    let names = ["a", "b", "c", "d", "e"];
+    let tasks: Vec<_> = names.iter().zip(1..).map(|(name, rank)| server(&store, name, rank)).collect();
+    until(&store, &names.map(|name| (name, Phase::Up))).await;
+    tasks[..3].iter().for_each(|task| task.abort());
+    let down = |name| (name, Phase::Down);
+    until(&store, &[down("a"), down("b"), down("c"), ("d", Phase::Up), ("e", Phase::Up)]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_whose_reply_is_lost_is_there_once_though_the_store_then_fails() {
+    let mut calls = 0;
+    // The first write takes effect and its reply is lost; the store is away for a moment since.
+    let store = Faulty::new(move |transaction| {
+        calls += u32::from(calls > 0 || !transaction.writes.is_empty());
+        match calls {
+            1 => Fate::Lost,
+            2..=30 => Fate::Fails(ErrorKind::Unavailable),
+            _ => Fate::Done,
+        }
+    });
+    let log = Log::new(store, LogBounds::default()).unwrap();
+    let (writer, appended) = Writer::new(log.clone(), "daemon");
+    writer.write(Level::Info, "once");
+    drop(writer);
+    timeout(FOREVER, appended).await.unwrap();
+    let texts: Vec<_> = log.last(10).await.unwrap().into_iter().map(|line| line.entry.text).collect();
+    assert_eq!(texts, ["once"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_outlast_replies_that_are_lost_again_and_again() {
+    let mut writes = 0;
+    let store = Faulty::new(move |transaction| {
+        writes += u32::from(!transaction.writes.is_empty());
+        match (transaction.writes.is_empty(), writes) {
+            (false, ..40) => Fate::Fails(ErrorKind::Unknown),
+            (false, 40) => Fate::Lost,
+            _ => Fate::Done,
+        }
+    });
+    let log = Log::new(store, LogBounds::default()).unwrap();
+    let (writer, appended) = Writer::new(log.clone(), "daemon");
+    writer.write(Level::Info, "once");
+    drop(writer);
+    timeout(FOREVER, appended).await.unwrap();
+    assert_eq!(log.last(10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_line_that_no_reader_would_take_is_not_appended() {
+    let log = Log::new(Faulty::sound(), LogBounds::default()).unwrap();
+    let long = Entry { text: "x".repeat(2000), ..line("") };
+    let error = log.append(&[long]).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+    log.append(&[line("short")]).await.unwrap();
+    assert_eq!(log.last(10).await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_that_others_put_into_the_log_stop_neither_writers_nor_readers() {
+    // The header with another client's numbers, and lines with their keys.
+    let hostile: [(Vec<u8>, Lines); 5] = [
+        (log_header(1 << 62, 1, 100, 0), vec![("line/2000000000000000", log_line(50, "far away"))]),
+        (log_header(2, 1, 100, 0), vec![("line/ffffffffffffffff", log_line(50, "the last number"))]),
+        (log_header(2, 1, 100, 0), vec![("line/0000000000000001", log_line(u64::MAX, "the most bytes"))]),
+        (log_header(2, 1, 100, 0), vec![("line/0000000000000001", b"no line".to_vec())]),
+        (log_header(2, 1, 100, 0), vec![("line/no number", log_line(50, "no number"))]),
+    ];
+    for (number, (header, lines)) in hostile.into_iter().enumerate() {
+        let store = Faulty::sound();
+        put(&*store, &log_object(), "header", header).await;
+        for (name, value) in lines {
+            put(&*store, &log_object(), name, value.clone()).await;
+        }
+        let log = Log::new(store.clone(), LogBounds { lines: 8, bytes: 1 << 20 }).unwrap();
+        let mut follower = log.follow(0, Duration::from_secs(1));
+        let followed = tokio::spawn(async move {
+            loop {
+                let lines = follower.next().await.unwrap();
+                if lines.iter().any(|line| line.entry.text == "line 29") {
+                    return;
+                }
+            }
+        });
+        for number in 0..30 {
+            log.append(&[line(&format!("line {number}"))])
+                .await
+                .unwrap_or_else(|error| panic!("{number}: {error}"));
+        }
+        let lines = log.last(4).await.unwrap();
+        assert_eq!(lines.last().map(|line| &*line.entry.text), Some("line 29"), "{number}");
+        timeout(FOREVER, followed).await.unwrap_or_else(|_| panic!("{number}: its follower hangs")).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_proposer_refuses_a_map_whose_header_does_not_fit() {
+    for known in [false, true] {
+        let store = Faulty::sound();
+        let map = Map::new(store.clone(), "m").unwrap();
+        let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
+        first.propose(Update::new("w").set(key("a"), "1")).await.unwrap();
+        let header = match known {
+            // Another entry than those that the header counts.
+            false => {
+                put(&*store, map.object(), "state/entry/b", [&[1; 17][..], b"x"].concat()).await;
+                None
+            }
+            // The header counts other bytes than those that there are.
+            true => Some([&[1][..], &map.state().await.unwrap().incarnation().0].concat()),
+        };
+        if let Some(mut header) = header {
+            header.extend([1_u64, 1, 1, 1, 999].into_iter().flat_map(u64::to_le_bytes));
+            put(&*store, map.object(), "header", header).await;
+        }
+        let proposer = if known { first } else { second };
+        let told = timeout(FOREVER, proposer.propose(Update::new("w").set(key("c"), "2"))).await;
+        let error = told.expect("it ends").unwrap_err();
+        assert!(error.to_string().contains("cannot be read"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn numbers_that_no_map_reaches_are_refused() {
+    for (epoch, version, oldest) in [(u64::MAX, 1, 1), (1, u64::MAX, 1), (u64::MAX, 1, u64::MAX)] {
+        let store = Faulty::sound();
+        let map = Map::new(store.clone(), "m").unwrap();
+        let mut header = vec![1; 17];
+        header.extend([epoch, version, oldest, 0, 0].into_iter().flat_map(u64::to_le_bytes));
+        put(&*store, map.object(), "header", header).await;
+        let told = map.proposer(Default::default()).propose(Update::new("w").set(key("c"), "2")).await;
+        assert!(told.unwrap_err().to_string().contains("cannot be read"));
+    }
+}
+
+#[tokio::test]
+async fn the_validator_of_a_map_that_was_made_again_is_the_new_one() {
+    let store = Faulty::sound();
+    let map = Map::new(store.clone(), "m").unwrap();
+    let validator = |text: &str| Validator { prefix: Bytes::new(), text: text.to_owned() };
+    let (old, new) = (map.proposer(Default::default()), map.proposer(Default::default()));
+    old.set_validator("w", "v", &validator("function validate(c) c.new = 'old' end")).await.unwrap();
+    old.propose(Update::new("w").set(key("a"), "raw")).await.unwrap();
+    store.apply(map.object(), Transaction::new().change(Write::Remove)).await.unwrap();
+    new.set_validator("w", "v", &validator("function validate(c) c.new = 'new' end")).await.unwrap();
+    old.propose(Update::new("w").set(key("a"), "raw")).await.unwrap();
+    assert_eq!(&map.get(&key("a")).await.unwrap().0.unwrap().value[..], b"new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_that_were_given_up_do_not_pile_up() {
+    let hangs = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let store = {
+        let hangs = hangs.clone();
+        Faulty::new(move |transaction| {
+            match hangs.load(Ordering::Relaxed) && !transaction.writes.is_empty() {
+                true => Fate::Hangs,
+                false => Fate::Done,
+            }
+        })
+    };
+    let map = Map::new(store, "m").unwrap();
+    let proposer = map.proposer(Default::default());
+    for number in 0..3000 {
+        let update = Update::new("w").set(key(&format!("given-up-{number}")), "x");
+        assert!(timeout(Duration::from_secs(1), proposer.propose(update)).await.is_err());
+    }
+    hangs.store(false, Ordering::Relaxed);
+    let made =
+        timeout(FOREVER, proposer.propose(Update::new("w").set(key("last"), "x"))).await.unwrap().unwrap();
+    // The first may have been on its way, and none of those that came later.
+    assert_eq!(made.epoch, 1);
+    assert!(map.state().await.unwrap().entries().len() <= 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_whose_watches_break_pauses_between_them() {
+    let mut store = Faulty::sound();
+    Arc::get_mut(&mut store).unwrap().breaks_watches = true;
+    let map = Map::new(store.clone(), "m").unwrap();
+    let mut follower = map.follow(Default::default());
+    assert_eq!(follower.next().await.unwrap(), Followed::Snapshot);
+    assert!(timeout(Duration::from_secs(60), follower.next()).await.is_err(), "there is no news");
+    let reads = store.applied.load(Ordering::Relaxed);
+    assert!(reads < 200, "{reads} reads in a minute");
+    map.proposer(Default::default()).propose(Update::new("w").set(key("a"), "1")).await.unwrap();
+    assert_eq!(timeout(FOREVER, follower.wait_for(1)).await.unwrap().unwrap(), 1);
+}
+
+#[tokio::test]
+async fn binary_values_at_the_limit_pass_a_validator() {
+    let map = Map::new(Faulty::sound(), "m").unwrap();
+    let proposer = map.proposer(Default::default());
+    let validator = Validator { prefix: Bytes::new(), text: "function validate(c) end".to_owned() };
+    proposer.set_validator("w", "v", &validator).await.unwrap();
+    let name = Key::new(vec![0xff; limit::ENTRY_NAME_BYTES_MAX]).unwrap();
+    for byte in [0xff, 0xfe] {
+        let value = vec![byte; limit::VALUE_BYTES_MAX];
+        proposer.propose(Update::new("w").set(name.clone(), value.clone())).await.unwrap();
+        assert_eq!(map.get(&name).await.unwrap().0.unwrap().value, value);
+    }
+}
