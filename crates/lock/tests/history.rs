@@ -112,7 +112,8 @@ fn every_protocol_and_method_finishes_under_contention() {
                 let told = told.unwrap_or_else(|violation| {
                     panic!("NACRE_SEED={seed}, {protocol:?}, {method:?}: {violation:?}")
                 });
-                assert_eq!((told.lost, told.fences), (0, 0));
+                let lost = (told.lost, told.fences);
+                assert_eq!(lost, (0, 0), "NACRE_SEED={seed}, {protocol:?}, {method:?}");
             }
         }
     }
