@@ -120,12 +120,18 @@ pub(crate) fn validate_folder(folder: Option<&Path>) -> Result<(), BenchError> {
     }
 }
 
-/// Returns a port of the loopback interface that is currently free.
+/// Returns a port that nobody listens on. It is not one of those that the system gives to outgoing connections, so none of these
+/// takes it before the peer does.
 fn free_port() -> Result<u16, BenchError> {
-    TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(BenchError::io("find a free port on the loopback interface"))
+    let mut tried = 0;
+    loop {
+        let port = rand::random_range(10_000..32_000);
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(_) => return Ok(port),
+            Err(_) if tried < 100 => tried += 1,
+            Err(error) => return Err(BenchError::io("find a free port")(error)),
+        }
+    }
 }
 
 /// Finds a program in `PATH`, or in the folders of system programs, which `PATH` may omit.
