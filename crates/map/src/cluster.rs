@@ -279,15 +279,22 @@ impl Server {
     }
 
     async fn refresh(&mut self) -> Result<(), StoreError> {
-        match self.map.news(&self.state).await? {
-            News::Nothing => {}
-            News::Records(records, header) => {
-                let advanced = self.state.advance(&records, &header);
-                advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
+        loop {
+            match self.map.news(&self.state).await? {
+                News::Nothing => return Ok(()),
+                News::Records(records, header) => {
+                    let advanced = self.state.advance(&records, &header);
+                    advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
+                    if self.state.epoch() >= header.epoch {
+                        return Ok(());
+                    }
+                }
+                News::Everything(state) => {
+                    self.state = state;
+                    return Ok(());
+                }
             }
-            News::Everything(state) => self.state = state,
         }
-        Ok(())
     }
 
     fn entry(&self) -> Option<ServerEntry> {

@@ -25,7 +25,8 @@ use crate::state::{Change, Header, Missing, Record, Space, State, Value};
 
 /// The beginning of the ids of objects that hold maps.
 pub const MAP_PREFIX: &str = "nacre/map/";
-/// The number of records that one read asks for.
+/// The number of records that one read asks for. A record has about 1 MiB at most, and a reply 16 MiB: of long records
+/// there are fewer in a page.
 const RECORDS_PER_READ: u32 = 256;
 
 /// A map of a store: a handle by which it is read. Cheap to clone.
@@ -41,7 +42,8 @@ pub struct Map {
 pub(crate) enum News {
     /// Nothing: it knows the map as it is.
     Nothing,
-    /// The epochs that follow what it knows, in order, and the header after the last of them.
+    /// The epochs that follow what it knows, at least one, in order, and the header at the moment of the read. There may
+    /// be more of them than one reply holds: whoever comes to an earlier epoch than that of the header asks again.
     Records(Vec<Record>, Header),
     /// The whole map: the records that are kept do not reach back to what it knows.
     Everything(State),
@@ -220,35 +222,23 @@ impl Map {
         Ok((header, records))
     }
 
-    /// Returns what a state lacks of the map as it is now.
+    /// Returns what a state lacks of the map as it is now, or the beginning of it: one page of records, so that nobody who
+    /// was away for long holds the whole history in memory.
     pub(crate) async fn news(&self, state: &State) -> Result<News, StoreError> {
-        let (mut header, mut records) = self.records(state.epoch(), RECORDS_PER_READ).await?;
+        let (header, records) = self.records(state.epoch(), RECORDS_PER_READ).await?;
         match state.missing(header.as_ref()) {
             Missing::Nothing => return Ok(News::Nothing),
             Missing::Everything => return self.state().await.map(News::Everything),
             Missing::After(_) => {}
         }
-        // A map that has no epoch yet has no identity either.
-        let mut incarnation = (state.epoch() > 0).then(|| state.incarnation());
-        loop {
-            let same = |header: &Header| *incarnation.get_or_insert(header.incarnation) == header.incarnation;
-            let Some(now) = header.filter(same) else { break };
-            let reached = state.epoch() + records.len() as u64;
-            // They follow each other without gaps, unless the first ones were removed between two reads.
-            if records.last().is_some_and(|record| record.epoch != reached) {
-                break;
+        // A page is read at one moment, and its records follow each other. They follow the state too, unless another client
+        // has removed some.
+        match (header, records.first()) {
+            (Some(header), Some(first)) if first.epoch == state.epoch() + 1 => {
+                Ok(News::Records(records, header))
             }
-            if reached >= now.epoch {
-                return Ok(News::Records(records, now));
-            }
-            let (next, more) = self.records(reached, RECORDS_PER_READ).await?;
-            if more.is_empty() {
-                break;
-            }
-            header = next;
-            records.extend(more);
+            _ => self.state().await.map(News::Everything),
         }
-        self.state().await.map(News::Everything)
     }
 
     /// Puts an epoch into the object, on condition that the header is still `before`. `after` is the header with the epoch,

@@ -328,34 +328,45 @@ impl Engine {
             self.known = Some((state, header));
             return Ok(());
         };
-        match self.map.news(state).await? {
-            News::Nothing => {}
-            News::Records(records, now) => {
-                let advanced = state.advance(&records, &now);
-                advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
-                *header = Some(now);
-                for record in records {
-                    for update in record.updates {
-                        if let Some(ours) = self.working.iter().position(|pending| pending.id == update.id) {
-                            let (epoch, changes) = (record.epoch, update.changes);
-                            let _ = self.working.remove(ours).reply.send(Ok(Committed { epoch, changes }));
+        loop {
+            match self.map.news(state).await? {
+                News::Nothing => return Ok(()),
+                News::Records(records, now) => {
+                    let advanced = state.advance(&records, &now);
+                    advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
+                    let is_all = state.epoch() >= now.epoch;
+                    // Should this end in the middle, the header of a part guards against a proposal on that.
+                    *header = if is_all { Some(now) } else { state.header() };
+                    for record in records {
+                        for update in record.updates {
+                            if let Some(ours) =
+                                self.working.iter().position(|pending| pending.id == update.id)
+                            {
+                                let (epoch, changes) = (record.epoch, update.changes);
+                                let _ =
+                                    self.working.remove(ours).reply.send(Ok(Committed { epoch, changes }));
+                            }
                         }
                     }
+                    // The guard of whatever was on its way does not hold any more; had it taken effect, it would be the
+                    // first of these records.
+                    self.uncertain = false;
+                    if is_all {
+                        return Ok(());
+                    }
                 }
-                // The guard of whatever was on its way does not hold any more.
-                self.uncertain = false;
-            }
-            News::Everything(whole) => {
-                self.known = Some((whole.clone(), whole.header()));
-                if self.uncertain {
-                    let text = "the reply was lost, and so much was changed since that the history does not tell whether the \
-                                update took effect";
-                    let error = self.map.at(StoreError::new(ErrorKind::Unknown, text));
-                    self.fail(&error);
+                News::Everything(whole) => {
+                    self.known = Some((whole.clone(), whole.header()));
+                    if self.uncertain {
+                        let text = "the reply was lost, and so much was changed since that the history does not tell \
+                                    whether the update took effect";
+                        let error = self.map.at(StoreError::new(ErrorKind::Unknown, text));
+                        self.fail(&error);
+                    }
+                    return Ok(());
                 }
             }
         }
-        Ok(())
     }
 }
 

@@ -416,16 +416,21 @@ async fn watch(
             }
             (Followed::Snapshot, Some(since)) if since <= follower.state().epoch() => {
                 let known = follower.state().epoch();
-                let records = records(&map, since, known).await?;
-                // Where they are not kept, the whole map says more than a part of its history.
-                if records.first().map_or(known, |record| record.epoch - 1) > since {
-                    print_snapshot(session, follower.state())?;
-                    continue;
+                let (mut reached, mut wanted) = (since, left);
+                while reached < known && wanted > 0 {
+                    let page = page(&map, reached, known).await?;
+                    // Where they are not kept, the whole map says more than a part of its history.
+                    if page.first().is_none_or(|first| first.epoch > reached + 1) {
+                        print_snapshot(session, follower.state())?;
+                        break;
+                    }
+                    for record in page.iter().take(wanted) {
+                        print_record(session, record)?;
+                    }
+                    reached = page.last().map_or(known, |last| last.epoch);
+                    wanted = wanted.saturating_sub(page.len());
                 }
-                for record in records.iter().take(left) {
-                    print_record(session, record)?;
-                }
-                left = left.saturating_sub(records.len());
+                left = wanted;
             }
             (Followed::Snapshot, _) => print_snapshot(session, follower.state())?,
         }
@@ -434,19 +439,12 @@ async fn watch(
     Ok(())
 }
 
-/// Returns the records after `since` up to `last`, as far as they are kept.
-async fn records(map: &Map, since: u64, last: u64) -> Result<Vec<Record>, Failure> {
-    let mut records: Vec<Record> = Vec::new();
-    loop {
-        let reached = records.last().map_or(since, |record| record.epoch);
-        let more = map.history(reached, 256).await?;
-        // Those up to the last may have been removed meanwhile, so that only later ones are left.
-        let is_end = more.last().is_none_or(|record| record.epoch >= last);
-        records.extend(more.into_iter().filter(|record| record.epoch <= last));
-        if is_end {
-            return Ok(records);
-        }
-    }
+/// Returns records after an epoch up to `last`, as far as they are kept and fit into one reply.
+async fn page(map: &Map, after: u64, last: u64) -> Result<Vec<Record>, Failure> {
+    let mut records = map.history(after, 256).await?;
+    // Those up to the last may have been removed meanwhile, so that only later ones are left.
+    records.retain(|record| record.epoch <= last);
+    Ok(records)
 }
 
 async fn history(
@@ -457,15 +455,25 @@ async fn history(
 ) -> Result<(), Failure> {
     let map = session.open()?.map(map)?;
     let Some(header) = map.header().await? else { return Ok(()) };
-    let since = match (since, count) {
-        (Some(since), _) => since,
-        (None, Some(count)) => header.epoch.saturating_sub(count as u64),
-        (None, None) => 0,
-    };
-    let records = records(&map, since, header.epoch).await?;
-    let skipped = records.len().saturating_sub(count.unwrap_or(usize::MAX));
-    for record in &records[skipped..] {
-        print_record(session, record)?;
+    let last_ones = count.map_or(0, |count| header.epoch.saturating_sub(count as u64));
+    let mut reached = since.unwrap_or(0).max(last_ones);
+    // What is not kept at the beginning is not missing.
+    let mut is_first = true;
+    while reached < header.epoch {
+        let page = page(&map, reached, header.epoch).await?;
+        let next = page.first().map_or(header.epoch + 1, |first| first.epoch);
+        if !is_first && next > reached + 1 {
+            let missing = next - reached - 1;
+            output::complain(&format!(
+                "nacre: {missing} epochs were removed from the history before they could be read"
+            ));
+        }
+        for record in &page {
+            print_record(session, record)?;
+        }
+        output::flush()?;
+        reached = page.last().map_or(header.epoch, |last| last.epoch);
+        is_first = false;
     }
     Ok(())
 }
