@@ -5,7 +5,9 @@
 //!
 //! An update is never applied twice. If the reply to a proposal is lost, the same epoch is proposed again: either that
 //! proposal takes effect, and the first one never can, or its guard fails, and the records since show by the update's id
-//! whether it took effect.
+//! whether it took effect. Should it then be refused, because others that were proposed with it have gone away or because
+//! a validator has come to another result, an epoch without changes is made first: it shows that the first proposal has not
+//! taken effect, and keeps it from doing so later.
 //!
 //! Within a process, updates that wait while an epoch is on its way come into the next one together. Whoever waits for an
 //! update makes epochs, so no task of its own is needed; if it goes away in the middle, the next one goes on.
@@ -69,6 +71,8 @@ type Verdict = Result<Committed, ProposeError>;
 struct Pending {
     id: UpdateId,
     update: Update,
+    /// True if it was part of a proposal, which may be on its way if the engine is uncertain.
+    sent: bool,
     reply: oneshot::Sender<Verdict>,
 }
 
@@ -108,7 +112,7 @@ impl Proposer {
             if queue.len() >= UPDATES_PER_EPOCH_MAX && queue.len().is_power_of_two() {
                 queue.retain(|pending| !pending.reply.is_canceled());
             }
-            queue.push_back(Pending { id: UpdateId::random(), update, reply });
+            queue.push_back(Pending { id: UpdateId::random(), update, sent: false, reply });
         }
         loop {
             let mut engine = match select(&mut verdict, self.engine.lock()).await {
@@ -268,6 +272,14 @@ impl Engine {
             0 => Incarnation(rand::random()),
             _ => state.incarnation(),
         };
+        if self.uncertain && draft.is_empty() {
+            // A verdict on an update that may take effect yet would be wrong then. An epoch without changes, on the same
+            // condition as the proposal that may be on its way, keeps that from taking effect.
+            let sent = self.working.iter().take(judged.len()).find(|pending| pending.sent);
+            if let Some(sent) = sent {
+                draft.add_nothing(&sent.update.who);
+            }
+        }
         let Some((record, after)) = draft.finish(incarnation, now_ms()) else {
             // Nothing to propose, so no guard has shown that the map is still what the verdicts are about.
             if self.map.header().await? != *header {
@@ -280,6 +292,9 @@ impl Engine {
             return Ok(Attempt::Settled);
         };
         let history = history_after(state, &record)?;
+        for (pending, judged) in self.working.iter_mut().zip(&judged) {
+            pending.sent |= matches!(judged, Judged::Taken);
+        }
         // From here on the proposal may be on its way, also if this is dropped before the reply has come.
         let was_uncertain = std::mem::replace(&mut self.uncertain, true);
         match self.map.commit(header.as_ref(), after, &record, history).await {

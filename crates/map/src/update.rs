@@ -311,6 +311,12 @@ impl<'a> Draft<'a> {
         Judged::Taken
     }
 
+    /// Adds an update without changes, so that there is an epoch. It has an id of its own, so that nobody takes it for
+    /// another one.
+    pub fn add_nothing(&mut self, who: &str) {
+        self.updates.push(Updated { id: UpdateId::random(), who: who.to_owned(), changes: Vec::new() });
+    }
+
     /// Returns the limit that would be exceeded, if any. What makes a map smaller is never too much.
     fn exceeded(
         &self,

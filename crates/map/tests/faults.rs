@@ -2,13 +2,13 @@
 //! are lost, writes that hang, and bytes that nobody here wrote. The clock is the runtime's, and jumps while all wait.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_map::cluster::{self, Load, Phase, SERVERS_MAP, ServerEntry};
 use nacre_map::log::{Entry, Level, Log, LogBounds, Writer};
-use nacre_map::{Followed, Map, Update, Validator, limit};
+use nacre_map::{Followed, Map, ProposeError, ProposeOptions, Refused, Update, Validator, limit};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
@@ -24,6 +24,8 @@ enum Fate {
     Done,
     /// It takes effect, and the reply is lost.
     Lost,
+    /// The reply is lost, and it takes effect when the test says so, if its guards hold then.
+    Late,
     /// It takes no effect, and fails with this.
     Fails(ErrorKind),
     /// It takes no effect, and there is no reply.
@@ -37,6 +39,7 @@ type Judge = Box<dyn FnMut(&Transaction) -> Fate + Send>;
 struct Faulty {
     inner: MemoryStore,
     judge: Mutex<Judge>,
+    late: Mutex<Vec<(ObjectId, Transaction)>>,
     applied: AtomicU64,
     /// True if every watch ends at once.
     breaks_watches: bool,
@@ -48,6 +51,7 @@ impl Faulty {
         Arc::new(Faulty {
             inner: MemoryStore::new(),
             judge,
+            late: Mutex::default(),
             applied: AtomicU64::new(0),
             breaks_watches: false,
         })
@@ -55,6 +59,15 @@ impl Faulty {
 
     fn sound() -> Arc<Faulty> {
         Self::new(|_| Fate::Done)
+    }
+
+    /// Lets what was late arrive.
+    async fn arrive(&self) {
+        let late = std::mem::take(&mut *self.late.lock());
+        assert!(!late.is_empty(), "nothing is late");
+        for (object, transaction) in late {
+            self.inner.apply(&object, transaction).await.unwrap();
+        }
     }
 }
 
@@ -67,6 +80,10 @@ impl ObjectStore for Faulty {
             Fate::Done => self.inner.apply(object, transaction),
             Fate::Lost => {
                 drop(self.inner.apply(object, transaction));
+                failed(ErrorKind::Unknown)
+            }
+            Fate::Late => {
+                self.late.lock().push((object.clone(), transaction));
                 failed(ErrorKind::Unknown)
             }
             Fate::Fails(kind) => failed(kind),
@@ -323,7 +340,7 @@ async fn the_validator_of_a_map_that_was_made_again_is_the_new_one() {
 
 #[tokio::test(start_paused = true)]
 async fn updates_that_were_given_up_do_not_pile_up() {
-    let hangs = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let hangs = Arc::new(AtomicBool::new(true));
     let store = {
         let hangs = hangs.clone();
         Faulty::new(move |transaction| {
@@ -373,4 +390,64 @@ async fn binary_values_at_the_limit_pass_a_validator() {
         proposer.propose(Update::new("w").set(name.clone(), value.clone())).await.unwrap();
         assert_eq!(map.get(&name).await.unwrap().0.unwrap().value, value);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_is_told_to_be_refused_takes_no_effect_later() {
+    let is_late = Arc::new(AtomicBool::new(false));
+    let store = {
+        let is_late = is_late.clone();
+        Faulty::new(move |transaction| match is_late.load(Ordering::Relaxed) && !transaction.writes.is_empty() {
+            true => Fate::Late,
+            false => Fate::Done,
+        })
+    };
+    let map = Map::new(store.clone(), "m").unwrap();
+    let proposer = map.proposer(ProposeOptions { gather: Duration::from_millis(1) });
+    proposer.propose(Update::new("w").set(key("base"), "1")).await.unwrap();
+    is_late.store(true, Ordering::Relaxed);
+    // The second update needs the change of the first one, whose caller goes away as soon as the reply is lost.
+    let mut first = Box::pin(proposer.propose(Update::new("w").set(key("a"), "1")));
+    let second = Update::new("w").if_version(key("a"), 2).set(key("b"), "1");
+    let mut second = Box::pin(proposer.propose(second));
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut first => panic!("its reply is lost"),
+            _ = &mut second => panic!("it cannot be known yet"),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+        if !store.late.lock().is_empty() {
+            break;
+        }
+    }
+    drop(first);
+    is_late.store(false, Ordering::Relaxed);
+    let verdict = timeout(FOREVER, second).await.expect("it ends");
+    store.arrive().await;
+    let found = map.get(&key("b")).await.unwrap().0;
+    let Err(ProposeError::Refused(Refused::Version { .. })) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(found, None, "it was told to be refused");
+    // What settles that is an epoch like any other.
+    let record = map.history(1, 10).await.unwrap().pop().unwrap();
+    assert_eq!((record.epoch, record.updates[0].changes.len()), (2, 0));
+    let made = proposer.propose(Update::new("w").set(key("c"), "1")).await.unwrap();
+    assert_eq!((made.epoch, made.changes[0].version), (3, 2));
+    assert_eq!(map.state().await.unwrap().epoch(), 3);
+}
+
+#[tokio::test]
+async fn a_refusal_is_about_the_map_as_it_is() {
+    let map = Map::new(Faulty::sound(), "m").unwrap();
+    let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
+    let set = |value: &'static str| Update::new("w").set(key("a"), value);
+    first.propose(set("1")).await.unwrap();
+    // This one knows the map since, and does not hear of the next epoch.
+    second.propose(set("2")).await.unwrap();
+    first.propose(set("3")).await.unwrap();
+    assert_eq!(second.propose(set("4").if_version(key("a"), 3)).await.unwrap().epoch, 4);
+    first.propose(set("5")).await.unwrap();
+    let told = second.propose(set("6").if_version(key("a"), 4)).await.unwrap_err();
+    let ProposeError::Refused(Refused::Version { found, .. }) = told else { panic!("{told}") };
+    assert_eq!(&found.unwrap().value[..], b"5", "the refusal says what stands there now");
 }
