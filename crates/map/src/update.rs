@@ -150,7 +150,7 @@ pub enum Refused {
         found: Option<Value>,
     },
     /// A validator refused a change, or failed.
-    #[error("validator \"{validator}\" refuses entry \"{name}\": {message}")]
+    #[error("validator \"{}\" refuses entry \"{name}\": {}", validator.escape_debug(), shown(message))]
     Rejected {
         /// The validator.
         validator: String,
@@ -162,6 +162,11 @@ pub enum Refused {
     /// A limit would be exceeded.
     #[error("{0}")]
     Limit(String),
+}
+
+/// Returns the message of a validator, which others wrote, without control characters.
+fn shown(message: &str) -> String {
+    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn shown_version(version: u64) -> String {

@@ -3,7 +3,7 @@
 mod shown;
 
 use std::ffi::OsString;
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use nacre::{Engine, Key, Store, Uri};
 use nacre_daemon::Signals;
 use serde_json::{Map as Object, Value, json};
 
-use self::shown::{change_json, entry_json, print_record, print_snapshot, put_entry, text};
+use self::shown::{change_json, entry_json, print_record, print_snapshot, put_entry};
 use crate::failure::{Failure, Refused as Guard};
 use crate::output::{self, Array, Table};
 use crate::quantity::parse_size;
@@ -301,8 +301,11 @@ async fn get(session: &Session, map: &str, entries: &[Key]) -> Result<(), Failur
         let (found, epoch) = map.get(entry).await?;
         let found = found.ok_or_else(|| no_such_entry(&map, entry))?;
         if !session.json {
-            // As it is, with a line's end for people.
-            output::raw(&found.value)?;
+            // As it is, with a line's end for people; and for these without what would command their terminal.
+            match std::io::stdout().is_terminal() {
+                true => output::raw(output::text(&found.value).as_bytes())?,
+                false => output::raw(&found.value)?,
+            }
             return Ok(output::raw(b"\n")?);
         }
         let mut fields = entry_json(entry, &found);
@@ -326,7 +329,7 @@ async fn get(session: &Session, map: &str, entries: &[Key]) -> Result<(), Failur
     let mut table = Table::new(&["entry", "version", "epoch", "value"]);
     for (name, entry) in shown {
         let (version, epoch) = (entry.version.to_string(), entry.epoch.to_string());
-        table.row([name.to_string(), version, epoch, text(&entry.value)]);
+        table.row([name.to_string(), version, epoch, output::text(&entry.value)]);
     }
     Ok(table.print()?)
 }
@@ -542,7 +545,8 @@ async fn validator(session: &Session, action: ValidatorAction) -> Result<(), Fai
             let mut table = Table::new(&["validator", "version", "bytes", "prefix"]);
             for (name, validator, version) in validators {
                 let bytes = validator.text.len().to_string();
-                table.row([name, version.to_string(), bytes, text(&validator.prefix)]);
+                let (name, prefix) = (output::text(name.as_bytes()), output::text(&validator.prefix));
+                table.row([name, version.to_string(), bytes, prefix]);
             }
             Ok(table.print()?)
         }
