@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -186,19 +187,63 @@ async fn beacons_of(
     Ok(found)
 }
 
+/// The beacons of a server: sent beside its work on the map, so that a map that is slow to answer makes no server look
+/// silent.
+struct Sender {
+    store: Arc<dyn ObjectStore>,
+    object: ObjectId,
+    key: Key,
+    load: LoadSource,
+    incarnation: u64,
+    sequence: u64,
+    interval: Duration,
+    patience: Duration,
+    epoch: Arc<AtomicU64>,
+}
+
+impl Sender {
+    /// Sends beacons for ever.
+    async fn run(mut self) {
+        let mut ticks = interval(self.interval);
+        // After a pause the beacons that were missed are of no use.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            match timeout(self.patience, self.send()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!("beacons: {error}"),
+                Err(_) => tracing::debug!("beacons: the store has not answered for {:?}", self.patience),
+            }
+        }
+    }
+
+    async fn send(&mut self) -> Result<(), StoreError> {
+        self.sequence += 1;
+        let beacon = Beacon {
+            incarnation: self.incarnation,
+            sequence: self.sequence,
+            epoch: self.epoch.load(Ordering::Relaxed),
+            load: (self.load)().await,
+        };
+        let write = Write::SetKey { key: self.key.clone(), value: encode(&beacon)? };
+        self.store.apply(&self.object, Transaction::new().change(write)).await?;
+        Ok(())
+    }
+}
+
 /// A server that takes part.
 struct Server {
     store: Arc<dyn ObjectStore>,
     options: Options,
     key: Key,
-    load: LoadSource,
     writer: Writer,
     proposer: Proposer,
     map: Map,
     /// The map of servers as it is known.
     state: State,
+    /// Its epoch, for the beacons.
+    epoch: Arc<AtomicU64>,
     incarnation: u64,
-    sequence: u64,
     monitor: Monitor,
     began: Instant,
     /// True once it has said that it has started.
@@ -221,55 +266,60 @@ pub async fn run(
     // The silence of a shorter time than that of two beacons says nothing.
     let mut options = options;
     options.health.silence = options.health.silence.max(options.interval * 2);
+    let key = Key::try_from(options.name.as_str())?;
+    let incarnation = rand::random::<u32>().into();
+    let epoch = Arc::new(AtomicU64::new(0));
+    let sender = Sender {
+        store: store.clone(),
+        object: ObjectId::new(BEACONS_OBJECT)?,
+        key: key.clone(),
+        load,
+        incarnation,
+        sequence: 0,
+        interval: options.interval,
+        patience: options.health.silence,
+        epoch: epoch.clone(),
+    };
     let mut server = Server {
-        key: Key::try_from(options.name.as_str())?,
+        key,
         proposer: map.proposer(Default::default()),
         state: State::default(),
-        incarnation: rand::random::<u32>().into(),
-        sequence: 0,
+        epoch,
+        incarnation,
         monitor: Monitor::new(options.health),
         began: Instant::now(),
         registered: false,
         store,
         options,
-        load,
         writer,
         map,
     };
-    let mut ticks = interval(server.options.interval);
-    // After a pause the beacons that were missed are of no use.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        tokio::select! {
-            () = &mut stop => break,
-            _ = ticks.tick() => {}
-        }
-        let patience = server.options.health.silence;
-        tokio::select! {
-            () = &mut stop => break,
-            ticked = timeout(patience, server.tick()) => match ticked {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!("beacons: {error}"),
-                Err(_) => tracing::debug!("beacons: the store has not answered for {patience:?}"),
-            },
-        }
+    tokio::select! {
+        () = stop => {}
+        () = sender.run() => {}
+        () = server.run() => {}
     }
     let _ = timeout(STOP_MAX, server.leave()).await;
     Ok(())
 }
 
 impl Server {
+    /// Keeps this server in the map and watches over the others, for ever.
+    async fn run(&mut self) {
+        let patience = self.options.health.silence;
+        let mut ticks = interval(self.options.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            match timeout(patience, self.tick()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!("the map of servers: {error}"),
+                Err(_) => tracing::debug!("the map of servers: the store has not answered for {patience:?}"),
+            }
+        }
+    }
+
     async fn tick(&mut self) -> Result<(), StoreError> {
-        self.sequence += 1;
-        let beacon = Beacon {
-            incarnation: self.incarnation,
-            sequence: self.sequence,
-            epoch: self.state.epoch(),
-            load: (self.load)().await,
-        };
-        let write = Write::SetKey { key: self.key.clone(), value: encode(&beacon)? };
-        self.store.apply(&ObjectId::new(BEACONS_OBJECT)?, Transaction::new().change(write)).await?;
         self.refresh().await?;
         // The map may have been made anew since, or another server may have taken the name.
         if self.entry().is_none_or(|entry| entry.incarnation != self.incarnation) {
@@ -279,6 +329,12 @@ impl Server {
     }
 
     async fn refresh(&mut self) -> Result<(), StoreError> {
+        let read = self.read().await;
+        self.epoch.store(self.state.epoch(), Ordering::Relaxed);
+        read
+    }
+
+    async fn read(&mut self) -> Result<(), StoreError> {
         loop {
             match self.map.news(&self.state).await? {
                 News::Nothing => return Ok(()),

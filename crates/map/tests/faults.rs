@@ -198,6 +198,26 @@ async fn servers_are_marked_down_when_all_monitors_die_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn beacons_go_on_while_the_map_does_not_answer() {
+    let hangs = Arc::new(AtomicBool::new(false));
+    let store = {
+        let hangs = hangs.clone();
+        Faulty::new(move |transaction| {
+            // A beacon reads nothing and has no condition.
+            let is_beacon = transaction.reads.is_empty() && transaction.guards.is_empty();
+            if hangs.load(Ordering::Relaxed) && !is_beacon { Fate::Hangs } else { Fate::Done }
+        })
+    };
+    server(&store, "a", 1);
+    until(&store, &[("a", Phase::Up)]).await;
+    hangs.store(true, Ordering::Relaxed);
+    let before = cluster::beacons(&store.inner).await.unwrap()["a"].sequence;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let sent = cluster::beacons(&store.inner).await.unwrap()["a"].sequence - before;
+    assert!((59..=61).contains(&sent), "{sent} beacons in a minute");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_line_whose_reply_is_lost_is_there_once_though_the_store_then_fails() {
     let mut calls = 0;
     // The first write takes effect and its reply is lost; the store is away for a moment since.
