@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -199,6 +199,8 @@ struct Sender {
     interval: Duration,
     patience: Duration,
     epoch: Arc<AtomicU64>,
+    /// True while it is silent.
+    is_quiet: Arc<AtomicBool>,
 }
 
 impl Sender {
@@ -209,6 +211,9 @@ impl Sender {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            if self.is_quiet.load(Ordering::Relaxed) {
+                continue;
+            }
             match timeout(self.patience, self.send()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!("beacons: {error}"),
@@ -247,7 +252,21 @@ struct Server {
     monitor: Monitor,
     began: Instant,
     /// True once it has said that it has started.
+    announced: bool,
+    /// True once it has entered itself, and as long as the map still has that epoch.
     registered: bool,
+    /// The server that has taken its name, if there is one.
+    rival: Option<Rival>,
+    /// Keeps the beacons back.
+    is_quiet: Arc<AtomicBool>,
+}
+
+/// Another server that runs under the same name.
+struct Rival {
+    /// Its latest beacon.
+    pulse: Option<Pulse>,
+    /// The number of looks since, in a row, that found no other one.
+    looks: u32,
 }
 
 /// Takes part until `stop` completes: sends beacons, is in the map, and watches over the others. What the store fails with is
@@ -269,6 +288,7 @@ pub async fn run(
     let key = Key::try_from(options.name.as_str())?;
     let incarnation = rand::random::<u32>().into();
     let epoch = Arc::new(AtomicU64::new(0));
+    let is_quiet = Arc::new(AtomicBool::new(false));
     let sender = Sender {
         store: store.clone(),
         object: ObjectId::new(BEACONS_OBJECT)?,
@@ -279,6 +299,7 @@ pub async fn run(
         interval: options.interval,
         patience: options.health.silence,
         epoch: epoch.clone(),
+        is_quiet: is_quiet.clone(),
     };
     let mut server = Server {
         key,
@@ -288,7 +309,10 @@ pub async fn run(
         incarnation,
         monitor: Monitor::new(options.health),
         began: Instant::now(),
+        announced: false,
         registered: false,
+        rival: None,
+        is_quiet,
         store,
         options,
         writer,
@@ -321,10 +345,7 @@ impl Server {
 
     async fn tick(&mut self) -> Result<(), StoreError> {
         self.refresh().await?;
-        // The map may have been made anew since, or another server may have taken the name.
-        if self.entry().is_none_or(|entry| entry.incarnation != self.incarnation) {
-            self.register().await?;
-        }
+        self.stand().await?;
         self.look().await
     }
 
@@ -346,6 +367,9 @@ impl Server {
                     }
                 }
                 News::Everything(state) => {
+                    // The map was made anew, or the store has lost its latest epochs, which may be those of this server.
+                    let is_later = state.epoch() >= self.state.epoch();
+                    self.registered &= is_later && state.incarnation() == self.state.incarnation();
                     self.state = state;
                     return Ok(());
                 }
@@ -377,6 +401,49 @@ impl Server {
         }
     }
 
+    /// Sees to it that this server is in the map. Of two that run under one name, each enters itself once at its start: the
+    /// later one has the name, and the other gives way as long as it sees its beacons.
+    async fn stand(&mut self) -> Result<(), StoreError> {
+        match self.entry() {
+            Some(entry) if entry.incarnation == self.incarnation => {
+                self.registered = true;
+                self.rival = None;
+                self.is_quiet.store(false, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(_) if self.registered => self.give_way().await,
+            _ => self.register().await,
+        }
+    }
+
+    /// Is silent while another server of this name sends beacons, and enters this one again if none does any more.
+    async fn give_way(&mut self) -> Result<(), StoreError> {
+        let name = self.options.name.clone();
+        if self.rival.is_none() {
+            let text = format!(
+                "another server has taken the name {name}; this one sends no beacons until that one ends: give each server \
+                 a name of its own"
+            );
+            tracing::warn!("{text}");
+            self.writer.write(Level::Warning, &text);
+            self.is_quiet.store(true, Ordering::Relaxed);
+        }
+        let found = beacons_of(&*self.store, std::slice::from_ref(&name)).await?;
+        let pulse = found.get(&name).filter(|beacon| beacon.incarnation != self.incarnation);
+        let pulse = pulse.map(|beacon| Pulse { incarnation: beacon.incarnation, sequence: beacon.sequence });
+        let looks = match &self.rival {
+            Some(rival) if rival.pulse == pulse => rival.looks + 1,
+            _ => 0,
+        };
+        self.rival = Some(Rival { pulse, looks });
+        // By looks rather than by time: while the store does not answer, nobody's beacons are seen.
+        let Options { interval, health, .. } = &self.options;
+        if f64::from(looks) * interval.as_secs_f64() > health.silence.as_secs_f64() {
+            self.register().await?;
+        }
+        Ok(())
+    }
+
     /// Enters this server. One that is down in the map stays so until the monitors have seen enough of its beacons.
     async fn register(&mut self) -> Result<(), StoreError> {
         let before = self.entry();
@@ -393,7 +460,8 @@ impl Server {
             incarnation: self.incarnation,
         };
         if self.enter(&entry).await? {
-            if !std::mem::replace(&mut self.registered, true) {
+            self.registered = true;
+            if !std::mem::replace(&mut self.announced, true) {
                 self.writer.write(Level::Info, &format!("server {} has started", self.options.name));
             }
             self.refresh().await?;

@@ -218,6 +218,78 @@ async fn beacons_go_on_while_the_map_does_not_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_servers_of_one_name_do_not_take_it_from_each_other_again_and_again() {
+    let store = Faulty::sound();
+    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let incarnation = async || {
+        let (entry, _) = map.get(&key("a")).await.unwrap();
+        ServerEntry::decode(&entry.unwrap().value).unwrap().incarnation
+    };
+    let elder = server(&store, "a", 1);
+    until(&store, &[("a", Phase::Up)]).await;
+    let first = incarnation().await;
+    let younger = server(&store, "a", 1);
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let second = incarnation().await;
+    assert_ne!(first, second, "the younger one has the name");
+    assert_eq!(map.header().await.unwrap().unwrap().epoch, 2, "one epoch for each start");
+    assert_eq!(cluster::beacons(&*store).await.unwrap()["a"].incarnation, second, "the elder one is silent");
+    let log = Log::new(store.clone(), LogBounds::default()).unwrap();
+    let warned = async || {
+        let lines = log.last(100).await.unwrap();
+        lines.iter().filter(|line| line.entry.text.contains("another server has taken the name a")).count()
+    };
+    assert_eq!(warned().await, 1);
+    // Once the younger one is gone, the name is free.
+    younger.abort();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(incarnation().await, first);
+    assert_eq!(cluster::beacons(&*store).await.unwrap()["a"].incarnation, first);
+    assert_eq!((warned().await, elder.is_finished()), (1, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_entry_is_gone_enters_itself_again() {
+    let store = Faulty::sound();
+    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let task = server(&store, "a", 1);
+    until(&store, &[("a", Phase::Up)]).await;
+    store.apply(map.object(), Transaction::new().change(Write::Remove)).await.unwrap();
+    assert_eq!(map.header().await.unwrap(), None);
+    until(&store, &[("a", Phase::Up)]).await;
+    assert!(!task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_does_not_get_round_the_time_for_which_a_server_is_held_down() {
+    let store = Faulty::sound();
+    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let _monitor = server(&store, "a", 1);
+    let first = server(&store, "b", 2);
+    until(&store, &[("a", Phase::Up), ("b", Phase::Up)]).await;
+    first.abort();
+    until(&store, &[("b", Phase::Down)]).await;
+    let (down, since) = map.get(&key("b")).await.unwrap();
+    let down = ServerEntry::decode(&down.unwrap().value).unwrap();
+    let _second = server(&store, "b", 2);
+    until(&store, &[("b", Phase::Up)]).await;
+    // It enters itself as it was, and the monitor marks it up later, in an epoch of its own.
+    let entries: Vec<ServerEntry> = map
+        .history(since, 100)
+        .await
+        .unwrap()
+        .iter()
+        .flat_map(|record| &record.updates)
+        .flat_map(|update| &update.changes)
+        .filter(|change| change.name == key("b"))
+        .map(|change| ServerEntry::decode(change.new.as_ref().unwrap()).unwrap())
+        .collect();
+    let states: Vec<(Phase, u32)> = entries.iter().map(|entry| (entry.state, entry.downs)).collect();
+    assert_eq!(states, [(Phase::Down, 1), (Phase::Up, 1)]);
+    assert!(entries.iter().all(|entry| entry.incarnation != down.incarnation));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_line_whose_reply_is_lost_is_there_once_though_the_store_then_fails() {
     let mut calls = 0;
     // The first write takes effect and its reply is lost; the store is away for a moment since.
