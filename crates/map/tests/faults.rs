@@ -543,3 +543,39 @@ async fn a_refusal_is_about_the_map_as_it_is() {
     let ProposeError::Refused(Refused::Version { found, .. }) = told else { panic!("{told}") };
     assert_eq!(&found.unwrap().value[..], b"5", "the refusal says what stands there now");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_fails_for_a_while_says_how_many_lines_it_has_lost() {
+    for kind in [ErrorKind::Io, ErrorKind::Corrupt, ErrorKind::ReadOnly] {
+        let fails = Arc::new(AtomicBool::new(true));
+        let store = {
+            let fails = fails.clone();
+            Faulty::new(move |_| if fails.load(Ordering::Relaxed) { Fate::Fails(kind) } else { Fate::Done })
+        };
+        let log = Log::new(store, LogBounds::default()).unwrap();
+        let (writer, appended) = Writer::new(log.clone(), "daemon");
+        let appended = tokio::spawn(appended);
+        for number in 0..3 {
+            writer.write(Level::Info, &format!("lost {number}"));
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+        fails.store(false, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        writer.write(Level::Info, "kept");
+        drop(writer);
+        timeout(FOREVER, appended).await.unwrap().unwrap();
+        let texts: Vec<_> = log.last(10).await.unwrap().into_iter().map(|line| line.entry.text).collect();
+        assert_eq!(texts, ["3 lines of this source were dropped before this one", "kept"], "{kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_ends_though_its_log_fails_for_good() {
+    let log = Log::new(Faulty::new(|_| Fate::Fails(ErrorKind::Corrupt)), LogBounds::default()).unwrap();
+    let (writer, appended) = Writer::new(log, "daemon");
+    for number in 0..1200 {
+        writer.write(Level::Info, &format!("{number}"));
+    }
+    drop(writer);
+    timeout(FOREVER, appended).await.unwrap();
+}
