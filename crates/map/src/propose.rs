@@ -25,7 +25,7 @@ use crate::codec;
 use crate::limit::UPDATES_PER_EPOCH_MAX;
 use crate::map::{Map, News};
 use crate::state::{Change, Header, Incarnation, LIMITS, Limits, Record, Space, State, VALIDATOR};
-use crate::update::{Draft, Judged, Refused, Update, UpdateId};
+use crate::update::{Condition, Draft, Judged, Refused, Update, UpdateId};
 use crate::validator::{Judges, Validator};
 
 /// The number of proposals without an answer after which their updates are given up as unknown.
@@ -34,6 +34,9 @@ const UNKNOWN_MAX: u32 = 10;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The number of times that others may be first before an update waits a little before it tries again.
 const LOSSES_MIN: u32 = 3;
+
+/// The number of times that others may change a map's limits first before a change of them is given up.
+const LIMITS_ATTEMPTS_MAX: usize = 20;
 
 /// The settings of a proposer.
 #[derive(Clone, Debug, Default)]
@@ -159,6 +162,35 @@ impl Proposer {
         limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
         let value = codec::encode_limits(limits);
         self.propose(Update::new(who).change(Space::Setting, setting(LIMITS, "")?, Some(value))).await
+    }
+
+    /// Changes the map's limits as a function says, from those that they are: should another one change them at the same
+    /// time, the function is called again with what that one has made of them. Returns the limits since.
+    ///
+    /// # Errors
+    /// As [`Proposer::set_limits`]; `Busy` if others change them again and again.
+    pub async fn change_limits(
+        &self,
+        who: &str,
+        change: impl Fn(Limits) -> Limits,
+    ) -> Result<Limits, ProposeError> {
+        let name = setting(LIMITS, "")?;
+        for _ in 0..LIMITS_ATTEMPTS_MAX {
+            let state = self.map.state().await?;
+            let limits = change(state.limits()?);
+            limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
+            let version = state.value(Space::Setting, &name).map_or(0, |value| value.version);
+            let unchanged = Condition::Version { space: Space::Setting, name: name.clone(), version };
+            let update = Update::new(who)
+                .condition(unchanged)
+                .change(Space::Setting, name.clone(), Some(codec::encode_limits(&limits)));
+            match self.propose(update).await {
+                Err(ProposeError::Refused(Refused::Version { .. })) => {}
+                verdict => return verdict.map(|_| limits),
+            }
+        }
+        let text = "others change its limits again and again; nothing was changed, try again";
+        Err(self.map.at(StoreError::new(ErrorKind::Busy, text)).into())
     }
 }
 

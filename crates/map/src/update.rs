@@ -95,6 +95,11 @@ impl Update {
         self.if_version(name, 0)
     }
 
+    pub(crate) fn condition(mut self, condition: Condition) -> Self {
+        self.conditions.push(condition);
+        self
+    }
+
     pub(crate) fn change(mut self, space: Space, name: Key, new: Option<Bytes>) -> Self {
         self.changes.push(Wanted { space, name, new });
         self

@@ -410,3 +410,24 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn limits_that_are_changed_at_the_same_time_are_all_changed() {
+    for round in 0..20 {
+        let map = Map::new(Arc::new(Slow(memory())), "limited").unwrap();
+        let change = |which: u64| {
+            let proposer = map.proposer(Default::default());
+            async move {
+                let changed = proposer.change_limits("w", |limits| match which {
+                    0 => Limits { history: 7, ..limits },
+                    1 => Limits { entries: 8, ..limits },
+                    _ => Limits { bytes: 9, ..limits },
+                });
+                changed.await.unwrap();
+            }
+        };
+        tokio::join!(change(0), change(1), change(2));
+        let limits = map.state().await.unwrap().limits().unwrap();
+        assert_eq!(limits, Limits { history: 7, entries: 8, bytes: 9 }, "{round}");
+    }
+}

@@ -490,16 +490,17 @@ async fn limits(
 ) -> Result<(), Failure> {
     let is_change = history.is_some() || entries.is_some() || bytes.is_some();
     let store = if is_change { session.open_to_fill()? } else { session.open()? };
-    let known = store.map(map)?.state().await?.limits()?;
-    let limits = Limits {
-        history: history.unwrap_or(known.history),
-        entries: entries.unwrap_or(known.entries),
-        bytes: bytes.unwrap_or(known.bytes),
+    let limits = match is_change {
+        true => {
+            let change = |known: Limits| Limits {
+                history: history.unwrap_or(known.history),
+                entries: entries.unwrap_or(known.entries),
+                bytes: bytes.unwrap_or(known.bytes),
+            };
+            proposer(&store, map)?.change_limits(&who(), change).await.map_err(failure)?
+        }
+        false => store.map(map)?.state().await?.limits()?,
     };
-    if is_change {
-        let made = proposer(&store, map)?.set_limits(&who(), &limits).await;
-        made.map_err(failure)?;
-    }
     let Limits { history, entries, bytes } = limits;
     if session.json {
         return Ok(output::line(
