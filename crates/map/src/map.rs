@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
@@ -28,6 +29,13 @@ pub const MAP_PREFIX: &str = "nacre/map/";
 /// The number of records that one read asks for. A record has about 1 MiB at most, and a reply 16 MiB: of long records
 /// there are fewer in a page.
 const RECORDS_PER_READ: u32 = 256;
+
+/// The number of attempts to read a map as a whole while it changes.
+const STATE_ATTEMPTS_MAX: u32 = 20;
+/// The longest pause after the first attempt that others have spoilt.
+const PAUSE_MIN: Duration = Duration::from_micros(200);
+/// The longest pause after any.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A map of a store: a handle by which it is read. Cheap to clone.
 #[derive(Clone)]
@@ -111,16 +119,21 @@ impl Map {
         Ok((value, header.map_or(0, |header| header.epoch)))
     }
 
-    /// Returns the whole map.
+    /// Returns the whole map. It needs a tokio runtime with a clock around it.
     ///
     /// # Errors
-    /// Those of the store; `Corrupt` if the map cannot be read.
+    /// Those of the store; `Corrupt` if the map cannot be read, and `Busy` if it changes faster than it can be read and
+    /// keeps too short a history.
     pub async fn state(&self) -> Result<State, StoreError> {
-        loop {
+        for attempt in 0..STATE_ATTEMPTS_MAX {
             if let Some(state) = self.state_once().await? {
                 return Ok(state);
             }
+            tokio::time::sleep(pause(attempt)).await;
         }
+        let text = "it changes faster than it can be read, and its history is too short for what changes meanwhile; try \
+                    again, or keep more epochs with \"nacre map limits --history\"";
+        Err(self.at(StoreError::new(ErrorKind::Busy, text)))
     }
 
     /// Returns the records of the epochs after `epoch`, in order, as far as they are kept; at most `limit`, and those that
@@ -311,6 +324,13 @@ impl Map {
     pub(crate) fn nonsense(&self) -> StoreError {
         self.at(StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question"))
     }
+}
+
+/// Returns the pause after an attempt, counted from 0, that others have spoilt: of random length, and longer each time, so
+/// that those who are in each other's way come apart.
+pub(crate) fn pause(attempt: u32) -> Duration {
+    let longest = PAUSE_MIN.saturating_mul(1 << attempt.min(16)).min(PAUSE_MAX);
+    longest.mul_f64(rand::random_range(0.0..1.0))
 }
 
 fn corrupt(text: &str) -> StoreError {

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::codec;
 use crate::limit::UPDATES_PER_EPOCH_MAX;
-use crate::map::{Map, News};
+use crate::map::{Map, News, pause};
 use crate::state::{Change, Header, Incarnation, LIMITS, Limits, Record, Space, State, VALIDATOR};
 use crate::update::{Condition, Draft, Judged, Refused, Update, UpdateId};
 use crate::validator::{Judges, Validator};
@@ -265,10 +265,12 @@ impl Engine {
     async fn pause(&self) {
         let pause = match (self.unanswered, self.losses) {
             (0, losses) if losses < LOSSES_MIN => return,
-            (0, losses) => Duration::from_micros(200) * losses.min(50),
-            (unanswered, _) => (Duration::from_millis(50) * unanswered).min(PAUSE_MAX),
+            (0, losses) => pause(losses - LOSSES_MIN),
+            (unanswered, _) => (Duration::from_millis(50) * unanswered)
+                .min(PAUSE_MAX)
+                .mul_f64(rand::random_range(0.0..1.0)),
         };
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.0..1.0))).await;
+        tokio::time::sleep(pause).await;
     }
 
     fn fail(&mut self, error: &StoreError) {
