@@ -12,6 +12,23 @@ pub fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
+/// Returns bytes that others chose as part of a line: whatever would command a terminal is escaped.
+pub fn text(bytes: &[u8]) -> String {
+    let Ok(text) = std::str::from_utf8(bytes) else { return bytes.escape_ascii().to_string() };
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            // Quotation marks stay as they are, so that values that are JSON can be read.
+            '"' | '\'' => shown.push(c),
+            // These change the order in which what follows is shown.
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\\' => shown.extend(c.escape_default()),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// Prints bytes without changes.
 pub fn raw(bytes: &[u8]) -> io::Result<()> {
     io::stdout().lock().write_all(bytes)
@@ -134,5 +151,18 @@ pub fn put_range(map: &mut Map<String, Value>, range: &RangeRead) {
     map.insert("extents".into(), range.extents.iter().map(extent).collect());
     if let Some(next) = range.next {
         map.insert("next".into(), next.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_others_commands_no_terminal() {
+        assert_eq!(text(b"{\"a\": 'gr\xc3\xb6\xc3\x9fe'}"), "{\"a\": 'größe'}");
+        assert_eq!(text("\u{1b}]0;title\u{7}\r\n\t\\".as_bytes()), "\\u{1b}]0;title\\u{7}\\r\\n\\t\\\\");
+        assert_eq!(text("\u{9b}2J\u{7f}\u{202e}".as_bytes()), "\\u{9b}2J\\u{7f}\\u{202e}");
+        assert_eq!(text(b"\x1b\xff"), "\\x1b\\xff");
     }
 }

@@ -24,6 +24,8 @@ use crate::options::{Beacons, ServerOptions};
 
 /// The time between two beacons unless the settings say otherwise.
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+/// The pause before the changes of classes are looked at again after a failure.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The time that the last lines may take to be appended.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
@@ -157,16 +159,35 @@ fn warn(ended: Result<(), StoreError>) {
     }
 }
 
-/// Writes a line for every version of a class that is put, and for every class that is removed.
+/// Writes a line for every version of a class that is put, and for every class that is removed, until the store is closed.
+/// After another failure it goes on; what changed meanwhile is told then.
 async fn tell_classes(kept: Kept, object: ObjectId, writer: Writer) -> Result<(), StoreError> {
-    let mut watch = kept.watch(&object, WatchOptions::default()).await?;
-    let registry = StoreRegistry::new(Arc::new(kept));
+    let registry = StoreRegistry::new(Arc::new(kept.clone()));
     let mut known: Option<BTreeMap<String, u64>> = None;
+    loop {
+        match tell_changes(&kept, &object, &registry, &mut known, &writer).await {
+            Err(error) if error.kind == ErrorKind::Closed => return Err(error),
+            Err(error) => tracing::debug!("the changes of classes: {error}; trying again"),
+            Ok(()) => {}
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// Tells of the changes of classes since those that are known, until the watch over them ends.
+async fn tell_changes(
+    kept: &Kept,
+    object: &ObjectId,
+    registry: &StoreRegistry,
+    known: &mut Option<BTreeMap<String, u64>>,
+    writer: &Writer,
+) -> Result<(), StoreError> {
+    let mut watch = kept.watch(object, WatchOptions::default()).await?;
     loop {
         let catalogue = registry.catalogue().await?;
         let now: BTreeMap<String, u64> =
             catalogue.classes.iter().map(|(name, class)| (name.clone(), class.version)).collect();
-        if let Some(known) = &known {
+        if let Some(known) = known.as_ref() {
             for (name, version) in now.iter().filter(|(name, version)| known.get(*name) != Some(version)) {
                 writer.write(Level::Info, &format!("class {name} is at version {version}"));
             }
@@ -174,7 +195,7 @@ async fn tell_classes(kept: Kept, object: ObjectId, writer: Writer) -> Result<()
                 writer.write(Level::Info, &format!("class {name} was removed"));
             }
         }
-        known = Some(now);
+        *known = Some(now);
         match watch.next().await {
             Some(event) => drop(event?),
             None => return Ok(()),

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -186,23 +187,86 @@ async fn beacons_of(
     Ok(found)
 }
 
+/// The beacons of a server: sent beside its work on the map, so that a map that is slow to answer makes no server look
+/// silent.
+struct Sender {
+    store: Arc<dyn ObjectStore>,
+    object: ObjectId,
+    key: Key,
+    load: LoadSource,
+    incarnation: u64,
+    sequence: u64,
+    interval: Duration,
+    patience: Duration,
+    epoch: Arc<AtomicU64>,
+    /// True while it is silent.
+    is_quiet: Arc<AtomicBool>,
+}
+
+impl Sender {
+    /// Sends beacons for ever.
+    async fn run(mut self) {
+        let mut ticks = interval(self.interval);
+        // After a pause the beacons that were missed are of no use.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if self.is_quiet.load(Ordering::Relaxed) {
+                continue;
+            }
+            match timeout(self.patience, self.send()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!("beacons: {error}"),
+                Err(_) => tracing::debug!("beacons: the store has not answered for {:?}", self.patience),
+            }
+        }
+    }
+
+    async fn send(&mut self) -> Result<(), StoreError> {
+        self.sequence += 1;
+        let beacon = Beacon {
+            incarnation: self.incarnation,
+            sequence: self.sequence,
+            epoch: self.epoch.load(Ordering::Relaxed),
+            load: (self.load)().await,
+        };
+        let write = Write::SetKey { key: self.key.clone(), value: encode(&beacon)? };
+        self.store.apply(&self.object, Transaction::new().change(write)).await?;
+        Ok(())
+    }
+}
+
 /// A server that takes part.
 struct Server {
     store: Arc<dyn ObjectStore>,
     options: Options,
     key: Key,
-    load: LoadSource,
     writer: Writer,
     proposer: Proposer,
     map: Map,
     /// The map of servers as it is known.
     state: State,
+    /// Its epoch, for the beacons.
+    epoch: Arc<AtomicU64>,
     incarnation: u64,
-    sequence: u64,
     monitor: Monitor,
     began: Instant,
     /// True once it has said that it has started.
+    announced: bool,
+    /// True once it has entered itself, and as long as the map still has that epoch.
     registered: bool,
+    /// The server that has taken its name, if there is one.
+    rival: Option<Rival>,
+    /// Keeps the beacons back.
+    is_quiet: Arc<AtomicBool>,
+}
+
+/// Another server that runs under the same name.
+struct Rival {
+    /// Its latest beacon.
+    pulse: Option<Pulse>,
+    /// The number of looks since, in a row, that found no other one.
+    looks: u32,
 }
 
 /// Takes part until `stop` completes: sends beacons, is in the map, and watches over the others. What the store fails with is
@@ -221,73 +285,96 @@ pub async fn run(
     // The silence of a shorter time than that of two beacons says nothing.
     let mut options = options;
     options.health.silence = options.health.silence.max(options.interval * 2);
+    let key = Key::try_from(options.name.as_str())?;
+    let incarnation = rand::random::<u32>().into();
+    let epoch = Arc::new(AtomicU64::new(0));
+    let is_quiet = Arc::new(AtomicBool::new(false));
+    let sender = Sender {
+        store: store.clone(),
+        object: ObjectId::new(BEACONS_OBJECT)?,
+        key: key.clone(),
+        load,
+        incarnation,
+        sequence: 0,
+        interval: options.interval,
+        patience: options.health.silence,
+        epoch: epoch.clone(),
+        is_quiet: is_quiet.clone(),
+    };
     let mut server = Server {
-        key: Key::try_from(options.name.as_str())?,
+        key,
         proposer: map.proposer(Default::default()),
         state: State::default(),
-        incarnation: rand::random::<u32>().into(),
-        sequence: 0,
+        epoch,
+        incarnation,
         monitor: Monitor::new(options.health),
         began: Instant::now(),
+        announced: false,
         registered: false,
+        rival: None,
+        is_quiet,
         store,
         options,
-        load,
         writer,
         map,
     };
-    let mut ticks = interval(server.options.interval);
-    // After a pause the beacons that were missed are of no use.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        tokio::select! {
-            () = &mut stop => break,
-            _ = ticks.tick() => {}
-        }
-        let patience = server.options.health.silence;
-        tokio::select! {
-            () = &mut stop => break,
-            ticked = timeout(patience, server.tick()) => match ticked {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!("beacons: {error}"),
-                Err(_) => tracing::debug!("beacons: the store has not answered for {patience:?}"),
-            },
-        }
+    tokio::select! {
+        () = stop => {}
+        () = sender.run() => {}
+        () = server.run() => {}
     }
     let _ = timeout(STOP_MAX, server.leave()).await;
     Ok(())
 }
 
 impl Server {
-    async fn tick(&mut self) -> Result<(), StoreError> {
-        self.sequence += 1;
-        let beacon = Beacon {
-            incarnation: self.incarnation,
-            sequence: self.sequence,
-            epoch: self.state.epoch(),
-            load: (self.load)().await,
-        };
-        let write = Write::SetKey { key: self.key.clone(), value: encode(&beacon)? };
-        self.store.apply(&ObjectId::new(BEACONS_OBJECT)?, Transaction::new().change(write)).await?;
-        self.refresh().await?;
-        // The map may have been made anew since, or another server may have taken the name.
-        if self.entry().is_none_or(|entry| entry.incarnation != self.incarnation) {
-            self.register().await?;
+    /// Keeps this server in the map and watches over the others, for ever.
+    async fn run(&mut self) {
+        let patience = self.options.health.silence;
+        let mut ticks = interval(self.options.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            match timeout(patience, self.tick()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!("the map of servers: {error}"),
+                Err(_) => tracing::debug!("the map of servers: the store has not answered for {patience:?}"),
+            }
         }
+    }
+
+    async fn tick(&mut self) -> Result<(), StoreError> {
+        self.refresh().await?;
+        self.stand().await?;
         self.look().await
     }
 
     async fn refresh(&mut self) -> Result<(), StoreError> {
-        match self.map.news(&self.state).await? {
-            News::Nothing => {}
-            News::Records(records, header) => {
-                let advanced = self.state.advance(&records, &header);
-                advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
+        let read = self.read().await;
+        self.epoch.store(self.state.epoch(), Ordering::Relaxed);
+        read
+    }
+
+    async fn read(&mut self) -> Result<(), StoreError> {
+        loop {
+            match self.map.news(&self.state).await? {
+                News::Nothing => return Ok(()),
+                News::Records(records, header) => {
+                    let advanced = self.state.advance(&records, &header);
+                    advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
+                    if self.state.epoch() >= header.epoch {
+                        return Ok(());
+                    }
+                }
+                News::Everything(state) => {
+                    // The map was made anew, or the store has lost its latest epochs, which may be those of this server.
+                    let is_later = state.epoch() >= self.state.epoch();
+                    self.registered &= is_later && state.incarnation() == self.state.incarnation();
+                    self.state = state;
+                    return Ok(());
+                }
             }
-            News::Everything(state) => self.state = state,
         }
-        Ok(())
     }
 
     fn entry(&self) -> Option<ServerEntry> {
@@ -314,6 +401,49 @@ impl Server {
         }
     }
 
+    /// Sees to it that this server is in the map. Of two that run under one name, each enters itself once at its start: the
+    /// later one has the name, and the other gives way as long as it sees its beacons.
+    async fn stand(&mut self) -> Result<(), StoreError> {
+        match self.entry() {
+            Some(entry) if entry.incarnation == self.incarnation => {
+                self.registered = true;
+                self.rival = None;
+                self.is_quiet.store(false, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(_) if self.registered => self.give_way().await,
+            _ => self.register().await,
+        }
+    }
+
+    /// Is silent while another server of this name sends beacons, and enters this one again if none does any more.
+    async fn give_way(&mut self) -> Result<(), StoreError> {
+        let name = self.options.name.clone();
+        if self.rival.is_none() {
+            let text = format!(
+                "another server has taken the name {name}; this one sends no beacons until that one ends: give each server \
+                 a name of its own"
+            );
+            tracing::warn!("{text}");
+            self.writer.write(Level::Warning, &text);
+            self.is_quiet.store(true, Ordering::Relaxed);
+        }
+        let found = beacons_of(&*self.store, std::slice::from_ref(&name)).await?;
+        let pulse = found.get(&name).filter(|beacon| beacon.incarnation != self.incarnation);
+        let pulse = pulse.map(|beacon| Pulse { incarnation: beacon.incarnation, sequence: beacon.sequence });
+        let looks = match &self.rival {
+            Some(rival) if rival.pulse == pulse => rival.looks + 1,
+            _ => 0,
+        };
+        self.rival = Some(Rival { pulse, looks });
+        // By looks rather than by time: while the store does not answer, nobody's beacons are seen.
+        let Options { interval, health, .. } = &self.options;
+        if f64::from(looks) * interval.as_secs_f64() > health.silence.as_secs_f64() {
+            self.register().await?;
+        }
+        Ok(())
+    }
+
     /// Enters this server. One that is down in the map stays so until the monitors have seen enough of its beacons.
     async fn register(&mut self) -> Result<(), StoreError> {
         let before = self.entry();
@@ -330,7 +460,8 @@ impl Server {
             incarnation: self.incarnation,
         };
         if self.enter(&entry).await? {
-            if !std::mem::replace(&mut self.registered, true) {
+            self.registered = true;
+            if !std::mem::replace(&mut self.announced, true) {
                 self.writer.write(Level::Info, &format!("server {} has started", self.options.name));
             }
             self.refresh().await?;

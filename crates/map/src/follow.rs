@@ -154,6 +154,8 @@ impl Follower {
         match news {
             News::Nothing => Ok(false),
             News::Records(records, header) => {
+                // Where one reply does not hold them all, the next ones are read when these are delivered.
+                self.stale = records.last().is_some_and(|last| last.epoch < header.epoch);
                 self.ready = records.into();
                 self.header = Some(header);
                 Ok(false)

@@ -525,7 +525,8 @@ pub struct Writer {
 
 impl Writer {
     /// Creates a writer, and what appends its lines: a future to be run by the daemon. It ends when all writers are gone and
-    /// their lines are appended, or when the store takes none any more.
+    /// their lines are appended, or when the store is closed. Lines that the store does not take for another reason than that
+    /// it cannot be reached are dropped and counted.
     pub fn new(log: Log, source: &str) -> (Writer, impl Future<Output = ()> + Send + 'static) {
         let (queue, lines) = mpsc::channel(QUEUE_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -543,23 +544,32 @@ impl Writer {
 
 async fn append_all(log: Log, source: String, mut lines: mpsc::Receiver<Entry>, dropped: Arc<AtomicU64>) {
     let mut batch = Vec::new();
+    let mut is_failing = false;
     loop {
         batch.clear();
-        if lines.recv_many(&mut batch, APPEND_MAX - 1).await == 0 {
-            return;
+        // What was dropped is told by itself where no line follows.
+        let room = APPEND_MAX - 1;
+        if dropped.load(Ordering::Relaxed) == 0 {
+            lines.recv_many(&mut batch, room).await;
+        } else {
+            batch.extend(std::iter::from_fn(|| lines.try_recv().ok()).take(room));
         }
         let count = dropped.swap(0, Ordering::Relaxed);
+        if batch.is_empty() && (count == 0 || (is_failing && lines.is_closed())) {
+            return;
+        }
+        let own = batch.len() as u64;
         if count > 0 {
-            batch.push(Entry::new(
-                &source,
-                Level::Warning,
-                &format!("{count} lines of this source were dropped before this one"),
-            ));
+            let text = format!("{count} lines of this source were dropped before this one");
+            batch.push(Entry::new(&source, Level::Warning, &text));
         }
         let mut attempt = Attempt::default();
         loop {
             match log.append_chunk(&batch, &mut attempt).await.map_err(at) {
-                Ok(_) => break,
+                Ok(_) => {
+                    is_failing = false;
+                    break;
+                }
                 // Once more might be once too many.
                 Err(error) if attempt.is_lost => {
                     tracing::warn!("{error}; {} lines may be missing", batch.len());
@@ -569,9 +579,15 @@ async fn append_all(log: Log, source: String, mut lines: mpsc::Receiver<Entry>, 
                     tracing::debug!("{error}; trying again");
                     tokio::time::sleep(PAUSE).await;
                 }
+                Err(error) if error.kind == ErrorKind::Closed => return,
+                // The next lines may fare better, once whatever is broken is mended.
                 Err(error) => {
-                    tracing::warn!("{error}");
-                    return;
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!("{error}; lines are dropped until it takes some again");
+                    }
+                    dropped.fetch_add(own + count, Ordering::Relaxed);
+                    tokio::time::sleep(PAUSE).await;
+                    break;
                 }
             }
         }

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
@@ -25,8 +26,16 @@ use crate::state::{Change, Header, Missing, Record, Space, State, Value};
 
 /// The beginning of the ids of objects that hold maps.
 pub const MAP_PREFIX: &str = "nacre/map/";
-/// The number of records that one read asks for.
+/// The number of records that one read asks for. A record has about 1 MiB at most, and a reply 16 MiB: of long records
+/// there are fewer in a page.
 const RECORDS_PER_READ: u32 = 256;
+
+/// The number of attempts to read a map as a whole while it changes.
+const STATE_ATTEMPTS_MAX: u32 = 20;
+/// The longest pause after the first attempt that others have spoilt.
+const PAUSE_MIN: Duration = Duration::from_micros(200);
+/// The longest pause after any.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A map of a store: a handle by which it is read. Cheap to clone.
 #[derive(Clone)]
@@ -41,7 +50,8 @@ pub struct Map {
 pub(crate) enum News {
     /// Nothing: it knows the map as it is.
     Nothing,
-    /// The epochs that follow what it knows, in order, and the header after the last of them.
+    /// The epochs that follow what it knows, at least one, in order, and the header at the moment of the read. There may
+    /// be more of them than one reply holds: whoever comes to an earlier epoch than that of the header asks again.
     Records(Vec<Record>, Header),
     /// The whole map: the records that are kept do not reach back to what it knows.
     Everything(State),
@@ -109,16 +119,21 @@ impl Map {
         Ok((value, header.map_or(0, |header| header.epoch)))
     }
 
-    /// Returns the whole map.
+    /// Returns the whole map. It needs a tokio runtime with a clock around it.
     ///
     /// # Errors
-    /// Those of the store; `Corrupt` if the map cannot be read.
+    /// Those of the store; `Corrupt` if the map cannot be read, and `Busy` if it changes faster than it can be read and
+    /// keeps too short a history.
     pub async fn state(&self) -> Result<State, StoreError> {
-        loop {
+        for attempt in 0..STATE_ATTEMPTS_MAX {
             if let Some(state) = self.state_once().await? {
                 return Ok(state);
             }
+            tokio::time::sleep(pause(attempt)).await;
         }
+        let text = "it changes faster than it can be read, and its history is too short for what changes meanwhile; try \
+                    again, or keep more epochs with \"nacre map limits --history\"";
+        Err(self.at(StoreError::new(ErrorKind::Busy, text)))
     }
 
     /// Returns the records of the epochs after `epoch`, in order, as far as they are kept; at most `limit`, and those that
@@ -220,35 +235,23 @@ impl Map {
         Ok((header, records))
     }
 
-    /// Returns what a state lacks of the map as it is now.
+    /// Returns what a state lacks of the map as it is now, or the beginning of it: one page of records, so that nobody who
+    /// was away for long holds the whole history in memory.
     pub(crate) async fn news(&self, state: &State) -> Result<News, StoreError> {
-        let (mut header, mut records) = self.records(state.epoch(), RECORDS_PER_READ).await?;
+        let (header, records) = self.records(state.epoch(), RECORDS_PER_READ).await?;
         match state.missing(header.as_ref()) {
             Missing::Nothing => return Ok(News::Nothing),
             Missing::Everything => return self.state().await.map(News::Everything),
             Missing::After(_) => {}
         }
-        // A map that has no epoch yet has no identity either.
-        let mut incarnation = (state.epoch() > 0).then(|| state.incarnation());
-        loop {
-            let same = |header: &Header| *incarnation.get_or_insert(header.incarnation) == header.incarnation;
-            let Some(now) = header.filter(same) else { break };
-            let reached = state.epoch() + records.len() as u64;
-            // They follow each other without gaps, unless the first ones were removed between two reads.
-            if records.last().is_some_and(|record| record.epoch != reached) {
-                break;
+        // A page is read at one moment, and its records follow each other. They follow the state too, unless another client
+        // has removed some.
+        match (header, records.first()) {
+            (Some(header), Some(first)) if first.epoch == state.epoch() + 1 => {
+                Ok(News::Records(records, header))
             }
-            if reached >= now.epoch {
-                return Ok(News::Records(records, now));
-            }
-            let (next, more) = self.records(reached, RECORDS_PER_READ).await?;
-            if more.is_empty() {
-                break;
-            }
-            header = next;
-            records.extend(more);
+            _ => self.state().await.map(News::Everything),
         }
-        self.state().await.map(News::Everything)
     }
 
     /// Puts an epoch into the object, on condition that the header is still `before`. `after` is the header with the epoch,
@@ -321,6 +324,13 @@ impl Map {
     pub(crate) fn nonsense(&self) -> StoreError {
         self.at(StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question"))
     }
+}
+
+/// Returns the pause after an attempt, counted from 0, that others have spoilt: of random length, and longer each time, so
+/// that those who are in each other's way come apart.
+pub(crate) fn pause(attempt: u32) -> Duration {
+    let longest = PAUSE_MIN.saturating_mul(1 << attempt.min(16)).min(PAUSE_MAX);
+    longest.mul_f64(rand::random_range(0.0..1.0))
 }
 
 fn corrupt(text: &str) -> StoreError {

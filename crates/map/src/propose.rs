@@ -5,7 +5,9 @@
 //!
 //! An update is never applied twice. If the reply to a proposal is lost, the same epoch is proposed again: either that
 //! proposal takes effect, and the first one never can, or its guard fails, and the records since show by the update's id
-//! whether it took effect.
+//! whether it took effect. Should it then be refused, because others that were proposed with it have gone away or because
+//! a validator has come to another result, an epoch without changes is made first: it shows that the first proposal has not
+//! taken effect, and keeps it from doing so later.
 //!
 //! Within a process, updates that wait while an epoch is on its way come into the next one together. Whoever waits for an
 //! update makes epochs, so no task of its own is needed; if it goes away in the middle, the next one goes on.
@@ -21,9 +23,9 @@ use parking_lot::Mutex;
 
 use crate::codec;
 use crate::limit::UPDATES_PER_EPOCH_MAX;
-use crate::map::{Map, News};
+use crate::map::{Map, News, pause};
 use crate::state::{Change, Header, Incarnation, LIMITS, Limits, Record, Space, State, VALIDATOR};
-use crate::update::{Draft, Judged, Refused, Update, UpdateId};
+use crate::update::{Condition, Draft, Judged, Refused, Update, UpdateId};
 use crate::validator::{Judges, Validator};
 
 /// The number of proposals without an answer after which their updates are given up as unknown.
@@ -32,6 +34,9 @@ const UNKNOWN_MAX: u32 = 10;
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The number of times that others may be first before an update waits a little before it tries again.
 const LOSSES_MIN: u32 = 3;
+
+/// The number of times that others may change a map's limits first before a change of them is given up.
+const LIMITS_ATTEMPTS_MAX: usize = 20;
 
 /// The settings of a proposer.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +74,8 @@ type Verdict = Result<Committed, ProposeError>;
 struct Pending {
     id: UpdateId,
     update: Update,
+    /// True if it was part of a proposal, which may be on its way if the engine is uncertain.
+    sent: bool,
     reply: oneshot::Sender<Verdict>,
 }
 
@@ -108,7 +115,7 @@ impl Proposer {
             if queue.len() >= UPDATES_PER_EPOCH_MAX && queue.len().is_power_of_two() {
                 queue.retain(|pending| !pending.reply.is_canceled());
             }
-            queue.push_back(Pending { id: UpdateId::random(), update, reply });
+            queue.push_back(Pending { id: UpdateId::random(), update, sent: false, reply });
         }
         loop {
             let mut engine = match select(&mut verdict, self.engine.lock()).await {
@@ -155,6 +162,35 @@ impl Proposer {
         limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
         let value = codec::encode_limits(limits);
         self.propose(Update::new(who).change(Space::Setting, setting(LIMITS, "")?, Some(value))).await
+    }
+
+    /// Changes the map's limits as a function says, from those that they are: should another one change them at the same
+    /// time, the function is called again with what that one has made of them. Returns the limits since.
+    ///
+    /// # Errors
+    /// As [`Proposer::set_limits`]; `Busy` if others change them again and again.
+    pub async fn change_limits(
+        &self,
+        who: &str,
+        change: impl Fn(Limits) -> Limits,
+    ) -> Result<Limits, ProposeError> {
+        let name = setting(LIMITS, "")?;
+        for _ in 0..LIMITS_ATTEMPTS_MAX {
+            let state = self.map.state().await?;
+            let limits = change(state.limits()?);
+            limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
+            let version = state.value(Space::Setting, &name).map_or(0, |value| value.version);
+            let unchanged = Condition::Version { space: Space::Setting, name: name.clone(), version };
+            let update = Update::new(who)
+                .condition(unchanged)
+                .change(Space::Setting, name.clone(), Some(codec::encode_limits(&limits)));
+            match self.propose(update).await {
+                Err(ProposeError::Refused(Refused::Version { .. })) => {}
+                verdict => return verdict.map(|_| limits),
+            }
+        }
+        let text = "others change its limits again and again; nothing was changed, try again";
+        Err(self.map.at(StoreError::new(ErrorKind::Busy, text)).into())
     }
 }
 
@@ -229,10 +265,12 @@ impl Engine {
     async fn pause(&self) {
         let pause = match (self.unanswered, self.losses) {
             (0, losses) if losses < LOSSES_MIN => return,
-            (0, losses) => Duration::from_micros(200) * losses.min(50),
-            (unanswered, _) => (Duration::from_millis(50) * unanswered).min(PAUSE_MAX),
+            (0, losses) => pause(losses - LOSSES_MIN),
+            (unanswered, _) => (Duration::from_millis(50) * unanswered)
+                .min(PAUSE_MAX)
+                .mul_f64(rand::random_range(0.0..1.0)),
         };
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.0..1.0))).await;
+        tokio::time::sleep(pause).await;
     }
 
     fn fail(&mut self, error: &StoreError) {
@@ -268,6 +306,14 @@ impl Engine {
             0 => Incarnation(rand::random()),
             _ => state.incarnation(),
         };
+        if self.uncertain && draft.is_empty() {
+            // A verdict on an update that may take effect yet would be wrong then. An epoch without changes, on the same
+            // condition as the proposal that may be on its way, keeps that from taking effect.
+            let sent = self.working.iter().take(judged.len()).find(|pending| pending.sent);
+            if let Some(sent) = sent {
+                draft.add_nothing(&sent.update.who);
+            }
+        }
         let Some((record, after)) = draft.finish(incarnation, now_ms()) else {
             // Nothing to propose, so no guard has shown that the map is still what the verdicts are about.
             if self.map.header().await? != *header {
@@ -280,6 +326,9 @@ impl Engine {
             return Ok(Attempt::Settled);
         };
         let history = history_after(state, &record)?;
+        for (pending, judged) in self.working.iter_mut().zip(&judged) {
+            pending.sent |= matches!(judged, Judged::Taken);
+        }
         // From here on the proposal may be on its way, also if this is dropped before the reply has come.
         let was_uncertain = std::mem::replace(&mut self.uncertain, true);
         match self.map.commit(header.as_ref(), after, &record, history).await {
@@ -328,34 +377,45 @@ impl Engine {
             self.known = Some((state, header));
             return Ok(());
         };
-        match self.map.news(state).await? {
-            News::Nothing => {}
-            News::Records(records, now) => {
-                let advanced = state.advance(&records, &now);
-                advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
-                *header = Some(now);
-                for record in records {
-                    for update in record.updates {
-                        if let Some(ours) = self.working.iter().position(|pending| pending.id == update.id) {
-                            let (epoch, changes) = (record.epoch, update.changes);
-                            let _ = self.working.remove(ours).reply.send(Ok(Committed { epoch, changes }));
+        loop {
+            match self.map.news(state).await? {
+                News::Nothing => return Ok(()),
+                News::Records(records, now) => {
+                    let advanced = state.advance(&records, &now);
+                    advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
+                    let is_all = state.epoch() >= now.epoch;
+                    // Should this end in the middle, the header of a part guards against a proposal on that.
+                    *header = if is_all { Some(now) } else { state.header() };
+                    for record in records {
+                        for update in record.updates {
+                            if let Some(ours) =
+                                self.working.iter().position(|pending| pending.id == update.id)
+                            {
+                                let (epoch, changes) = (record.epoch, update.changes);
+                                let _ =
+                                    self.working.remove(ours).reply.send(Ok(Committed { epoch, changes }));
+                            }
                         }
                     }
+                    // The guard of whatever was on its way does not hold any more; had it taken effect, it would be the
+                    // first of these records.
+                    self.uncertain = false;
+                    if is_all {
+                        return Ok(());
+                    }
                 }
-                // The guard of whatever was on its way does not hold any more.
-                self.uncertain = false;
-            }
-            News::Everything(whole) => {
-                self.known = Some((whole.clone(), whole.header()));
-                if self.uncertain {
-                    let text = "the reply was lost, and so much was changed since that the history does not tell whether the \
-                                update took effect";
-                    let error = self.map.at(StoreError::new(ErrorKind::Unknown, text));
-                    self.fail(&error);
+                News::Everything(whole) => {
+                    self.known = Some((whole.clone(), whole.header()));
+                    if self.uncertain {
+                        let text = "the reply was lost, and so much was changed since that the history does not tell \
+                                    whether the update took effect";
+                        let error = self.map.at(StoreError::new(ErrorKind::Unknown, text));
+                        self.fail(&error);
+                    }
+                    return Ok(());
                 }
             }
         }
-        Ok(())
     }
 }
 

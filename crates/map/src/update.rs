@@ -95,6 +95,11 @@ impl Update {
         self.if_version(name, 0)
     }
 
+    pub(crate) fn condition(mut self, condition: Condition) -> Self {
+        self.conditions.push(condition);
+        self
+    }
+
     pub(crate) fn change(mut self, space: Space, name: Key, new: Option<Bytes>) -> Self {
         self.changes.push(Wanted { space, name, new });
         self
@@ -150,7 +155,7 @@ pub enum Refused {
         found: Option<Value>,
     },
     /// A validator refused a change, or failed.
-    #[error("validator \"{validator}\" refuses entry \"{name}\": {message}")]
+    #[error("validator \"{}\" refuses entry \"{name}\": {}", validator.escape_debug(), shown(message))]
     Rejected {
         /// The validator.
         validator: String,
@@ -162,6 +167,11 @@ pub enum Refused {
     /// A limit would be exceeded.
     #[error("{0}")]
     Limit(String),
+}
+
+/// Returns the message of a validator, which others wrote, without control characters.
+fn shown(message: &str) -> String {
+    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn shown_version(version: u64) -> String {
@@ -309,6 +319,12 @@ impl<'a> Draft<'a> {
         self.changed.extend(fresh);
         self.updates.push(Updated { id, who: who.to_owned(), changes });
         Judged::Taken
+    }
+
+    /// Adds an update without changes, so that there is an epoch. It has an id of its own, so that nobody takes it for
+    /// another one.
+    pub fn add_nothing(&mut self, who: &str) {
+        self.updates.push(Updated { id: UpdateId::random(), who: who.to_owned(), changes: Vec::new() });
     }
 
     /// Returns the limit that would be exceeded, if any. What makes a map smaller is never too much.

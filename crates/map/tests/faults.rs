@@ -2,13 +2,13 @@
 //! are lost, writes that hang, and bytes that nobody here wrote. The clock is the runtime's, and jumps while all wait.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_map::cluster::{self, Load, Phase, SERVERS_MAP, ServerEntry};
 use nacre_map::log::{Entry, Level, Log, LogBounds, Writer};
-use nacre_map::{Followed, Map, Update, Validator, limit};
+use nacre_map::{Followed, Map, ProposeError, ProposeOptions, Refused, Update, Validator, limit};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
@@ -24,6 +24,8 @@ enum Fate {
     Done,
     /// It takes effect, and the reply is lost.
     Lost,
+    /// The reply is lost, and it takes effect when the test says so, if its guards hold then.
+    Late,
     /// It takes no effect, and fails with this.
     Fails(ErrorKind),
     /// It takes no effect, and there is no reply.
@@ -37,6 +39,7 @@ type Judge = Box<dyn FnMut(&Transaction) -> Fate + Send>;
 struct Faulty {
     inner: MemoryStore,
     judge: Mutex<Judge>,
+    late: Mutex<Vec<(ObjectId, Transaction)>>,
     applied: AtomicU64,
     /// True if every watch ends at once.
     breaks_watches: bool,
@@ -48,6 +51,7 @@ impl Faulty {
         Arc::new(Faulty {
             inner: MemoryStore::new(),
             judge,
+            late: Mutex::default(),
             applied: AtomicU64::new(0),
             breaks_watches: false,
         })
@@ -55,6 +59,15 @@ impl Faulty {
 
     fn sound() -> Arc<Faulty> {
         Self::new(|_| Fate::Done)
+    }
+
+    /// Lets what was late arrive.
+    async fn arrive(&self) {
+        let late = std::mem::take(&mut *self.late.lock());
+        assert!(!late.is_empty(), "nothing is late");
+        for (object, transaction) in late {
+            self.inner.apply(&object, transaction).await.unwrap();
+        }
     }
 }
 
@@ -67,6 +80,10 @@ impl ObjectStore for Faulty {
             Fate::Done => self.inner.apply(object, transaction),
             Fate::Lost => {
                 drop(self.inner.apply(object, transaction));
+                failed(ErrorKind::Unknown)
+            }
+            Fate::Late => {
+                self.late.lock().push((object.clone(), transaction));
                 failed(ErrorKind::Unknown)
             }
             Fate::Fails(kind) => failed(kind),
@@ -178,6 +195,98 @@ async fn servers_are_marked_down_when_all_monitors_die_at_once() {
     tasks[..3].iter().for_each(|task| task.abort());
     let down = |name| (name, Phase::Down);
     until(&store, &[down("a"), down("b"), down("c"), ("d", Phase::Up), ("e", Phase::Up)]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn beacons_go_on_while_the_map_does_not_answer() {
+    let hangs = Arc::new(AtomicBool::new(false));
+    let store = {
+        let hangs = hangs.clone();
+        Faulty::new(move |transaction| {
+            // A beacon reads nothing and has no condition.
+            let is_beacon = transaction.reads.is_empty() && transaction.guards.is_empty();
+            if hangs.load(Ordering::Relaxed) && !is_beacon { Fate::Hangs } else { Fate::Done }
+        })
+    };
+    server(&store, "a", 1);
+    until(&store, &[("a", Phase::Up)]).await;
+    hangs.store(true, Ordering::Relaxed);
+    let before = cluster::beacons(&store.inner).await.unwrap()["a"].sequence;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let sent = cluster::beacons(&store.inner).await.unwrap()["a"].sequence - before;
+    assert!((59..=61).contains(&sent), "{sent} beacons in a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_servers_of_one_name_do_not_take_it_from_each_other_again_and_again() {
+    let store = Faulty::sound();
+    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let incarnation = async || {
+        let (entry, _) = map.get(&key("a")).await.unwrap();
+        ServerEntry::decode(&entry.unwrap().value).unwrap().incarnation
+    };
+    let elder = server(&store, "a", 1);
+    until(&store, &[("a", Phase::Up)]).await;
+    let first = incarnation().await;
+    let younger = server(&store, "a", 1);
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let second = incarnation().await;
+    assert_ne!(first, second, "the younger one has the name");
+    assert_eq!(map.header().await.unwrap().unwrap().epoch, 2, "one epoch for each start");
+    assert_eq!(cluster::beacons(&*store).await.unwrap()["a"].incarnation, second, "the elder one is silent");
+    let log = Log::new(store.clone(), LogBounds::default()).unwrap();
+    let warned = async || {
+        let lines = log.last(100).await.unwrap();
+        lines.iter().filter(|line| line.entry.text.contains("another server has taken the name a")).count()
+    };
+    assert_eq!(warned().await, 1);
+    // Once the younger one is gone, the name is free.
+    younger.abort();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(incarnation().await, first);
+    assert_eq!(cluster::beacons(&*store).await.unwrap()["a"].incarnation, first);
+    assert_eq!((warned().await, elder.is_finished()), (1, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_entry_is_gone_enters_itself_again() {
+    let store = Faulty::sound();
+    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let task = server(&store, "a", 1);
+    until(&store, &[("a", Phase::Up)]).await;
+    store.apply(map.object(), Transaction::new().change(Write::Remove)).await.unwrap();
+    assert_eq!(map.header().await.unwrap(), None);
+    until(&store, &[("a", Phase::Up)]).await;
+    assert!(!task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_does_not_get_round_the_time_for_which_a_server_is_held_down() {
+    let store = Faulty::sound();
+    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let _monitor = server(&store, "a", 1);
+    let first = server(&store, "b", 2);
+    until(&store, &[("a", Phase::Up), ("b", Phase::Up)]).await;
+    first.abort();
+    until(&store, &[("b", Phase::Down)]).await;
+    let (down, since) = map.get(&key("b")).await.unwrap();
+    let down = ServerEntry::decode(&down.unwrap().value).unwrap();
+    let _second = server(&store, "b", 2);
+    until(&store, &[("b", Phase::Up)]).await;
+    // It enters itself as it was, and the monitor marks it up later, in an epoch of its own.
+    let entries: Vec<ServerEntry> = map
+        .history(since, 100)
+        .await
+        .unwrap()
+        .iter()
+        .flat_map(|record| &record.updates)
+        .flat_map(|update| &update.changes)
+        .filter(|change| change.name == key("b"))
+        .map(|change| ServerEntry::decode(change.new.as_ref().unwrap()).unwrap())
+        .collect();
+    let states: Vec<(Phase, u32)> = entries.iter().map(|entry| (entry.state, entry.downs)).collect();
+    assert_eq!(states, [(Phase::Down, 1), (Phase::Up, 1)]);
+    assert!(entries.iter().all(|entry| entry.incarnation != down.incarnation));
 }
 
 #[tokio::test(start_paused = true)]
@@ -323,7 +432,7 @@ async fn the_validator_of_a_map_that_was_made_again_is_the_new_one() {
 
 #[tokio::test(start_paused = true)]
 async fn updates_that_were_given_up_do_not_pile_up() {
-    let hangs = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let hangs = Arc::new(AtomicBool::new(true));
     let store = {
         let hangs = hangs.clone();
         Faulty::new(move |transaction| {
@@ -373,4 +482,100 @@ async fn binary_values_at_the_limit_pass_a_validator() {
         proposer.propose(Update::new("w").set(name.clone(), value.clone())).await.unwrap();
         assert_eq!(map.get(&name).await.unwrap().0.unwrap().value, value);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_is_told_to_be_refused_takes_no_effect_later() {
+    let is_late = Arc::new(AtomicBool::new(false));
+    let store = {
+        let is_late = is_late.clone();
+        Faulty::new(move |transaction| match is_late.load(Ordering::Relaxed) && !transaction.writes.is_empty() {
+            true => Fate::Late,
+            false => Fate::Done,
+        })
+    };
+    let map = Map::new(store.clone(), "m").unwrap();
+    let proposer = map.proposer(ProposeOptions { gather: Duration::from_millis(1) });
+    proposer.propose(Update::new("w").set(key("base"), "1")).await.unwrap();
+    is_late.store(true, Ordering::Relaxed);
+    // The second update needs the change of the first one, whose caller goes away as soon as the reply is lost.
+    let mut first = Box::pin(proposer.propose(Update::new("w").set(key("a"), "1")));
+    let second = Update::new("w").if_version(key("a"), 2).set(key("b"), "1");
+    let mut second = Box::pin(proposer.propose(second));
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut first => panic!("its reply is lost"),
+            _ = &mut second => panic!("it cannot be known yet"),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+        if !store.late.lock().is_empty() {
+            break;
+        }
+    }
+    drop(first);
+    is_late.store(false, Ordering::Relaxed);
+    let verdict = timeout(FOREVER, second).await.expect("it ends");
+    store.arrive().await;
+    let found = map.get(&key("b")).await.unwrap().0;
+    let Err(ProposeError::Refused(Refused::Version { .. })) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(found, None, "it was told to be refused");
+    // What settles that is an epoch like any other.
+    let record = map.history(1, 10).await.unwrap().pop().unwrap();
+    assert_eq!((record.epoch, record.updates[0].changes.len()), (2, 0));
+    let made = proposer.propose(Update::new("w").set(key("c"), "1")).await.unwrap();
+    assert_eq!((made.epoch, made.changes[0].version), (3, 2));
+    assert_eq!(map.state().await.unwrap().epoch(), 3);
+}
+
+#[tokio::test]
+async fn a_refusal_is_about_the_map_as_it_is() {
+    let map = Map::new(Faulty::sound(), "m").unwrap();
+    let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
+    let set = |value: &'static str| Update::new("w").set(key("a"), value);
+    first.propose(set("1")).await.unwrap();
+    // This one knows the map since, and does not hear of the next epoch.
+    second.propose(set("2")).await.unwrap();
+    first.propose(set("3")).await.unwrap();
+    assert_eq!(second.propose(set("4").if_version(key("a"), 3)).await.unwrap().epoch, 4);
+    first.propose(set("5")).await.unwrap();
+    let told = second.propose(set("6").if_version(key("a"), 4)).await.unwrap_err();
+    let ProposeError::Refused(Refused::Version { found, .. }) = told else { panic!("{told}") };
+    assert_eq!(&found.unwrap().value[..], b"5", "the refusal says what stands there now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_fails_for_a_while_says_how_many_lines_it_has_lost() {
+    for kind in [ErrorKind::Io, ErrorKind::Corrupt, ErrorKind::ReadOnly] {
+        let fails = Arc::new(AtomicBool::new(true));
+        let store = {
+            let fails = fails.clone();
+            Faulty::new(move |_| if fails.load(Ordering::Relaxed) { Fate::Fails(kind) } else { Fate::Done })
+        };
+        let log = Log::new(store, LogBounds::default()).unwrap();
+        let (writer, appended) = Writer::new(log.clone(), "daemon");
+        let appended = tokio::spawn(appended);
+        for number in 0..3 {
+            writer.write(Level::Info, &format!("lost {number}"));
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+        fails.store(false, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        writer.write(Level::Info, "kept");
+        drop(writer);
+        timeout(FOREVER, appended).await.unwrap().unwrap();
+        let texts: Vec<_> = log.last(10).await.unwrap().into_iter().map(|line| line.entry.text).collect();
+        assert_eq!(texts, ["3 lines of this source were dropped before this one", "kept"], "{kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_ends_though_its_log_fails_for_good() {
+    let log = Log::new(Faulty::new(|_| Fate::Fails(ErrorKind::Corrupt)), LogBounds::default()).unwrap();
+    let (writer, appended) = Writer::new(log, "daemon");
+    for number in 0..1200 {
+        writer.write(Level::Info, &format!("{number}"));
+    }
+    drop(writer);
+    timeout(FOREVER, appended).await.unwrap();
 }

@@ -410,3 +410,107 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn limits_that_are_changed_at_the_same_time_are_all_changed() {
+    for round in 0..20 {
+        let map = Map::new(Arc::new(Slow(memory())), "limited").unwrap();
+        let change = |which: u64| {
+            let proposer = map.proposer(Default::default());
+            async move {
+                let changed = proposer.change_limits("w", |limits| match which {
+                    0 => Limits { history: 7, ..limits },
+                    1 => Limits { entries: 8, ..limits },
+                    _ => Limits { bytes: 9, ..limits },
+                });
+                changed.await.unwrap();
+            }
+        };
+        tokio::join!(change(0), change(1), change(2));
+        let limits = map.state().await.unwrap().limits().unwrap();
+        assert_eq!(limits, Limits { history: 7, entries: 8, bytes: 9 }, "{round}");
+    }
+}
+
+/// A store whose reads take a while.
+struct SlowReads(LogStore);
+
+impl ObjectStore for SlowReads {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        let (store, object) = (self.0.clone(), object.clone());
+        Reply::pending(async move {
+            if transaction.writes.is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+            store.apply(&object, transaction).await
+        })
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.0.list(after, limit)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_map_that_changes_faster_than_it_can_be_read_is_busy() {
+    let inner = memory();
+    let writer = Map::new(Arc::new(inner.clone()), "fast").unwrap();
+    let proposer = writer.proposer(Default::default());
+    proposer.set_limits("w", &Limits { history: 1, ..Limits::default() }).await.unwrap();
+    let writes = tokio::spawn(async move {
+        for number in 0_u64.. {
+            proposer.propose(Update::new("w").set(key("a"), number.to_string())).await.unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    });
+    let reader = Map::new(Arc::new(SlowReads(inner)), "fast").unwrap();
+    let told = tokio::time::timeout(std::time::Duration::from_secs(3600), reader.state()).await;
+    let error = told.expect("it ends").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+    // Once the writer has ended, the map is read as ever.
+    writes.abort();
+    assert_eq!(reader.state().await.unwrap().entries().len(), 1);
+}
+
+#[tokio::test]
+async fn a_history_of_more_than_a_reply_is_followed_page_by_page() {
+    let map = Map::new(Arc::new(memory()), "long").unwrap();
+    let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
+    let update = |round: u8| {
+        let value = vec![round; 60 << 10];
+        (0..8).fold(Update::new("w"), |update, name| update.set(key(&name.to_string()), value.clone()))
+    };
+    second.propose(Update::new("w").set(key("begin"), "")).await.unwrap();
+    let mut follower = map.follow(FollowOptions::default());
+    assert_eq!(follower.next().await.unwrap(), Followed::Snapshot);
+    // About 40 MiB: old values are part of a record.
+    for round in 0..45 {
+        first.propose(update(round)).await.unwrap();
+    }
+    let page = map.history(1, 1000).await.unwrap().len();
+    assert!(page < 30, "{page} records fit into a reply");
+    for epoch in 2..47 {
+        assert!(matches!(follower.next().await.unwrap(), Followed::Epoch(record) if record.epoch == epoch));
+    }
+    assert_eq!(*follower.state(), map.state().await.unwrap());
+    // A proposer that was away for as long comes to the same epoch before it judges.
+    let made = second.propose(Update::new("w").if_epoch(46).set(key("end"), "")).await.unwrap();
+    assert_eq!(made.epoch, 47);
+    // Epochs that go while the first page is being read are gone, and what follows is a snapshot.
+    let mut late = map.follow(FollowOptions::default());
+    assert_eq!(late.next().await.unwrap(), Followed::Snapshot);
+    for round in 45..90 {
+        first.propose(update(round)).await.unwrap();
+    }
+    assert!(matches!(late.next().await.unwrap(), Followed::Epoch(record) if record.epoch == 48));
+    first.set_limits("w", &Limits { history: 1, ..Limits::default() }).await.unwrap();
+    for round in 0..5 {
+        first.propose(update(round)).await.unwrap();
+    }
+    let mut epochs = Vec::new();
+    while let Followed::Epoch(record) = late.next().await.unwrap() {
+        epochs.push(record.epoch);
+    }
+    assert!(epochs.len() < 45 && epochs.iter().zip(49..).all(|(epoch, next)| *epoch == next), "{epochs:?}");
+    assert_eq!(*late.state(), map.state().await.unwrap());
+}

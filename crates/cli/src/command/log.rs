@@ -75,13 +75,13 @@ fn print(session: &Session, line: &Line) -> Result<(), Failure> {
         });
         return Ok(output::line(&line.to_string())?);
     }
-    let source = entry.source.escape_debug();
+    // Any client of the store may write lines.
+    let (source, said) = (output::text(entry.source.as_bytes()), output::text(entry.text.as_bytes()));
     let text = format!(
-        "{}  {}  {:7}  {source}  {}",
+        "{}  {}  {:7}  {source}  {said}",
         line.number,
         time(entry.time_ms),
-        entry.level.name(),
-        entry.text
+        entry.level.name()
     );
     Ok(output::line(&text)?)
 }

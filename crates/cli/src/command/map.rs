@@ -3,7 +3,7 @@
 mod shown;
 
 use std::ffi::OsString;
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use nacre::{Engine, Key, Store, Uri};
 use nacre_daemon::Signals;
 use serde_json::{Map as Object, Value, json};
 
-use self::shown::{change_json, entry_json, print_record, print_snapshot, put_entry, text};
+use self::shown::{change_json, entry_json, print_record, print_snapshot, put_entry};
 use crate::failure::{Failure, Refused as Guard};
 use crate::output::{self, Array, Table};
 use crate::quantity::parse_size;
@@ -301,8 +301,11 @@ async fn get(session: &Session, map: &str, entries: &[Key]) -> Result<(), Failur
         let (found, epoch) = map.get(entry).await?;
         let found = found.ok_or_else(|| no_such_entry(&map, entry))?;
         if !session.json {
-            // As it is, with a line's end for people.
-            output::raw(&found.value)?;
+            // As it is, with a line's end for people; and for these without what would command their terminal.
+            match std::io::stdout().is_terminal() {
+                true => output::raw(output::text(&found.value).as_bytes())?,
+                false => output::raw(&found.value)?,
+            }
             return Ok(output::raw(b"\n")?);
         }
         let mut fields = entry_json(entry, &found);
@@ -326,7 +329,7 @@ async fn get(session: &Session, map: &str, entries: &[Key]) -> Result<(), Failur
     let mut table = Table::new(&["entry", "version", "epoch", "value"]);
     for (name, entry) in shown {
         let (version, epoch) = (entry.version.to_string(), entry.epoch.to_string());
-        table.row([name.to_string(), version, epoch, text(&entry.value)]);
+        table.row([name.to_string(), version, epoch, output::text(&entry.value)]);
     }
     Ok(table.print()?)
 }
@@ -416,16 +419,21 @@ async fn watch(
             }
             (Followed::Snapshot, Some(since)) if since <= follower.state().epoch() => {
                 let known = follower.state().epoch();
-                let records = records(&map, since, known).await?;
-                // Where they are not kept, the whole map says more than a part of its history.
-                if records.first().map_or(known, |record| record.epoch - 1) > since {
-                    print_snapshot(session, follower.state())?;
-                    continue;
+                let (mut reached, mut wanted) = (since, left);
+                while reached < known && wanted > 0 {
+                    let page = page(&map, reached, known).await?;
+                    // Where they are not kept, the whole map says more than a part of its history.
+                    if page.first().is_none_or(|first| first.epoch > reached + 1) {
+                        print_snapshot(session, follower.state())?;
+                        break;
+                    }
+                    for record in page.iter().take(wanted) {
+                        print_record(session, record)?;
+                    }
+                    reached = page.last().map_or(known, |last| last.epoch);
+                    wanted = wanted.saturating_sub(page.len());
                 }
-                for record in records.iter().take(left) {
-                    print_record(session, record)?;
-                }
-                left = left.saturating_sub(records.len());
+                left = wanted;
             }
             (Followed::Snapshot, _) => print_snapshot(session, follower.state())?,
         }
@@ -434,19 +442,12 @@ async fn watch(
     Ok(())
 }
 
-/// Returns the records after `since` up to `last`, as far as they are kept.
-async fn records(map: &Map, since: u64, last: u64) -> Result<Vec<Record>, Failure> {
-    let mut records: Vec<Record> = Vec::new();
-    loop {
-        let reached = records.last().map_or(since, |record| record.epoch);
-        let more = map.history(reached, 256).await?;
-        // Those up to the last may have been removed meanwhile, so that only later ones are left.
-        let is_end = more.last().is_none_or(|record| record.epoch >= last);
-        records.extend(more.into_iter().filter(|record| record.epoch <= last));
-        if is_end {
-            return Ok(records);
-        }
-    }
+/// Returns records after an epoch up to `last`, as far as they are kept and fit into one reply.
+async fn page(map: &Map, after: u64, last: u64) -> Result<Vec<Record>, Failure> {
+    let mut records = map.history(after, 256).await?;
+    // Those up to the last may have been removed meanwhile, so that only later ones are left.
+    records.retain(|record| record.epoch <= last);
+    Ok(records)
 }
 
 async fn history(
@@ -457,15 +458,25 @@ async fn history(
 ) -> Result<(), Failure> {
     let map = session.open()?.map(map)?;
     let Some(header) = map.header().await? else { return Ok(()) };
-    let since = match (since, count) {
-        (Some(since), _) => since,
-        (None, Some(count)) => header.epoch.saturating_sub(count as u64),
-        (None, None) => 0,
-    };
-    let records = records(&map, since, header.epoch).await?;
-    let skipped = records.len().saturating_sub(count.unwrap_or(usize::MAX));
-    for record in &records[skipped..] {
-        print_record(session, record)?;
+    let last_ones = count.map_or(0, |count| header.epoch.saturating_sub(count as u64));
+    let mut reached = since.unwrap_or(0).max(last_ones);
+    // What is not kept at the beginning is not missing.
+    let mut is_first = true;
+    while reached < header.epoch {
+        let page = page(&map, reached, header.epoch).await?;
+        let next = page.first().map_or(header.epoch + 1, |first| first.epoch);
+        if !is_first && next > reached + 1 {
+            let missing = next - reached - 1;
+            output::complain(&format!(
+                "nacre: {missing} epochs were removed from the history before they could be read"
+            ));
+        }
+        for record in &page {
+            print_record(session, record)?;
+        }
+        output::flush()?;
+        reached = page.last().map_or(header.epoch, |last| last.epoch);
+        is_first = false;
     }
     Ok(())
 }
@@ -479,16 +490,17 @@ async fn limits(
 ) -> Result<(), Failure> {
     let is_change = history.is_some() || entries.is_some() || bytes.is_some();
     let store = if is_change { session.open_to_fill()? } else { session.open()? };
-    let known = store.map(map)?.state().await?.limits()?;
-    let limits = Limits {
-        history: history.unwrap_or(known.history),
-        entries: entries.unwrap_or(known.entries),
-        bytes: bytes.unwrap_or(known.bytes),
+    let limits = match is_change {
+        true => {
+            let change = |known: Limits| Limits {
+                history: history.unwrap_or(known.history),
+                entries: entries.unwrap_or(known.entries),
+                bytes: bytes.unwrap_or(known.bytes),
+            };
+            proposer(&store, map)?.change_limits(&who(), change).await.map_err(failure)?
+        }
+        false => store.map(map)?.state().await?.limits()?,
     };
-    if is_change {
-        let made = proposer(&store, map)?.set_limits(&who(), &limits).await;
-        made.map_err(failure)?;
-    }
     let Limits { history, entries, bytes } = limits;
     if session.json {
         return Ok(output::line(
@@ -534,7 +546,8 @@ async fn validator(session: &Session, action: ValidatorAction) -> Result<(), Fai
             let mut table = Table::new(&["validator", "version", "bytes", "prefix"]);
             for (name, validator, version) in validators {
                 let bytes = validator.text.len().to_string();
-                table.row([name, version.to_string(), bytes, text(&validator.prefix)]);
+                let (name, prefix) = (output::text(name.as_bytes()), output::text(&validator.prefix));
+                table.row([name, version.to_string(), bytes, prefix]);
             }
             Ok(table.print()?)
         }

@@ -145,8 +145,8 @@ fn print_table(servers: &BTreeMap<String, Known>, epoch: Option<u64>) -> Result<
         let (state, _) = known.state();
         let up = number("up_s", " s");
         table.row([
-            name.clone(),
-            known.roles(),
+            output::text(name.as_bytes()),
+            output::text(known.roles().as_bytes()),
             state.to_owned(),
             up,
             number("connections", ""),
@@ -156,6 +156,7 @@ fn print_table(servers: &BTreeMap<String, Known>, epoch: Option<u64>) -> Result<
     table.print()?;
     for (name, known) in servers {
         if let Some(trouble) = known.trouble() {
+            let (name, trouble) = (output::text(name.as_bytes()), output::text(trouble.as_bytes()));
             output::line(&format!("{name}: {trouble}"))?;
         }
     }

@@ -64,14 +64,14 @@ pub fn print_record(session: &Session, record: &Record) -> Result<(), Failure> {
             };
             // Texts of validators and the like are not for a line.
             let shown =
-                |value: &Bytes| if change.space == Space::Entry { text(value) } else { "…".to_owned() };
+                |value: &Bytes| if change.space == Space::Entry { output::text(value) } else { "…".to_owned() };
             let old = change.old.as_ref().map(|old| shown(&old.value));
             let what = match (&change.new, old) {
                 (Some(new), None) => format!("{name} = {}", shown(new)),
                 (Some(new), Some(old)) => format!("{name} = {}, was {old}", shown(new)),
                 (None, old) => format!("{name} removed, was {}", old.unwrap_or_default()),
             };
-            let who = update.who.escape_debug();
+            let who = output::text(update.who.as_bytes());
             output::line(&format!("epoch {}  {who}  {what}", record.epoch))?;
         }
     }
@@ -88,19 +88,7 @@ pub fn print_snapshot(session: &Session, state: &State) -> Result<(), Failure> {
     }
     output::line(&format!("epoch {}  as it is, {} entries", state.epoch(), entries.len()))?;
     for (name, entry) in entries {
-        output::line(&format!("epoch {}  {name} = {}", state.epoch(), text(&entry.value)))?;
+        output::line(&format!("epoch {}  {name} = {}", state.epoch(), output::text(&entry.value)))?;
     }
     Ok(output::flush()?)
-}
-
-/// Returns bytes as part of a line.
-pub fn text(bytes: &[u8]) -> String {
-    let Ok(text) = std::str::from_utf8(bytes) else { return bytes.escape_ascii().to_string() };
-    // Quotation marks stay as they are, so that values that are JSON can be read.
-    let escape = |c: char| match c {
-        '\\' => "\\\\".to_owned(),
-        c if c.is_control() => c.escape_default().to_string(),
-        c => c.to_string(),
-    };
-    text.chars().map(escape).collect()
 }
