@@ -7,9 +7,9 @@ use nacre_lock::client::{
     Acquisition, Action, Client, Ended, Method, Order, Outcome, Protocol, REQUESTS_MAX, ROUNDS_MAX, Rounds,
     Wanted,
 };
-use nacre_lock::message::{Call, Reply, SessionId};
+use nacre_lock::message::{Call, Reply, SessionId, Token};
 use nacre_lock::server::{CallId, Output, Server, Settings};
-use nacre_lock::table::Mode;
+use nacre_lock::table::{Mode, Progress};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, PatternError, Region, Stripe};
 
 const METHODS: [Method; 3] = [Method::Posix, Method::List, Method::Datatype];
@@ -363,6 +363,64 @@ fn a_server_that_is_started_again_may_give_a_shorter_lease() {
         assert!(ends > seconds(time + lease - lease / 10) && ends <= seconds(time + lease), "{ends:?}");
         assert!(client.next_deadline().unwrap() <= ends);
     }
+}
+
+/// The calls that a client sends to a server.
+fn sent_to(to: u32, actions: &mut Vec<Action>) -> Vec<(u64, Call)> {
+    let sent = |action| match action {
+        Action::Send { server, call, message } if server == to => Some((call, message)),
+        Action::Lost { .. } | Action::Ended(..) => panic!("{action:?}"),
+        _ => None,
+    };
+    actions.drain(..).filter_map(sent).collect()
+}
+
+#[test]
+fn a_session_that_opens_too_slowly_at_one_server_is_not_lost_at_the_others() {
+    let (seconds, lease) = (Duration::from_secs, Duration::from_secs(10));
+    let open = Reply::Open { epoch: 1, lease };
+    let (mut client, mut actions) = (Client::new(SessionId(1), 2), Vec::new());
+    let lock = |client: &mut Client, time, offset, actions: &mut Vec<Action>| {
+        let pattern = Pattern::contiguous(offset, 1).unwrap();
+        client.lock(time, wanted(pattern, Method::Datatype), actions).unwrap()
+    };
+    // A lock at the first server is held all the time.
+    let held = lock(&mut client, seconds(0), 0, &mut actions);
+    client.connected(seconds(0), 0, &mut actions);
+    let opening = sent_to(0, &mut actions);
+    client.handle(seconds(0), opening[0].0, open.clone(), &mut actions);
+    let acquire = sent_to(0, &mut actions);
+    let all = |byte| Reply::Progress {
+        progress: Progress { last: Some(byte), next: None },
+        token: Token { epoch: 1, number: 1 },
+    };
+    client.handle(seconds(0), acquire[0].0, all(0), &mut actions);
+    assert!(matches!(actions[..], [Action::Held(id)] if id == held), "{actions:?}");
+    // The second one answers at first when the lease that it grants is over, and then when little is left of it.
+    let other = lock(&mut client, seconds(0), STRIPE_BYTES, &mut actions);
+    client.connected(seconds(0), 1, &mut actions);
+    let mut opening = sent_to(1, &mut actions);
+    let mut now = 0;
+    for takes in [11, 7] {
+        for _ in 0..takes {
+            now += 1;
+            client.tick(seconds(now), &mut actions);
+            for (call, message) in sent_to(0, &mut actions) {
+                assert!(matches!(message, Call::Renew), "{message:?}");
+                client.handle(seconds(now), call, open.clone(), &mut actions);
+            }
+        }
+        let [(call, Call::Open)] = opening[..] else { panic!("{opening:?}") };
+        client.handle(seconds(now), call, open.clone(), &mut actions);
+        opening = sent_to(1, &mut actions);
+        assert!(!client.has_lease(1) && client.holds(seconds(now)));
+    }
+    client.handle(seconds(now), opening[0].0, open, &mut actions);
+    let acquire = sent_to(1, &mut actions);
+    let [(call, Call::Acquire { .. })] = acquire[..] else { panic!("{acquire:?}") };
+    client.handle(seconds(now), call, all(STRIPE_BYTES), &mut actions);
+    assert!(matches!(actions[..], [Action::Held(id)] if id == other), "{actions:?}");
+    assert!(client.operation(held).is_some() && client.holds(seconds(now)));
 }
 
 #[test]

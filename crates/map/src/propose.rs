@@ -181,9 +181,11 @@ impl Proposer {
             limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
             let version = state.value(Space::Setting, &name).map_or(0, |value| value.version);
             let unchanged = Condition::Version { space: Space::Setting, name: name.clone(), version };
-            let update = Update::new(who)
-                .condition(unchanged)
-                .change(Space::Setting, name.clone(), Some(codec::encode_limits(&limits)));
+            let update = Update::new(who).condition(unchanged).change(
+                Space::Setting,
+                name.clone(),
+                Some(codec::encode_limits(&limits)),
+            );
             match self.propose(update).await {
                 Err(ProposeError::Refused(Refused::Version { .. })) => {}
                 verdict => return verdict.map(|_| limits),
@@ -266,9 +268,9 @@ impl Engine {
         let pause = match (self.unanswered, self.losses) {
             (0, losses) if losses < LOSSES_MIN => return,
             (0, losses) => pause(losses - LOSSES_MIN),
-            (unanswered, _) => (Duration::from_millis(50) * unanswered)
-                .min(PAUSE_MAX)
-                .mul_f64(rand::random_range(0.0..1.0)),
+            (unanswered, _) => {
+                (Duration::from_millis(50) * unanswered).min(PAUSE_MAX).mul_f64(rand::random_range(0.0..1.0))
+            }
         };
         tokio::time::sleep(pause).await;
     }

@@ -489,9 +489,11 @@ async fn an_update_that_is_told_to_be_refused_takes_no_effect_later() {
     let is_late = Arc::new(AtomicBool::new(false));
     let store = {
         let is_late = is_late.clone();
-        Faulty::new(move |transaction| match is_late.load(Ordering::Relaxed) && !transaction.writes.is_empty() {
-            true => Fate::Late,
-            false => Fate::Done,
+        Faulty::new(move |transaction| {
+            match is_late.load(Ordering::Relaxed) && !transaction.writes.is_empty() {
+                true => Fate::Late,
+                false => Fate::Done,
+            }
         })
     };
     let map = Map::new(store.clone(), "m").unwrap();

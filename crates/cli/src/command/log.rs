@@ -77,12 +77,8 @@ fn print(session: &Session, line: &Line) -> Result<(), Failure> {
     }
     // Any client of the store may write lines.
     let (source, said) = (output::text(entry.source.as_bytes()), output::text(entry.text.as_bytes()));
-    let text = format!(
-        "{}  {}  {:7}  {source}  {said}",
-        line.number,
-        time(entry.time_ms),
-        entry.level.name()
-    );
+    let text =
+        format!("{}  {}  {:7}  {source}  {said}", line.number, time(entry.time_ms), entry.level.name());
     Ok(output::line(&text)?)
 }
 

@@ -48,6 +48,12 @@ impl Lease {
         self.renew_at = now + (rest / 3).max(Duration::from_millis(1));
     }
 
+    /// Returns whether the answer to a call sent at a time took longer than its lease lasts from now on, so that a renewal which
+    /// takes as long would come too late.
+    pub fn is_stale(&self, sent: Duration, now: Duration) -> bool {
+        self.ends.saturating_sub(now) < now.saturating_sub(sent)
+    }
+
     /// Returns whether the lease is gone.
     pub fn is_over(&self, now: Duration) -> bool {
         now >= self.ends
@@ -67,6 +73,15 @@ mod tests {
         let ends = slow(Lease::new(Duration::ZERO, lease).ends());
         assert!(ends <= fast(lease));
         assert!(ends > fast(lease) - Duration::from_millis(1));
+    }
+
+    #[test]
+    fn an_answer_that_takes_more_than_half_of_the_lease_is_stale() {
+        let (sent, usable) =
+            (Duration::from_secs(5), Lease::new(Duration::ZERO, Duration::from_secs(10)).ends());
+        let lease = Lease::new(sent, Duration::from_secs(10));
+        assert!(!lease.is_stale(sent, sent) && !lease.is_stale(sent, sent + usable * 49 / 100));
+        assert!(lease.is_stale(sent, sent + usable * 51 / 100) && lease.is_stale(sent, sent + 2 * usable));
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub enum Ended {
 
 /// A client. Times are durations since any one moment, by a clock that goes on while the machine sleeps.
 ///
-/// It opens a session at a server when an operation needs it, renews the lease in the background, and counts the lease by its own
+/// It opens a session at a server when an operation needs it, once more if the answer took most of the lease, renews the lease in the background, and counts the lease by its own
 /// clock. When one lease is gone the whole session is: its fence keeps out what it still sends anywhere. It asserts its locks at a
 /// server that restarted.
 #[derive(Clone, Debug)]
@@ -360,6 +360,11 @@ impl Client {
         match reply {
             Reply::Open { epoch, lease } => {
                 let link = self.link(server);
+                // The answer waits for the server's epoch to be on record, which may take longer than the lease, and the server
+                // may have dropped the session by now. Nothing is held there, so that is no loss of what is held elsewhere.
+                if link.lease.is_none() && Lease::new(sent, lease).is_stale(sent, now) {
+                    return self.open(now, server, false, actions);
+                }
                 match &mut link.lease {
                     Some(known) if link.epoch == epoch => known.renew(sent, lease),
                     // A server that was started again may give a shorter one than it gave before.

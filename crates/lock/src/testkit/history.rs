@@ -45,7 +45,7 @@ pub struct Plan {
     pub protocol: Option<Protocol>,
     /// The number of faults.
     pub faults: usize,
-    /// True if the faults are only that servers, whose epochs are on record, cannot make records durable for a while.
+    /// True if the faults are only that servers cannot make records durable for a while.
     pub only_records: bool,
     /// The rule that is broken.
     pub broken: Broken,
@@ -305,17 +305,13 @@ impl<'a> History<'a> {
         for server in 0..plan.servers {
             let server = Server::new(history.settings(server, 1));
             let (clock, records) = (Clock::random(&mut history.random), BTreeMap::new());
-            let mut backlog = Backlog::default();
-            if plan.only_records {
-                backlog.begin();
-            }
             let host = Host {
                 server: Some(server),
                 epoch: 1,
                 clock,
                 records,
-                has_begun: plan.only_records,
-                backlog,
+                has_begun: false,
+                backlog: Backlog::default(),
                 writing: None,
                 stuck_until: Duration::ZERO,
                 doomed: false,

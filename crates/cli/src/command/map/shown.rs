@@ -63,8 +63,9 @@ pub fn print_record(session: &Session, record: &Record) -> Result<(), Failure> {
                 Space::Setting => format!("setting {}", change.name),
             };
             // Texts of validators and the like are not for a line.
-            let shown =
-                |value: &Bytes| if change.space == Space::Entry { output::text(value) } else { "…".to_owned() };
+            let shown = |value: &Bytes| {
+                if change.space == Space::Entry { output::text(value) } else { "…".to_owned() }
+            };
             let old = change.old.as_ref().map(|old| shown(&old.value));
             let what = match (&change.new, old) {
                 (Some(new), None) => format!("{name} = {}", shown(new)),
