@@ -51,7 +51,8 @@ fn program(name: &str) -> PathBuf {
             compiler = compiler.replace("mpicc", "mpifort");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
-        let made = Command::new(&compiler).args(["-O1", "-pthread"]).arg(source).arg("-o").arg(&target).output();
+        let made =
+            Command::new(&compiler).args(["-O1", "-pthread"]).arg(source).arg("-o").arg(&target).output();
         let made = made.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
         assert!(made.status.success(), "{compiler} {name}: {}", String::from_utf8_lossy(&made.stderr));
     }
@@ -169,7 +170,11 @@ fn collective_writes_lose_no_bytes_between_the_pieces_of_others() {
     for (ranks, times, hint) in [(2, "200", &["romio_cb_write", "disable"][..]), (3, "5", &[])] {
         let file = path(&folder, &ranks.to_string());
         let arguments = [&[&file, times], hint].concat();
-        assert_eq!(succeed(&[], ranks, &program("gaps.c"), &arguments), format!("lost 0 of {times}\n"), "{ranks} ranks");
+        assert_eq!(
+            succeed(&[], ranks, &program("gaps.c"), &arguments),
+            format!("lost 0 of {times}\n"),
+            "{ranks} ranks"
+        );
     }
 }
 
