@@ -5,38 +5,47 @@
 //!
 //! - An independent access locks its own bytes, and waits for them.
 //! - A collective one begins with a meeting: the first process learns what all want. Where their bytes are disjoint, or all read, it tries to
-//!   lock everything from the first of them to the last, without waiting, and all go on together: the MPI library may then touch the bytes
-//!   between the pieces too, as it does to write many small ones at once. Where they overlap, or somebody else holds some of it, each process
-//!   goes on as if alone.
-//! - An access at the shared pointer, whose bytes nobody knows before, locks the whole file.
+//!   lock everything from the first of them to the last, without waiting, and all go on under that lock. Where they overlap, or somebody else
+//!   holds some of it, or the arguments of one are wrong, each process goes on as if alone.
+//! - An access at the shared pointer, whose bytes nobody knows before, locks the whole file, and is left to the MPI library.
+//!
+//! Under whichever lock, each process reads or writes its bytes itself, and no others. MPI libraries also read and write back what is between
+//! them, which loses what others write there. Only a file type that cannot be described is left to them, under a lock of the whole file.
 
+use std::borrow::Cow;
 use std::ffi::c_int;
-use std::os::unix::fs::FileExt;
 
-use nacre::lock::{Block, BlockingLock, Datatype, Description, Member, Mode};
+use nacre::lock::{Block, BlockingLock, Datatype, Description, Member, Mode, Region};
 use nacre_lock::Pattern;
 
 use crate::failure::Failure;
-use crate::mpi::{self, MPI_File, MPI_Status, result};
+use crate::file;
+use crate::mpi::{self, MPI_File, MPI_Offset, MPI_Status, Numbers, Whence, result};
 use crate::session;
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, Place};
-use crate::view::Access;
+use crate::view::{Access, Touched};
 
 /// The maximum length of the descriptions that are gathered for a collective access. With more, each process goes on alone.
 const GATHERED_MAX: usize = 16 << 20;
 
-/// The number of bytes after which a write of pieces checks again that its lock is held.
-const CHECK_BYTES: u64 = 1 << 20;
-
-/// An access that is known in full: the operation, the program's memory, and the bytes of the file.
+/// What a program asks for: the operation and its memory.
 struct Request<'a> {
     file: MPI_File,
     atomic: &'a Atomic,
     operation: Operation,
     memory: Memory,
+}
+
+/// A request whose arguments are right: its place in the file.
+struct Part {
+    /// The offset in elementary types.
+    offset: i64,
     /// The number of bytes.
     bytes: u64,
+    /// The elements in memory.
+    numbers: Numbers,
+    access: Access,
 }
 
 /// Reads or writes a file in atomic mode. Returns the status of what was done.
@@ -50,22 +59,13 @@ pub unsafe fn access(
     operation: Operation,
     memory: Memory,
 ) -> Result<MPI_Status, Failure> {
-    let numbers = match mpi::is_no_type(memory.datatype) {
-        true => None,
-        false => mpi::numbers(memory.datatype)?,
-    };
-    let count = u64::try_from(memory.count).ok();
-    let bytes = numbers.zip(count).and_then(|(numbers, count)| numbers.size.checked_mul(count));
-    let allowed = if operation.writes { atomic.mode.writes } else { atomic.mode.reads };
-    // The MPI library says what is wrong with it, and touches nothing.
-    let bytes = bytes.filter(|_| allowed).unwrap_or(0);
-    let request = Request { file, atomic, operation, memory, bytes };
+    let request = Request { file, atomic, operation, memory };
     // SAFETY: as the caller says.
     unsafe {
         match (operation.place, operation.collective && atomic.party.size > 1) {
             (Place::Shared, false) => request.at_the_shared_pointer(),
             (Place::Shared, true) => request.in_order(),
-            (_, false) => request.alone(),
+            (_, false) => request.alone(&request.part()?),
             (_, true) => request.together(),
         }
     }
@@ -76,42 +76,81 @@ impl Request<'_> {
         if self.operation.writes { Mode::Exclusive } else { Mode::Shared }
     }
 
-    /// Has the MPI library do what is asked for.
+    /// Has the MPI library do something to the file.
     ///
     /// # Safety
     ///
     /// The memory holds the elements that it is said to.
-    unsafe fn run(&self, collective: bool) -> Result<MPI_Status, Failure> {
+    unsafe fn run(&self, place: Place, collective: bool, memory: Memory) -> Result<MPI_Status, Failure> {
         let mut status = mpi::status_of(0)?;
-        let operation = Operation { collective, ..self.operation };
+        let operation = Operation { place, collective, ..self.operation };
         // SAFETY: as the caller says; the status is one.
-        let code = unsafe { operation.run(self.file, self.memory, &mut status) };
+        let code = unsafe { operation.run(self.file, memory, &mut status) };
         result(
             code.ok_or_else(|| Failure::Own("this MPI library lacks the call for large counts".to_owned()))?,
         )?;
         Ok(status)
     }
 
-    /// Returns the bytes of the file, for an access that begins at an offset in elementary types.
-    fn bytes_of_file(&self, offset: i64) -> Result<Access, Failure> {
+    /// Returns the numbers of the elements in memory. The MPI library says what is wrong with the arguments, by the file's error handler.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to.
+    unsafe fn checked(&self) -> Result<Numbers, Failure> {
+        let Operation { place, writes, .. } = self.operation;
+        let place = if let Place::At(_) = place { place } else { Place::At(0) };
+        let allowed = if writes { self.atomic.mode.writes } else { self.atomic.mode.reads };
+        // It touches nothing where it is asked for no elements, or for what is not allowed.
+        let count = if allowed { self.memory.count.min(0) } else { self.memory.count };
+        // SAFETY: as the caller says.
+        unsafe { self.run(place, false, Memory { count, ..self.memory }) }?;
+        if !allowed {
+            let what = if writes { "writing" } else { "reading" };
+            return Err(Failure::Own(format!("the file is not open for {what}")));
+        }
+        let uncountable = || Failure::Own("the elements in memory have too many bytes".to_owned());
+        mpi::numbers(self.memory.datatype)?.ok_or_else(uncountable)
+    }
+
+    /// Checks the arguments and finds the place in the file. Moves the individual pointer behind it, if it is that which tells the place:
+    /// other threads then go on from there.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to.
+    unsafe fn part(&self) -> Result<Part, Failure> {
+        // SAFETY: as the caller says.
+        let numbers = unsafe { self.checked() }?;
+        let bytes = u64::try_from(self.memory.count).ok().and_then(|count| numbers.size.checked_mul(count));
+        let bytes = bytes.filter(|bytes| *bytes <= isize::MAX as u64);
+        let bytes = bytes.ok_or_else(|| Failure::Own("there are too many bytes in memory".to_owned()))?;
         let view = table::view(self.file, self.atomic)?;
-        if view.etype_bytes == 0 || !self.bytes.is_multiple_of(view.etype_bytes) {
+        if bytes > 0 && (view.etype_bytes == 0 || !bytes.is_multiple_of(view.etype_bytes)) {
             let text = format!(
-                "{} bytes are no whole number of elementary types of {} bytes",
-                self.bytes, view.etype_bytes
+                "{bytes} bytes are no whole number of elementary types of {} bytes",
+                view.etype_bytes
             );
             return Err(Failure::Own(text));
         }
-        let access = u64::try_from(offset).ok().and_then(|offset| view.access(offset, self.bytes));
-        access.ok_or_else(|| Failure::Own(format!("offset {offset} is not within a file")))
-    }
-
-    /// Returns the offset at which the access begins, in elementary types.
-    fn offset(&self) -> Result<i64, Failure> {
-        Ok(match self.operation.place {
-            Place::At(offset) => offset,
-            Place::Individual | Place::Shared => mpi::position(self.file)?,
-        })
+        let etypes = bytes.checked_div(view.etype_bytes).unwrap_or(0);
+        let found = |offset: i64| {
+            let access = u64::try_from(offset).ok().and_then(|offset| view.access(offset, bytes));
+            let end = i64::try_from(etypes).ok().and_then(|etypes| offset.checked_add(etypes));
+            let found = access.zip(end);
+            found.ok_or_else(|| Failure::Own(format!("offset {offset} is not within a file")))
+        };
+        let (offset, access) = match self.operation.place {
+            Place::At(offset) => (offset, found(offset)?.0),
+            Place::Individual | Place::Shared => {
+                let mut pointer = hold(&self.atomic.pointer);
+                let offset = *pointer;
+                let (access, end) = found(offset)?;
+                *pointer = end;
+                (offset, access)
+            }
+        };
+        Ok(Part { offset, bytes, numbers, access })
     }
 
     /// Reads or writes while this process has locked the bytes.
@@ -119,71 +158,108 @@ impl Request<'_> {
     /// # Safety
     ///
     /// The memory holds the elements that it is said to.
-    unsafe fn alone(&self) -> Result<MPI_Status, Failure> {
-        // Other threads use the pointer before or after.
-        let _pointer = (self.operation.place == Place::Individual).then(|| hold(&self.atomic.pointer));
-        if self.bytes == 0 {
-            // SAFETY: as the caller says.
-            return unsafe { self.run(false) };
+    unsafe fn alone(&self, part: &Part) -> Result<MPI_Status, Failure> {
+        if part.bytes == 0 {
+            return Ok(mpi::status_of(0)?);
         }
-        let offset = self.offset()?;
-        let access = self.bytes_of_file(offset)?;
         // What has to be copied is copied before others are kept out.
-        let packed = match &access.pieces {
-            Some(_) if self.operation.writes => {
-                let numbers = mpi::numbers(self.memory.datatype)?.unwrap_or_default();
-                // SAFETY: as the caller says.
-                let packed = unsafe {
-                    mpi::pack(self.memory.buffer, self.memory.count as u64, self.memory.datatype, numbers)
-                };
-                let impossible = || Failure::Own("the elements in memory cannot be packed".to_owned());
-                Some(packed?.ok_or_else(impossible)?)
-            }
-            _ => None,
-        };
-        let lock = session::lock(&self.atomic.locks, &access.description, self.lock_mode())?;
+        // SAFETY: as the caller says.
+        let outgoing = unsafe { self.outgoing(part) }?;
+        let lock = session::lock(&self.atomic.locks, &part.access.description, self.lock_mode())?;
         lock.check()?;
-        let status = match (&access.pieces, packed) {
-            (Some(pieces), Some(packed)) => self.write_pieces(pieces, &packed, &lock, offset)?,
-            // SAFETY: as the caller says.
-            _ => unsafe { self.run(false) }?,
-        };
+        // SAFETY: as the caller says.
+        let done = unsafe { self.transfer(part, &outgoing, Some(&lock)) };
         // Since when it was lost is not known, so neither is whether somebody else wrote meanwhile.
         lock.check()?;
         lock.release()?;
-        Ok(status)
+        done
     }
 
-    /// Writes pieces of the file one by one. The MPI library would read and write the bytes between them too.
-    fn write_pieces(
+    /// Returns the bytes that are to be written, in a row; none for a read.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to.
+    unsafe fn outgoing(&self, part: &Part) -> Result<Cow<'_, [u8]>, Failure> {
+        if !self.operation.writes || matches!(part.access.touched, Touched::Unknown) {
+            return Ok(Cow::Borrowed(&[]));
+        }
+        let Memory { buffer, datatype, .. } = self.memory;
+        if !buffer.is_null() && mpi::is_dense(datatype)? {
+            // SAFETY: elements in a row are as many bytes, which are there, as the caller says, and no more than an isize counts.
+            let bytes = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), part.bytes as usize) };
+            return Ok(Cow::Borrowed(bytes));
+        }
+        // SAFETY: as the caller says.
+        Ok(Cow::Owned(unsafe { self.packed(part) }?))
+    }
+
+    /// Returns the elements in memory as bytes in a row.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to.
+    unsafe fn packed(&self, part: &Part) -> Result<Vec<u8>, Failure> {
+        let Memory { buffer, count, datatype } = self.memory;
+        let communicator = self.atomic.party.communicator();
+        // SAFETY: as the caller says.
+        unsafe { mpi::pack(buffer, u64::try_from(count).unwrap_or(0), datatype, part.numbers, communicator) }
+    }
+
+    /// Reads or writes the bytes of the file, which are locked.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to.
+    unsafe fn transfer(
         &self,
-        pieces: &Pattern,
-        packed: &[u8],
-        lock: &BlockingLock,
-        offset: i64,
+        part: &Part,
+        outgoing: &[u8],
+        lock: Option<&BlockingLock>,
     ) -> Result<MPI_Status, Failure> {
-        let closed = || Failure::Own("the file is not open for writing".to_owned());
-        let file = self.atomic.file.as_ref().ok_or_else(closed)?;
-        let (mut rest, mut unchecked) = (packed, 0);
-        for region in pieces.regions() {
-            let length = usize::try_from(region.length).unwrap_or(usize::MAX).min(rest.len());
-            let (piece, behind) = rest.split_at(length);
-            if unchecked > CHECK_BYTES {
-                lock.check()?;
-                unchecked = 0;
-            }
-            file.write_all_at(piece, region.offset).map_err(|error| {
-                Failure::Own(format!("cannot write {length} bytes at {}: {error}", region.offset))
-            })?;
-            // A short piece costs a call of the system, like a page.
-            unchecked += region.length.max(4096);
-            rest = behind;
+        let regions: Box<dyn Iterator<Item = Region> + '_> = match &part.access.touched {
+            Touched::Row(region) => Box::new(std::iter::once(*region)),
+            Touched::Pieces(pieces) => Box::new(pieces.regions()),
+            // SAFETY: as the caller says.
+            Touched::Unknown => return unsafe { self.run(Place::At(part.offset), false, self.memory) },
+        };
+        let done = if self.operation.writes {
+            let check = || lock.map_or(Ok(()), |lock| Ok(lock.check()?));
+            file::write(&self.atomic.file, regions, outgoing, check)?;
+            part.bytes
+        } else {
+            // SAFETY: as the caller says.
+            unsafe { self.read(part, regions) }?
+        };
+        Ok(mpi::status_of(done)?)
+    }
+
+    /// Reads regions of the file into memory. Returns the number of bytes before the end of the file.
+    ///
+    /// # Safety
+    ///
+    /// The memory has room for the elements that it is said to.
+    unsafe fn read(&self, part: &Part, regions: impl Iterator<Item = Region>) -> Result<u64, Failure> {
+        let Memory { buffer, count, datatype } = self.memory;
+        let length = part.bytes as usize;
+        if !buffer.is_null() && mpi::is_dense(datatype)? {
+            // SAFETY: elements in a row are as many bytes, for which there is room, as the caller says, and no more than an isize counts.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
+            return Ok(file::read(&self.atomic.file, regions, bytes)? as u64);
         }
-        if self.operation.place == Place::Individual {
-            let etypes = self.bytes / table::view(self.file, self.atomic)?.etype_bytes;
-            mpi::seek(self.file, offset + etypes as i64)?;
+        let mut bytes = vec![0u8; length];
+        let done = file::read(&self.atomic.file, regions, &mut bytes)?;
+        if done < length {
+            // The elements behind the end of the file stay as they are.
+            // SAFETY: as the caller says.
+            let before = unsafe { self.packed(part) }?;
+            bytes[done..].copy_from_slice(&before[done..]);
         }
-        Ok(mpi::status_of(self.bytes)?)
+        let communicator = self.atomic.party.communicator();
+        let count = u64::try_from(count).unwrap_or(0);
+        // SAFETY: as the caller says.
+        unsafe { mpi::unpack(&bytes, buffer, count, datatype, part.numbers, communicator) }?;
+        Ok(done as u64)
     }
 
     /// Reads or writes with all other processes.
@@ -193,17 +269,14 @@ impl Request<'_> {
     /// The memory holds the elements that it is said to.
     unsafe fn together(&self) -> Result<MPI_Status, Failure> {
         let party = &self.atomic.party;
-        // Whatever is wrong with this process's own part, it says when it goes on alone.
-        let described = match self.bytes {
-            0 => Some(Description::contiguous(0, 0)),
-            _ => self
-                .offset()
-                .and_then(|offset| self.bytes_of_file(offset))
-                .ok()
-                .map(|access| access.description),
-        };
-        let all =
-            party.gather(&described.map(|described| described.encode()).unwrap_or_default(), GATHERED_MAX)?;
+        // SAFETY: as the caller says.
+        let part = unsafe { self.part() };
+        // A process whose own part is wrong sends nothing; it says so to its program when the others know.
+        let described = part.as_ref().map(|part| match part.bytes {
+            0 => Description::contiguous(0, 0).encode(),
+            _ => part.access.description.encode(),
+        });
+        let all = party.gather(described.as_deref().unwrap_or_default(), GATHERED_MAX)?;
         let lock = match &all {
             Some(all) if party.rank == 0 => self.lock_of_all(all),
             _ => None,
@@ -212,10 +285,17 @@ impl Request<'_> {
         party.tell(&mut verdict)?;
         if verdict == [0] {
             // SAFETY: as the caller says.
-            return unsafe { self.alone() };
+            return unsafe { self.alone(&part?) };
         }
         // SAFETY: as the caller says.
-        self.under_the_lock_of_the_first(lock, || unsafe { self.run(true) })
+        let act = || unsafe {
+            let part = part?;
+            let outgoing = self.outgoing(&part)?;
+            self.transfer(&part, &outgoing, lock.as_ref())
+        };
+        let done = act();
+        released(self.atomic, lock)?;
+        done
     }
 
     /// Locks everything from the first to the last byte that a collective access touches, if nobody else holds any of it, and if the
@@ -224,6 +304,10 @@ impl Request<'_> {
         let mut members = Vec::with_capacity(all.len());
         let (mut bytes, mut bounds): (u64, Option<(u64, u64)>) = (0, None);
         for description in all {
+            // Nothing is from a process whose part is wrong.
+            if description.is_empty() {
+                return None;
+            }
             let description = Description::decode(description).ok()?;
             let pattern = Pattern::new(&description).ok()?;
             bytes = bytes.checked_add(pattern.byte_count())?;
@@ -243,17 +327,6 @@ impl Request<'_> {
         self.atomic.locks.try_lock(start..end, self.lock_mode()).ok()?
     }
 
-    /// Does something collective while the first process holds a lock, and tells all processes if it was lost meanwhile.
-    fn under_the_lock_of_the_first<T>(
-        &self,
-        lock: Option<BlockingLock>,
-        act: impl FnOnce() -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        let done = act();
-        released(self.atomic, lock)?;
-        done
-    }
-
     /// Reads or writes at the shared pointer.
     ///
     /// # Safety
@@ -262,7 +335,7 @@ impl Request<'_> {
     unsafe fn at_the_shared_pointer(&self) -> Result<MPI_Status, Failure> {
         let lock = self.atomic.locks.lock(whole(), self.lock_mode())?;
         // SAFETY: as the caller says.
-        let done = unsafe { self.run(false) };
+        let done = unsafe { self.run(Place::Shared, false, self.memory) };
         lock.check()?;
         lock.release()?;
         done
@@ -274,9 +347,42 @@ impl Request<'_> {
     ///
     /// The memory holds the elements that it is said to.
     unsafe fn in_order(&self) -> Result<MPI_Status, Failure> {
+        let is_wrong = self.memory.count < 0 || mpi::is_no_type(self.memory.datatype);
+        // The others go on, whatever is wrong with this process's own part.
+        let nothing = Memory { count: 0, datatype: mpi::byte(), ..self.memory };
+        let memory = if is_wrong { nothing } else { self.memory };
         let lock = whole_of_the_first(self.atomic, self.lock_mode())?;
         // SAFETY: as the caller says.
-        self.under_the_lock_of_the_first(lock, || unsafe { self.run(true) })
+        let done = unsafe { self.run(Place::Shared, true, memory) };
+        released(self.atomic, lock)?;
+        // SAFETY: as the caller says. The MPI library says what is wrong.
+        if is_wrong { unsafe { self.run(Place::Shared, false, self.memory) } } else { done }
+    }
+}
+
+/// Moves the individual pointer of a file in atomic mode. `next` has the MPI library do it.
+pub fn seek(
+    file: MPI_File,
+    atomic: &Atomic,
+    offset: MPI_Offset,
+    whence: Whence,
+    next: impl FnOnce() -> c_int,
+) -> Result<c_int, Failure> {
+    let mut pointer = hold(&atomic.pointer);
+    // The MPI library's own pointer was left where it was when the atomic mode began, and may be moved as well as not.
+    match (whence, pointer.checked_add(offset)) {
+        (Whence::Current, Some(place)) => {
+            mpi::seek(file, place)?;
+            *pointer = place;
+            Ok(mpi::success())
+        }
+        _ => {
+            let code = next();
+            if code == mpi::success() {
+                *pointer = if whence == Whence::Set { offset } else { mpi::position(file)? };
+            }
+            Ok(code)
+        }
     }
 }
 

@@ -9,6 +9,9 @@ const int nacre_mpi_combiners[13] = {
     MPI_COMBINER_RESIZED,
 };
 
+/* Predefined, by another name. */
+const int nacre_mpi_combiners_f90[3] = {MPI_COMBINER_F90_REAL, MPI_COMBINER_F90_COMPLEX, MPI_COMBINER_F90_INTEGER};
+
 const int nacre_mpi_order_fortran = MPI_ORDER_FORTRAN;
 const int nacre_mpi_distribute_none = MPI_DISTRIBUTE_NONE;
 const int nacre_mpi_distribute_block = MPI_DISTRIBUTE_BLOCK;
@@ -17,16 +20,21 @@ const int nacre_mpi_distribute_default = MPI_DISTRIBUTE_DFLT_DARG;
 
 const int nacre_mpi_mode_rdonly = MPI_MODE_RDONLY;
 const int nacre_mpi_mode_wronly = MPI_MODE_WRONLY;
+const int nacre_mpi_mode_sequential = MPI_MODE_SEQUENTIAL;
 const int nacre_mpi_seek_set = MPI_SEEK_SET;
+const int nacre_mpi_seek_cur = MPI_SEEK_CUR;
 
-const int nacre_mpi_undefined = MPI_UNDEFINED;
 const int nacre_mpi_success = MPI_SUCCESS;
 const int nacre_mpi_err_io = MPI_ERR_IO;
+const int nacre_mpi_err_no_space = MPI_ERR_NO_SPACE;
+const int nacre_mpi_err_quota = MPI_ERR_QUOTA;
+const int nacre_mpi_comm_type_shared = MPI_COMM_TYPE_SHARED;
 
 const int nacre_mpi_max_datarep_string = MPI_MAX_DATAREP_STRING;
 const int nacre_mpi_max_error_string = MPI_MAX_ERROR_STRING;
 MPI_Datatype nacre_mpi_byte(void) { return MPI_BYTE; }
 MPI_Datatype nacre_mpi_datatype_null(void) { return MPI_DATATYPE_NULL; }
 MPI_Comm nacre_mpi_comm_world(void) { return MPI_COMM_WORLD; }
-MPI_Comm nacre_mpi_comm_self(void) { return MPI_COMM_SELF; }
+MPI_Info nacre_mpi_info_null(void) { return MPI_INFO_NULL; }
+MPI_Errhandler nacre_mpi_errors_return(void) { return MPI_ERRORS_RETURN; }
 MPI_Status *nacre_mpi_status_ignore(void) { return MPI_STATUS_IGNORE; }

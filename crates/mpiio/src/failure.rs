@@ -11,8 +11,12 @@ use crate::mpi::{self, Code, MPI_File};
 pub enum Failure {
     /// The MPI library said so, and has told the program.
     Mpi(Code),
+    /// The MPI library said so in a call that is not about the file, and the program has not been told.
+    Untold(Code),
     /// The bytes could not be locked, or a lock was lost.
     Own(String),
+    /// The file could not be read or written: the class of the error, and a sentence.
+    File(c_int, String),
     /// The reason is another process's, which says it, or has been said.
     Elsewhere,
 }
@@ -32,7 +36,7 @@ impl From<nacre::Error> for Failure {
 impl Failure {
     /// Says the failure of a call, if nobody has said it. Returns it as one that was said.
     pub fn said(self, call: &str) -> Failure {
-        let Failure::Own(sentence) = self else { return self };
+        let (Failure::Own(sentence) | Failure::File(_, sentence)) = self else { return self };
         // In one piece, because other ranks write to the same place. If nobody reads it, the code still says that the call failed.
         let line = format!("nacre: {call} on rank {}: {sentence}\n", mpi::rank());
         let _ = std::io::stderr().write_all(line.as_bytes());
@@ -41,10 +45,13 @@ impl Failure {
 
     /// Reports the failure of a call on a file. Returns the code that the call is to return.
     pub fn report(self, file: MPI_File, call: &str) -> c_int {
-        if let Failure::Mpi(Code(code)) = self.said(call) {
-            return code;
-        }
-        let code = code();
+        let code = match self {
+            Failure::Mpi(Code(code)) => return code,
+            Failure::Untold(Code(code)) => code,
+            Failure::File(class, _) if class != mpi::error_class_io() => class,
+            _ => code(),
+        };
+        self.said(call);
         mpi::call_error_handler(file, code);
         code
     }

@@ -11,6 +11,8 @@ pub struct Identity {
     pub file_system: u64,
     /// The number of the inode.
     pub inode: u64,
+    /// True if the file system gives itself no number, so that its number is of this node alone.
+    pub is_of_one_node: bool,
 }
 
 /// File systems whose clients keep what was written or read to themselves for a while, by the numbers that statfs(2) shows, with their
@@ -31,14 +33,18 @@ impl Identity {
     }
 
     /// Returns the identity as bytes.
-    pub fn to_bytes(self) -> [u8; 16] {
-        (u128::from(self.file_system) << 64 | u128::from(self.inode)).to_le_bytes()
+    pub fn to_bytes(self) -> [u8; 17] {
+        let mut bytes = [u8::from(self.is_of_one_node); 17];
+        let both = u128::from(self.file_system) << 64 | u128::from(self.inode);
+        bytes[1..].copy_from_slice(&both.to_le_bytes());
+        bytes
     }
 
     /// Returns the identity that bytes stand for.
-    pub fn from_bytes(bytes: [u8; 16]) -> Identity {
-        let both = u128::from_le_bytes(bytes);
-        Identity { file_system: (both >> 64) as u64, inode: both as u64 }
+    pub fn from_bytes(bytes: [u8; 17]) -> Identity {
+        let [is_of_one_node, both @ ..] = bytes;
+        let both = u128::from_le_bytes(both);
+        Identity { file_system: (both >> 64) as u64, inode: both as u64, is_of_one_node: is_of_one_node == 1 }
     }
 }
 
@@ -90,5 +96,5 @@ fn identity(metadata: &std::fs::Metadata, kind: i64, number: u64) -> Result<Iden
     }
     // A file system that gives itself no number is known by its device.
     let file_system = if number == 0 { metadata.dev() } else { number };
-    Ok(Identity { file_system, inode: metadata.ino() })
+    Ok(Identity { file_system, inode: metadata.ino(), is_of_one_node: number == 0 })
 }

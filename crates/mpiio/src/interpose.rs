@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use crate::failure::Failure;
 use crate::mpi::{
     self, KeptStatus, MPI_Comm, MPI_Count, MPI_Datatype, MPI_File, MPI_Info, MPI_Offset, MPI_Request,
-    MPI_Status, Mode,
+    MPI_Status, Mode, Whence,
 };
 use crate::next::Next;
 use crate::table::{self, Atomic, hold};
@@ -311,15 +311,15 @@ function! { MPI_File_open PMPI_File_open (
     if code == mpi::success() {
         // SAFETY: the name ends with a zero, and the file was opened, says MPI.
         let (name, file) = unsafe { (CStr::from_ptr(name), *file) };
-        table::opened(file, name, Mode::of(amode), mpi::rank_in(communicator) == Ok(0));
+        table::opened(file, name, Mode::of(amode), communicator);
     }
     code
 } }
 
 function! { MPI_File_close PMPI_File_close (file: *mut MPI_File) next => {
     // SAFETY: the pointer is one to a file, says MPI.
-    if let Some(atomic) = table::closed(unsafe { *file }) {
-        atomic.party.leave();
+    if let Some(party) = table::closed(unsafe { *file }) {
+        party.leave();
     }
     next()
 } }
@@ -328,11 +328,29 @@ function! { MPI_File_set_view PMPI_File_set_view (
     file: MPI_File, displacement: MPI_Offset, etype: MPI_Datatype, filetype: MPI_Datatype,
     representation: *const c_char, info: MPI_Info
 ) next => {
+    let Some(atomic) = table::atomic(file) else { return next() };
     let code = next();
-    if let Some(atomic) = table::atomic(file) {
-        *hold(&atomic.view) = None;
+    *hold(&atomic.view) = None;
+    if code == mpi::success() {
+        *hold(&atomic.pointer) = 0;
     }
     code
+} }
+
+function! { MPI_File_seek PMPI_File_seek (file: MPI_File, offset: MPI_Offset, whence: c_int) next => {
+    let Some(known) = table::atomic(file) else { return next() };
+    atomic::seek(file, &known, offset, Whence::of(whence), next)
+        .unwrap_or_else(|failure| failure.report(file, "MPI_File_seek"))
+} }
+
+function! { MPI_File_get_position PMPI_File_get_position (file: MPI_File, offset: *mut MPI_Offset) next => {
+    let Some(known) = table::atomic(file) else { return next() };
+    if known.mode.is_sequential {
+        return next();
+    }
+    // SAFETY: the pointer is one to an offset, says MPI.
+    unsafe { *offset = *hold(&known.pointer) };
+    mpi::success()
 } }
 
 function! { MPI_File_set_atomicity PMPI_File_set_atomicity (file: MPI_File, flag: c_int) next => {

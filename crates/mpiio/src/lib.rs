@@ -9,11 +9,13 @@
 mod atomic;
 mod datatype;
 mod failure;
+mod file;
 mod identity;
 mod interpose;
 mod mode;
 mod mpi;
 mod next;
+mod party;
 mod request;
 mod session;
 mod signals;

@@ -5,40 +5,42 @@ use std::sync::{Arc, Mutex};
 
 use crate::failure::Failure;
 use crate::identity::Identity;
-use crate::mpi::{self, MPI_File, Party};
+use crate::mpi::{self, MPI_File};
+use crate::party::Party;
 use crate::session;
-use crate::table::{Atomic, Open};
+use crate::table::{Atomic, Open, hold};
 
 /// Sets a file's mode. Collective over the processes that opened it: all of them succeed, or none does.
 pub fn set(file: MPI_File, open: &Open, is_atomic: bool) -> Result<c_int, Failure> {
     match (open.atomic(), is_atomic) {
         (None, true) => {
-            let strangers =
-                "processes that were started by MPI_Comm_spawn opened the file too, which is not supported";
-            let party = Party::of(file)?.ok_or_else(|| Failure::Own(strangers.to_owned()))?;
-            match enter(open, party) {
-                Ok(atomic) => drop(open.set_atomic(Some(Arc::new(atomic)))),
+            let strangers = "not all processes that opened the file have Nacre's library: one was started without it, or is \
+                linked statically";
+            let party = open.party.ok_or_else(|| Failure::Own(strangers.to_owned()))?;
+            match enter(file, open, party) {
+                Ok(atomic) => open.set_atomic(Some(Arc::new(atomic))),
                 Err(failure) => {
                     // Others may end the job as soon as they return, so it is said before.
                     let failure = failure.said("MPI_File_set_atomicity");
                     party.meet()?;
-                    party.leave();
                     return Err(failure);
                 }
             }
         }
         (Some(atomic), false) => {
             open.set_atomic(None);
-            atomic.party.leave();
+            if !open.mode.is_sequential {
+                mpi::seek(file, *hold(&atomic.pointer))?;
+            }
         }
         _ => {}
     }
     Ok(mpi::success())
 }
 
-fn enter(open: &Open, party: Party) -> Result<Atomic, Failure> {
+fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
     // The first process found out which file it is when it was opened.
-    let mut message = [0; 17];
+    let mut message = [0; 18];
     let mut why = None;
     if party.rank == 0 {
         match open.identity.clone().unwrap_or_else(|| Err("nothing is known of the file".to_owned())) {
@@ -55,19 +57,25 @@ fn enter(open: &Open, party: Party) -> Result<Atomic, Failure> {
         return Err(why.map_or(Failure::Elsewhere, Failure::Own));
     }
     let identity = Identity::from_bytes(identity);
+    if identity.is_of_one_node && !party.is_on_one_node()? {
+        let sentence =
+            "the file system gives itself no number by which nodes could know it, and the job is on several";
+        return Err(if party.rank == 0 { Failure::Own(sentence.to_owned()) } else { Failure::Elsewhere });
+    }
+    let pointer = if open.mode.is_sequential { Ok(0) } else { mpi::position(file) };
     let locks = session::file(&identity.name()).map_err(|error| error.message);
     let opened = locks.and_then(|locks| {
-        let file = if open.mode.writes { Some(open.open_itself(&identity)?) } else { None };
-        Ok((locks, file))
+        let pointer = pointer.map_err(|_| "the individual pointer of the file is not known".to_owned())?;
+        Ok((locks, open.open_itself(&identity)?, pointer))
     });
     let succeeded = party.agree(opened.is_ok())?;
     match (opened, succeeded.iter().position(|succeeded| !succeeded)) {
-        (Ok((locks, file)), None) => Ok(Atomic {
+        (Ok((locks, file, pointer)), None) => Ok(Atomic {
             party,
             locks,
             file,
             mode: open.mode,
-            pointer: Mutex::default(),
+            pointer: Mutex::new(pointer),
             view: Mutex::default(),
             split: Mutex::default(),
         }),

@@ -1,8 +1,8 @@
 //! The MPI library, as far as this crate asks it: its types taken apart, its communicators, its constants.
 //!
 //! One of the modules with `unsafe` code, as are those of the interposed calls and what they hand on (`interpose`, `next`, `transfer`,
-//! `atomic`, `request`) and `signals`. Every function that is
-//! called here by its profiling name is one that this library does not stand in front of.
+//! `atomic`, `request`), `party` and `signals`. Every function that is
+//! called here by its profiling name is one that this library does not stand in front of; the others are looked up.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -11,11 +11,13 @@ pub use mpi_sys::{
     MPI_Comm, MPI_Count, MPI_Datatype, MPI_File, MPI_Info, MPI_Offset, MPI_Request, MPI_Status,
 };
 
+use crate::failure::Failure;
 use crate::next::Next;
 
 // SAFETY: they are defined in constant.c, with these types.
 unsafe extern "C" {
     safe static nacre_mpi_combiners: [c_int; 13];
+    safe static nacre_mpi_combiners_f90: [c_int; 3];
     safe static nacre_mpi_order_fortran: c_int;
     safe static nacre_mpi_distribute_none: c_int;
     safe static nacre_mpi_distribute_block: c_int;
@@ -23,16 +25,18 @@ unsafe extern "C" {
     safe static nacre_mpi_distribute_default: c_int;
     safe static nacre_mpi_mode_rdonly: c_int;
     safe static nacre_mpi_mode_wronly: c_int;
+    safe static nacre_mpi_mode_sequential: c_int;
     safe static nacre_mpi_seek_set: c_int;
-    safe static nacre_mpi_undefined: c_int;
+    safe static nacre_mpi_seek_cur: c_int;
     safe static nacre_mpi_success: c_int;
     safe static nacre_mpi_err_io: c_int;
+    safe static nacre_mpi_err_no_space: c_int;
+    safe static nacre_mpi_err_quota: c_int;
     safe static nacre_mpi_max_datarep_string: c_int;
     safe static nacre_mpi_max_error_string: c_int;
     safe fn nacre_mpi_byte() -> MPI_Datatype;
     safe fn nacre_mpi_datatype_null() -> MPI_Datatype;
     safe fn nacre_mpi_comm_world() -> MPI_Comm;
-    safe fn nacre_mpi_comm_self() -> MPI_Comm;
     safe fn nacre_mpi_status_ignore() -> *mut MPI_Status;
 }
 
@@ -48,6 +52,15 @@ pub fn success() -> c_int {
 /// Returns the class of errors of files and their devices.
 pub fn error_class_io() -> c_int {
     nacre_mpi_err_io
+}
+
+/// Returns the class of the error of a call of the system.
+pub fn error_class_of(error: &std::io::Error) -> c_int {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC) => nacre_mpi_err_no_space,
+        Some(libc::EDQUOT) => nacre_mpi_err_quota,
+        _ => nacre_mpi_err_io,
+    }
 }
 
 /// Returns the error of a call, if it is one.
@@ -104,6 +117,9 @@ impl Combiner {
     ];
 
     fn of(number: c_int) -> Option<Combiner> {
+        if nacre_mpi_combiners_f90.contains(&number) {
+            return Some(Combiner::Named);
+        }
         let known = nacre_mpi_combiners.iter().zip(Combiner::ALL);
         known.into_iter().find_map(|(constant, combiner)| (*constant == number).then_some(combiner))
     }
@@ -188,10 +204,11 @@ impl OwnedType {
 
 impl Drop for OwnedType {
     fn drop(&mut self) {
-        if matches!(envelope(self.0), Ok(Some(envelope)) if envelope.combiner != Combiner::Named) {
-            // SAFETY: the handle is this value's own, and is not used again. If MPI does not free it, it stays.
-            unsafe { mpi_sys::PMPI_Type_free(&mut self.0) };
+        if !matches!(envelope(self.0), Ok(envelope) if envelope.combiner != Some(Combiner::Named)) {
+            return;
         }
+        // SAFETY: the handle is this value's own, and is not used again. If MPI does not free it, it stays.
+        unsafe { mpi_sys::PMPI_Type_free(&mut self.0) };
     }
 }
 
@@ -199,11 +216,12 @@ struct Envelope {
     integers: c_int,
     addresses: c_int,
     types: c_int,
-    combiner: Combiner,
+    /// None if it is not known here, or if the constructor was one for large counts.
+    combiner: Option<Combiner>,
 }
 
-/// Returns how a datatype was constructed; nothing if in a way that is not known here, or with large counts.
-fn envelope(datatype: MPI_Datatype) -> Result<Option<Envelope>, Code> {
+/// Returns how a datatype was constructed.
+fn envelope(datatype: MPI_Datatype) -> Result<Envelope, Code> {
     type EnvelopeC = unsafe extern "C" fn(
         MPI_Datatype,
         *mut MPI_Count,
@@ -222,7 +240,7 @@ fn envelope(datatype: MPI_Datatype) -> Result<Option<Envelope>, Code> {
         };
         result(code)?;
         if large > 0 {
-            return Ok(None);
+            return Ok(Envelope { integers: 0, addresses: 0, types: 0, combiner: None });
         }
     }
     let (mut integers, mut addresses, mut types, mut combiner) = (0, 0, 0, 0);
@@ -231,8 +249,7 @@ fn envelope(datatype: MPI_Datatype) -> Result<Option<Envelope>, Code> {
         mpi_sys::PMPI_Type_get_envelope(datatype, &mut integers, &mut addresses, &mut types, &mut combiner)
     };
     result(code)?;
-    let combiner = Combiner::of(combiner);
-    Ok(combiner.map(|combiner| Envelope { integers, addresses, types, combiner }))
+    Ok(Envelope { integers, addresses, types, combiner: Combiner::of(combiner) })
 }
 
 /// The construction of a datatype: its constructor's arguments.
@@ -250,9 +267,8 @@ pub struct Contents {
 
 /// Returns the construction of a datatype; nothing if it is not one that is known here.
 pub fn contents(datatype: MPI_Datatype) -> Result<Option<Contents>, Code> {
-    let Some(Envelope { integers, addresses, types, combiner }) = envelope(datatype)? else {
-        return Ok(None);
-    };
+    let Envelope { integers, addresses, types, combiner } = envelope(datatype)?;
+    let Some(combiner) = combiner else { return Ok(None) };
     if combiner == Combiner::Named {
         return Ok(Some(Contents { combiner, integers: vec![], addresses: vec![], types: vec![] }));
     }
@@ -278,6 +294,27 @@ pub fn contents(datatype: MPI_Datatype) -> Result<Option<Contents>, Code> {
     #[allow(clippy::unnecessary_cast)]
     let addresses = given_addresses.into_iter().map(|address| address as i64).collect();
     Ok(Some(Contents { combiner, integers: given_integers, addresses, types }))
+}
+
+/// Returns whether elements in memory are bytes in a row, in the order of the data. Not all types of which that holds are found out.
+pub fn is_dense(datatype: MPI_Datatype) -> Result<bool, Code> {
+    let Some(Numbers { size, lower, extent, true_lower, true_extent }) = numbers(datatype)? else {
+        return Ok(false);
+    };
+    if lower != 0 || true_lower != 0 || true_extent != extent || u64::try_from(extent) != Ok(size) {
+        return Ok(false);
+    }
+    Ok(match envelope(datatype)?.combiner {
+        Some(Combiner::Named) => true,
+        Some(Combiner::Dup | Combiner::Contiguous) => match contents(datatype)? {
+            Some(Contents { types, .. }) => match types.first() {
+                Some(of) => is_dense(of.handle())?,
+                None => false,
+            },
+            None => false,
+        },
+        _ => false,
+    })
 }
 
 /// The view of a file, as MPI tells it.
@@ -314,23 +351,56 @@ pub fn view(file: MPI_File) -> Result<RawView, Code> {
     Ok(RawView { displacement, etype: OwnedType(etype), filetype: OwnedType(filetype), is_native })
 }
 
+/// Returns the type of bytes.
+pub fn byte() -> MPI_Datatype {
+    nacre_mpi_byte()
+}
+
 /// Returns whether a handle is that of no datatype.
 pub fn is_no_type(datatype: MPI_Datatype) -> bool {
     datatype == nacre_mpi_datatype_null()
 }
 
-/// Returns the individual pointer of a file, in elementary types.
+/// Returns the MPI library's individual pointer of a file, in elementary types.
 pub fn position(file: MPI_File) -> Result<i64, Code> {
+    type Position = unsafe extern "C" fn(MPI_File, *mut MPI_Offset) -> c_int;
+    static POSITION: Next = Next::new(c"PMPI_File_get_position");
     let mut offset: MPI_Offset = 0;
-    // SAFETY: the result is written to a variable of the type that MPI declares.
-    result(unsafe { mpi_sys::PMPI_File_get_position(file, &mut offset) })?;
+    // SAFETY: MPI declares the function with this type; the result is written to a variable of its type.
+    let code = unsafe { POSITION.find::<Position>().map(|get_position| get_position(file, &mut offset)) };
+    result(code.unwrap_or(nacre_mpi_err_io))?;
     Ok(offset)
 }
 
-/// Moves the individual pointer of a file, in elementary types.
+/// Moves the MPI library's individual pointer of a file, in elementary types.
 pub fn seek(file: MPI_File, offset: i64) -> Result<(), Code> {
-    // SAFETY: the call takes no memory of ours.
-    result(unsafe { mpi_sys::PMPI_File_seek(file, offset, nacre_mpi_seek_set) })
+    type Seek = unsafe extern "C" fn(MPI_File, MPI_Offset, c_int) -> c_int;
+    static SEEK: Next = Next::new(c"PMPI_File_seek");
+    // SAFETY: MPI declares the function with this type, and it takes no memory of ours.
+    let code = unsafe { SEEK.find::<Seek>().map(|seek| seek(file, offset, nacre_mpi_seek_set)) };
+    result(code.unwrap_or(nacre_mpi_err_io))
+}
+
+/// A place from which a seek counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whence {
+    /// The beginning of the view.
+    Set,
+    /// The pointer.
+    Current,
+    /// The end of the file, or what is no such place.
+    Other,
+}
+
+impl Whence {
+    /// Returns the place that a constant stands for.
+    pub fn of(constant: c_int) -> Whence {
+        match constant {
+            set if set == nacre_mpi_seek_set => Whence::Set,
+            current if current == nacre_mpi_seek_cur => Whence::Current,
+            _ => Whence::Other,
+        }
+    }
 }
 
 /// What a file may be used for.
@@ -340,61 +410,115 @@ pub struct Mode {
     pub reads: bool,
     /// It may be written.
     pub writes: bool,
+    /// It is only used at the shared pointer.
+    pub is_sequential: bool,
 }
 
 impl Mode {
     /// Returns what an access mode allows.
     pub fn of(mode: c_int) -> Mode {
-        Mode { reads: mode & nacre_mpi_mode_wronly == 0, writes: mode & nacre_mpi_mode_rdonly == 0 }
+        Mode {
+            reads: mode & nacre_mpi_mode_wronly == 0,
+            writes: mode & nacre_mpi_mode_rdonly == 0,
+            is_sequential: mode & nacre_mpi_mode_sequential != 0,
+        }
     }
 }
 
-/// Packs elements in memory into bytes in a row.
+/// Runs of elements in memory, each as long as the counts of 31 bits of `MPI_Pack` and `MPI_Unpack` allow: for each, the number of its first
+/// element, that of its elements, and that of its bytes. None if one element is too long.
+fn batches(count: u64, numbers: Numbers) -> Option<impl Iterator<Item = (u64, c_int, c_int)>> {
+    const BATCH_BYTES: u64 = 1 << 28;
+    if numbers.size > i32::MAX as u64 {
+        return None;
+    }
+    let size = numbers.size.max(1);
+    let batch = (BATCH_BYTES / size).clamp(1, i32::MAX as u64);
+    Some((0..count.div_ceil(batch)).map(move |index| {
+        let first = index * batch;
+        let elements = batch.min(count - first);
+        // Both are at most 31 bits, by the bounds above.
+        (first, elements as c_int, (elements * numbers.size) as c_int)
+    }))
+}
+
+/// Packs elements in memory into as many bytes in a row.
 ///
 /// # Safety
 ///
-/// The buffer holds so many elements of the datatype.
+/// The buffer holds so many elements of the datatype, which has these numbers.
 pub unsafe fn pack(
     buffer: *const c_void,
     count: u64,
     datatype: MPI_Datatype,
     numbers: Numbers,
-) -> Result<Option<Vec<u8>>, Code> {
-    // The counts of MPI_Pack are of 31 bits.
-    const BATCH_BYTES: u64 = 1 << 28;
-    if numbers.size == 0 {
-        return Ok(Some(Vec::new()));
-    }
-    let Ok(length) = usize::try_from(numbers.size.saturating_mul(count)) else { return Ok(None) };
-    let batch = (BATCH_BYTES / numbers.size).clamp(1, i32::MAX as u64);
-    let (mut packed, mut done) = (vec![0u8; length], 0u64);
-    while done < count {
-        let now = batch.min(count - done);
-        let begin = (done * numbers.size) as usize;
-        let Ok(bytes) = c_int::try_from(now * numbers.size) else { return Ok(None) };
+    communicator: MPI_Comm,
+) -> Result<Vec<u8>, Failure> {
+    let impossible = || Failure::Own("the elements in memory cannot be packed".to_owned());
+    let length = numbers.size.checked_mul(count).and_then(|bytes| usize::try_from(bytes).ok());
+    let mut packed = vec![0u8; length.ok_or_else(impossible)?];
+    for (first, elements, bytes) in batches(count, numbers).ok_or_else(impossible)? {
         let mut position: c_int = 0;
         // Elements are at the distance of the extent, which may be negative.
-        let from = buffer.cast::<u8>().wrapping_offset((done as isize).wrapping_mul(numbers.extent as isize));
+        let from =
+            buffer.cast::<u8>().wrapping_offset((first as isize).wrapping_mul(numbers.extent as isize));
         // SAFETY: the elements from `from` on are within the caller's buffer, and `bytes` bytes are free in `packed` from
-        // `begin` on.
+        // where those of the elements before end.
         let code = unsafe {
             mpi_sys::PMPI_Pack(
                 from.cast(),
-                now as c_int,
+                elements,
                 datatype,
-                packed.as_mut_ptr().add(begin).cast(),
+                packed.as_mut_ptr().add((first * numbers.size) as usize).cast(),
                 bytes,
                 &mut position,
-                nacre_mpi_comm_self(),
+                communicator,
             )
         };
-        result(code)?;
+        result(code).map_err(Failure::Untold)?;
         if position != bytes {
-            return Ok(None);
+            return Err(impossible());
         }
-        done += now;
     }
-    Ok(Some(packed))
+    Ok(packed)
+}
+
+/// Unpacks bytes in a row into elements in memory.
+///
+/// # Safety
+///
+/// The buffer has room for so many elements of the datatype, which has these numbers.
+pub unsafe fn unpack(
+    packed: &[u8],
+    buffer: *mut c_void,
+    count: u64,
+    datatype: MPI_Datatype,
+    numbers: Numbers,
+    communicator: MPI_Comm,
+) -> Result<(), Failure> {
+    let impossible = || Failure::Own("the elements in memory cannot be unpacked".to_owned());
+    if numbers.size.checked_mul(count) != Some(packed.len() as u64) {
+        return Err(impossible());
+    }
+    for (first, elements, bytes) in batches(count, numbers).ok_or_else(impossible)? {
+        let mut position: c_int = 0;
+        let to = buffer.cast::<u8>().wrapping_offset((first as isize).wrapping_mul(numbers.extent as isize));
+        // SAFETY: the elements from `to` on are within the caller's buffer, and `bytes` bytes are in `packed` from where
+        // those of the elements before end.
+        let code = unsafe {
+            mpi_sys::PMPI_Unpack(
+                packed.as_ptr().add((first * numbers.size) as usize).cast(),
+                bytes,
+                &mut position,
+                to.cast(),
+                elements,
+                datatype,
+                communicator,
+            )
+        };
+        result(code).map_err(Failure::Untold)?;
+    }
+    Ok(())
 }
 
 /// Returns a status that says that so many bytes were transferred.
@@ -430,8 +554,13 @@ pub fn bytes_of(status: &MPI_Status) -> Result<u64, Code> {
 /// The pointer is one that the program gave for a status.
 pub unsafe fn give(status: MPI_Status, to: *mut MPI_Status) {
     if !to.is_null() && to != nacre_mpi_status_ignore() {
-        // SAFETY: it is neither of the values that stand for no status, so it points to one, says the caller.
-        unsafe { *to = status };
+        // SAFETY: it is neither of the values that stand for no status, so it points to one, says the caller. Its error is for
+        // calls that return several statuses.
+        unsafe {
+            let error = (*to).MPI_ERROR;
+            *to = status;
+            (*to).MPI_ERROR = error;
+        }
     }
 }
 
@@ -441,176 +570,6 @@ pub struct KeptStatus(pub MPI_Status);
 
 // SAFETY: a status is numbers, and MPI gives them no thread.
 unsafe impl Send for KeptStatus {}
-
-/// The processes that opened a file together, in a communicator of this library's own. Not freed when it is dropped, because that
-/// is collective.
-#[derive(Clone, Copy)]
-pub struct Party {
-    communicator: MPI_Comm,
-    /// The number of this process.
-    pub rank: usize,
-    /// The number of processes.
-    pub size: usize,
-}
-
-// SAFETY: handles on MPI's objects may be used by any thread; MPI itself forbids what it does not allow.
-unsafe impl Send for Party {}
-// SAFETY: as above.
-unsafe impl Sync for Party {}
-
-/// The tag of the creation of communicators.
-const TAG: c_int = 0x6e61;
-
-impl Party {
-    /// Joins the processes that opened a file; none if some of them were started by others, so that this process's world lacks them.
-    /// Collective over them.
-    pub fn of(file: MPI_File) -> Result<Option<Party>, Code> {
-        let (mut group, mut world) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        let mut communicator = nacre_mpi_comm_world();
-        // SAFETY: the groups are written before they are used, and are freed once; the lists have as many numbers as the group has
-        // processes.
-        unsafe {
-            result(mpi_sys::PMPI_File_get_group(file, group.as_mut_ptr()))?;
-            let mut group = group.assume_init();
-            result(mpi_sys::PMPI_Comm_group(nacre_mpi_comm_world(), world.as_mut_ptr()))?;
-            let mut world = world.assume_init();
-            // MPICH 4.0 crashes when it is given the group of the file itself.
-            let mut size = 0;
-            result(mpi_sys::PMPI_Group_size(group, &mut size))?;
-            let theirs: Vec<c_int> = (0..size).collect();
-            let mut ours = theirs.clone();
-            let translated =
-                mpi_sys::PMPI_Group_translate_ranks(group, size, theirs.as_ptr(), world, ours.as_mut_ptr());
-            mpi_sys::PMPI_Group_free(&mut group);
-            result(translated)?;
-            let is_known = !ours.contains(&nacre_mpi_undefined);
-            let made = if is_known {
-                let mut same = MaybeUninit::uninit();
-                result(mpi_sys::PMPI_Group_incl(world, size, ours.as_ptr(), same.as_mut_ptr()))?;
-                let mut same = same.assume_init();
-                let made =
-                    mpi_sys::PMPI_Comm_create_group(nacre_mpi_comm_world(), same, TAG, &mut communicator);
-                mpi_sys::PMPI_Group_free(&mut same);
-                made
-            } else {
-                nacre_mpi_success
-            };
-            mpi_sys::PMPI_Group_free(&mut world);
-            result(made)?;
-            if !is_known {
-                return Ok(None);
-            }
-        }
-        let (mut rank, mut size) = (0, 0);
-        // SAFETY: the communicator was just made; the results are written to variables of the types that MPI declares.
-        unsafe {
-            result(mpi_sys::PMPI_Comm_rank(communicator, &mut rank))?;
-            result(mpi_sys::PMPI_Comm_size(communicator, &mut size))?;
-        }
-        let number = |number: c_int| usize::try_from(number).unwrap_or(0);
-        Ok(Some(Party { communicator, rank: number(rank), size: number(size) }))
-    }
-
-    /// Leaves the other processes. Collective over them.
-    pub fn leave(mut self) {
-        // SAFETY: the handle is not used again. If MPI does not free it, it stays.
-        unsafe { mpi_sys::PMPI_Comm_free(&mut self.communicator) };
-    }
-
-    /// Tells rank 0's bytes to all. All give the same length.
-    pub fn tell(&self, bytes: &mut [u8]) -> Result<(), Code> {
-        let Ok(length) = c_int::try_from(bytes.len()) else { return Err(Code(nacre_mpi_err_io)) };
-        // SAFETY: the buffer has as many bytes as is said.
-        result(unsafe {
-            mpi_sys::PMPI_Bcast(bytes.as_mut_ptr().cast(), length, nacre_mpi_byte(), 0, self.communicator)
-        })
-    }
-
-    /// Returns whether each process succeeded, as all of them say.
-    pub fn agree(&self, success: bool) -> Result<Vec<bool>, Code> {
-        let (mine, mut all) = ([u8::from(success)], vec![0u8; self.size]);
-        let byte = nacre_mpi_byte();
-        // SAFETY: one byte of each process, of which there are `size`.
-        result(unsafe {
-            mpi_sys::PMPI_Allgather(
-                mine.as_ptr().cast(),
-                1,
-                byte,
-                all.as_mut_ptr().cast(),
-                1,
-                byte,
-                self.communicator,
-            )
-        })?;
-        Ok(all.into_iter().map(|byte| byte == 1).collect())
-    }
-
-    /// Waits until all are here.
-    pub fn meet(&self) -> Result<(), Code> {
-        // SAFETY: the call takes no memory of ours.
-        result(unsafe { mpi_sys::PMPI_Barrier(self.communicator) })
-    }
-
-    /// Gathers everybody's bytes, up to a length for all together; rank 0 gets them, and nothing if they are longer.
-    pub fn gather(&self, bytes: &[u8], all_max: usize) -> Result<Option<Vec<Vec<u8>>>, Code> {
-        let mut lengths = vec![0u8; 8 * self.size];
-        let mine = (bytes.len() as u64).to_le_bytes();
-        let byte = nacre_mpi_byte();
-        // SAFETY: eight bytes of each process, of which there are `size`.
-        result(unsafe {
-            mpi_sys::PMPI_Allgather(
-                mine.as_ptr().cast(),
-                8,
-                byte,
-                lengths.as_mut_ptr().cast(),
-                8,
-                byte,
-                self.communicator,
-            )
-        })?;
-        let lengths: Vec<u64> = lengths
-            .chunks_exact(8)
-            .map(|length| length.try_into().map_or(u64::MAX, u64::from_le_bytes))
-            .collect();
-        let all = lengths.iter().fold(0u64, |all, length| all.saturating_add(*length));
-        if all > all_max.min(i32::MAX as usize) as u64 {
-            return Ok(None);
-        }
-        let counts: Vec<c_int> = lengths.iter().map(|length| *length as c_int).collect();
-        let starts: Vec<c_int> = counts
-            .iter()
-            .scan(0, |at, count| {
-                let start = *at;
-                *at += count;
-                Some(start)
-            })
-            .collect();
-        let mut gathered = vec![0u8; all as usize];
-        // SAFETY: the bytes of process `i` go to `counts[i]` bytes from `starts[i]` on, all of which are within `gathered`.
-        result(unsafe {
-            mpi_sys::PMPI_Gatherv(
-                bytes.as_ptr().cast(),
-                bytes.len() as c_int,
-                byte,
-                gathered.as_mut_ptr().cast(),
-                counts.as_ptr(),
-                starts.as_ptr(),
-                byte,
-                0,
-                self.communicator,
-            )
-        })?;
-        if self.rank != 0 {
-            return Ok(Some(Vec::new()));
-        }
-        let parts = starts.iter().zip(&counts);
-        Ok(Some(
-            parts
-                .map(|(start, count)| gathered[*start as usize..(*start + *count) as usize].to_vec())
-                .collect(),
-        ))
-    }
-}
 
 /// Adds an error code of the class of I/O errors, with its text. Returns the class itself where the library does not keep the text, as
 /// MPICH 4.0 does with codes of classes that are not new.
@@ -640,12 +599,4 @@ pub fn rank() -> c_int {
     // SAFETY: the result is written to a variable of its type.
     unsafe { mpi_sys::PMPI_Comm_rank(nacre_mpi_comm_world(), &mut rank) };
     rank
-}
-
-/// Returns the number of this process in a communicator.
-pub fn rank_in(communicator: MPI_Comm) -> Result<c_int, Code> {
-    let mut rank = -1;
-    // SAFETY: the result is written to a variable of its type.
-    result(unsafe { mpi_sys::PMPI_Comm_rank(communicator, &mut rank) })?;
-    Ok(rank)
 }

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use nacre::lock::BlockingFile;
 
 use crate::identity::{self, Identity};
-use crate::mpi::{self, KeptStatus, MPI_File, Mode, Party};
+use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, Mode};
+use crate::party::Party;
 use crate::view::View;
 
 /// A file that is open.
@@ -22,6 +23,8 @@ pub struct Open {
     pub mode: Mode,
     /// Which file it is; known to the first of the processes that opened it.
     pub identity: Option<Result<Identity, String>>,
+    /// The processes that opened it; none if not all of them have this library.
+    pub party: Option<Party>,
     atomic: RwLock<Option<Arc<Atomic>>>,
 }
 
@@ -31,12 +34,12 @@ pub struct Atomic {
     pub party: Party,
     /// The file by whose name its bytes are locked.
     pub locks: BlockingFile,
-    /// The file itself, if it may be written.
-    pub file: Option<File>,
+    /// The file itself.
+    pub file: File,
     /// What it may be used for.
     pub mode: Mode,
-    /// Held while the individual pointer is used.
-    pub pointer: Mutex<()>,
+    /// The individual pointer, in elementary types. The MPI library's own is put there when the atomic mode ends.
+    pub pointer: Mutex<i64>,
     /// The view, once it has been asked for.
     pub view: Mutex<Option<Arc<View>>>,
     /// The result of the split collective operation that has begun.
@@ -57,22 +60,25 @@ fn key(file: MPI_File) -> usize {
     file as usize
 }
 
-/// Takes in that a file was opened.
-pub fn opened(file: MPI_File, name: &CStr, mode: Mode, is_first: bool) {
+/// Takes in that a file was opened. Collective over the processes of the communicator.
+pub fn opened(file: MPI_File, name: &CStr, mode: Mode, communicator: MPI_Comm) {
     let path = identity::path(Path::new(OsStr::from_bytes(name.to_bytes())));
-    let identity = is_first.then(|| identity::of_path(&path));
+    // What is wrong with a communicator by which a file was opened shows in atomic mode, which is not to be had then.
+    let party = Party::of(communicator).ok().flatten();
+    let identity = party.is_some_and(|party| party.rank == 0).then(|| identity::of_path(&path));
     let path = std::path::absolute(&path).unwrap_or(path);
-    let open = Open { path, mode, identity, atomic: RwLock::new(None) };
+    let open = Open { path, mode, identity, party, atomic: RwLock::new(None) };
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     files.get_or_insert_default().insert(key(file), Arc::new(open));
 }
 
-/// Takes in that a file is being closed. Returns what there was to its atomic mode.
-pub fn closed(file: MPI_File) -> Option<Arc<Atomic>> {
+/// Takes in that a file is being closed. Returns the processes that opened it.
+pub fn closed(file: MPI_File) -> Option<Party> {
     let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
     let open = files.as_mut()?.remove(&key(file))?;
     drop(files);
-    open.set_atomic(None)
+    open.set_atomic(None);
+    open.party
 }
 
 /// Returns a file that is open.
@@ -95,19 +101,20 @@ impl Open {
         self.atomic.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
-    /// Sets its mode. Returns what there was to it before.
-    pub fn set_atomic(&self, new: Option<Arc<Atomic>>) -> Option<Arc<Atomic>> {
+    /// Sets its mode.
+    pub fn set_atomic(&self, new: Option<Arc<Atomic>>) {
         let mut atomic = self.atomic.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         ATOMIC.fetch_add(usize::from(new.is_some()), Ordering::AcqRel);
         let old = std::mem::replace(&mut *atomic, new);
         ATOMIC.fetch_sub(usize::from(old.is_some()), Ordering::AcqRel);
-        old
     }
 
-    /// Opens the file itself, for pieces that this library writes on its own.
+    /// Opens the file itself, which this library reads and writes on its own.
     pub fn open_itself(&self, identity: &Identity) -> Result<File, String> {
         let failed = |why: String| format!("cannot open {} once more: {why}", self.path.display());
-        let file = File::options().write(true).open(&self.path).map_err(|error| failed(error.to_string()))?;
+        let mut options = File::options();
+        options.read(self.mode.reads).write(self.mode.writes);
+        let file = options.open(&self.path).map_err(|error| failed(error.to_string()))?;
         match identity::of_file(&file).map_err(failed)? == *identity {
             true => Ok(file),
             false => Err(failed("it is another file by now".to_owned())),

@@ -34,14 +34,32 @@ pub struct View {
 pub struct Access {
     /// The bytes to lock. They include all that is touched.
     pub description: Description,
-    /// The bytes that are touched, in the order of the data, where they are in pieces. If there is nothing here, everything between the
-    /// first byte and the last one is locked.
-    pub pieces: Option<Pattern>,
+    /// The bytes that are read or written.
+    pub touched: Touched,
+}
+
+/// The bytes that are read or written, in the order of the data.
+#[derive(Clone, Debug)]
+pub enum Touched {
+    /// All from the first to the last.
+    Row(Region),
+    /// Pieces of the file.
+    Pieces(Pattern),
+    /// Those that the MPI library takes for the file type's, which cannot be described here. All of the file is locked.
+    Unknown,
 }
 
 impl Access {
-    fn whole(start: u64, end: u64) -> Access {
-        Access { description: Description::contiguous(start, end.saturating_sub(start)), pieces: None }
+    fn row(start: u64, end: u64) -> Access {
+        let region = Region::new(start, end.saturating_sub(start));
+        Access {
+            description: Description::contiguous(region.offset, region.length),
+            touched: Touched::Row(region),
+        }
+    }
+
+    fn unknown() -> Access {
+        Access { description: Description::contiguous(0, END), touched: Touched::Unknown }
     }
 }
 
@@ -52,38 +70,31 @@ impl View {
         let end = start.checked_add(bytes)?;
         let size = self.numbers.size;
         if bytes == 0 {
-            return Some(Access::whole(self.displacement, self.displacement));
+            return Some(Access::row(self.displacement, self.displacement));
         }
         // Nothing can be said of a file type without bytes.
         if size == 0 {
-            return Some(Access::whole(self.displacement, END));
+            return Some(Access::unknown());
         }
         if let Some(Datatype::Bytes(all)) = &self.filetype
             && *all == size
             && u64::try_from(self.numbers.extent) == Ok(size)
         {
             let start = self.displacement.checked_add(start)?;
-            return Some(Access::whole(start, start.checked_add(bytes)?));
+            return Some(Access::row(start, start.checked_add(bytes)?));
         }
         let (first, last) = (start / size, end.div_ceil(size));
         let (skipped, copies) = (start - first * size, last - first);
         let displacement = self.at(first)?;
-        Some(self.exact(displacement, copies, skipped, bytes).unwrap_or(self.covering(first, last)?))
+        // Past the end of files if it cannot be counted.
+        self.at(last)?;
+        Some(self.exact(displacement, copies, skipped, bytes).unwrap_or_else(Access::unknown))
     }
 
     /// Returns where a copy of the file type is laid.
     fn at(&self, copy: u64) -> Option<i64> {
         let copy = i64::try_from(copy).ok()?;
         i64::try_from(self.displacement).ok()?.checked_add(copy.checked_mul(self.numbers.extent)?)
-    }
-
-    /// Returns everything from the first to the last byte of copies.
-    fn covering(&self, first: u64, last: u64) -> Option<Access> {
-        let start_of = |copy| self.at(copy)?.checked_add(self.numbers.true_lower);
-        let (one, other) = (start_of(first)?, start_of(last - 1)?);
-        let end = one.max(other).checked_add(self.numbers.true_extent)?;
-        let offset = |place: i64| u64::try_from(place).unwrap_or(0);
-        Some(Access::whole(offset(one.min(other)), offset(end)))
     }
 
     /// Returns where copies of the file type begin and end, as MPI counts it, by which a description is checked: MPI pads some types.
@@ -112,21 +123,21 @@ impl View {
             return Some(match all.region_count() {
                 1 => {
                     let region = all.bounds()?;
-                    Access::whole(region.offset, region.end())
+                    Access::row(region.offset, region.end())
                 }
-                _ => Access { description, pieces: Some(all) },
+                _ => Access { description, touched: Touched::Pieces(all) },
             });
         }
         let low = offset_of(&all, skipped)?;
         let high = offset_of(&all, skipped + bytes - 1)? + 1;
         let pieces = all.from(low).before(high);
         match pieces.region_count() {
-            1 => Some(Access::whole(low, high)),
+            1 => Some(Access::row(low, high)),
             regions if regions <= LIST_MAX => {
                 let regions: Vec<Region> = pieces.regions().collect();
-                Some(Access { description: Description::List(regions), pieces: Some(pieces) })
+                Some(Access { description: Description::List(regions), touched: Touched::Pieces(pieces) })
             }
-            _ => Some(Access { description, pieces: Some(pieces) }),
+            _ => Some(Access { description, touched: Touched::Pieces(pieces) }),
         }
     }
 }
@@ -240,27 +251,29 @@ mod tests {
             };
             let shown = format!("seed {seed}: {filetype:?} at {displacement}, {count} bytes from {offset}");
             assert_eq!(list(&locked), expected, "{shown}");
-            match &access.pieces {
-                Some(pieces) => {
+            match &access.touched {
+                Touched::Pieces(pieces) => {
                     exact += 1;
                     assert_eq!(list(pieces), expected, "{shown}");
                 }
-                None => {
+                Touched::Row(region) => {
                     contiguous += 1;
                     assert_eq!(locked.region_count(), 1, "{shown}");
+                    assert_eq!(locked.bounds(), Some(*region), "{shown}");
                 }
+                Touched::Unknown => panic!("{shown}: it can be described"),
             }
         }
         assert!(exact > 300 && contiguous > 300, "{exact} accesses in pieces, {contiguous} in a row");
     }
 
     #[test]
-    fn what_cannot_be_described_is_locked_from_its_first_to_its_last_byte() {
+    fn for_what_cannot_be_described_the_whole_file_is_locked() {
         let numbers = Numbers { size: 8, lower: 0, extent: 100, true_lower: 10, true_extent: 60 };
         let view = View { displacement: 1000, etype_bytes: 4, numbers, filetype: None };
         let access = view.access(3, 8).unwrap();
-        assert_eq!(access.description, Description::contiguous(1000 + 100 + 10, 100 + 60));
-        assert!(access.pieces.is_none());
+        assert_eq!(access.description, Description::contiguous(0, END));
+        assert!(matches!(access.touched, Touched::Unknown));
     }
 
     #[test]
@@ -271,7 +284,7 @@ mod tests {
         let view = View { displacement: 0, etype_bytes: 1, numbers, filetype: Some(filetype) };
         let access = view.access(1, (1 << 20) - 1).unwrap();
         assert!(matches!(&access.description, Description::Datatype(view) if view.count == 1));
-        let pieces = access.pieces.unwrap();
+        let Touched::Pieces(pieces) = access.touched else { panic!("{:?}", access.touched) };
         assert_eq!((pieces.region_count(), pieces.bounds().unwrap().offset), ((1 << 20) - 1, 2));
     }
 

@@ -51,7 +51,8 @@ fn program(name: &str) -> PathBuf {
             compiler = compiler.replace("mpicc", "mpifort");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
-        let made = Command::new(&compiler).arg("-O1").arg(source).arg("-o").arg(&target).output();
+        let made =
+            Command::new(&compiler).args(["-O1", "-pthread"]).arg(source).arg("-o").arg(&target).output();
         let made = made.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
         assert!(made.status.success(), "{compiler} {name}: {}", String::from_utf8_lossy(&made.stderr));
     }
@@ -160,6 +161,71 @@ fn every_access_reads_and_writes_what_it_is_to() {
         let folder = tempfile::tempdir().unwrap();
         let printed = succeed(&[], ranks, &program("access.c"), &[&path(&folder, "file")]);
         assert_eq!(printed, "all as it should be\n", "{ranks} ranks");
+    }
+}
+
+#[test]
+fn collective_writes_lose_no_bytes_between_the_pieces_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    for (ranks, times, hint) in [(2, "200", &["romio_cb_write", "disable"][..]), (3, "5", &[])] {
+        let file = path(&folder, &ranks.to_string());
+        let arguments = [&[&file, times], hint].concat();
+        assert_eq!(
+            succeed(&[], ranks, &program("gaps.c"), &arguments),
+            format!("lost 0 of {times}\n"),
+            "{ranks} ranks"
+        );
+    }
+}
+
+#[test]
+fn file_types_mean_what_the_standard_says() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2] {
+        assert_eq!(succeed(&[], ranks, &program("types.c"), &[&path(&folder, "file")]), "done\n");
+    }
+}
+
+#[test]
+fn a_thread_that_moves_the_individual_pointer_tears_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = [&path(&folder, "file"), "500"];
+    assert_eq!(succeed(&[], 2, &program("seek.c"), &arguments), "torn 0 of 500\n");
+}
+
+#[test]
+fn threads_use_files_of_different_communicators_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = [&path(&folder, "one"), &path(&folder, "other"), "50"];
+    assert_eq!(succeed(&[], 2, &program("threads.c"), &arguments), "done\n");
+}
+
+#[test]
+fn a_rank_with_wrong_arguments_gets_an_error_and_the_others_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 2, 3] {
+        let printed = succeed(&[], ranks, &program("wrong.c"), &[&path(&folder, "file")]);
+        assert_eq!(printed, "done\n", "{ranks} ranks");
+    }
+}
+
+#[test]
+fn a_job_of_several_programs_has_the_library_in_all_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, program) = (path(&folder, "file"), program("tear.c"));
+    let arguments = [&file, "write_at_all", "3", "64", "64", "128", "1"];
+    let mut command = job(&[], 1, &program, &arguments);
+    let output = command.args([":", "-n", "1"]).arg(&program).args(arguments).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "torn 0 of 3\n", "{}", told(&output));
+    // Both ways round: the first rank has the library, or lacks it.
+    for first in [false, true] {
+        let without = |lacks: bool| if lacks { &["-u", "LD_PRELOAD"][..] } else { &[] };
+        let mut command = job(&[], 1, Path::new("env"), without(first));
+        command.arg(&program).args(arguments).args([":", "-n", "1", "env"]).args(without(!first));
+        let output = command.arg(&program).args(arguments).env("NACRE_MPIIO_WAIT", "1").output().unwrap();
+        let text = told(&output);
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains("not all processes that opened the file have Nacre's library"), "{text}");
     }
 }
 

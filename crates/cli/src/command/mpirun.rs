@@ -87,6 +87,23 @@ impl Mpi {
             }
         }
     }
+
+    /// Returns the launcher's arguments: flags that set variables, and those of the user. Open MPI forgets the former at each ":", behind
+    /// which another program of the job begins; with MPICH they are for all.
+    fn command<'a>(
+        self,
+        variables: Vec<OsString>,
+        words: impl Iterator<Item = &'a OsString>,
+    ) -> Vec<OsString> {
+        let mut command = variables.clone();
+        for word in words {
+            command.push(word.clone());
+            if self == Mpi::Openmpi && word == ":" {
+                command.extend_from_slice(&variables);
+            }
+        }
+        command
+    }
 }
 
 /// Runs `nacre mpirun`.
@@ -106,6 +123,11 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     };
     if !library.is_file() {
         return Err(Failure::Failed(format!("there is no library {}", library.display())));
+    }
+    // The loader takes both for the end of a name, and has no way to write them otherwise.
+    if library.as_os_str().as_encoded_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
+        let text = format!("{} cannot be preloaded: its path has a blank or a colon", library.display());
+        return Err(Failure::Failed(text));
     }
     // The signals are caught before anything is started that is to be ended.
     let mut signals = Caught::new()?;
@@ -127,7 +149,7 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     }
     // A "--" before mpirun's own flags is for this program.
     let theirs = args.words.iter().skip(usize::from(args.words.first().is_some_and(|word| word == "--")));
-    words.extend(theirs.cloned());
+    let words = mpi.command(words, theirs);
     let mut child = spawn(&launcher, &words)?;
     let status = loop {
         tokio::select! {
@@ -265,4 +287,20 @@ fn spawn(launcher: &Path, words: &[OsString]) -> Result<Child, Failure> {
 fn cannot_run(launcher: &Path, error: &io::Error) -> Failure {
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
     Failure::Command { code, sentence: Some(format!("cannot run {}: {error}", launcher.display())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_program_of_a_job_gets_the_variables() {
+        let words: Vec<OsString> = ["-n", "1", "a", ":", "-n", "2", "b", "x:y"].map(OsString::from).into();
+        let command = |mpi: Mpi| {
+            let words = mpi.command(mpi.variable("LD_PRELOAD", OsStr::new("l.so")), words.iter());
+            words.iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(command(Mpi::Mpich), "-genv LD_PRELOAD l.so -n 1 a : -n 2 b x:y");
+        assert_eq!(command(Mpi::Openmpi), "-x LD_PRELOAD=l.so -n 1 a : -x LD_PRELOAD=l.so -n 2 b x:y");
+    }
 }

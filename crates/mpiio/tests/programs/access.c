@@ -316,6 +316,56 @@ static void shared(MPI_File file, const char *path) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* The individual pointer, in and out of atomic mode. */
+static void pointers(MPI_File file) {
+    MPI_Offset at;
+    MPI_Datatype pairs;
+    int words[8] = {0}, back[8];
+    CHECK(MPI_Type_vector(2, 1, 2, MPI_INT, &pairs));
+    CHECK(MPI_Type_commit(&pairs));
+    CHECK(MPI_File_set_view(file, 1000 * rank, MPI_INT, MPI_INT, "native", MPI_INFO_NULL));
+    CHECK(MPI_File_get_position(file, &at));
+    EXPECT(at == 0);
+    for (int word = 0; word < 8; word++) words[word] = 100 * rank + word;
+    CHECK(MPI_File_write(file, words, 3, MPI_INT, MPI_STATUS_IGNORE));
+    CHECK(MPI_File_seek(file, 1, MPI_SEEK_CUR));
+    CHECK(MPI_File_get_position(file, &at));
+    EXPECT(at == 4);
+    EXPECT(MPI_File_seek(file, -9, MPI_SEEK_CUR) != MPI_SUCCESS);
+    CHECK(MPI_File_get_position(file, &at));
+    EXPECT(at == 4);
+    CHECK(MPI_File_seek(file, -1, MPI_SEEK_CUR));
+    /* What the other mode leaves is where this one goes on, and the other way round. */
+    CHECK(MPI_File_set_atomicity(file, 0));
+    CHECK(MPI_File_get_position(file, &at));
+    EXPECT(at == 3);
+    CHECK(MPI_File_write(file, words + 3, 2, MPI_INT, MPI_STATUS_IGNORE));
+    CHECK(MPI_File_set_atomicity(file, 1));
+    CHECK(MPI_File_write(file, words + 5, 3, MPI_INT, MPI_STATUS_IGNORE));
+    memset(back, 0, sizeof back);
+    CHECK(MPI_File_read_at(file, 0, back, 8, MPI_INT, MPI_STATUS_IGNORE));
+    EXPECT(!memcmp(words, back, sizeof back));
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK(MPI_File_set_size(file, 1000 * (size - 1) + 32));
+    CHECK(MPI_File_seek(file, -4, MPI_SEEK_END));
+    CHECK(MPI_File_get_position(file, &at));
+    EXPECT(at == 250 * (size - 1 - rank) + 4);
+    /* Elements that are not in a row in memory, of which the last are behind the end. */
+    if (rank == size - 1) {
+        MPI_Status status;
+        for (int word = 0; word < 8; word++) back[word] = -1;
+        CHECK(MPI_File_read_at(file, 5, back, 2, pairs, &status));
+        EXPECT(count_of(&status, MPI_BYTE) == 12);
+        EXPECT(back[0] == words[5] && back[1] == -1 && back[2] == words[6] && back[3] == words[7] && back[5] == -1);
+        /* The error of a status is of no concern to a call that returns one status. */
+        status.MPI_ERROR = 12345;
+        CHECK(MPI_File_read_at(file, 0, back, 1, MPI_INT, &status));
+        EXPECT(status.MPI_ERROR == 12345);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK(MPI_Type_free(&pairs));
+}
+
 /* What lies behind the end is not read, and says so. */
 static void ends(MPI_File file) {
     MPI_Status status;
@@ -331,6 +381,19 @@ static void ends(MPI_File file) {
     CHECK(MPI_File_read_at(file, 70, data, 10, MPI_BYTE, &status));
     EXPECT(count_of(&status, MPI_BYTE) == 0);
     MPI_Barrier(MPI_COMM_WORLD);
+    /* What is written behind the end is there at once, in the other mode too. */
+    if (rank == 0) CHECK(MPI_File_write_at(file, 500, data, 100, MPI_BYTE, MPI_STATUS_IGNORE));
+    MPI_Barrier(MPI_COMM_WORLD);
+    CHECK(MPI_File_get_size(file, &bytes));
+    EXPECT(bytes == 600);
+    CHECK(MPI_File_set_atomicity(file, 0));
+    CHECK(MPI_File_get_size(file, &bytes));
+    EXPECT(bytes == 600);
+    memset(data, 0, sizeof data);
+    CHECK(MPI_File_read_at(file, 550, data, 100, MPI_BYTE, &status));
+    EXPECT(count_of(&status, MPI_BYTE) == 50 && data[0] == 'x' && data[49] == 'x' && data[50] == 0);
+    CHECK(MPI_File_sync(file));
+    CHECK(MPI_File_set_atomicity(file, 1));
     EXPECT(MPI_File_write_at(file, -1, data, 10, MPI_BYTE, &status) != MPI_SUCCESS);
     CHECK(MPI_File_sync(file));
 }
@@ -357,6 +420,7 @@ int main(int argc, char **argv) {
     EXPECT(flag == 1);
     arrays(file);
     constructors(file, path);
+    pointers(file);
     ends(file);
     shared(file, path);
     CHECK(MPI_File_close(&file));

@@ -1,0 +1,69 @@
+//! Reading and writing a file itself: the bytes that are locked, and no others. The functions of MPI libraries may also touch those between
+//! them, or take a file type for other bytes than the standard says.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::FileExt;
+
+use nacre::lock::Region;
+
+use crate::failure::Failure;
+use crate::mpi;
+
+/// The number of bytes after which a write checks again that its lock is held.
+const CHECK_BYTES: usize = 1 << 20;
+
+/// The least that a call of the system counts for, in bytes: as much as a page.
+const CALL_BYTES: usize = 4096;
+
+fn failed(what: &str, offset: u64, error: &Error) -> Failure {
+    Failure::File(mpi::error_class_of(error), format!("cannot {what} the file at {offset}: {error}"))
+}
+
+/// Reads regions, in ascending order, one after the other. Returns the number of bytes before the end of the file.
+pub fn read(file: &File, regions: impl Iterator<Item = Region>, bytes: &mut [u8]) -> Result<usize, Failure> {
+    let mut done = 0;
+    for region in regions {
+        let end = done + usize::try_from(region.length).unwrap_or(usize::MAX).min(bytes.len() - done);
+        let mut offset = region.offset;
+        while done < end {
+            match file.read_at(&mut bytes[done..end], offset) {
+                // Whatever comes is behind the end too.
+                Ok(0) => return Ok(done),
+                Ok(read) => {
+                    done += read;
+                    offset += read as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed("read", offset, &error)),
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Writes bytes to regions, one after the other. Checks from time to time that it may go on.
+pub fn write(
+    file: &File,
+    regions: impl Iterator<Item = Region>,
+    bytes: &[u8],
+    check: impl Fn() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (mut rest, mut unchecked) = (bytes, 0);
+    for region in regions {
+        let length = usize::try_from(region.length).unwrap_or(usize::MAX).min(rest.len());
+        let (piece, behind) = rest.split_at(length);
+        let mut offset = region.offset;
+        for part in piece.chunks(CHECK_BYTES) {
+            if unchecked >= CHECK_BYTES {
+                check()?;
+                unchecked = 0;
+            }
+            file.write_all_at(part, offset).map_err(|error| failed("write", offset, &error))?;
+            offset += part.len() as u64;
+            unchecked += part.len().max(CALL_BYTES);
+        }
+        rest = behind;
+    }
+    Ok(())
+}

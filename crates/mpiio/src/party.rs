@@ -1,0 +1,220 @@
+//! The processes that opened a file together, and what they tell each other.
+
+use std::ffi::c_int;
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+use crate::mpi::{self, Code, MPI_Comm, byte, error_class_io};
+
+// SAFETY: they are defined in constant.c, with these types.
+unsafe extern "C" {
+    safe static nacre_mpi_comm_type_shared: c_int;
+    safe fn nacre_mpi_status_ignore() -> *mut mpi_sys::MPI_Status;
+    safe fn nacre_mpi_info_null() -> mpi_sys::MPI_Info;
+    safe fn nacre_mpi_errors_return() -> mpi_sys::MPI_Errhandler;
+}
+
+/// The environment variable with the number of seconds for which a process that opened a file waits for the others to show that they
+/// have this library too.
+const WAIT_VARIABLE: &str = "NACRE_MPIIO_WAIT";
+
+/// The number of seconds if the variable says nothing. All processes were inside `MPI_File_open` a moment ago, so that nothing of the
+/// program can delay them.
+const WAIT_SECONDS: u64 = 60;
+
+/// Returns the error of a call that is not about a file.
+fn result(code: c_int) -> Result<(), Failure> {
+    mpi::result(code).map_err(Failure::Untold)
+}
+
+/// Returns whether all processes of a communicator come here. Those that do not have this library never do, and must not be waited for.
+fn everybody_is_here(communicator: MPI_Comm) -> Result<bool, Failure> {
+    let seconds = std::env::var(WAIT_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
+    let wait = Duration::from_secs(seconds.unwrap_or(WAIT_SECONDS));
+    let mut request = std::mem::MaybeUninit::uninit();
+    // SAFETY: the request is written before it is used. If it does not complete, it is left as it is: a collective call cannot be cancelled.
+    unsafe {
+        result(mpi_sys::PMPI_Ibarrier(communicator, request.as_mut_ptr()))?;
+        let mut request = request.assume_init();
+        let begun = Instant::now();
+        loop {
+            let mut flag = 0;
+            result(mpi_sys::PMPI_Test(&mut request, &mut flag, nacre_mpi_status_ignore()))?;
+            if flag != 0 {
+                return Ok(true);
+            }
+            if begun.elapsed() > wait {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The processes that opened a file together, in a communicator of this library's own. Not freed when it is dropped, because that
+/// is collective.
+#[derive(Clone, Copy)]
+pub struct Party {
+    communicator: MPI_Comm,
+    /// The number of this process.
+    pub rank: usize,
+    /// The number of processes.
+    pub size: usize,
+}
+
+// SAFETY: handles on MPI's objects may be used by any thread; MPI itself forbids what it does not allow.
+unsafe impl Send for Party {}
+// SAFETY: as above.
+unsafe impl Sync for Party {}
+
+impl Party {
+    /// Joins the processes of the communicator by which a file was opened; none if one of them does not have this library, and so does not
+    /// answer. Collective over them.
+    pub fn of(opened_by: MPI_Comm) -> Result<Option<Party>, Failure> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: the results are written to variables of the types that MPI declares.
+        unsafe {
+            result(mpi_sys::PMPI_Comm_rank(opened_by, &mut rank))?;
+            result(mpi_sys::PMPI_Comm_size(opened_by, &mut size))?;
+        }
+        if size > 1 && !everybody_is_here(opened_by)? {
+            return Ok(None);
+        }
+        // A communicator without the attributes of the program's own, and its error handler.
+        let mut communicator = opened_by;
+        // SAFETY: the result is written to a variable of its type.
+        unsafe {
+            result(mpi_sys::PMPI_Comm_split(opened_by, 0, rank, &mut communicator))?;
+            result(mpi_sys::PMPI_Comm_set_errhandler(communicator, nacre_mpi_errors_return()))?;
+        }
+        let number = |number: c_int| usize::try_from(number).unwrap_or(0);
+        Ok(Some(Party { communicator, rank: number(rank), size: number(size) }))
+    }
+
+    /// Returns the communicator. Errors of calls with it are returned.
+    pub fn communicator(&self) -> MPI_Comm {
+        self.communicator
+    }
+
+    /// Returns whether all processes share the memory of one node, as all of them say. Collective.
+    pub fn is_on_one_node(&self) -> Result<bool, Failure> {
+        let (mut node, mut size) = (self.communicator, 0);
+        // SAFETY: the results are written to variables of their types; the communicator of the node is freed once.
+        unsafe {
+            result(mpi_sys::PMPI_Comm_split_type(
+                self.communicator,
+                nacre_mpi_comm_type_shared,
+                0,
+                nacre_mpi_info_null(),
+                &mut node,
+            ))?;
+            let sized = mpi_sys::PMPI_Comm_size(node, &mut size);
+            mpi_sys::PMPI_Comm_free(&mut node);
+            result(sized)?;
+        }
+        let all = self.agree(usize::try_from(size) == Ok(self.size))?;
+        Ok(all.into_iter().all(|all| all))
+    }
+
+    /// Leaves the other processes. Collective over them.
+    pub fn leave(mut self) {
+        // SAFETY: the handle is not used again. If MPI does not free it, it stays.
+        unsafe { mpi_sys::PMPI_Comm_free(&mut self.communicator) };
+    }
+
+    /// Tells rank 0's bytes to all. All give the same length.
+    pub fn tell(&self, bytes: &mut [u8]) -> Result<(), Failure> {
+        let Ok(length) = c_int::try_from(bytes.len()) else {
+            return Err(Failure::Untold(Code(error_class_io())));
+        };
+        // SAFETY: the buffer has as many bytes as is said.
+        result(unsafe {
+            mpi_sys::PMPI_Bcast(bytes.as_mut_ptr().cast(), length, byte(), 0, self.communicator)
+        })
+    }
+
+    /// Returns whether each process succeeded, as all of them say.
+    pub fn agree(&self, success: bool) -> Result<Vec<bool>, Failure> {
+        let (mine, mut all) = ([u8::from(success)], vec![0u8; self.size]);
+        let byte = byte();
+        // SAFETY: one byte of each process, of which there are `size`.
+        result(unsafe {
+            mpi_sys::PMPI_Allgather(
+                mine.as_ptr().cast(),
+                1,
+                byte,
+                all.as_mut_ptr().cast(),
+                1,
+                byte,
+                self.communicator,
+            )
+        })?;
+        Ok(all.into_iter().map(|byte| byte == 1).collect())
+    }
+
+    /// Waits until all are here.
+    pub fn meet(&self) -> Result<(), Failure> {
+        // SAFETY: the call takes no memory of ours.
+        result(unsafe { mpi_sys::PMPI_Barrier(self.communicator) })
+    }
+
+    /// Gathers everybody's bytes, up to a length for all together; rank 0 gets them, and nothing if they are longer.
+    pub fn gather(&self, bytes: &[u8], all_max: usize) -> Result<Option<Vec<Vec<u8>>>, Failure> {
+        let mut lengths = vec![0u8; 8 * self.size];
+        let mine = (bytes.len() as u64).to_le_bytes();
+        let byte = byte();
+        // SAFETY: eight bytes of each process, of which there are `size`.
+        result(unsafe {
+            mpi_sys::PMPI_Allgather(
+                mine.as_ptr().cast(),
+                8,
+                byte,
+                lengths.as_mut_ptr().cast(),
+                8,
+                byte,
+                self.communicator,
+            )
+        })?;
+        let lengths: Vec<u64> = lengths
+            .chunks_exact(8)
+            .map(|length| length.try_into().map_or(u64::MAX, u64::from_le_bytes))
+            .collect();
+        let all = lengths.iter().fold(0u64, |all, length| all.saturating_add(*length));
+        if all > all_max.min(i32::MAX as usize) as u64 {
+            return Ok(None);
+        }
+        let counts: Vec<c_int> = lengths.iter().map(|length| *length as c_int).collect();
+        let starts: Vec<c_int> = counts
+            .iter()
+            .scan(0, |at, count| {
+                let start = *at;
+                *at += count;
+                Some(start)
+            })
+            .collect();
+        let mut gathered = vec![0u8; all as usize];
+        // SAFETY: the bytes of process `i` go to `counts[i]` bytes from `starts[i]` on, all of which are within `gathered`.
+        result(unsafe {
+            mpi_sys::PMPI_Gatherv(
+                bytes.as_ptr().cast(),
+                bytes.len() as c_int,
+                byte,
+                gathered.as_mut_ptr().cast(),
+                counts.as_ptr(),
+                starts.as_ptr(),
+                byte,
+                0,
+                self.communicator,
+            )
+        })?;
+        if self.rank != 0 {
+            return Ok(Some(Vec::new()));
+        }
+        let parts = starts.iter().zip(&counts);
+        Ok(Some(
+            parts
+                .map(|(start, count)| gathered[*start as usize..(*start + *count) as usize].to_vec())
+                .collect(),
+        ))
+    }
+}
