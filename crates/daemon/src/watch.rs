@@ -1,4 +1,4 @@
-//! What a daemon shows of the watches of its objects.
+//! The watches of a daemon's objects on its pages and in its metrics.
 
 use std::fmt;
 

@@ -82,7 +82,7 @@ pub struct Decision {
     pub since: Duration,
 }
 
-/// What a monitor knows of a server.
+/// A monitor's knowledge of a server.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     pulse: Option<Pulse>,

@@ -123,7 +123,7 @@ fn cut(text: &str, max: usize) -> &str {
 pub struct Line {
     /// Its number, from 1: lines follow each other without gaps.
     pub number: u64,
-    /// What it says.
+    /// The text.
     pub entry: Entry,
     /// The mark of the transaction that appended it.
     mark: [u8; 16],

@@ -45,7 +45,7 @@ pub struct Map {
     object: ObjectId,
 }
 
-/// What a reader did not know of a map.
+/// The news of a map for a reader.
 #[derive(Debug)]
 pub(crate) enum News {
     /// Nothing: it knows the map as it is.

@@ -1,4 +1,4 @@
-//! What a map holds at an epoch, and how the record of an epoch leads from one to the next: no I/O, no clock.
+//! The contents of a map at an epoch, and the step from one epoch to the next by its record: no I/O, no clock.
 //!
 //! Invariants:
 //! - A state at epoch N is that of the empty map with the records 1 to N applied in order.
@@ -150,7 +150,7 @@ pub struct OutOfOrder {
     pub found: u64,
 }
 
-/// What a state lacks, compared with the header of the map as it is now.
+/// The difference between a state and the map as its header has it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// Nothing.

@@ -85,7 +85,7 @@ fn key(name: &str) -> Key {
     name.parse().unwrap()
 }
 
-/// What a proposer was told of an update.
+/// The reply that a proposer got to an update.
 struct Told {
     wanted_version: Option<u64>,
     value: Bytes,

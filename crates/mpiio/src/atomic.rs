@@ -29,7 +29,7 @@ use crate::view::{Access, Touched};
 /// The maximum length of the descriptions that are gathered for a collective access. With more, each process goes on alone.
 const GATHERED_MAX: usize = 16 << 20;
 
-/// What a program asks for: the operation and its memory.
+/// A program's request: the operation and its memory.
 struct Request<'a> {
     file: MPI_File,
     atomic: &'a Atomic,

@@ -403,7 +403,7 @@ impl Whence {
     }
 }
 
-/// What a file may be used for.
+/// The accesses that a file was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
     /// It may be read.

@@ -19,7 +19,7 @@ use crate::view::View;
 pub struct Open {
     /// Its path, absolute, so that it means the same later.
     path: PathBuf,
-    /// What it may be used for.
+    /// The accesses that it was opened for.
     pub mode: Mode,
     /// Which file it is; known to the first of the processes that opened it.
     pub identity: Option<Result<Identity, String>>,
@@ -28,7 +28,7 @@ pub struct Open {
     atomic: RwLock<Option<Arc<Atomic>>>,
 }
 
-/// What there is to a file in atomic mode.
+/// The state of a file in atomic mode.
 pub struct Atomic {
     /// The processes that opened it.
     pub party: Party,
@@ -36,7 +36,7 @@ pub struct Atomic {
     pub locks: BlockingFile,
     /// The file itself.
     pub file: File,
-    /// What it may be used for.
+    /// The accesses that it was opened for.
     pub mode: Mode,
     /// The individual pointer, in elementary types. The MPI library's own is put there when the atomic mode ends.
     pub pointer: Mutex<i64>,

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use crate::mpi::{MPI_Count, MPI_Datatype, MPI_File, MPI_Offset, MPI_Status};
 use crate::next::Next;
 
-/// Where an access begins.
+/// The place at which an access begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// At an offset in elementary types.
@@ -21,7 +21,7 @@ pub enum Place {
 pub struct Operation {
     /// True if it writes.
     pub writes: bool,
-    /// Where it begins.
+    /// The place at which it begins.
     pub place: Place,
     /// True if all processes that opened the file take part.
     pub collective: bool,
@@ -30,7 +30,7 @@ pub struct Operation {
 /// Elements in the program's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// Where they are.
+    /// The address of the first of them.
     pub buffer: *mut c_void,
     /// Their number.
     pub count: MPI_Count,

@@ -50,7 +50,7 @@ pub struct Args {
     /// job [default: 10s]
     #[arg(long, value_name = "TIME")]
     lock_lease: Option<Time>,
-    /// What mpirun is to run, with its flags
+    /// The programs for mpirun to run, with its flags
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "ARGUMENT")]
     words: Vec<OsString>,
 }

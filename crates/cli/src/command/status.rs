@@ -13,12 +13,12 @@ use crate::session::Session;
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 
-/// What is known of a server.
+/// The state of a server, as far as it is known.
 #[derive(Default)]
 struct Known {
     entry: Option<ServerEntry>,
     beacon: Option<Beacon>,
-    /// What it said of itself, or why it could not be asked.
+    /// Its own report, or the reason why it could not be asked.
     said: Option<Result<Value, String>>,
 }
 

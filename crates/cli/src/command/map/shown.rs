@@ -1,4 +1,4 @@
-//! What `nacre map` prints of entries, changes and epochs.
+//! The output of `nacre map`: entries, changes and epochs.
 
 use bytes::Bytes;
 use nacre::Key;
