@@ -19,7 +19,7 @@ fn map(store: &str, words: &[&str], input: &str) -> Ended {
     run_with(command, input.as_bytes())
 }
 
-/// What a map must do in any store that programs use one after another.
+/// Checks a map in a store that programs use one after another.
 #[track_caller]
 fn one_after_another(store: &str) {
     let run = |words: &[&str]| map(store, words, "");

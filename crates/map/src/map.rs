@@ -148,7 +148,7 @@ impl Map {
     /// Reads the map page by page, while it may change. Returns `None` if it was removed meanwhile, or if so much changed
     /// that the records do not cover it.
     ///
-    /// What is read at different epochs is made one state by the records between the first of them and the last: each
+    /// Pages that are read at different epochs are made one state by the records between the first epoch and the last: each
     /// says all of what it changes, so it does no harm to apply one that a page shows already.
     async fn state_once(&self) -> Result<Option<State>, StoreError> {
         let mut state = State::default();

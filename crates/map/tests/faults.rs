@@ -1,4 +1,4 @@
-//! What stores and other clients can do to a map, to the servers that watch over each other, and to the log: replies that
+//! Faults of stores and other clients that maps, the servers that watch over each other, and the log survive: replies that
 //! are lost, writes that hang, and bytes that nobody here wrote. The clock is the runtime's, and jumps while all wait.
 
 use std::sync::Arc;
