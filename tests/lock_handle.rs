@@ -275,3 +275,50 @@ fn counters_that_are_kept_by_locks_alone_lose_no_increment() {
     assert_eq!(numbers("counters").iter().sum::<u64>(), numbers("total")[0]);
     drop(servers);
 }
+
+#[test]
+fn a_store_in_this_process_grants_locks_without_a_daemon() {
+    let store = nacre::open("mem:").unwrap().blocking();
+    let file = store.file("f").unwrap();
+    let even = || Datatype::Bytes(64).vector(100, 1, 2).at(0);
+    let held = file.lock(even(), Mode::Exclusive).unwrap();
+    assert!(file.try_lock(0..1, Mode::Shared).unwrap().is_none());
+    let odd = file.try_lock(Datatype::Bytes(64).vector(100, 1, 2).at(64), Mode::Exclusive).unwrap().unwrap();
+    odd.store().object("f").unwrap().write(64, "odd").unwrap();
+    let waiting = {
+        let file = file.clone();
+        std::thread::spawn(move || file.lock(0..1, Mode::Shared).unwrap().release().unwrap())
+    };
+    let under = held.store();
+    held.release().unwrap();
+    waiting.join().unwrap();
+    assert_eq!(under.object("f").unwrap().write(0, "late").unwrap_err().kind, ErrorKind::Closed);
+    // A clone of the store has the same session.
+    let again = store.clone().file("f").unwrap();
+    assert!(again.try_lock(64..65, Mode::Exclusive).unwrap().is_none());
+    store.end_locks();
+    assert!(odd.check().is_err());
+    assert!(again.try_lock(64..65, Mode::Exclusive).unwrap().is_some());
+}
+
+#[test]
+fn a_folder_that_was_closed_after_locks_grants_them_at_once_when_it_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("file:{}?create=yes", folder.path().join("store").display());
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        // Dropped within an executor, and with a lock that nobody released.
+        block_on(async {
+            let store = nacre::open(&uri).unwrap();
+            let lock = store.file("f").unwrap().try_lock(0..10, Mode::Exclusive).await.unwrap().unwrap();
+            lock.store().object("f").unwrap().write(0, "x").await.unwrap();
+            tokens.push(lock.token());
+        });
+    }
+    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
+    // A daemon on it goes on with the same numbers.
+    let server = Server::start(&format!("file:{}", folder.path().join("store").display()), &[]);
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    let lock = store.file("f").unwrap().try_lock(0..10, Mode::Exclusive).unwrap().unwrap();
+    assert!(lock.token() > tokens[2]);
+}

@@ -52,6 +52,7 @@ mod blocking;
 pub mod class;
 mod engine;
 pub mod lock;
+mod lock_local;
 mod lock_members;
 pub mod map;
 mod object;

@@ -1,6 +1,6 @@
 //! Locks on the bytes of files.
 //!
-//! A *file* is locked by its name at the servers of a store; it is the object of the same name, and need not exist. A lock
+//! A *file* is locked by its name at the servers of a store, or in this process for a store that is in it; it is the object of the same name, and need not exist. A lock
 //! covers the bytes of an access pattern, exactly those, however many pieces they are.
 //!
 //! ```no_run
@@ -42,6 +42,7 @@ use serde_json::{Value, json};
 use crate::administration::Report;
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
+use crate::lock_local::LocalLocks;
 use crate::store::Store;
 
 /// Checks that a description can be locked.
@@ -56,28 +57,59 @@ pub fn check(description: &Description) -> Result<(), PatternError> {
 /// The lock session of a store's handles: begun with the first lock, and again after it was lost.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    current: tokio::sync::Mutex<Option<Session>>,
+    /// True if what the store keeps goes with this process.
+    volatile: bool,
+    current: tokio::sync::Mutex<Current>,
+}
+
+#[derive(Default)]
+struct Current {
+    session: Option<Session>,
+    /// The lock server of a store in this process, from the first lock on.
+    local: Option<LocalLocks>,
 }
 
 impl Sessions {
+    pub(crate) fn new(volatile: bool) -> Sessions {
+        Sessions { volatile, current: Default::default() }
+    }
+
     async fn session(&self, store: &Store) -> Result<Session, StoreError> {
-        let Opened::Remote(remote) = &store.opened else {
-            let advice = match &store.opened {
-                Opened::Rados(_) => "start \"nacre serve --roles store,lock\" in front of it, and lock there",
-                _ => "start \"nacre serve\" on it, and lock there",
-            };
-            let text = format!("{} has no lock server, which grants locks; {advice}", store.name());
-            return Err(StoreError::new(ErrorKind::Unsupported, text));
-        };
         let mut current = self.current.lock().await;
-        if let Some(session) = current.as_ref().filter(|session| session.check().is_ok()) {
+        if let Some(session) = current.session.as_ref().filter(|session| session.check().is_ok()) {
             return Ok(session.clone());
         }
-        let addresses = remote.addresses().await?;
-        let options = LinkOptions { features: 0, ..remote.link_options() };
+        let (addresses, options) = match &store.opened {
+            Opened::Remote(remote) => (remote.addresses().await?, remote.link_options()),
+            Opened::Log(log) => {
+                let local = match &mut current.local {
+                    Some(local) => local,
+                    none => none.insert(LocalLocks::start(Arc::new(log.clone()), self.volatile).await?),
+                };
+                (local.addresses(), LinkOptions::default())
+            }
+            Opened::Rados(_) | Opened::Other(_) => {
+                let text = format!(
+                    "{} has no lock server, which grants locks; start \"nacre serve --roles store,lock\" in front of it, and \
+                     lock there",
+                    store.name()
+                );
+                return Err(StoreError::new(ErrorKind::Unsupported, text));
+            }
+        };
+        let options = LinkOptions { features: 0, ..options };
         let session = Session::begin(addresses, options).await?;
-        *current = Some(session.clone());
+        current.session = Some(session.clone());
         Ok(session)
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        let Current { session, local } = std::mem::take(self.current.get_mut());
+        if let Some(local) = local {
+            local.stop(session);
+        }
     }
 }
 
@@ -159,7 +191,7 @@ impl Store {
     /// Ends the lock session of this store's handles: all its locks are released. Waits until the servers that can be
     /// reached know it. Without this, the end of a program leaves its session to lapse.
     pub async fn end_locks(&self) {
-        let session = self.locks.current.lock().await.take();
+        let session = self.locks.current.lock().await.session.take();
         if let Some(session) = session {
             session.end().await;
         }

@@ -13,6 +13,7 @@ use nacre_remote::RemoteOptions;
 
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
+use crate::lock::Sessions;
 use crate::object::Object;
 use crate::pager::Objects;
 use crate::uri::{Engine, Uri};
@@ -25,7 +26,7 @@ pub struct Store {
     pub(crate) name: Arc<str>,
     /// The longest time for which a transfer that has begun waits for servers that are away.
     pub(crate) patience: Duration,
-    pub(crate) locks: Arc<crate::lock::Sessions>,
+    pub(crate) locks: Arc<Sessions>,
     pub(crate) classes: crate::class::Shared,
     /// True if methods run in this process even where there are servers, because the handle guards what they change.
     pub(crate) calls_here: bool,
@@ -53,8 +54,8 @@ impl Store {
             }
             _ => Duration::ZERO,
         };
-        let (locks, classes) = (Arc::default(), Arc::default());
-        let objects = opened.objects();
+        let locks = Arc::new(Sessions::new(matches!(uri.engine, Engine::Memory)));
+        let (objects, classes) = (opened.objects(), Arc::default());
         Ok(Store { objects, opened, name: name.into(), patience, locks, classes, calls_here: false })
     }
 

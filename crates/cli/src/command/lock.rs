@@ -109,6 +109,14 @@ impl Args {
 
 /// Runs `nacre lock`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    if session.folder()?.is_some() {
+        let uri = session.uri();
+        let sentence = format!(
+            "a folder is open in one process at a time, so a lock of {uri} would keep nobody out; start \"nacre serve\" on it, \
+             and lock there"
+        );
+        return Err(Failure::Failed(sentence));
+    }
     let store = session.open()?;
     let file = store.file(&args.file)?;
     let done = locked(&file, &args).await;

@@ -21,6 +21,8 @@ use crate::message::{FileName, SessionId};
 /// The pause after the first failed attempt to write a record or a fence; it doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The longest time that the end of the server waits for its records.
+const END_MAX: Duration = Duration::from_secs(5);
 
 type Writing = Pin<Box<dyn Future<Output = (Ledger, Vec<Change>)> + Send>>;
 
@@ -85,19 +87,44 @@ pub(super) async fn run(
             }
         }
     }
-    // Whoever has no session has nothing to assert, so a server that had none needs no grace period.
+    if tokio::time::timeout(END_MAX, end(&shared, idle, writing)).await.is_err() {
+        tracing::warn!("the lock server's records cannot be written; it will begin with a grace period");
+    }
+}
+
+/// Writes the records that are left. A server without sessions notes that its successor needs no grace period, because whoever
+/// has no session has nothing to assert.
+async fn end(shared: &Shared, idle: Option<Ledger>, writing: Option<Writing>) {
+    // The end of the last session is among those records, or being written.
+    let mut written = match (idle, writing) {
+        (Some(ledger), _) => (ledger, Vec::new()),
+        (None, Some(writing)) => writing.await,
+        (None, None) => return,
+    };
+    let mut ledger = loop {
+        let changes = {
+            let mut core = shared.core.lock();
+            core.changed(&written.1);
+            core.changes()
+        };
+        match changes.is_empty() {
+            true => break written.0,
+            false => written = write(written.0, changes).await,
+        }
+    };
     let clean = {
         let core = shared.core.lock();
         core.backlog.has_begun() && core.backlog.records() == 0 && core.server.is_unused()
     };
-    if let Some(mut ledger) = idle.filter(|_| clean) {
-        let written = match ledger.take(&[Change::End]) {
-            Ok(writes) => ledger.write(&writes).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = written {
-            tracing::warn!("{error}; the lock server will begin with a grace period");
-        }
+    if !clean {
+        return;
+    }
+    let written = match ledger.take(&[Change::End]) {
+        Ok(writes) => ledger.write(&writes).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = written {
+        tracing::warn!("{error}; the lock server will begin with a grace period");
     }
 }
 
