@@ -1,7 +1,8 @@
 //! Locks on the bytes of files.
 //!
-//! A *file* is locked by its name at the servers of a store, or in this process for a store that is in it; it is the object of the same name, and need not exist. A lock
-//! covers the bytes of an access pattern, exactly those, however many pieces they are.
+//! A *file* is locked by its name: at the servers of a store, or within this process if the store is in it. It is the
+//! object of the same name, and need not exist. A lock covers the bytes of an access pattern, exactly those, however many
+//! pieces they are.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), nacre::Error> {
