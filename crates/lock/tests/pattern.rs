@@ -14,6 +14,9 @@ const BYTES_MAX: usize = 4000;
 /// The number of random pairs where the environment says nothing else.
 const PAIRS: u64 = 5_000;
 
+/// Seeds with which one of the tests once failed, which are tried each time.
+const FAILED_ONCE: [u64; 1] = [1646796888];
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
@@ -24,7 +27,7 @@ fn with_seeds(check: impl Fn(&mut StdRng)) {
         Some(seed) => (seed, 1),
         None => (rand::rng().random::<u32>().into(), number("NACRE_HISTORIES").unwrap_or(PAIRS)),
     };
-    for seed in first..first + count {
+    for seed in FAILED_ONCE.into_iter().chain(first..first + count) {
         let told = Told(seed);
         check(&mut StdRng::seed_from_u64(seed));
         std::mem::forget(told);

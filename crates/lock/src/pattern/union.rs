@@ -3,8 +3,8 @@
 //! Both keep the invariants of [`node`](super::node): whatever overlaps or touches is merged. Where two runs
 //! interleave, their union repeats with the least common multiple of their strides, so one period of it is made and
 //! repeated; only what is left at the ends, and what has no common period within the range, is taken apart copy by
-//! copy. The number of such steps is limited ([`Budget`]), so that a description that is made to interleave without
-//! a rhythm is refused and not unrolled.
+//! copy. The number of such steps is limited ([`Budget`]): beyond it the regions are unrolled and merged if they are few
+//! enough, and a description that is made to interleave without a rhythm is refused otherwise.
 
 use super::arithmetic::lcm;
 use super::node::{Node, Run};
@@ -18,6 +18,9 @@ const STEPS_MAX: usize = 1 << 18;
 /// apart interleave, parts are many although nothing is taken apart.
 const LOOKS_MAX: usize = 1 << 21;
 
+/// The maximum number of regions that are unrolled for one normal form, where taking parts apart has taken too many steps.
+const UNROLLED_MAX: u64 = STEPS_MAX as u64;
+
 /// The number of common periods of two runs from which on one of them is made and repeated.
 const PERIODS_MIN: u64 = 3;
 
@@ -28,12 +31,13 @@ const UNIONS_DEEP_MAX: usize = 200;
 pub(super) struct Budget {
     steps: usize,
     looks: usize,
+    unrolled: u64,
     depth: usize,
 }
 
 impl Budget {
     pub fn new() -> Budget {
-        Budget { steps: STEPS_MAX, looks: LOOKS_MAX, depth: 0 }
+        Budget { steps: STEPS_MAX, looks: LOOKS_MAX, unrolled: UNROLLED_MAX, depth: 0 }
     }
 
     pub fn spend(&mut self, steps: usize) -> Result<(), PatternError> {
@@ -59,6 +63,42 @@ pub(super) fn unite(mut parts: Vec<Part>, budget: &mut Budget) -> Result<Vec<Par
     if parts.is_sorted_by(|left, right| left.end() < right.at) {
         return Ok(compress(parts));
     }
+    match unite_sorted(parts.clone(), budget) {
+        Err(error @ PatternError::TooIrregular { .. }) => unrolled(&parts, 1, 0, budget).ok_or(error),
+        united => united,
+    }
+}
+
+/// Returns the union of copies of parts at equal distances, made of their regions one by one; nothing if they are too many.
+fn unrolled(parts: &[Part], count: u64, stride: i64, budget: &mut Budget) -> Option<Vec<Part>> {
+    let regions = parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.node.facts().regions))?;
+    let regions = regions.checked_mul(count)?;
+    budget.unrolled = budget.unrolled.checked_sub(regions)?;
+    let mut blocks = Vec::with_capacity(regions as usize);
+    for copy in 0..count as i64 {
+        for part in parts {
+            add_blocks(&part.node, part.at + copy * stride, &mut blocks);
+        }
+    }
+    blocks.sort_unstable_by_key(|block: &Part| block.at);
+    Some(compress(merge_blocks(blocks)))
+}
+
+/// Adds the regions of a tree that lies at a position.
+fn add_blocks(node: &Node, at: i64, blocks: &mut Vec<Part>) {
+    match node {
+        Node::Block(_) => blocks.push(Part::new(at, node.clone())),
+        Node::Run(run) => {
+            (0..run.count).for_each(|copy| add_blocks(&run.of, at + (copy * run.stride) as i64, blocks));
+        }
+        Node::Sequence(sequence) => {
+            sequence.items.iter().for_each(|item| add_blocks(&item.node, at + item.at as i64, blocks));
+        }
+    }
+}
+
+/// Returns the union of parts that are sorted by their start.
+fn unite_sorted(parts: Vec<Part>, budget: &mut Budget) -> Result<Vec<Part>, PatternError> {
     let mut out = Vec::with_capacity(parts.len());
     let mut parts = parts.into_iter().peekable();
     // Parts that neither overlap nor touch others stay as they are.
@@ -74,7 +114,7 @@ pub(super) fn unite(mut parts: Vec<Part>, budget: &mut Budget) -> Result<Vec<Par
     Ok(compress(out))
 }
 
-/// Returns the union of parts that are sorted by their start.
+/// Returns the union of parts that are sorted by their start, and of which each overlaps or touches those before it.
 fn unite_cluster(mut parts: Vec<Part>, budget: &mut Budget) -> Result<Vec<Part>, PatternError> {
     if parts.len() == 1 {
         return Ok(parts);
@@ -294,7 +334,12 @@ pub(super) fn repeat(
     let end = distance.saturating_abs().saturating_add(i128::from(parts[parts.len() - 1].end()));
     position(end)?;
     position(end - i128::from(parts[0].at))?;
-    forwards(parts, count, stride, budget)
+    match forwards(parts.clone(), count, stride, budget) {
+        Err(error @ PatternError::TooIrregular { .. }) => {
+            unrolled(&parts, count, stride as i64, budget).ok_or(error)
+        }
+        copied => copied,
+    }
 }
 
 /// Repeats parts at a positive distance. All positions are known to be in range.
