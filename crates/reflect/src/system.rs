@@ -364,7 +364,7 @@ pub(crate) fn unsent(socket: BorrowedFd<'_>) -> usize {
 
 /// Opens a UDP socket as the reflector needs it, and returns its address as bound. Outgoing datagrams are never
 /// fragmented, and failures to send are reported; incoming ones carry their device, the address that they were sent to,
-/// their mark, and the number of datagrams dropped before.
+/// their type of service, and the number of datagrams dropped before.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let socket = socket(family, libc::SOCK_DGRAM, 0)?;
@@ -374,17 +374,17 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
     if address.is_ipv4() {
         set_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR, &on)?;
         set_option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &on)?;
+        set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &on)?;
         set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
     } else {
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &on)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)?;
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, &on)?;
     }
     set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &on)?;
-    // Only planes in the kernel mark datagrams, and they need a kernel that has this.
-    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVMARK, &on);
     // Beyond the system's limits if we may, else up to them. What is sent is bounded by the queues of the devices, so the
     // socket's own bound is to be out of their way.
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]

@@ -68,6 +68,11 @@ pub(super) struct Counted {
     pub(super) admitted: u64,
     pub(super) copies: u64,
     pub(super) undeliverable: u64,
+    /// The number of copies given up, as their device had no room in time.
+    pub(super) too_old: u64,
+    /// The number of copies by who made them: programs in drivers, the program at the hook, user space by frames, and by
+    /// sockets.
+    pub(super) made: [u64; 4],
     pub(super) strangers: u64,
     pub(super) over_rate: u64,
     pub(super) backlog: u64,
@@ -93,6 +98,8 @@ impl Counted {
             admitted: self.admitted - before.admitted,
             copies: self.copies - before.copies,
             undeliverable: self.undeliverable - before.undeliverable,
+            too_old: self.too_old - before.too_old,
+            made: std::array::from_fn(|by| self.made[by] - before.made[by]),
             strangers: self.strangers - before.strangers,
             over_rate: self.over_rate - before.over_rate,
             backlog: self.backlog - before.backlog,
@@ -239,6 +246,8 @@ fn counted(forwarder: &Forwarder, owner: &mut Owner) -> Counted {
         admitted: counters.admitted,
         copies: counters.copies,
         undeliverable: counters.undeliverable,
+        too_old: counters.too_old,
+        made: [counters.made.driver, counters.made.hook, counters.made.frames, counters.made.sockets],
         strangers: counters.strangers,
         over_rate: counters.over_rate,
         backlog: counters.backlog,

@@ -213,6 +213,13 @@ impl Core {
             admitted_bytes: counters.admitted_bytes,
             copies: counters.copies,
             undeliverable: counters.undeliverable,
+            too_old: counters.too_old,
+            made: BTreeMap::from([
+                ("driver", counters.made.driver),
+                ("hook", counters.made.hook),
+                ("frames", counters.made.frames),
+                ("sockets", counters.made.sockets),
+            ]),
             refused: refused(&counters),
             plane_counters: BTreeMap::from([
                 ("received", counters.received),
@@ -251,6 +258,7 @@ impl Core {
             admitted_bytes: counters.admitted_bytes,
             copies: counters.copies,
             undeliverable: counters.undeliverable,
+            too_old: counters.too_old,
             refused: refused(&counters),
             datagrams_per_second: rate.datagrams_per_second,
             copies_per_second: rate.copies_per_second,
