@@ -133,6 +133,11 @@ const HAND_ON_MS: u64 = 1000;
 /// The longest payload of UDP over IPv4, in bytes.
 const PAYLOAD_MAX: usize = 65_507;
 
+/// Has the calling thread, which is to run a forwarder, let in soon when datagrams wait, rather than for long.
+pub fn be_prompt() {
+    system::be_prompt();
+}
+
 /// Copies the members' datagrams, with a plane, for a host.
 pub struct Forwarder {
     listeners: Arc<Listeners>,
@@ -485,6 +490,8 @@ impl Forwarder {
         }
         // Where the oldest may go, there is room for one more.
         let keeps_all = group.options.max_age_ms == 0;
+        // What has waited in the socket for too long is too much, too.
+        let too_old = !keeps_all && received.age_ns >= u64::from(group.options.max_age_ms) * 1_000_000;
         let full = backlog.bytes() >= options.backlog_bytes;
         let mut refuses = |lane: &Lane| {
             let queue = backlog.queue_of(lane.path.device);
@@ -496,7 +503,7 @@ impl Forwarder {
             true => lanes.all(&mut refuses),
             false => lanes.any(&mut refuses),
         };
-        if refused {
+        if refused || too_old {
             counters.backlog += 1;
             of_group.backlog += 1;
             return Ok(());
@@ -518,7 +525,7 @@ impl Forwarder {
         let Some((_, bytes)) = inbox.get(at) else { return Ok(()) };
         number(table, index, &mut bytes[HEADROOM - head..HEADROOM]);
         let payload = &bytes[HEADROOM - head..];
-        let whole = Whole { from: None, except, tos: received.tos, payload };
+        let whole = Whole { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
         let mut spreading = Spreading { plane: &mut **plane, backlog, counters, of_group, options, now };
         spreading.spread(table, index, whole)
     }
@@ -559,7 +566,7 @@ impl Forwarder {
                 continue;
             }
             let from = Some((lane, generation, position as usize));
-            spreading.spread(table, group, Whole { from, except, tos, payload: &payload })?;
+            spreading.spread(table, group, Whole { from, except, tos, age_ns: 0, payload: &payload })?;
         }
         Ok(())
     }
@@ -571,18 +578,20 @@ impl Forwarder {
         let mut copies = 0;
         for _ in 0..PLACES {
             let Some(&mut place) = backlog.queue(queue).front() else { break };
-            let Place { datagram: at, lane, next, end } = place;
+            let Place { datagram: at, lane, next, mut end } = place;
             let datagram = backlog.datagram(at);
             let group = datagram.about.group;
             if datagram.about.until_ns <= now.ns {
                 let left = backlog.left(table, &place);
                 counters.too_old += left;
                 by_group[group.0 as usize].too_old += left;
-                if let Some((group, true)) = backlog.pop(queue) {
-                    plane.finished(group);
+                // The plane may still hold copies of what is before.
+                end = next;
+                if let Some(place) = backlog.queue(queue).front() {
+                    place.end = end;
                 }
-                continue;
             }
+            let datagram = backlog.datagram(at);
             let number = lane;
             let lane = &table.group(group).lanes[usize::from(lane)];
             let portion = Portion {
@@ -643,6 +652,8 @@ struct Whole<'a> {
     from: Option<(u16, u8, usize)>,
     except: Option<SocketAddr>,
     tos: u8,
+    /// The time since it came, in nanoseconds.
+    age_ns: u64,
     payload: &'a [u8],
 }
 
@@ -659,7 +670,7 @@ struct Spreading<'a> {
 impl Spreading<'_> {
     /// Copies an admitted datagram as far as possible, and keeps it for the devices that are full.
     fn spread(&mut self, table: &Table, index: GroupIndex, whole: Whole<'_>) -> Result<(), ForwardError> {
-        let Whole { from, except, tos, payload } = whole;
+        let Whole { from, except, tos, payload, .. } = whole;
         let (first, position) = match from {
             None => (0, 0),
             Some((lane, generation, position)) => {
@@ -713,7 +724,7 @@ impl Spreading<'_> {
         }
         let until_ns = match table.group(index).options.max_age_ms {
             0 => u64::MAX,
-            ms => self.now.ns + u64::from(ms) * 1_000_000,
+            ms => self.now.ns + (u64::from(ms) * 1_000_000).saturating_sub(whole.age_ns),
         };
         let handed = whole.from.is_some() || in_kernel;
         let about = About { group: index, except: whole.except, tos: whole.tos, until_ns, handed };

@@ -87,6 +87,7 @@ impl Bench {
             members,
             groups: 0,
             cpu: Some(self.reflector_cpu),
+            keeps_all: true,
         }
     }
 

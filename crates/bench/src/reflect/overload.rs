@@ -112,7 +112,7 @@ fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overloa
     let network = &bench.stage.reflector;
     // The reflector's thread runs where the system lets it.
     let members = bench.members(SENDERS, &[RECEIVERS])?;
-    let orders = Orders { cpu: None, ..bench.orders(who.name(), members) };
+    let orders = Orders { cpu: None, keeps_all: false, ..bench.orders(who.name(), members) };
     let mut reflector = match Reflector::start(network, &orders)? {
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),
@@ -121,7 +121,9 @@ fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overloa
     // How much it can copy, and a warm start.
     let mut capacity_per_s = 0.0;
     for _ in 0..2 {
-        let sent = bench.send(bench.load(BYTES, RECEIVERS))?;
+        // As many at once as the queues of a pair of devices hold copies of: none is refused.
+        let load = Load { outstanding: Some((2, u64::from(RECEIVERS))), ..bench.load(BYTES, RECEIVERS) };
+        let sent = bench.send(load)?;
         capacity_per_s = sent.datagrams as f64 * 1e9 / sent.ns;
     }
     let before = settled(&mut reflector)?;
@@ -193,7 +195,8 @@ fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchEr
     const DATAGRAMS: u64 = 1000;
     let devices = bench.stage.devices.clone();
     let behind = vec![BEHIND; devices.len()];
-    let orders = bench.orders(who.name(), bench.members(1, &behind)?);
+    let members = bench.members(1, &behind)?;
+    let orders = Orders { keeps_all: false, ..bench.orders(who.name(), members) };
     let mut reflector = match Reflector::start(&bench.stage.reflector, &orders)? {
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),

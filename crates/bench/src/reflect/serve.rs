@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use nacre_reflect::control::{Control, ControlOptions};
 use nacre_reflect::cookie::Secret;
-use nacre_reflect::forward::{ForwardOptions, Forwarder, Host, Incoming, Listeners, Now, Outgoing};
+use nacre_reflect::forward::{
+    ForwardOptions, Forwarder, Host, Incoming, Listeners, Now, Outgoing, be_prompt,
+};
 use nacre_reflect::plane::{self, Kind, PlaneOptions};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path, Table};
@@ -44,6 +46,8 @@ pub(super) struct Orders {
     pub(super) groups: u32,
     /// The processor to which its thread is pinned.
     pub(super) cpu: Option<usize>,
+    /// Whether every datagram is wanted, however late.
+    pub(super) keeps_all: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -153,12 +157,13 @@ impl Owner {
     }
 
     /// Sets the members, where there is no control plane.
-    fn set(&mut self, members: &[Member]) {
+    fn set(&mut self, members: &[Member], keeps_all: bool) {
         let Owner::Nobody(table) = self else { return };
         let options = GroupOptions {
             group_rate: Rate::UNLIMITED,
             member_rate: Rate::UNLIMITED,
             members_max: u32::MAX,
+            max_age_ms: if keeps_all { 0 } else { GroupOptions::default().max_age_ms },
             ..GroupOptions::default()
         };
         let id = |member: &Member| GroupId { port: member.group, id: 0 };
@@ -195,6 +200,7 @@ pub(crate) fn main() -> Result<(), BenchError> {
     if let Some(cpu) = orders.cpu {
         system::pin(cpu)?;
     }
+    be_prompt();
     loop {
         forwarder.poll(&mut owner, Duration::from_millis(200)).map_err(failed)?;
         if let Owner::Control(control) = &mut owner {
@@ -233,7 +239,7 @@ fn prepare(orders: &Orders) -> Result<(Forwarder, Owner), String> {
         0 => Owner::Nobody(Box::new(Table::new())),
         groups => Owner::with_groups(groups),
     };
-    owner.set(&orders.members);
+    owner.set(&orders.members, orders.keeps_all);
     forwarder.poll(&mut owner, Duration::ZERO).map_err(|error| error.to_string())?;
     Ok((forwarder, owner))
 }

@@ -43,9 +43,6 @@ use super::{Batch, Done, Kind, Made, Plane, PlaneError, PlaneOptions, Portion, P
 use crate::forward::Listeners;
 use crate::table::{Change, GroupIndex, Table};
 
-/// The number of hops that are confirmed in each maintenance of the plane.
-const CONFIRM_AT_ONCE: usize = 32;
-
 /// The greatest number of datagrams of one group on their way through user space. More are refused.
 pub(crate) const BOUND_GROUP: u32 = 1024;
 
@@ -311,7 +308,7 @@ impl Plane for Kernel {
         self.notice()?;
         let changed = std::mem::take(&mut self.changed);
         self.mirror.refresh(table, &mut self.network, &changed).map_err(network_failed)?;
-        self.network.confirm(CONFIRM_AT_ONCE).map_err(network_failed)
+        self.network.confirm().map_err(network_failed)
     }
 
     fn made(&self) -> Made {

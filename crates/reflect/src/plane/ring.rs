@@ -26,8 +26,7 @@ mod xsk;
 use frame::{Mac, Template};
 use xsk::{FRAME_BYTES, FRAMES, Kicked, Xsk};
 
-/// The numbers of hops confirmed, and of ways to members looked up again, in each maintenance of the plane.
-const CONFIRM_AT_ONCE: usize = 32;
+/// The number of ways to members looked up again in each maintenance of the plane.
 const WAYS_AT_ONCE: u32 = 1024;
 /// The number of maintenances from one look at the devices' queues to the next.
 const QUEUES_EVERY: u32 = 10;
@@ -332,7 +331,7 @@ impl Plane for Ring {
             }
             self.anew = (to < table.members_end()).then_some(to);
         }
-        self.network.confirm(CONFIRM_AT_ONCE).map_err(failed)
+        self.network.confirm().map_err(failed)
     }
 
     fn made(&self) -> Made {

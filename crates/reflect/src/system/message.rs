@@ -31,6 +31,8 @@ pub(crate) struct Received {
     pub(crate) from: SocketAddr,
     /// The type of service or traffic class, without the marks of congestion.
     pub(crate) tos: u8,
+    /// The time for which it has waited in the socket, in nanoseconds.
+    pub(crate) age_ns: u64,
     pub(crate) len: usize,
 }
 
@@ -87,9 +89,10 @@ impl Inbox {
                 std::ptr::null_mut(),
             )
         })?;
+        let unix_ns = super::clock_ns(libc::CLOCK_REALTIME);
         for (header, name) in headers[..count as usize].iter().zip(&self.names) {
             let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
-            let (mut tos, mut device, mut ip) = (0, 0, local.ip());
+            let (mut tos, mut age_ns, mut device, mut ip) = (0, 0, 0, local.ip());
             // SAFETY: the kernel has just written the header and what it tells, and both live.
             for (level, kind, value) in unsafe { told(&header.msg_hdr) } {
                 match (level, kind) {
@@ -104,6 +107,11 @@ impl Inbox {
                     }
                     (libc::IPPROTO_IP, libc::IP_TOS) => tos = value[0],
                     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => tos = word(value) as u8,
+                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                        let word = |at: usize| value[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
+                        // A clock that was set back makes nothing older.
+                        age_ns = unix_ns.saturating_sub(word(0) * 1_000_000_000 + word(8));
+                    }
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => self.dropped = Some(word(value)),
                     _ => {}
                 }
@@ -119,6 +127,7 @@ impl Inbox {
                 path,
                 from,
                 tos: tos & TOS_MASK,
+                age_ns,
                 len: header.msg_len as usize,
             }));
         }

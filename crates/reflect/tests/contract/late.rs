@@ -67,6 +67,36 @@ pub fn a_slow_device_throttles_nobody_else(kind: Kind) {
     assert_eq!(read(&members[1].receive()), (0, SENT));
 }
 
+/// A reflector that could not look for a while does not begin with what is old by then.
+pub fn what_has_waited_in_a_socket_is_as_old(kind: Kind) {
+    const SENT: u32 = 20;
+    for max_age_ms in [400, 0] {
+        let world = World::new(kind, 1);
+        // A numbered group is copied by user space in every plane.
+        let group = world.group(0, GroupOptions { sequence: true, ..with_age(max_age_ms) });
+        let members = world.members(group, 2, 4);
+        members[0].send(&numbered(0, 0, 100));
+        assert_eq!(members[1].receive().len(), 116);
+        world.stall(|| {
+            for number in 1..=SENT {
+                members[0].send(&numbered(0, number, 100));
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        });
+        let counters = world.until("all is admitted or refused", |counters| {
+            counters.admitted + counters.backlog == u64::from(SENT) + 1
+        });
+        // A program in the kernel has admitted them, and told user space.
+        let refused = max_age_ms > 0 && !kind.in_kernel();
+        assert_eq!(counters.backlog, if refused { SENT.into() } else { 0 }, "{counters:?}");
+        if !refused {
+            for number in 1..=SENT {
+                assert_eq!(read(&members[1].receive()[16..]), (0, number));
+            }
+        }
+    }
+}
+
 /// Where the queue of a device is full the oldest datagrams of the group go, and the newest come.
 pub fn the_oldest_make_room_for_the_newest(kind: Kind) {
     const SENT: u32 = 200;
@@ -123,6 +153,17 @@ pub fn overload_leaves_no_backlog_in_a_kernel_plane(kind: Kind) {
     assert_eq!(got, counters.copies, "{counters:?}");
 }
 
+/// Returns the time for which a device is kept full: a few seconds, or as long as the soak says. Then neighbours age as
+/// the system has them do by default.
+fn overload_for() -> Duration {
+    soak().unwrap_or(Duration::from_secs(3))
+}
+
+fn soak() -> Option<Duration> {
+    let seconds = std::env::var("NACRE_SOAK_SECONDS").ok()?;
+    Some(Duration::from_secs(seconds.parse().expect("a number of seconds")))
+}
+
 /// Members behind a full device are heard of, so that the kernel need not ask for them: its questions would not come
 /// through, and what is sent to a neighbour of whom it is not sure it drops without a word.
 pub fn neighbours_behind_a_full_device_stay_known(kind: Kind) {
@@ -131,13 +172,14 @@ pub fn neighbours_behind_a_full_device_stay_known(kind: Kind) {
     // A queue with room for so many frames, however small these are.
     world.sides[1].queue(&world, "handle 1: tbf rate 2mbit burst 2000 limit 1000000");
     world.reflector.tc(&["qdisc", "add", "dev", "d1", "parent", "1:1", "pfifo", "limit", "30"]).unwrap();
-    for (name, value) in [
+    let ages = [
         ("base_reachable_time_ms", "300"),
         ("delay_first_probe_time", "1"),
         ("retrans_time_ms", "50"),
         ("ucast_solicit", "1"),
         ("mcast_solicit", "1"),
-    ] {
+    ];
+    for (name, value) in ages.into_iter().filter(|_| soak().is_none()) {
         world.reflector.sysctl(&format!("net/ipv4/neigh/d1/{name}"), value).unwrap();
     }
     let group = world.group(0, with_age(0));
@@ -151,7 +193,7 @@ pub fn neighbours_behind_a_full_device_stay_known(kind: Kind) {
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
-        let sent = flood(&members, &[0], 100, Duration::from_secs(3));
+        let sent = flood(&members, &[0], 100, overload_for());
         done.store(true, Ordering::Relaxed);
         sent
     });

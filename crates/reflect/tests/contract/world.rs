@@ -106,6 +106,21 @@ impl World {
         answered.recv().expect("the reflector runs")
     }
 
+    /// Keeps the reflector's thread from its work until `meanwhile` has returned.
+    pub fn stall(&self, meanwhile: impl FnOnce()) {
+        let (go_on, wait) = channel::<()>();
+        let (stalls, stalled) = channel();
+        let work: Work = Box::new(move |_, _| {
+            let _ = stalls.send(());
+            let _ = wait.recv();
+        });
+        self.work.as_ref().unwrap().send(work).expect("the reflector runs");
+        self.waker.wake();
+        stalled.recv().expect("the reflector runs");
+        meanwhile();
+        drop(go_on);
+    }
+
     /// Changes the table, and returns when the plane has followed.
     pub fn change<T: Send + 'static>(&self, work: impl FnOnce(&mut Table) -> T + Send + 'static) -> T {
         let result = self.with(|desk, _| work(&mut desk.table));
