@@ -43,7 +43,8 @@ help:
 	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look; that of the reflector needs root)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
-	@echo "make soak       what finds the rare: make soak-reflect, two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s;"
+	@echo "make soak       what finds the rare: make soak-reflect, two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s,"
+	@echo "                and every plane behind a device that is full for as long;"
 	@echo "                make soak-store, the embedded store through $(SOAK_HISTORIES) histories of faults and crashes;"
 	@echo "                make soak-ceph, clients that count on Ceph while OSDs and the monitor are killed, for $(SOAK_SECONDS) s;"
 	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
@@ -132,6 +133,7 @@ soak: soak-reflect soak-store soak-ceph soak-walk soak-lock
 
 soak-reflect:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
+	NACRE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-reflect --test contract neighbours_behind_a_full_device
 
 # A failure names its seed; NACRE_SEED=n runs that history again.
 soak-store:

@@ -39,24 +39,14 @@
 #define REFLECT_GROUP_LIVE 1 /* There is such a group. */
 #define REFLECT_GROUP_USER 2 /* User space makes its copies. */
 #define REFLECT_GROUP_IPV6 4 /* Its members are reached by IPv6, otherwise by IPv4. */
+#define REFLECT_GROUP_KEEP 8 /* What comes while something of it waits in user space waits there too, and is not refused. */
+#define REFLECT_GROUP_PAIR 16 /* Likewise, but for who is alone in a lane: two lanes have members. */
 
 /* The top 16 bits of place.hop */
 #define REFLECT_PLACE_LIVE 1 /* Somebody is here, and `hop` has the Ethernet address. Otherwise it is a gap. */
 
 /* sender.flags */
 #define REFLECT_SENDER_ECHO 1 /* It wants copies of its own datagrams too. */
-
-/* The mark of a datagram that was admitted and handed to user space: this bit, the lane's number, the low bits of the lane's
- * generation, the low bits of the group's number (its sender may have another group by then), and the position where to go
- * on. */
-#define REFLECT_MARK_HANDED 0x80000000
-#define REFLECT_MARK_LANE_SHIFT 28
-#define REFLECT_MARK_LANE_MASK 7
-#define REFLECT_MARK_GENERATION_SHIFT 22
-#define REFLECT_MARK_GENERATION_MASK 63
-#define REFLECT_MARK_GROUP_SHIFT 12
-#define REFLECT_MARK_GROUP_MASK 1023
-#define REFLECT_MARK_POSITION_MASK 4095
 
 /* lane.region: the first place, how many, and the low 8 bits of the generation. */
 #define REFLECT_REGION_COUNT_SHIFT 32
@@ -72,7 +62,11 @@
 #define REFLECT_SENDER_KEY_BYTES 24
 #define REFLECT_SENDER_BYTES 24
 #define REFLECT_LOCAL_KEY_BYTES 20
-#define REFLECT_COUNTERS_BYTES 72
+#define REFLECT_COUNTERS_BYTES 88
+#define REFLECT_RESCUE_BYTES 40
+
+/* The longest payload that is handed to user space: the longest of UDP. */
+#define REFLECT_PAYLOAD_MAX 65535
 
 /* A datagram's copies carry this. */
 #define REFLECT_TTL 64
@@ -96,7 +90,9 @@ struct lane {
 	__u16 sum;    /* as in a place */
 	__u16 spare;
 	__u8 address[16]; /* of the reflector */
-	__u32 spares[5];
+	__u32 pad;
+	__u32 live; /* how many members */
+	__u32 spares[3];
 };
 
 /* A group: 192 bytes. */
@@ -136,7 +132,7 @@ struct sender {
 	__u32 group;
 	__u32 device; /* where it is: from anywhere else it is not believed here, but passed up */
 	__u32 flags;
-	__u32 spare;
+	__u32 lane;      /* the number of its lane in the group */
 	__u64 bucket_ns; /* the kernel's: when its bucket is full again */
 };
 
@@ -158,6 +154,24 @@ struct counters {
 	__u64 undeliverable;
 	__u64 handed;
 	__u64 passed_up; /* to the reflector's ports, but for user space to judge */
+	__u64 handed_lost; /* handed over, but the ring had no room after all */
+	__u64 driver_copies; /* those of `copies` that a program in a driver made */
+};
+
+/* What goes to user space, through the ring `rescues`, of an admitted datagram that it has to copy, or to finish; the payload
+ * follows. */
+struct rescue {
+	__u32 group;    /* its index */
+	__u32 device;   /* where the datagram came in */
+	__u32 bytes;    /* of payload */
+	__u32 position; /* of the lane: the first place without its copy */
+	__u8 lane;      /* its number; those after it have no copies yet */
+	__u8 generation; /* the low bits of the lane's */
+	__u8 tos;       /* the type of service of copies */
+	__u8 no_except; /* The sender gets a copy, too. */
+	__be16 except_port;
+	__u16 spare;
+	__u8 except[16];
 };
 
 /* How often a program began and ended on one processor: the kernel's. Odd while one runs. */
@@ -169,10 +183,11 @@ struct flight {
 /* What all groups share. */
 struct totals {
 	__u64 finished; /* user space's: the sum over groups */
-	__u64 bound;    /* user space's: how many may be under way to it, for the socket to hold them */
+	__u64 bound;    /* user space's: how many may be under way to it */
 	__u64 incomplete; /* user space's: not 0 while some members are not in `senders`, and strangers are for it to judge */
-	__u64 hold; /* user space's: not 0 while sockets may hold datagrams that none may overtake: all are handed over */
-	__u64 spare[4];
+	__u64 hold; /* user space's: not 0 while sockets may hold datagrams that none may overtake: all go there */
+	__u64 rescue_bytes_max; /* user space's: above this many bytes in the ring nothing is admitted */
+	__u64 spare[3];
 	__u64 handed; /* the kernel's: the sum over groups */
 	__u64 spares[7];
 };
@@ -186,5 +201,6 @@ _Static_assert(sizeof(struct sender_key) == REFLECT_SENDER_KEY_BYTES, "sender_ke
 _Static_assert(sizeof(struct sender) == REFLECT_SENDER_BYTES, "sender");
 _Static_assert(sizeof(struct local_key) == REFLECT_LOCAL_KEY_BYTES, "local_key");
 _Static_assert(sizeof(struct counters) == REFLECT_COUNTERS_BYTES, "counters");
+_Static_assert(sizeof(struct rescue) == REFLECT_RESCUE_BYTES, "rescue");
 
 #endif

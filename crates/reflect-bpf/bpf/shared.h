@@ -80,6 +80,12 @@ struct {
 	__uint(max_entries, 1);
 } counts SEC(".maps");
 
+/* Datagrams that were admitted and are for user space to copy, or to finish: `struct rescue`, and the payload. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} rescues SEC(".maps");
+
 /* A word that user space may change meanwhile, read once. */
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 
@@ -180,9 +186,25 @@ enum verdict {
 
 /* Who sends a datagram, and to which group. */
 struct judged {
+	__u32 index;
 	struct group *group;
 	struct sender *sender;
 };
+
+/* True if a sender's datagrams wait behind others of the group in user space, and are not refused: the group wants every
+ * datagram, or they go to several devices, of which one must not hold up the others. */
+static __always_inline bool keeps(const struct group *group, const struct sender *sender, __u32 flags)
+{
+	if (flags & (REFLECT_GROUP_KEEP | REFLECT_GROUP_USER))
+		return true;
+	if (!(flags & REFLECT_GROUP_PAIR))
+		return false;
+
+	__u32 index = group->lane[sender->lane % REFLECT_LANES_MAX];
+	struct lane *lane = bpf_map_lookup_elem(&lanes, &index);
+
+	return !lane || READ_ONCE(lane->live) > 1 || sender->flags & REFLECT_SENDER_ECHO;
+}
 
 static __always_inline enum verdict judge(struct sender_key *key, __u32 device, __u32 bytes, bool ipv6,
 					  struct counters *count, struct judged *judged)
@@ -214,9 +236,17 @@ static __always_inline enum verdict judge(struct sender_key *key, __u32 device, 
 	if (!(flags & REFLECT_GROUP_LIVE))
 		return PASS_UP;
 
+	/* Nothing may overtake what sockets hold. */
+	if (READ_ONCE(total->hold))
+		return PASS_UP;
+
 	__s64 waiting = READ_ONCE(group->handed) - READ_ONCE(group->finished);
 
-	if (waiting >= (__s64)group->bound || (__s64)(READ_ONCE(total->handed) - READ_ONCE(total->finished)) >= (__s64)READ_ONCE(total->bound)) {
+	/* While a datagram waits for its device, more are refused here: that is cheap, and lets user space finish it soon. Where
+	 * that would be wrong they wait behind it, up to a bound. */
+	if ((waiting > 0 && !keeps(group, sender, flags)) || waiting >= (__s64)group->bound ||
+	    (__s64)(READ_ONCE(total->handed) - READ_ONCE(total->finished)) >= (__s64)READ_ONCE(total->bound) ||
+	    bpf_ringbuf_query(&rescues, BPF_RB_AVAIL_DATA) > READ_ONCE(total->rescue_bytes_max)) {
 		count->backlog++;
 		__sync_fetch_and_add(&group->backlog, 1);
 		return REFUSE;
@@ -242,12 +272,13 @@ static __always_inline enum verdict judge(struct sender_key *key, __u32 device, 
 	count->datagrams++;
 	count->bytes += bytes;
 	__sync_fetch_and_add(&group->datagrams, 1);
+	judged->index = index;
 	judged->group = group;
 	judged->sender = sender;
-	return waiting > 0 || READ_ONCE(total->hold) || flags & REFLECT_GROUP_USER || !(flags & REFLECT_GROUP_IPV6) == ipv6 ? HAND : COPY;
+	return waiting > 0 || flags & REFLECT_GROUP_USER || !(flags & REFLECT_GROUP_IPV6) == ipv6 ? HAND : COPY;
 }
 
-/* The first lane's region, for the mark of a datagram of which nothing was copied. */
+/* The first lane's region, for a datagram of which nothing was copied. */
 static __always_inline __u64 first_region(struct group *group)
 {
 	__u32 at = group->lane[0];
@@ -256,16 +287,16 @@ static __always_inline __u64 first_region(struct group *group)
 	return lane ? READ_ONCE(lane->region) : 0;
 }
 
-/* The mark of a datagram that goes on in user space at a position of a lane, but for its group. */
-static __always_inline __u32 mark_of(__u32 lane, __u64 region, __u32 position)
+/* Says in a rescue where user space goes on. */
+static __always_inline void go_on_at(struct rescue *rescue, __u32 lane, __u64 region, __u32 position)
 {
-	return REFLECT_MARK_HANDED | (lane & REFLECT_MARK_LANE_MASK) << REFLECT_MARK_LANE_SHIFT |
-	       (region >> REFLECT_REGION_GENERATION_SHIFT & REFLECT_MARK_GENERATION_MASK) << REFLECT_MARK_GENERATION_SHIFT |
-	       (position & REFLECT_MARK_POSITION_MASK);
+	rescue->lane = lane;
+	rescue->generation = region >> REFLECT_REGION_GENERATION_SHIFT;
+	rescue->position = position;
 }
 
-/* A datagram goes to user space with what is left of it to do, in its mark. */
-static __always_inline __u32 hand_over(struct group *group, struct counters *count, __u32 lane, __u64 region, __u32 position)
+/* Counts a datagram that is to be handed over. It is counted before user space can finish it. */
+static __always_inline void hand_over(struct group *group, struct counters *count)
 {
 	__u32 zero = 0;
 	struct totals *total = bpf_map_lookup_elem(&totals, &zero);
@@ -274,8 +305,42 @@ static __always_inline __u32 hand_over(struct group *group, struct counters *cou
 	if (total)
 		__sync_fetch_and_add(&total->handed, 1);
 	count->handed++;
-	return mark_of(lane, region, position) |
-	       (READ_ONCE(group->number) & REFLECT_MARK_GROUP_MASK) << REFLECT_MARK_GROUP_SHIFT;
+}
+
+/* Puts a rescue, which was counted, into the ring with the payload behind it. `bytes` is of both. */
+static __always_inline void put_rescue(struct rescue *rescue, __u32 bytes, struct group *group, struct counters *count)
+{
+	__u32 zero = 0;
+	struct totals *total = bpf_map_lookup_elem(&totals, &zero);
+
+	if (!bpf_ringbuf_output(&rescues, rescue, bytes, 0))
+		return;
+	/* The ring had room before the datagram was admitted, so this does not happen; nor may it block the group if it does. */
+	__sync_fetch_and_add(&group->handed, -1);
+	if (total)
+		__sync_fetch_and_add(&total->handed, -1);
+	count->handed_lost++;
+}
+
+/* The type of service that copies have: the sender's, without the marks of congestion on the way. */
+#define TOS_MASK 0xfc
+
+static __always_inline __u8 tos4(const void *ip)
+{
+	return ((const __u8 *)ip)[1] & TOS_MASK;
+}
+
+static __always_inline __u8 tos6(const void *ip)
+{
+	const __u8 *bytes = ip;
+
+	return (bytes[0] << 4 | bytes[1] >> 4) & TOS_MASK;
+}
+
+/* The first word of an IPv6 header: version and type of service, and no flow label. */
+static __always_inline __be32 first_word6(__u8 tos)
+{
+	return bpf_htonl(6u << 28 | (__u32)tos << 20);
 }
 
 #endif

@@ -4,8 +4,8 @@
  *
  * A datagram to one of the reflector's ports from a member is admitted or refused whole; then for each place of its group the
  * headers are written for the receiver and a clone of the packet goes to the receiver's device. When a device takes no more,
- * the packet is made what it was and goes up to user space, with the place where it stopped in its mark. Everything that is
- * not certainly such a datagram goes up untouched.
+ * the payload goes to user space through a ring, with the place where it stopped, and the group's next datagrams are refused
+ * until that one is finished. Everything that is not certainly such a datagram goes up untouched.
  *
  * A clone shares the packet's memory until the kernel gives the original another head, which bpf_clone_redirect sees to. So
  * headers are written before each clone, in place, and what is the same for a lane is written once for the lane.
@@ -244,7 +244,6 @@ static __always_inline enum checksum checksum_kind(struct __sk_buff *skb, __u32 
 
 /* What a packet's headers say, and the headers as they came. */
 struct parsed {
-	struct ethernet ethernet;
 	union {
 		struct headers4 four;
 		struct headers6 six;
@@ -255,7 +254,21 @@ struct parsed {
 	__u8 local[16];
 	__be16 local_port;
 	__u16 check;
+	__u8 tos; /* of copies */
 };
+
+/* A rescue with its payload, before it is put into the ring; one for each processor. */
+struct rescue_room {
+	struct rescue rescue;
+	__u8 bytes[REFLECT_PAYLOAD_MAX + 1];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct rescue_room);
+	__uint(max_entries, 1);
+} rescue_rooms SEC(".maps");
 
 /* True if it is one whole UDP datagram without anything unusual about it. */
 static __always_inline bool parse4(struct __sk_buff *skb, struct parsed *parsed)
@@ -265,7 +278,6 @@ static __always_inline bool parse4(struct __sk_buff *skb, struct parsed *parsed)
 
 	if (!packet)
 		return false;
-	__builtin_memcpy(&parsed->ethernet, ETHERNET(packet), ETH_HLEN);
 	parsed->saved.four = *packet;
 	parsed->length = bpf_ntohs(saved->ip.tot_len);
 
@@ -282,6 +294,7 @@ static __always_inline bool parse4(struct __sk_buff *skb, struct parsed *parsed)
 		return false;
 	parsed->payload = udp - sizeof(saved->udp);
 	parsed->check = saved->udp.check;
+	parsed->tos = tos4(saved);
 	parsed->local[10] = parsed->local[11] = 0xff;
 	__builtin_memcpy(parsed->local + 12, &saved->ip.daddr, 4);
 	parsed->local_port = saved->udp.dest;
@@ -304,7 +317,6 @@ static __always_inline bool parse6(struct __sk_buff *skb, struct parsed *parsed)
 
 	if (!packet)
 		return false;
-	__builtin_memcpy(&parsed->ethernet, ETHERNET(packet), ETH_HLEN);
 	parsed->saved.six = *packet;
 	parsed->length = bpf_ntohs(saved->ip.payload_len) + sizeof(saved->ip);
 
@@ -317,6 +329,7 @@ static __always_inline bool parse6(struct __sk_buff *skb, struct parsed *parsed)
 		return false;
 	parsed->payload = udp - sizeof(saved->udp);
 	parsed->check = saved->udp.check;
+	parsed->tos = tos6(saved);
 	__builtin_memcpy(parsed->local, &saved->ip.daddr, 16);
 	parsed->local_port = saved->udp.dest;
 	__builtin_memcpy(parsed->key.address, &saved->ip.saddr, 16);
@@ -337,7 +350,7 @@ static __always_inline bool begin4(struct work *work, const struct parsed *parse
 		return false;
 	address_from(ETHERNET(packet), lane);
 	packet->ip.ttl = REFLECT_TTL;
-	packet->ip.tos = 0;
+	packet->ip.tos = parsed->tos;
 	packet->ip.frag_off = bpf_htons(0x4000);
 	packet->ip.saddr = *(__be32 *)(lane->address + 12);
 	packet->udp.source = lane->port;
@@ -361,8 +374,7 @@ static __always_inline bool begin6(struct work *work, const struct parsed *parse
 	if (!packet)
 		return false;
 	address_from(ETHERNET(packet), lane);
-	/* Version, and neither traffic class nor flow label. */
-	*(__be32 *)packet = bpf_htonl(0x60000000);
+	*(__be32 *)packet = first_word6(parsed->tos);
 	packet->ip.hop_limit = REFLECT_TTL;
 	__builtin_memcpy(&packet->ip.saddr, lane->address, 16);
 	packet->udp.source = lane->port;
@@ -375,33 +387,35 @@ static __always_inline bool begin6(struct work *work, const struct parsed *parse
 	return true;
 }
 
-/* Makes the packet what it was. */
-static __always_inline void restore(struct work *work, const struct parsed *parsed, bool ipv6)
+/* Hands a datagram that was admitted to user space, which goes on at a position of a lane. */
+static __always_inline void hand(struct __sk_buff *skb, const struct parsed *parsed, const struct judged *judged,
+				 struct counters *count, __u32 headers_bytes, __u32 lane, __u64 region, __u32 position)
 {
-	if (ipv6) {
-		struct headers6 *packet = HEADERS(struct headers6, work->skb);
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct rescue_room *room = bpf_map_lookup_elem(&rescue_rooms, &cpu);
+	__u32 bytes = parsed->payload;
 
-		if (!packet)
-			return;
-		__builtin_memcpy(ETHERNET(packet), &parsed->ethernet, ETH_HLEN);
-		*packet = parsed->saved.six;
-		if (work->summed)
-			keep_sum(work, headers_sum6(&parsed->saved.six));
-	} else {
-		struct headers4 *packet = HEADERS(struct headers4, work->skb);
-
-		if (!packet)
-			return;
-		__builtin_memcpy(ETHERNET(packet), &parsed->ethernet, ETH_HLEN);
-		*packet = parsed->saved.four;
-		if (work->summed)
-			keep_sum(work, headers_sum4(&parsed->saved.four));
+	bytes &= REFLECT_PAYLOAD_MAX;
+	if (!room || (bytes && bpf_skb_load_bytes(skb, headers_bytes, room->bytes, bytes))) {
+		count->handed_lost++;
+		return;
 	}
+	__builtin_memset(&room->rescue, 0, sizeof(room->rescue));
+	room->rescue.group = judged->index;
+	room->rescue.device = skb->ifindex;
+	room->rescue.tos = parsed->tos;
+	room->rescue.no_except = !!(judged->sender->flags & REFLECT_SENDER_ECHO);
+	room->rescue.except_port = parsed->key.port;
+	__builtin_memcpy(room->rescue.except, parsed->key.address, 16);
+	room->rescue.bytes = bytes;
+	go_on_at(&room->rescue, lane, region, position);
+	hand_over(judged->group, count);
+	put_rescue(&room->rescue, sizeof(room->rescue) + bytes, judged->group, count);
 }
 
 /* Copies a datagram that was admitted, lane by lane. */
 static __always_inline int copy(struct __sk_buff *skb, const struct parsed *parsed, const struct judged *judged,
-				struct counters *count, bool ipv6)
+				struct counters *count, __u32 headers_bytes, bool ipv6)
 {
 	struct group *group = judged->group;
 	struct work work = {.skb = skb, .except_port = parsed->key.port};
@@ -438,11 +452,9 @@ static __always_inline int copy(struct __sk_buff *skb, const struct parsed *pars
 	count->copies += work.copies;
 	count->undeliverable += work.undeliverable;
 	__sync_fetch_and_add(&group->copies, work.copies);
-	if (!work.stopped)
-		return TC_ACT_SHOT;
-	restore(&work, parsed, ipv6);
-	skb->mark = hand_over(group, count, number, region, work.stop);
-	return NEXT;
+	if (work.stopped)
+		hand(skb, parsed, judged, count, headers_bytes, number, region, work.stop);
+	return TC_ACT_SHOT;
 }
 
 static __always_inline int reflect_datagram(struct __sk_buff *skb, bool ipv6)
@@ -473,11 +485,11 @@ static __always_inline int reflect_datagram(struct __sk_buff *skb, bool ipv6)
 		return NEXT;
 	switch (judge(&parsed.key, skb->ifindex, parsed.payload, ipv6, count, &judged)) {
 	case COPY:
-		action = copy(skb, &parsed, &judged, count, ipv6);
+		action = copy(skb, &parsed, &judged, count, headers_bytes, ipv6);
 		break;
 	case HAND:
-		skb->mark = hand_over(judged.group, count, 0, first_region(judged.group), 0);
-		action = NEXT;
+		hand(skb, &parsed, &judged, count, headers_bytes, 0, first_region(judged.group), 0);
+		action = TC_ACT_SHOT;
 		break;
 	case REFUSE:
 		action = TC_ACT_SHOT;

@@ -30,6 +30,7 @@ struct question {
 	__be16 local_port;
 	__u32 payload;  /* bytes */
 	__u32 packet;   /* bytes of IP packet */
+	__u8 tos;       /* of copies */
 	__u32 offset;   /* of the payload */
 	bool ipv6;
 };
@@ -74,7 +75,9 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 	    !!(flags & REFLECT_GROUP_IPV6) != question->ipv6)
 		return XDP_PASS;
 
-	/* One lane that is not empty: one datagram can be broadcast through one map. */
+	/* One lane with receivers: one datagram can be broadcast through one map. Its sender is no receiver. */
+	bool echo = sender->flags & REFLECT_SENDER_ECHO;
+	__u32 copies = 0;
 	struct lane *lane = 0;
 	__u64 region = 0;
 	__u32 number = 0, lanes_count = READ_ONCE(group->lanes);
@@ -89,10 +92,16 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 		if (!candidate)
 			return XDP_PASS;
 
+		/* Who joins is counted before the region tells of it, and who leaves becomes a gap before it is not counted any more:
+		 * so there may be a clone too many, never one too few. */
 		__u64 of = READ_ONCE(candidate->region);
+		__u32 receivers = READ_ONCE(candidate->live);
 
-		if (!(of >> REFLECT_REGION_COUNT_SHIFT & REFLECT_REGION_COUNT_MASK))
+		if (!echo && sender->lane == at)
+			receivers -= !!receivers;
+		if (!receivers)
 			continue;
+		copies = receivers;
 		if (lane)
 			return XDP_PASS;
 		lane = candidate;
@@ -109,10 +118,7 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 	    !(shared->device[slot].flags & REFLECT_XDP_DEVICE_COPY))
 		return XDP_PASS;
 
-	/* Who leaves becomes a gap before there is one member less: so there may be a clone too many, never one too few. */
-	__u32 copies = READ_ONCE(group->members) - !(sender->flags & REFLECT_SENDER_ECHO);
-
-	if (!copies || copies > places_count)
+	if (copies > places_count)
 		return XDP_PASS;
 
 	__u32 class = class_of(copies);
@@ -135,11 +141,6 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 	if (check || question->ipv6) {
 		if (fold(sum + pseudo + ports + check) != 0xffff && fold(pseudo) != check)
 			return XDP_PASS;
-	}
-
-	if (bpf_ringbuf_query(&xdp_rescues, BPF_RB_AVAIL_DATA) > shared->rescue_bytes_max) {
-		count->backlog++;
-		return XDP_DROP;
 	}
 
 	struct judged judged;
@@ -175,6 +176,7 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 	input->rescue.device = ctx->ingress_ifindex;
 	input->rescue.bytes = question->payload;
 	input->rescue.except_port = question->key.port;
+	input->rescue.tos = question->tos;
 	input->rescue.no_except = !!(input->flags & INPUT_NO_EXCEPT);
 	__builtin_memcpy(input->rescue.except, question->key.address, 16);
 
@@ -220,6 +222,7 @@ static __always_inline int xdp4(struct xdp_md *ctx, struct xdp_shared *shared)
 	__u64 pseudo = (__u64)packet->ip.saddr + packet->ip.daddr + bpf_htons(IPPROTO_UDP) + packet->udp.len;
 	__u64 ports = (__u64)packet->udp.source + packet->udp.dest + packet->udp.len;
 
+	question.tos = tos4((void *)packet + ETH_HLEN);
 	question.key.port = packet->udp.source;
 	question.key.local_port = packet->udp.dest;
 	question.key.address[10] = question.key.address[11] = 0xff;
@@ -241,7 +244,8 @@ static __always_inline int xdp4(struct xdp_md *ctx, struct xdp_shared *shared)
 	tag(&packet->ethernet, input->number);
 	__builtin_memcpy(packet->ethernet.h_source, lane->mac, 6);
 	packet->ip.ttl = REFLECT_TTL;
-	packet->ip.tos = 0;
+	packet->ip.tos = question.tos;
+	packet->ip.frag_off = bpf_htons(0x4000);
 	packet->ip.saddr = *(__be32 *)(lane->address + 12);
 	packet->udp.source = lane->port;
 	words = (const void *)&packet->ip;
@@ -277,6 +281,7 @@ static __always_inline int xdp6(struct xdp_md *ctx, struct xdp_shared *shared)
 	__u64 pseudo = sum16(&packet->ip.saddr) + sum16(&packet->ip.daddr) + bpf_htons(IPPROTO_UDP) + packet->udp.len;
 	__u64 ports = (__u64)packet->udp.source + packet->udp.dest + packet->udp.len;
 
+	question.tos = tos6((void *)packet + ETH_HLEN);
 	question.key.port = packet->udp.source;
 	question.key.local_port = packet->udp.dest;
 	__builtin_memcpy(question.key.address, &packet->ip.saddr, 16);
@@ -298,7 +303,7 @@ static __always_inline int xdp6(struct xdp_md *ctx, struct xdp_shared *shared)
 		return XDP_DROP;
 	tag(&packet->ethernet, input->number);
 	__builtin_memcpy(packet->ethernet.h_source, lane->mac, 6);
-	*(__be32 *)((__u8 *)packet + ETH_HLEN) = bpf_htonl(6u << 28);
+	*(__be32 *)((__u8 *)packet + ETH_HLEN) = first_word6(question.tos);
 	packet->ip.hop_limit = REFLECT_TTL;
 	__builtin_memcpy(&packet->ip.saddr, lane->address, 16);
 	packet->udp.source = lane->port;

@@ -21,11 +21,10 @@
 #define REFLECT_XDP_INPUTS 128
 
 /* How long the structures here are. */
-#define REFLECT_XDP_SHARED_BYTES 136
+#define REFLECT_XDP_SHARED_BYTES 128
 #define REFLECT_XDP_DEVICE_BYTES 32
 #define REFLECT_XDP_JOB_BYTES 64
 #define REFLECT_XDP_OUTCOME_BYTES 32
-#define REFLECT_XDP_RESCUE_BYTES 40
 
 /* The type of a frame that is for nobody: IEEE 802's first for local experiments. */
 #define REFLECT_XDP_BELL 0x88b5
@@ -45,7 +44,6 @@ struct xdp_device {
 /* What all programs of the plane look at; user space's. */
 struct xdp_shared {
 	struct xdp_device device[REFLECT_XDP_DEVICES];
-	__u64 rescue_bytes_max; /* Above this many bytes in the rescue ring nothing is admitted. */
 };
 
 /* What goes before the frame that user space has copied: 64 bytes. */
@@ -70,18 +68,6 @@ struct xdp_outcome {
 	__u32 stop;   /* the first place without its copy, if `stopped` */
 	__u32 stopped;
 	__u32 bells; /* bells that the device took */
-	__u32 spare;
-};
-
-/* What goes to user space of an admitted datagram whose copies a device refused; the payload follows. */
-struct xdp_rescue {
-	__u32 mark;   /* as handed over by any program */
-	__u32 group;  /* its index */
-	__u32 device; /* where the datagram came in */
-	__u32 bytes;  /* of payload */
-	__u8 except[16];
-	__be16 except_port;
-	__u16 no_except;
 	__u32 spare;
 };
 

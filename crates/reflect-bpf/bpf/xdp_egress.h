@@ -123,7 +123,7 @@ int reflect_xdp_egress(struct xdp_md *ctx)
 			if (!count)
 				return XDP_DROP;
 			input->flags = flags | INPUT_REFUSED | INPUT_COUNTED;
-			hand_over(group, count, 0, 0, 0);
+			hand_over(group, count);
 			note(bulk, slot, LOG_REFUSED, input->cursor - 1);
 			return leave(ctx, bulk, input, slot, clone);
 		}
@@ -173,6 +173,7 @@ static __always_inline void took(struct input *input, struct counters *count, __
 	struct group *group = bpf_map_lookup_elem(&groups, &input->group);
 
 	count->copies += copies;
+	count->driver_copies += copies;
 	if (group)
 		__sync_fetch_and_add(&group->copies, copies);
 }

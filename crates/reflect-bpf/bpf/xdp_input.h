@@ -33,7 +33,6 @@ _Static_assert(sizeof(struct xdp_shared) == REFLECT_XDP_SHARED_BYTES, "as user s
 _Static_assert(sizeof(struct xdp_device) == REFLECT_XDP_DEVICE_BYTES, "as user space has it");
 _Static_assert(sizeof(struct xdp_job) == REFLECT_XDP_JOB_BYTES, "as user space has it");
 _Static_assert(sizeof(struct xdp_outcome) == REFLECT_XDP_OUTCOME_BYTES, "as user space has it");
-_Static_assert(sizeof(struct xdp_rescue) == REFLECT_XDP_RESCUE_BYTES, "as user space has it");
 
 /* Of each device, a map for each class of sizes; each entry of it is that device with the egress program. */
 struct fan {
@@ -50,11 +49,6 @@ struct {
 	__uint(value_size, 4);
 	__array(values, struct fan);
 } xdp_fans SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-} xdp_rescues SEC(".maps");
 
 /* A datagram under way on this processor. What is looked at for each clone stands first. */
 struct input {
@@ -75,7 +69,7 @@ struct input {
 	__u64 region;  /* of the lane */
 	__u32 lane;    /* its number in the group */
 	__u32 stop;    /* where to go on, once it is refused */
-	struct xdp_rescue rescue;
+	struct rescue rescue;
 	__u8 bytes[2560]; /* REFLECT_XDP_BYTES_MAX, and what the verifier cannot know not to be looked at */
 };
 
@@ -258,13 +252,13 @@ static __always_inline void tell(struct input *input, struct group *group, struc
 		return;
 	}
 	if (!(input->flags & INPUT_COUNTED))
-		hand_over(group, count, 0, 0, 0);
-	input->rescue.mark = mark_of(input->lane, input->region, input->stop);
+		hand_over(group, count);
+	go_on_at(&input->rescue, input->lane, input->region, input->stop);
 
 	__u32 bytes = input->rescue.bytes;
 
 	if (bytes <= REFLECT_XDP_BYTES_MAX)
-		bpf_ringbuf_output(&xdp_rescues, &input->rescue, sizeof(input->rescue) + bytes, 0);
+		put_rescue(&input->rescue, sizeof(input->rescue) + bytes, group, count);
 }
 
 #endif

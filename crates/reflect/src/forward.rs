@@ -4,8 +4,12 @@
 //!
 //! Invariants:
 //! - A datagram is admitted once for all its receivers, or refused once for all of them and counted by reason.
-//! - An admitted datagram is kept until each device has taken its copies. A later datagram of a group never overtakes
-//!   an earlier one on the same device. A full device delays only the copies that go through it.
+//! - An admitted datagram is kept until each device has taken its copies, or until it is older than its group wants it;
+//!   copies given up for that are counted. Where too many wait, a group with an age limit loses its oldest. A later
+//!   datagram of a group never overtakes an earlier one on the same device. A full device delays only the copies that
+//!   go through it.
+//! - Whoever is heard of is confirmed as a neighbour: a full device takes no questions of the kernel, which would forget
+//!   the neighbour, and then drop copies that sockets have taken.
 //! - There is no busy waiting: a full device is tried again after a timer, while the rest goes on.
 
 use std::io;
@@ -14,17 +18,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plane::{Origin, Plane, PlaneError, Portion, Rescue, kernel};
-use crate::system::message::{HEADROOM, Inbox, Received};
+use crate::plane::{Made, Plane, PlaneError, Portion, Rescue, kernel};
+use crate::system::message::{HEADROOM, Head, Inbox, Received};
 use crate::system::{self, Poll};
-use crate::table::{Change, GroupIndex, MemberIndex, Path, Table};
+use crate::table::{Change, GroupIndex, Lane, MemberIndex, Path, Table};
 use crate::wire;
 
 mod backlog;
 mod counter;
 mod listen;
 
-use backlog::{Backlog, Place};
+use backlog::{About, Backlog, Place};
 
 pub use counter::Counters;
 pub use listen::Listeners;
@@ -129,6 +133,11 @@ const HAND_ON_MS: u64 = 1000;
 /// The longest payload of UDP over IPv4, in bytes.
 const PAYLOAD_MAX: usize = 65_507;
 
+/// Has the calling thread, which is to run a forwarder, let in soon when datagrams wait, rather than for long.
+pub fn be_prompt() {
+    system::be_prompt();
+}
+
 /// Copies the members' datagrams, with a plane, for a host.
 pub struct Forwarder {
     listeners: Arc<Listeners>,
@@ -140,12 +149,14 @@ pub struct Forwarder {
     backlog: Backlog,
     counters: Counters,
     by_group: Vec<Counters>,
+    /// The copies that planes made that were replaced.
+    made_before: Made,
     /// The number of datagrams that each socket had dropped when it was last known.
     dropped: Vec<u32>,
     /// True if all sockets were found empty in one turn since the plane was last told so.
     emptied: bool,
-    /// True if a plane in the kernel was here before: datagrams with its marks may be in the sockets.
-    marks: bool,
+    /// The second of the clock in which each member was last confirmed as a neighbour, by its place in the table.
+    confirmed_s: Vec<u32>,
     ready: Vec<(u64, bool, bool)>,
     maintain_ms: u64,
 }
@@ -173,7 +184,7 @@ impl Forwarder {
         Ok(Forwarder {
             dropped: vec![0; listeners.addresses().count()],
             emptied: false,
-            marks: false,
+            confirmed_s: Vec::new(),
             listeners,
             plane,
             options,
@@ -183,6 +194,7 @@ impl Forwarder {
             backlog: Backlog::default(),
             counters: Counters::default(),
             by_group: Vec::new(),
+            made_before: Made::default(),
             ready: Vec::new(),
             maintain_ms: 0,
         })
@@ -247,7 +259,7 @@ impl Forwarder {
 
     /// Returns the counters. The work of a kernel program is included as of the last [`Self::refresh`] or maintenance.
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters { made: self.made_before + self.plane.made(), ..self.counters }
     }
 
     /// Returns the counters of one group, without its bytes in the kernel.
@@ -310,11 +322,11 @@ impl Forwarder {
         self.refresh();
         // Those that it cannot copy any more wait for the new one.
         let _ = self.take_rescues(host, Now::read());
-        // A plane that goes takes what it told of with it; what its program marked is still to come out of the sockets.
-        self.marks |= self.plane.kind().in_kernel();
+        // A plane that goes takes what it told of with it.
         for (counters, group) in self.by_group.iter_mut().zip(0..) {
             counters.did(self.plane.group_done(GroupIndex(group)));
         }
+        self.made_before = self.made_before + self.plane.made();
         self.plane = plane;
         self.emptied = false;
         let waiting = self.backlog.all_handed();
@@ -367,7 +379,10 @@ impl Forwarder {
             let sent = self.listeners.sender(outgoing.local).is_some_and(|(socket, source)| {
                 let mut tries = 0..4;
                 // A socket tells an error that the network reported for an earlier datagram instead of sending the next.
-                tries.any(|_| system::message::send(socket, source, outgoing.to, &outgoing.bytes).is_ok())
+                tries.any(|_| {
+                    system::message::send(socket, Head { source, tos: 0 }, outgoing.to, &outgoing.bytes)
+                        .is_ok()
+                })
             });
             if sent {
                 self.counters.outgoing += 1;
@@ -431,6 +446,9 @@ impl Forwarder {
                     let Received { path, from, .. } = received;
                     host.control(now, Incoming { path, from, bytes: &bytes[HEADROOM..] });
                     self.follow(host)?;
+                    if let Some(member) = host.table().sender(path.local.port(), from) {
+                        self.confirm(member, path, from, now);
+                    }
                 } else {
                     self.payload(host, at, received, now)?;
                 }
@@ -450,81 +468,105 @@ impl Forwarder {
         received: Received,
         now: Now,
     ) -> Result<(), ForwardError> {
-        let Forwarder { plane, backlog, inbox, counters, by_group, options, marks, .. } = self;
         let table = host.table();
-        let origin = match plane.origin(received.mark) {
-            Origin::Fresh if *marks => kernel::origin(received.mark),
-            origin => origin,
-        };
-        let handed = matches!(origin, Origin::Handed { .. });
-        // What a program admitted is of the group that its sender sent to at that time.
-        let of = |&index: &MemberIndex| origin.may_be(table.member(index).group);
-        let Some(sender) = table.senders(received.path.local.port(), received.from).find(of) else {
-            counters.strangers += u64::from(!handed);
+        let Some(sender) = table.sender(received.path.local.port(), received.from) else {
+            self.counters.strangers += 1;
             return Ok(());
         };
+        self.confirm(sender, received.path, received.from, now);
+        let Forwarder { plane, backlog, inbox, counters, by_group, options, .. } = self;
         let (index, echo, member_bucket) = {
             let member = table.member(sender);
             (member.group, member.echo, member.bucket_ns)
         };
         let group = table.group(index);
         let of_group = &mut by_group[index.0 as usize];
+        let except = (!echo).then_some(received.from);
         let head = if group.options.sequence { wire::DATA_HEAD_BYTES } else { 0 };
-        if !handed {
-            if received.len + head > PAYLOAD_MAX {
-                counters.too_long += 1;
-                of_group.too_long += 1;
-                return Ok(());
-            }
-            let full = backlog.bytes() >= options.backlog_bytes;
-            let waits = |lane: &crate::table::Lane| {
-                let queue = backlog.queue_of(lane.path.device);
-                backlog.queue(queue).len() >= options.backlog_datagrams
-            };
-            if full || group.lanes.iter().filter(|lane| lane.live > 0).any(waits) {
-                counters.backlog += 1;
-                of_group.backlog += 1;
-                return Ok(());
-            }
-            let copies = u64::from(group.live) - u64::from(!echo);
-            let member_bucket = group.options.member_rate.after(member_bucket, now.ns, copies);
-            let group_bucket = group.options.group_rate.after(group.bucket_ns, now.ns, copies);
-            let (Some(member_bucket), Some(group_bucket)) = (member_bucket, group_bucket) else {
-                counters.over_rate += 1;
-                of_group.over_rate += 1;
-                return Ok(());
-            };
-            table.member_mut(sender).bucket_ns = member_bucket;
-            table.group_mut(index).bucket_ns = group_bucket;
-            for counters in [&mut *counters, &mut *of_group] {
-                counters.admitted += 1;
-                counters.admitted_bytes += received.len as u64;
-            }
+        if received.len + head > PAYLOAD_MAX {
+            counters.too_long += 1;
+            of_group.too_long += 1;
+            return Ok(());
+        }
+        // Where the oldest may go, there is room for one more.
+        let keeps_all = group.options.max_age_ms == 0;
+        // What has waited in the socket for too long is too much, too.
+        let too_old = !keeps_all && received.age_ns >= u64::from(group.options.max_age_ms) * 1_000_000;
+        let full = backlog.bytes() >= options.backlog_bytes;
+        let mut refuses = |lane: &Lane| {
+            let queue = backlog.queue_of(lane.path.device);
+            let full = full || backlog.queue(queue).len() >= options.backlog_datagrams;
+            full && (keeps_all || !backlog.holds(queue, index))
+        };
+        let mut lanes = group.lanes.iter().filter(|lane| has_receivers(lane, except));
+        let refused = match full && !keeps_all {
+            true => lanes.all(&mut refuses),
+            false => lanes.any(&mut refuses),
+        };
+        if refused || too_old {
+            counters.backlog += 1;
+            of_group.backlog += 1;
+            return Ok(());
+        }
+        let copies = u64::from(group.live) - u64::from(!echo);
+        let member_bucket = group.options.member_rate.after(member_bucket, now.ns, copies);
+        let group_bucket = group.options.group_rate.after(group.bucket_ns, now.ns, copies);
+        let (Some(member_bucket), Some(group_bucket)) = (member_bucket, group_bucket) else {
+            counters.over_rate += 1;
+            of_group.over_rate += 1;
+            return Ok(());
+        };
+        table.member_mut(sender).bucket_ns = member_bucket;
+        table.group_mut(index).bucket_ns = group_bucket;
+        for counters in [&mut *counters, &mut *of_group] {
+            counters.admitted += 1;
+            counters.admitted_bytes += received.len as u64;
         }
         let Some((_, bytes)) = inbox.get(at) else { return Ok(()) };
-        if head > 0 {
-            let group = table.group_mut(index);
-            bytes[HEADROOM - head..HEADROOM].copy_from_slice(&wire::data_head(group.sequence));
-            group.sequence += 1;
-        }
+        number(table, index, &mut bytes[HEADROOM - head..HEADROOM]);
         let payload = &bytes[HEADROOM - head..];
-        let except = (!echo).then_some(received.from);
-        let counters = (counters, of_group);
-        spread(&mut **plane, backlog, counters, table, index, Whole { origin, except, payload }, now)
+        let whole = Whole { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
+        let mut spreading = Spreading { plane: &mut **plane, backlog, counters, of_group, options, now };
+        spreading.spread(table, index, whole)
     }
 
-    /// Copies, as far as possible, the datagrams that a program in the kernel admitted and no socket holds.
+    /// Confirms a member that was heard of as a neighbour, once a second at most.
+    fn confirm(&mut self, member: MemberIndex, path: Path, from: SocketAddr, now: Now) {
+        let (at, second) = (member.0 as usize, (now.ms / 1000) as u32);
+        if at >= self.confirmed_s.len() {
+            self.confirmed_s.resize(at + 1, 0);
+        }
+        if self.confirmed_s[at] == second {
+            return;
+        }
+        self.confirmed_s[at] = second;
+        if let Some((socket, source)) = self.listeners.sender(path.local) {
+            // Where there is no way to it nothing is to be confirmed.
+            let _ = system::message::confirm(socket, Head { source, tos: 0 }, from);
+        }
+    }
+
+    /// Copies, as far as possible, the datagrams that a program in the kernel handed over.
     fn take_rescues(&mut self, host: &mut dyn Host, now: Now) -> Result<(), ForwardError> {
         while let Some(rescue) = self.plane.rescue() {
-            let Forwarder { plane, backlog, counters, by_group, .. } = self;
+            let Forwarder { plane, backlog, counters, by_group, options, .. } = self;
             let table = host.table();
-            let Rescue { group, origin, except, payload } = &rescue;
-            if table.get_group(*group).is_none() {
+            let Rescue { group, lane, generation, position, except, tos, mut payload } = rescue;
+            let Some(of) = table.get_group(group) else { continue };
+            let (sequence, live) = (of.options.sequence, of.live);
+            if sequence {
+                payload.splice(0..0, [0; wire::DATA_HEAD_BYTES]);
+                number(table, group, &mut payload[..wire::DATA_HEAD_BYTES]);
+            }
+            let of_group = &mut by_group[group.0 as usize];
+            let mut spreading = Spreading { plane: &mut **plane, backlog, counters, of_group, options, now };
+            if payload.len() > PAYLOAD_MAX {
+                spreading.counters.undeliverable += u64::from(live);
+                spreading.plane.finished(group);
                 continue;
             }
-            let counters = (counters, &mut by_group[group.0 as usize]);
-            let whole = Whole { origin: *origin, except: *except, payload };
-            spread(&mut **plane, backlog, counters, table, *group, whole, now)?;
+            let from = Some((lane, generation, position as usize));
+            spreading.spread(table, group, Whole { from, except, tos, age_ns: 0, payload: &payload })?;
         }
         Ok(())
     }
@@ -535,11 +577,21 @@ impl Forwarder {
         let table = host.table();
         let mut copies = 0;
         for _ in 0..PLACES {
-            let Some(&mut Place { datagram: at, lane, next, end }) = backlog.queue(queue).front() else {
-                break;
-            };
+            let Some(&mut place) = backlog.queue(queue).front() else { break };
+            let Place { datagram: at, lane, next, mut end } = place;
             let datagram = backlog.datagram(at);
-            let group = datagram.group;
+            let group = datagram.about.group;
+            if datagram.about.until_ns <= now.ns {
+                let left = backlog.left(table, &place);
+                counters.too_old += left;
+                by_group[group.0 as usize].too_old += left;
+                // The plane may still hold copies of what is before.
+                end = next;
+                if let Some(place) = backlog.queue(queue).front() {
+                    place.end = end;
+                }
+            }
+            let datagram = backlog.datagram(at);
             let number = lane;
             let lane = &table.group(group).lanes[usize::from(lane)];
             let portion = Portion {
@@ -547,7 +599,8 @@ impl Forwarder {
                 number,
                 lane,
                 positions: next.min(end)..end,
-                except: datagram.except,
+                except: datagram.about.except,
+                tos: datagram.about.tos,
                 payload: &datagram.payload,
             };
             let progress = plane.copy(&portion)?;
@@ -577,66 +630,131 @@ impl Forwarder {
     }
 }
 
+/// Writes the header of the next datagram of a group, if it is numbered and there is room for it.
+fn number(table: &mut Table, index: GroupIndex, head: &mut [u8]) {
+    if !head.is_empty() {
+        let group = table.group_mut(index);
+        head.copy_from_slice(&wire::data_head(group.sequence));
+        group.sequence += 1;
+    }
+}
+
+/// True if a lane has members who get copies of what `except` sends.
+fn has_receivers(lane: &Lane, except: Option<SocketAddr>) -> bool {
+    let gets = |address: SocketAddr| Some(address) != except;
+    let mut members = lane.entries.iter().filter(|entry| entry.member.is_some());
+    lane.live > 1 || lane.live == 1 && members.any(|entry| gets(entry.address))
+}
+
 /// An admitted datagram.
 struct Whole<'a> {
-    origin: Origin,
+    /// The lane, its generation and the position from which on there are no copies yet; `None` if it is fresh.
+    from: Option<(u16, u8, usize)>,
     except: Option<SocketAddr>,
+    tos: u8,
+    /// The time since it came, in nanoseconds.
+    age_ns: u64,
     payload: &'a [u8],
 }
 
-/// Copies an admitted datagram as far as possible, and keeps it for the devices that are full.
-fn spread(
-    plane: &mut dyn Plane,
-    backlog: &mut Backlog,
-    (counters, of_group): (&mut Counters, &mut Counters),
-    table: &Table,
-    index: GroupIndex,
-    Whole { origin, except, payload }: Whole<'_>,
+/// What copying an admitted datagram takes.
+struct Spreading<'a> {
+    plane: &'a mut dyn Plane,
+    backlog: &'a mut Backlog,
+    counters: &'a mut Counters,
+    of_group: &'a mut Counters,
+    options: &'a ForwardOptions,
     now: Now,
-) -> Result<(), ForwardError> {
-    let handed = matches!(origin, Origin::Handed { .. });
-    if handed {
-        plane.arrived(index);
-    }
-    let (first, position) = match origin {
-        Origin::Fresh => (0, 0),
-        Origin::Handed { lane, generation, position, .. } => {
-            let position = position as usize;
-            let known = table.group(index).lanes.get(usize::from(lane));
-            (lane, known.and_then(|lane| lane.position_now(generation, position)).unwrap_or(position))
-        }
-    };
-    let mut failed = None;
-    let mut kept = None;
-    for (lane, number) in table.group(index).lanes.iter().zip(0_u16..).skip(usize::from(first)) {
-        let end = lane.entries.len();
-        let mut next = if number == first { position.min(end) } else { 0 };
-        if lane.live == 0 || next == end {
-            continue;
-        }
-        let queue = backlog.queue_of(lane.path.device);
-        if backlog.queue(queue).len() == 0 && failed.is_none() {
-            let portion = Portion { group: index, number, lane, positions: next..end, except, payload };
-            match plane.copy(&portion) {
-                Err(error) => failed = Some(error),
-                Ok(progress) => {
-                    counters.took(progress);
-                    of_group.took(progress);
-                    if !progress.full {
-                        continue;
+}
+
+impl Spreading<'_> {
+    /// Copies an admitted datagram as far as possible, and keeps it for the devices that are full.
+    fn spread(&mut self, table: &Table, index: GroupIndex, whole: Whole<'_>) -> Result<(), ForwardError> {
+        let Whole { from, except, tos, payload, .. } = whole;
+        let (first, position) = match from {
+            None => (0, 0),
+            Some((lane, generation, position)) => {
+                let known = table.group(index).lanes.get(usize::from(lane));
+                (lane, known.and_then(|lane| lane.position_now(generation, position)).unwrap_or(position))
+            }
+        };
+        let mut failed = None;
+        let mut kept = None;
+        for (lane, number) in table.group(index).lanes.iter().zip(0_u16..).skip(usize::from(first)) {
+            let end = lane.entries.len();
+            let mut next = if number == first { position.min(end) } else { 0 };
+            if next == end || !has_receivers(lane, except) {
+                continue;
+            }
+            let queue = self.backlog.queue_of(lane.path.device);
+            if self.backlog.queue(queue).len() == 0 && failed.is_none() {
+                let portion =
+                    Portion { group: index, number, lane, positions: next..end, except, tos, payload };
+                match self.plane.copy(&portion) {
+                    Err(error) => failed = Some(error),
+                    Ok(progress) => {
+                        self.counters.took(progress);
+                        self.of_group.took(progress);
+                        if !progress.full {
+                            continue;
+                        }
+                        next = progress.next;
+                        self.backlog.queue(queue).full(self.now.ns, progress.copies);
                     }
-                    next = progress.next;
-                    backlog.queue(queue).full(now.ns, progress.copies);
                 }
             }
+            let datagram = match kept {
+                Some(datagram) => datagram,
+                None => *kept.insert(self.keep(table, index, &whole)),
+            };
+            self.make_room(table, queue, index);
+            self.backlog.push(queue, Place { datagram, lane: number, next, end });
         }
-        let datagram = *kept.get_or_insert_with(|| backlog.keep(index, except, payload, handed));
-        backlog.push(queue, Place { datagram, lane: number, next, end });
+        if from.is_some() && kept.is_none() {
+            self.plane.finished(index);
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
-    if handed && kept.is_none() {
-        plane.finished(index);
+
+    /// Keeps a datagram. A program in the kernel lets none overtake it.
+    fn keep(&mut self, table: &Table, index: GroupIndex, whole: &Whole<'_>) -> u32 {
+        let in_kernel = self.plane.kind().in_kernel();
+        if whole.from.is_none() && in_kernel {
+            self.plane.waits(index);
+        }
+        let until_ns = match table.group(index).options.max_age_ms {
+            0 => u64::MAX,
+            ms => self.now.ns + (u64::from(ms) * 1_000_000).saturating_sub(whole.age_ns),
+        };
+        let handed = whole.from.is_some() || in_kernel;
+        let about = About { group: index, except: whole.except, tos: whole.tos, until_ns, handed };
+        self.backlog.keep(about, whole.payload)
     }
-    failed.map_or(Ok(()), |error| Err(error.into()))
+
+    /// Makes room for one more datagram of a group with an age limit in a queue, by giving up its oldest ones.
+    fn make_room(&mut self, table: &Table, queue: usize, index: GroupIndex) {
+        if table.group(index).options.max_age_ms == 0 {
+            return;
+        }
+        // A program in the kernel refuses what comes beyond the bound, and does not know what is the oldest.
+        let most = match self.plane.kind().in_kernel() {
+            true => self.options.backlog_datagrams.min(kernel::BOUND_GROUP as usize) / 2,
+            false => self.options.backlog_datagrams,
+        };
+        while self.backlog.queue(queue).len() >= most.max(1)
+            || self.backlog.bytes() >= self.options.backlog_bytes
+        {
+            if !self.backlog.holds(queue, index) {
+                break;
+            }
+            let (left, finished) = self.backlog.shed(table, queue, index);
+            self.counters.too_old += left;
+            self.of_group.too_old += left;
+            if finished {
+                self.plane.finished(index);
+            }
+        }
+    }
 }
 
 /// Ends the waiting of a [`Forwarder`].

@@ -235,6 +235,11 @@ pub fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Lets what a socket of IPv4 sends be fragmented on its way.
+pub fn let_fragment(socket: &UdpSocket) -> io::Result<()> {
+    system::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DONT)
+}
+
 fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
 }

@@ -2,8 +2,9 @@
 //!
 //! - Every member of a group, except the sender (unless it asked for that), gets one copy of each datagram, unchanged.
 //! - Only members' datagrams are copied, and only members get copies.
-//! - An admitted datagram is not lost at the sender, at any load. One that cannot be taken is refused whole, and
-//!   counted.
+//! - An admitted datagram is not lost at the sender in silence, at any load: a copy is delivered, or, if the group has an
+//!   age limit and its device had no room in time, counted as too old. A datagram that cannot be taken is refused whole,
+//!   and counted.
 //! - The datagrams of one member reach each other member in the order in which they were sent.
 //! - Members join and leave without a moment of loss for the others.
 
@@ -105,6 +106,8 @@ pub struct Portion<'a> {
     pub positions: Range<usize>,
     /// The sender, which gets no copy; `None` if it asked for one.
     pub except: Option<SocketAddr>,
+    /// The type of service (traffic class) of every copy: the sender's, without marks of congestion.
+    pub tos: u8,
     /// The payload of every copy.
     pub payload: &'a [u8],
 }
@@ -131,50 +134,49 @@ pub struct Progress {
     pub full: bool,
 }
 
-/// The origin of a datagram that has reached the reflector's own socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The network: nothing has been done with it.
-    Fresh,
-    /// A kernel program, which has admitted it, and copied it up to here: still to be done are all lanes after `lane`,
-    /// and the positions of `lane` from `position` on, in that lane's `generation`. A datagram that the program has
-    /// admitted and not copied, as it may not overtake another, is at the first position of the first lane, in any
-    /// generation.
-    Handed {
-        /// The low bits of the group's index ([`Origin::GROUP_BITS`]): its sender may have joined another group
-        /// meanwhile.
-        group: u16,
-        /// The lane, by number.
-        lane: u16,
-        /// The low bits ([`crate::table::GENERATION_BITS`]) of the generation of the lane that `position` is of.
-        generation: u8,
-        /// The first position without its copy.
-        position: u32,
-    },
-}
-
-/// A datagram that a kernel program admitted and could not copy to the end, and that no socket holds.
+/// A datagram that a kernel program admitted and left to user space to copy, or to finish. Still to be done are all
+/// lanes after `lane`, and the positions of `lane` from `position` on, in that lane's `generation`. A datagram of which
+/// nothing was copied is at the first position of the first lane, in any generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rescue {
     /// The group.
     pub group: GroupIndex,
-    /// The lane and position to go on from.
-    pub origin: Origin,
+    /// The lane, by number.
+    pub lane: u16,
+    /// The low bits ([`crate::table::GENERATION_BITS`], at least) of the generation of the lane that `position` is of.
+    pub generation: u8,
+    /// The first position without its copy.
+    pub position: u32,
     /// The member that gets no copy, if any.
     pub except: Option<SocketAddr>,
+    /// The type of service of the copies.
+    pub tos: u8,
     /// The payload of the copies.
     pub payload: Vec<u8>,
 }
 
-impl Origin {
-    /// The number of bits of a group's index in [`Origin::Handed`].
-    pub const GROUP_BITS: u32 = 10;
+/// Counts of the copies that devices took, by who made them: what a plane is named after, or what it fell back to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Programs in drivers.
+    pub driver: u64,
+    /// The program at the traffic-control hook.
+    pub hook: u64,
+    /// User space, as frames in memory shared with the kernel.
+    pub frames: u64,
+    /// User space, by sockets.
+    pub sockets: u64,
+}
 
-    /// True if a datagram may be of this group, judging by its origin.
-    pub fn may_be(self, group: GroupIndex) -> bool {
-        match self {
-            Origin::Fresh => true,
-            Origin::Handed { group: low, .. } => group.0 & ((1 << Self::GROUP_BITS) - 1) == u32::from(low),
+impl std::ops::Add for Made {
+    type Output = Made;
+
+    fn add(self, other: Made) -> Made {
+        Made {
+            driver: self.driver + other.driver,
+            hook: self.hook + other.hook,
+            frames: self.frames + other.frames,
+            sockets: self.sockets + other.sockets,
         }
     }
 }
@@ -198,7 +200,7 @@ pub struct Done {
     pub undeliverable: u64,
     /// Datagrams that were handed to user space.
     pub handed: u64,
-    /// Datagrams that were handed over and never arrived there.
+    /// Datagrams that were admitted and could not be handed over. There is none, or the plane is wrong.
     pub handed_lost: u64,
 }
 
@@ -233,14 +235,8 @@ pub trait Plane: Send {
         let _ = datagrams;
     }
 
-    /// Decodes the mark of a received datagram.
-    fn origin(&self, mark: u32) -> Origin {
-        let _ = mark;
-        Origin::Fresh
-    }
-
-    /// Takes the next datagram that a program in the kernel admitted and could not copy to the end, and that no socket
-    /// holds. It has to be copied before datagrams that sockets have received meanwhile, which are later ones.
+    /// Takes the next datagram that a program in the kernel admitted and could not copy to the end. It has to be copied
+    /// before datagrams that sockets have received meanwhile, which are later ones.
     fn rescue(&mut self) -> Option<Rescue> {
         None
     }
@@ -258,26 +254,20 @@ pub trait Plane: Send {
     }
 
     /// Notes that this plane takes over from another, and sockets may still hold datagrams: until they were found
-    /// empty, a program in the kernel lets user space copy later ones.
+    /// empty, a program in the kernel lets later ones go to the sockets, too.
     fn hold(&mut self) {}
 
-    /// Notes that a datagram of this group that a program in the kernel handed over has arrived in user space.
-    fn arrived(&mut self, group: GroupIndex) {
-        let _ = group;
-    }
-
-    /// Notes that all datagrams that came before the last call have been received since: those that a program in the
-    /// kernel handed over until then and that have not arrived are lost.
+    /// Notes that all datagrams that came before the last call have been received since: the sockets were found empty.
     fn settle(&mut self) {}
 
-    /// Notes that a datagram of this group that reached user space although a program in the kernel might have copied
-    /// it (handed over, or following one that was) has been copied to all members, or refused.
+    /// Notes that a datagram of this group that a program in the kernel handed over, or that waited ([`Plane::waits`]),
+    /// has been copied to all members, or given up.
     fn finished(&mut self, group: GroupIndex) {
         let _ = group;
     }
 
-    /// Notes that a datagram of this group has waited in user space since before this plane was made. It is finished
-    /// like one that a program in the kernel handed over, and until then nothing may overtake it.
+    /// Notes that a datagram of this group waits in user space that no program in the kernel handed over. It is finished
+    /// like one that was, and until then nothing may overtake it.
     fn waits(&mut self, group: GroupIndex) {
         let _ = group;
     }
@@ -294,6 +284,11 @@ pub trait Plane: Send {
     /// Returns the counts of what was done without user space since the last call.
     fn done(&mut self) -> Done {
         Done::default()
+    }
+
+    /// Returns the counts of the copies made since the plane was; those of programs as of the last [`Plane::done`].
+    fn made(&self) -> Made {
+        Made::default()
     }
 
     /// Returns the counts of what was done with a group's datagrams without user space since the group was made:

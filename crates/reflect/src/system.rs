@@ -210,6 +210,36 @@ pub(crate) fn now() -> Now {
     Now { ms: ns / 1_000_000, ns, unix_s: clock_ns(libc::CLOCK_REALTIME) / 1_000_000_000 }
 }
 
+/// The slice of processor time that a thread asks for that has to be prompt, in nanoseconds: the shortest.
+const PROMPT_NS: u64 = 100_000;
+
+/// Asks for short slices of processor time for this thread: it is not given more of it, but is let in sooner when it
+/// wakes (Linux 6.12 and later; needs no rights). A thread with a class of its own is left alone.
+pub(crate) fn be_prompt() {
+    /// The attributes of a thread: linux/sched/types.h.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attributes {
+        bytes: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        slice_ns: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let bytes = size_of::<Attributes>() as u32;
+    let mut attributes = Attributes::default();
+    // SAFETY: the kernel writes as many bytes as are told to attributes that live.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, bytes, 0) };
+    if got == 0 && attributes.policy == libc::SCHED_OTHER as u32 {
+        (attributes.bytes, attributes.flags, attributes.slice_ns) = (bytes, 0, PROMPT_NS);
+        // SAFETY: the attributes live, and tell their length. A system that does not take them leaves all as it was.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    }
+}
+
 /// Returns the index of a network device.
 pub(crate) fn device_index(name: &str) -> io::Result<u32> {
     let name = std::ffi::CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -297,9 +327,21 @@ pub(crate) fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
 /// The greatest number of files reported by one wait.
 pub(crate) const READY_MAX: usize = 64;
 
+/// The token of the timer.
+const TIMER: u64 = u64::MAX - 2;
+
+/// The time by which a wait may last longer than it was asked to, if it is to be much longer than that.
+const SLACK_NS: u64 = 1_000_000;
+
 /// Waits for several files at once.
+///
+/// A wait that ends early, by a file, leaves its timer as it is for the next one: to set one anew for each datagram costs
+/// more than to receive it.
 pub(crate) struct Poll {
     epoll: OwnedFd,
+    timer: OwnedFd,
+    /// The time at which the timer goes off, in nanoseconds; 0 if it does not.
+    set_ns: u64,
     events: Vec<libc::epoll_event>,
 }
 
@@ -307,7 +349,17 @@ impl Poll {
     pub(crate) fn new() -> io::Result<Poll> {
         // SAFETY: no pointers are passed.
         let epoll = own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        Ok(Poll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; READY_MAX] })
+        let flags = libc::TFD_NONBLOCK | libc::TFD_CLOEXEC;
+        // SAFETY: no pointers are passed.
+        let timer = own(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        let poll = Poll {
+            epoll,
+            timer,
+            set_ns: 0,
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; READY_MAX + 1],
+        };
+        poll.add(poll.timer.as_fd(), TIMER)?;
+        Ok(poll)
     }
 
     /// Adds a file, which is reported under `token` when it is readable.
@@ -325,21 +377,52 @@ impl Poll {
         .map(drop)
     }
 
-    /// Waits, and returns the token of each file that is ready, with true if it is readable, and true if it has an
-    /// error.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<impl Iterator<Item = (u64, bool, bool)>> {
-        let time = libc::timespec {
-            tv_sec: timeout.as_secs().min(1 << 30) as libc::time_t,
-            tv_nsec: timeout.subsec_nanos().into(),
+    /// Sets the timer, unless it goes off in time as it is.
+    fn set(&mut self, timeout: Duration) -> io::Result<()> {
+        let now_ns = clock_ns(libc::CLOCK_MONOTONIC);
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).min(1 << 60);
+        let slack_ns = if timeout_ns > 5 * SLACK_NS { SLACK_NS } else { 0 };
+        let until_ns = now_ns + timeout_ns;
+        if self.set_ns > now_ns && self.set_ns <= until_ns + slack_ns {
+            return Ok(());
+        }
+        let set = libc::itimerspec {
+            it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: libc::timespec {
+                tv_sec: (until_ns / 1_000_000_000) as libc::time_t,
+                tv_nsec: (until_ns % 1_000_000_000) as libc::c_long,
+            },
         };
-        // SAFETY: the events have the room that is told, and the time lives. No signal mask is passed.
+        // SAFETY: the time lives, and the old one is not asked for.
+        check(unsafe {
+            libc::timerfd_settime(
+                self.timer.as_raw_fd(),
+                libc::TFD_TIMER_ABSTIME,
+                &raw const set,
+                std::ptr::null_mut(),
+            )
+        })?;
+        self.set_ns = until_ns;
+        Ok(())
+    }
+
+    /// Waits for a time, or less, and returns the token of each file that is ready, with true if it is readable, and
+    /// true if it has an error.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<impl Iterator<Item = (u64, bool, bool)>> {
+        let wait_ms = match timeout.is_zero() {
+            true => 0,
+            false => {
+                self.set(timeout)?;
+                -1
+            }
+        };
+        // SAFETY: the events have the room that is told.
         let ready = unsafe {
-            libc::epoll_pwait2(
+            libc::epoll_wait(
                 self.epoll.as_raw_fd(),
                 self.events.as_mut_ptr(),
                 self.events.len() as libc::c_int,
-                &raw const time,
-                std::ptr::null(),
+                wait_ms,
             )
         };
         let ready = match check(ready) {
@@ -347,7 +430,11 @@ impl Poll {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
             Err(error) => return Err(error),
         };
-        Ok(self.events[..ready].iter().map(|event| {
+        if self.events[..ready].iter().any(|event| event.u64 == TIMER) {
+            // It goes on telling that it went off until it is set again, which the next wait does.
+            self.set_ns = 0;
+        }
+        Ok(self.events[..ready].iter().filter(|event| event.u64 != TIMER).map(|event| {
             let events = event.events as libc::c_int;
             (event.u64, events & libc::EPOLLIN != 0, events & libc::EPOLLERR != 0)
         }))
@@ -364,7 +451,7 @@ pub(crate) fn unsent(socket: BorrowedFd<'_>) -> usize {
 
 /// Opens a UDP socket as the reflector needs it, and returns its address as bound. Outgoing datagrams are never
 /// fragmented, and failures to send are reported; incoming ones carry their device, the address that they were sent to,
-/// their mark, and the number of datagrams dropped before.
+/// their type of service, the time at which they came, and the number of datagrams dropped before.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let socket = socket(family, libc::SOCK_DGRAM, 0)?;
@@ -374,17 +461,18 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
     if address.is_ipv4() {
         set_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR, &on)?;
         set_option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &on)?;
+        set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &on)?;
         set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
     } else {
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &on)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)?;
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &on)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, &on)?;
     }
     set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &on)?;
-    // Only planes in the kernel mark datagrams, and they need a kernel that has this.
-    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVMARK, &on);
+    set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &on)?;
     // Beyond the system's limits if we may, else up to them. What is sent is bounded by the queues of the devices, so the
     // socket's own bound is to be out of their way.
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]

@@ -65,6 +65,9 @@ pub struct GroupOptions {
     pub member_rate: Rate,
     /// The greatest number of members.
     pub members_max: u32,
+    /// The age in milliseconds, since its admission, at which a datagram is not copied to further members: its device
+    /// had no room in time. 0 for groups that want every datagram, however late.
+    pub max_age_ms: u32,
 }
 
 impl Default for GroupOptions {
@@ -76,6 +79,7 @@ impl Default for GroupOptions {
             group_rate: Rate::per_second(2_000_000, 200_000),
             member_rate: Rate::per_second(100_000, 20_000),
             members_max: 4096,
+            max_age_ms: 1000,
         }
     }
 }

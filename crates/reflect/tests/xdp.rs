@@ -21,7 +21,13 @@ use proptest::test_runner::TestRunner;
 use world::{Member, PORT, World};
 
 fn unlimited() -> GroupOptions {
-    GroupOptions { group_rate: Rate::UNLIMITED, member_rate: Rate::UNLIMITED, ..GroupOptions::default() }
+    GroupOptions {
+        group_rate: Rate::UNLIMITED,
+        member_rate: Rate::UNLIMITED,
+        // Everything is wanted, however late.
+        max_age_ms: 0,
+        ..GroupOptions::default()
+    }
 }
 
 fn numbered(sender: u32, number: u32, len: usize) -> Vec<u8> {

@@ -88,8 +88,12 @@ fn of_device(
             }
             if !limited {
                 let to_device = bench.run_to_device(&cells, &mut copier)?;
-                for ((_, run), busy) in fresh[own..].iter_mut().zip(to_device) {
+                let to_driver = bench.run_to_driver(&cells, &mut copier)?;
+                for ((_, run), (busy, dropped)) in
+                    fresh[own..].iter_mut().zip(to_device.into_iter().zip(to_driver))
+                {
                     run.receiver = run.busy.beyond(busy);
+                    run.dropped = dropped;
                 }
             }
         }

@@ -87,6 +87,7 @@ impl Bench {
             members,
             groups: 0,
             cpu: Some(self.reflector_cpu),
+            keeps_all: true,
         }
     }
 
@@ -199,6 +200,7 @@ impl Bench {
             busy: cost.each(total.copies.max(1) as f64),
             sender: Cost::default(),
             receiver: Cost::default(),
+            dropped: Cost::default(),
             counted: after.zip(before).map(|(after, before)| after.since(&before)),
         })
     }
@@ -215,13 +217,10 @@ impl Bench {
         let each = |bench: &Self, copier: &mut Copier| -> Result<Vec<Cost>, BenchError> {
             cells.iter().map(|cell| Ok(bench.run(cell, copier)?.busy)).collect()
         };
-        let Stage { reflector, receivers, counting, .. } = &mut self.stage;
         if frames {
-            let link = receivers.run(|| counting.take_frames_at("v0"))?;
-            let costs = each(self, copier);
-            drop(link);
-            return costs;
+            return self.run_to_driver(cells, copier);
         }
+        let Stage { reflector, counting, .. } = &mut self.stage;
         let link = reflector.run(|| counting.take_at(&stage::output(0)))?;
         let costs = each(self, copier);
         self.stage.reflector.run(move || {
@@ -230,6 +229,20 @@ impl Bench {
         })?;
         // An empty hook would still be called for every copy.
         self.stage.reflector.tc(&format!("qdisc del dev {} clsact\n", stage::output(0)))?;
+        costs
+    }
+
+    /// Runs repetitions with receivers that count and drop copies in the driver of their device, where a copy costs the
+    /// least that it can, whoever made it. Returns the cost of a copy for each size.
+    pub(super) fn run_to_driver(
+        &mut self,
+        cells: &[Cell],
+        copier: &mut Copier,
+    ) -> Result<Vec<Cost>, BenchError> {
+        let Stage { receivers, counting, .. } = &mut self.stage;
+        let link = receivers.run(|| counting.take_frames_at("v0"))?;
+        let costs = cells.iter().map(|cell| Ok(self.run(cell, copier)?.busy)).collect();
+        drop(link);
         costs
     }
 

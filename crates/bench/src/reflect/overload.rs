@@ -30,7 +30,8 @@ const TIMES: f64 = 10.0;
 const RECEIVERS: u32 = 90;
 const BEHIND: u32 = 30;
 const BYTES: usize = 100;
-const SENDERS: u32 = 2;
+/// One: it is alone on its device, so that all copies go by another.
+const SENDERS: u32 = 1;
 
 /// The results of a plane under overload.
 #[derive(Clone, Debug, Serialize)]
@@ -54,6 +55,8 @@ pub(super) struct Overload {
     /// The largest difference in copies between two receivers: datagrams are refused as a whole, for all receivers.
     pub(super) uneven: u64,
     seconds: f64,
+    /// The rate of copies that arrived over that without overload.
+    pub(super) goodput: f64,
 }
 
 /// The results of a burst to receivers behind three devices.
@@ -109,7 +112,7 @@ fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overloa
     let network = &bench.stage.reflector;
     // The reflector's thread runs where the system lets it.
     let members = bench.members(SENDERS, &[RECEIVERS])?;
-    let orders = Orders { cpu: None, ..bench.orders(who.name(), members) };
+    let orders = Orders { cpu: None, keeps_all: false, ..bench.orders(who.name(), members) };
     let mut reflector = match Reflector::start(network, &orders)? {
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),
@@ -118,7 +121,9 @@ fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overloa
     // How much it can copy, and a warm start.
     let mut capacity_per_s = 0.0;
     for _ in 0..2 {
-        let sent = bench.send(bench.load(BYTES, RECEIVERS))?;
+        // As many at once as the queues of a pair of devices hold copies of: none is refused.
+        let load = Load { outstanding: Some((2, u64::from(RECEIVERS))), ..bench.load(BYTES, RECEIVERS) };
+        let sent = bench.send(load)?;
         capacity_per_s = sent.datagrams as f64 * 1e9 / sent.ns;
     }
     let before = settled(&mut reflector)?;
@@ -138,10 +143,12 @@ fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overloa
     };
     let loads: Vec<_> = (0..SENDERS).map(load).collect();
     let sent = send_all(&bench.stage.senders, &loads, counting, &bench.probe)?;
+    // What arrives afterwards has waited.
+    let arrived = counting.total().copies;
     let counted = settled(&mut reflector)?.since(&before);
     let datagrams: u64 = sent.iter().map(|sent| sent.datagrams).sum();
     let ns = sent.iter().map(|sent| sent.ns).fold(0.0, f64::max);
-    let copies_due = counted.admitted * u64::from(RECEIVERS) - counted.undeliverable;
+    let copies_due = counted.admitted * u64::from(RECEIVERS) - counted.undeliverable - counted.too_old;
     let total = counting.total();
     let got: Vec<u64> = (0..RECEIVERS).map(|receiver| seats(bench, receiver).0).collect();
     Ok(Ok(Overload {
@@ -159,6 +166,7 @@ fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overloa
         disorder: (0..RECEIVERS).map(|receiver| seats(bench, receiver).1).sum(),
         uneven: got.iter().max().unwrap_or(&0) - got.iter().min().unwrap_or(&0),
         seconds: ns / 1e9,
+        goodput: arrived as f64 * 1e9 / ns / (capacity_per_s * f64::from(RECEIVERS)),
     }))
 }
 
@@ -187,7 +195,8 @@ fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchEr
     const DATAGRAMS: u64 = 1000;
     let devices = bench.stage.devices.clone();
     let behind = vec![BEHIND; devices.len()];
-    let orders = bench.orders(who.name(), bench.members(1, &behind)?);
+    let members = bench.members(1, &behind)?;
+    let orders = Orders { keeps_all: false, ..bench.orders(who.name(), members) };
     let mut reflector = match Reflector::start(&bench.stage.reflector, &orders)? {
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),
@@ -231,7 +240,7 @@ fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchEr
         sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
     let counted = settled(&mut reflector)?.since(&before);
-    let due = counted.admitted * u64::from(all) - counted.undeliverable;
+    let due = counted.admitted * u64::from(all) - counted.undeliverable - counted.too_old;
     Ok(Ok(Burst {
         who,
         datagrams: sent.datagrams,
@@ -247,8 +256,8 @@ fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchEr
 /// Returns the results as tables.
 pub(super) fn tables(results: &Overloads) -> String {
     let mut overload = Table::new(
-        "plane | offered | ÷ capacity | sent | admitted | refused | before | handed | copies | \
-             lost | disorder | uneven | time",
+        "plane | offered | ÷ capacity | goodput | sent | admitted | refused | before | handed | copies | \
+             too old | lost | disorder | uneven | time",
     );
     let lost = |lost: i64| if lost == 0 { "0".to_string() } else { format!("LOST {}", grouped(lost as f64)) };
     let count = |number: u64| grouped(number as f64);
@@ -258,12 +267,14 @@ pub(super) fn tables(results: &Overloads) -> String {
             result.who.name().into(),
             format!("{}/s", grouped(result.offered_per_s)),
             format!("{:.1}", result.offered_per_s / result.capacity_per_s),
+            format!("{:.2}", result.goodput),
             count(result.sent),
             count(counted.admitted),
             count(counted.refused()),
             count(result.before),
             count(counted.handed),
             count(result.copies),
+            count(counted.too_old),
             lost(result.lost),
             count(result.disorder),
             count(result.uneven),
@@ -273,8 +284,9 @@ pub(super) fn tables(results: &Overloads) -> String {
     let devices: Vec<Device> = results.bursts.first().map(|burst| burst.devices.clone()).unwrap_or_default();
     let heads: Vec<String> = devices.iter().map(|device| format!("all arrived, {device}")).collect();
     let heads = heads.join(" | ");
-    let mut bursts =
-        Table::new(&format!("plane | datagrams | sent in | {heads} | refused | handed | lost | disorder"));
+    let mut bursts = Table::new(&format!(
+        "plane | datagrams | sent in | {heads} | refused | handed | too old | lost | disorder"
+    ));
     for burst in &results.bursts {
         let mut row =
             vec![burst.who.name().to_string(), count(burst.datagrams), format!("{:.3} s", burst.sent_s)];
@@ -283,6 +295,7 @@ pub(super) fn tables(results: &Overloads) -> String {
         row.extend([
             count(counted.refused()),
             count(counted.handed),
+            count(counted.too_old),
             lost(burst.lost),
             count(burst.disorder),
         ]);

@@ -106,6 +106,9 @@ pub(super) struct Run {
     pub(super) sender: Cost,
     /// The receivers' share of it: the increase over a run without receivers.
     pub(super) receiver: Cost,
+    /// The processor time of each copy as in `busy`, but with receivers that are a program in the driver of their device,
+    /// which counts and drops.
+    pub(super) dropped: Cost,
     /// The counters of the forwarder.
     pub(super) counted: Option<Counted>,
 }
@@ -130,6 +133,24 @@ impl Run {
         self.busy.beyond(self.sender).probe_ns
     }
 
+    /// Returns the cost of a copy including the share of receivers in the driver, in nanoseconds.
+    pub(super) fn copy_dropped_ns(&self) -> f64 {
+        self.dropped.beyond(self.sender).probe_ns
+    }
+
+    /// Returns the number of copies that another made than the one that the plane is named after; those of a contender
+    /// that does not count them are its own.
+    pub(super) fn by_others(&self, who: Contender) -> u64 {
+        let (Some(counted), Contender::Plane(kind)) = (self.counted, who) else { return 0 };
+        let own = match kind {
+            Kind::Xdp => counted.made[0],
+            Kind::Kernel => counted.made[1],
+            Kind::Ring => counted.made[2],
+            Kind::Sendto | Kind::Batch => counted.made[3],
+        };
+        counted.made.iter().sum::<u64>() - own
+    }
+
     pub(super) fn copies_per_s(&self) -> f64 {
         self.copies as f64 / self.seconds
     }
@@ -152,12 +173,16 @@ pub(super) struct Series {
     pub(super) copy_cycles: Spread,
     /// The processor time of a copy, including the receivers' share.
     pub(super) copy_received_ns: Spread,
+    /// The same with receivers in the driver of their device.
+    pub(super) copy_dropped_ns: Spread,
     pub(super) copies_per_s: Spread,
     /// The rate of payload in copies.
     pub(super) megabits_per_s: Spread,
     /// The number of copies that were due and did not arrive, over all repetitions.
     pub(super) lost: u64,
     pub(super) disorder: u64,
+    /// The number of copies that another made than the one that the plane is named after.
+    pub(super) by_others: u64,
     pub(super) repetitions: Vec<Run>,
 }
 
@@ -175,10 +200,12 @@ impl crate::kit::study::Series for Series {
             copy_task_ns: spread(&Run::copy_task_ns),
             copy_cycles: spread(&|run| cycles_per_ns * run.copy_ns()),
             copy_received_ns: spread(&Run::copy_received_ns),
+            copy_dropped_ns: spread(&Run::copy_dropped_ns),
             copies_per_s: spread(&Run::copies_per_s),
             megabits_per_s: spread(&|run| run.copies_per_s() * bits / 1e6),
             lost: repetitions.iter().map(Run::lost).sum(),
             disorder: repetitions.iter().map(|run| run.disorder).sum(),
+            by_others: repetitions.iter().map(|run| run.by_others(cell.who)).sum(),
             repetitions,
         }
     }

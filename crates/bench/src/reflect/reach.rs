@@ -24,6 +24,10 @@ pub(super) fn judge(report: &Results) -> Goals {
             let other = find(report, Contender::Plane(kind), receivers)?;
             Some((kind, ratio(base, other, Run::copy_ns), ratio(base, other, Run::copy_received_ns)))
         };
+        // A driver's copies are to be compared with others that are received in the driver, too.
+        let driver = |kind| {
+            Some(self::ratio(base, find(report, Contender::Plane(kind), receivers)?, Run::copy_dropped_ns))
+        };
         let best = |kinds: &[Kind]| {
             // Where the machine was so busy that nothing is left of a cost, nothing can be said of it.
             let found = kinds.iter().filter_map(|kind| ratio(*kind)).filter(|(_, alone, _)| *alone > 0.0);
@@ -39,10 +43,22 @@ pub(super) fn judge(report: &Results) -> Goals {
             goals.open("  with what receivers take", received, Unit::Times);
         };
         let large = receivers >= 30;
-        state("kernel, CPU of a copy", ratio(Kind::Kernel), large.then_some(6.0));
-        state("best plane", best(&Kind::ALL[1..]), large.then_some(10.0));
+        state("kernel, CPU of a copy", ratio(Kind::Kernel), large.then_some(6.5));
+        state("best plane", best(&Kind::ALL[1..]), None);
         let bound = if large { 2.0 } else { 1.2 };
         state("best in user space", best(&[Kind::Batch, Kind::Ring]), Some(bound));
+        for kind in [Kind::Kernel, Kind::Xdp] {
+            let Some(found) = driver(kind) else { continue };
+            let measure = format!("sendto ÷ {kind}, {receivers} receivers, all in the driver");
+            match large && kind == Kind::Xdp {
+                true => goals.at_least(measure, found, Unit::Times, 11.0),
+                false => goals.open(measure, found, Unit::Times),
+            }
+        }
+        if let (90, Some((_, _, received))) = (receivers, ratio(Kind::Ring)) {
+            let measure = "sendto ÷ ring, 90 receivers, with what they take".to_string();
+            goals.at_least(measure, received, Unit::Times, 2.5);
+        }
         if let Some(peer) = find(report, Contender::Samplicate, receivers) {
             let measure = format!("sendto ÷ samplicate, {receivers} receivers");
             goals.open(measure, self::ratio(base, peer, Run::copy_ns), Unit::Times);
@@ -53,6 +69,7 @@ pub(super) fn judge(report: &Results) -> Goals {
             let name = overload.who.name();
             let copies = overload.copies as f64;
             goals.at_least(format!("overload, {name}: copies"), copies, Unit::Count, 1e7);
+            goals.at_least("  over those without overload".to_string(), overload.goodput, Unit::Times, 0.8);
             let lost = overload.lost.abs() as f64 + overload.uneven as f64;
             goals.at_most("  lost after admission", lost, Unit::Count, 0.0);
             goals.at_most("  out of order", overload.disorder as f64, Unit::Count, 0.0);

@@ -137,6 +137,22 @@ impl fmt::Display for Results {
             );
             writeln!(f, "{}", alarming(&text))?;
         }
+        // What is measured under a plane's name has to be its own work.
+        for series in self.series.iter().filter(|series| {
+            let copies: u64 = series.repetitions.iter().map(|run| run.copies).sum();
+            series.by_others * 20 > copies
+        }) {
+            let cell = &series.cell;
+            let text = format!(
+                "NOT ITS OWN: {}, {} bytes to {} by {}: {} copies were made by another plane",
+                cell.who.name(),
+                cell.bytes,
+                cell.receivers,
+                cell.device,
+                grouped(series.by_others as f64),
+            );
+            writeln!(f, "{}", alarming(&text))?;
+        }
         if !self.receivers_alone.is_empty() {
             let alone = Spread::of(self.receivers_alone.iter().map(|alone| alone.cost.probe_ns)).median;
             writeln!(f, "A receiver alone takes {alone:.0} ns for a copy from the network's stack.")?;
@@ -163,7 +179,7 @@ impl fmt::Display for Results {
 fn table(series: &[Series]) -> Table {
     let mut table = Table::new(
         "plane | device | bytes | receivers | copies/s | Mbit/s | ns/copy | least | most | \
-             cycles | with receiver | by tasks | copies | lost",
+             cycles | with receiver | receiver in driver | by tasks | copies | lost",
     );
     for series in series {
         let cell = &series.cell;
@@ -182,6 +198,7 @@ fn table(series: &[Series]) -> Table {
             number(series.copy_ns.max),
             number(series.copy_cycles.median),
             number(series.copy_received_ns.median),
+            number(series.copy_dropped_ns.median),
             number(series.copy_task_ns.median),
             grouped(runs.iter().map(|run| run.copies).sum::<u64>() as f64),
             match series.lost {

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use nacre_reflect::control::{Control, ControlOptions};
 use nacre_reflect::cookie::Secret;
-use nacre_reflect::forward::{ForwardOptions, Forwarder, Host, Incoming, Listeners, Now, Outgoing};
+use nacre_reflect::forward::{
+    ForwardOptions, Forwarder, Host, Incoming, Listeners, Now, Outgoing, be_prompt,
+};
 use nacre_reflect::plane::{self, Kind, PlaneOptions};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path, Table};
@@ -44,6 +46,8 @@ pub(super) struct Orders {
     pub(super) groups: u32,
     /// The processor to which its thread is pinned.
     pub(super) cpu: Option<usize>,
+    /// Whether every datagram is wanted, however late.
+    pub(super) keeps_all: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -68,6 +72,11 @@ pub(super) struct Counted {
     pub(super) admitted: u64,
     pub(super) copies: u64,
     pub(super) undeliverable: u64,
+    /// The number of copies given up, as their device had no room in time.
+    pub(super) too_old: u64,
+    /// The number of copies by who made them: programs in drivers, the program at the hook, user space by frames, and by
+    /// sockets.
+    pub(super) made: [u64; 4],
     pub(super) strangers: u64,
     pub(super) over_rate: u64,
     pub(super) backlog: u64,
@@ -93,6 +102,8 @@ impl Counted {
             admitted: self.admitted - before.admitted,
             copies: self.copies - before.copies,
             undeliverable: self.undeliverable - before.undeliverable,
+            too_old: self.too_old - before.too_old,
+            made: std::array::from_fn(|by| self.made[by] - before.made[by]),
             strangers: self.strangers - before.strangers,
             over_rate: self.over_rate - before.over_rate,
             backlog: self.backlog - before.backlog,
@@ -146,12 +157,13 @@ impl Owner {
     }
 
     /// Sets the members, where there is no control plane.
-    fn set(&mut self, members: &[Member]) {
+    fn set(&mut self, members: &[Member], keeps_all: bool) {
         let Owner::Nobody(table) = self else { return };
         let options = GroupOptions {
             group_rate: Rate::UNLIMITED,
             member_rate: Rate::UNLIMITED,
             members_max: u32::MAX,
+            max_age_ms: if keeps_all { 0 } else { GroupOptions::default().max_age_ms },
             ..GroupOptions::default()
         };
         let id = |member: &Member| GroupId { port: member.group, id: 0 };
@@ -188,6 +200,7 @@ pub(crate) fn main() -> Result<(), BenchError> {
     if let Some(cpu) = orders.cpu {
         system::pin(cpu)?;
     }
+    be_prompt();
     loop {
         forwarder.poll(&mut owner, Duration::from_millis(200)).map_err(failed)?;
         if let Owner::Control(control) = &mut owner {
@@ -226,7 +239,7 @@ fn prepare(orders: &Orders) -> Result<(Forwarder, Owner), String> {
         0 => Owner::Nobody(Box::new(Table::new())),
         groups => Owner::with_groups(groups),
     };
-    owner.set(&orders.members);
+    owner.set(&orders.members, orders.keeps_all);
     forwarder.poll(&mut owner, Duration::ZERO).map_err(|error| error.to_string())?;
     Ok((forwarder, owner))
 }
@@ -239,6 +252,8 @@ fn counted(forwarder: &Forwarder, owner: &mut Owner) -> Counted {
         admitted: counters.admitted,
         copies: counters.copies,
         undeliverable: counters.undeliverable,
+        too_old: counters.too_old,
+        made: [counters.made.driver, counters.made.hook, counters.made.frames, counters.made.sockets],
         strangers: counters.strangers,
         over_rate: counters.over_rate,
         backlog: counters.backlog,

@@ -19,6 +19,7 @@ fn series(who: Contender, receivers: u32, copy_ns: &[f64]) -> Series {
         seconds: 1.0,
         busy: Cost { probe_ns: ns + 300.0, task_ns: ns + 30.0 },
         sender: Cost { probe_ns: 100.0, task_ns: 10.0 },
+        dropped: Cost { probe_ns: ns + 150.0, task_ns: ns },
         receiver: Cost { probe_ns: 200.0, task_ns: 20.0 },
         counted: None,
     };

@@ -55,7 +55,8 @@ pub struct Settings {
     pub groups: Vec<Ports>,
     /// Options of one group: an id on the shared port, a port of --groups, PORT/ID, or * for all others. Options are
     /// sequence, token (which needs --key), open, members=N, where 0 lets nobody join, rate=COPIES[/BURST] of each member
-    /// and group-rate=COPIES[/BURST], a second, with 0 for no limit; may be given several times
+    /// and group-rate=COPIES[/BURST], a second, with 0 for no limit, and max-age=TIME, as --max-age; may be given several
+    /// times
     #[arg(long = "group", value_name = "GROUP:OPTION,…")]
     pub group: Vec<GroupSetting>,
     /// Number of groups on the shared port, with the ids from 0 on; 0 for none, where there are --groups
@@ -95,6 +96,10 @@ pub struct Settings {
     /// Joins that one address may get done in a second, at least 1 [default: 50]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub joins_per_second: Option<u32>,
+    /// A datagram that a full device did not take for so long is not copied any more, and counted as too old; 0s for never
+    /// [default: 1s]
+    #[arg(long, value_name = "TIME")]
+    pub max_age: Option<Time>,
     /// Datagrams of all groups together that may wait for a full device, at least 64KiB [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     pub backlog_bytes: Option<Size>,
@@ -223,6 +228,9 @@ impl Settings {
                 return usage(format!("--{name} must be at least 10ms, and at most a day"));
             }
         }
+        if let Some(Err(why)) = self.max_age.map(|age| check_age(age.0)) {
+            return usage(format!("--max-age: {why}"));
+        }
         if self.backlog_bytes.is_some_and(|size| size.0 < BACKLOG_BYTES_MIN) {
             return usage(format!("--backlog-bytes must be at least {BACKLOG_BYTES_MIN}, one long datagram"));
         }
@@ -290,7 +298,10 @@ impl Settings {
     /// Returns the options of the groups without settings of their own.
     pub fn default_group(&self) -> GroupOptions {
         let token = self.key.is_some() && !self.open;
-        let mut options = GroupOptions { token, ..GroupOptions::default() };
+        let max_age = self.max_age.map(|time| time.0.as_millis() as u32);
+        let defaults = GroupOptions::default();
+        let mut options =
+            GroupOptions { token, max_age_ms: max_age.unwrap_or(defaults.max_age_ms), ..defaults };
         for setting in &self.group {
             if setting.group == Named::Others {
                 setting.apply(&mut options);
@@ -429,6 +440,7 @@ enum GroupOption {
     Members(u32),
     Rate(Rate),
     GroupRate(Rate),
+    MaxAge(Duration),
 }
 
 impl GroupSetting {
@@ -440,6 +452,7 @@ impl GroupSetting {
                 GroupOption::Members(count) => options.members_max = count,
                 GroupOption::Rate(rate) => options.member_rate = rate,
                 GroupOption::GroupRate(rate) => options.group_rate = rate,
+                GroupOption::MaxAge(age) => options.max_age_ms = age.as_millis() as u32,
             }
         }
     }
@@ -466,7 +479,7 @@ fn group_option(text: &str) -> Result<GroupOption, String> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     let wrong = || {
         format!(
-            "'{text}' is not an option of a group: sequence, token, open, members=N, rate=N, group-rate=N"
+            "'{text}' is not an option of a group: sequence, token, open, members=N, rate=N, group-rate=N, max-age=TIME"
         )
     };
     let rate = |value: &str| {
@@ -484,7 +497,19 @@ fn group_option(text: &str) -> Result<GroupOption, String> {
         ("members", Some(count)) => count.parse().map(GroupOption::Members).map_err(|_| wrong()),
         ("rate", Some(value)) => rate(value).map(GroupOption::Rate),
         ("group-rate", Some(value)) => rate(value).map(GroupOption::GroupRate),
+        ("max-age", Some(value)) => {
+            let age = nacre_quantity::parse_time(value).map_err(|why| format!("{}: {why}", wrong()))?;
+            check_age(age).map(|()| GroupOption::MaxAge(age))
+        }
         _ => Err(wrong()),
+    }
+}
+
+/// Checks that an age limit is none, or one that counts in milliseconds.
+fn check_age(age: Duration) -> Result<(), String> {
+    match age.is_zero() || (Duration::from_millis(1)..=SILENCE_MAX).contains(&age) {
+        true => Ok(()),
+        false => Err("an age limit is 0s, for none, or at least 1ms, and at most a day".to_owned()),
     }
 }
 
@@ -532,7 +557,9 @@ mod tests {
     #[test]
     fn groups_are_described_on_the_command_line() {
         let setting: GroupSetting = "*:sequence,token,members=3,rate=100/7,group-rate=0".parse().unwrap();
-        let settings = Settings { group: vec![setting, "9:open".parse().unwrap()], ..Settings::default() };
+        let ninth = "9:open,max-age=0s".parse().unwrap();
+        let max_age = Some("250ms".parse().unwrap());
+        let settings = Settings { group: vec![setting, ninth], max_age, ..Settings::default() };
         let others = settings.default_group();
         assert!(others.sequence && others.token && others.members_max == 3);
         assert_eq!(others.member_rate, Rate::per_second(100, 7));
@@ -540,8 +567,20 @@ mod tests {
         let [(id, ninth)] = settings.named_groups(&settings.shared())[..] else { panic!() };
         assert_eq!(id, GroupId { port: PORT_DEFAULT, id: 9 });
         assert!(ninth.sequence && !ninth.token);
-        for wrong in ["", "5", "x:token", "5:colour", "5:members", "5:members=-1", "5:rate=", "5:sequence=1"]
-        {
+        assert_eq!((others.max_age_ms, ninth.max_age_ms), (250, 0));
+        for wrong in [
+            "5:max-age=2days",
+            "5:max-age=1us",
+            "5:max-age",
+            "",
+            "5",
+            "x:token",
+            "5:colour",
+            "5:members",
+            "5:members=-1",
+            "5:rate=",
+            "5:sequence=1",
+        ] {
             assert!(wrong.parse::<GroupSetting>().is_err(), "{wrong}");
         }
     }

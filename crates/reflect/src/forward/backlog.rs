@@ -16,13 +16,22 @@ const WAIT_NS: std::ops::RangeInclusive<u64> = 50_000..=1_000_000;
 /// A datagram that waits.
 #[derive(Debug)]
 pub(super) struct Datagram {
-    pub(super) group: GroupIndex,
-    pub(super) except: Option<SocketAddr>,
+    pub(super) about: About,
     pub(super) payload: Vec<u8>,
-    /// True if the plane has to be told when the datagram is finished.
-    pub(super) handed: bool,
     /// The number of queues that the datagram is in.
     places: u32,
+}
+
+/// The properties of a datagram that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About {
+    pub(super) group: GroupIndex,
+    pub(super) except: Option<SocketAddr>,
+    pub(super) tos: u8,
+    /// The time at which it is too old to be copied any more, in nanoseconds; the last there is, if never.
+    pub(super) until_ns: u64,
+    /// True if the plane has to be told when the datagram is finished.
+    pub(super) handed: bool,
 }
 
 /// The place of a datagram in a queue: the copies left to make for one lane.
@@ -111,25 +120,18 @@ impl Backlog {
     }
 
     /// Keeps a datagram, which has no place in a queue yet, and returns its index.
-    pub(super) fn keep(
-        &mut self,
-        group: GroupIndex,
-        except: Option<SocketAddr>,
-        payload: &[u8],
-        handed: bool,
-    ) -> u32 {
+    pub(super) fn keep(&mut self, about: About, payload: &[u8]) -> u32 {
         self.bytes += payload.len();
         match self.free.pop() {
             Some(at) => {
                 let datagram = &mut self.datagrams[at as usize];
                 datagram.payload.clear();
                 datagram.payload.extend_from_slice(payload);
-                (datagram.group, datagram.except, datagram.handed, datagram.places) =
-                    (group, except, handed, 0);
+                (datagram.about, datagram.places) = (about, 0);
                 at
             }
             None => {
-                self.datagrams.push(Datagram { group, except, payload: payload.to_vec(), handed, places: 0 });
+                self.datagrams.push(Datagram { about, payload: payload.to_vec(), places: 0 });
                 self.datagrams.len() as u32 - 1
             }
         }
@@ -149,6 +151,34 @@ impl Backlog {
         self.release(place.datagram)
     }
 
+    /// True if a datagram of this group waits in a queue.
+    pub(super) fn holds(&self, queue: usize, group: GroupIndex) -> bool {
+        self.oldest(queue, group).is_some()
+    }
+
+    fn oldest(&self, queue: usize, group: GroupIndex) -> Option<usize> {
+        let of = |place: &Place| self.datagrams[place.datagram as usize].about.group == group;
+        self.queues[queue].places.iter().position(of)
+    }
+
+    /// Gives up the oldest place of a group in a queue. Returns the number of copies that were left to make for it, and
+    /// true if that was the last place of a datagram of which the plane has to be told.
+    pub(super) fn shed(&mut self, table: &Table, queue: usize, group: GroupIndex) -> (u64, bool) {
+        let Some(at) = self.oldest(queue, group) else { return (0, false) };
+        let Some(place) = self.queues[queue].places.remove(at) else { return (0, false) };
+        let left = self.left(table, &place);
+        (left, matches!(self.release(place.datagram), Some((_, true))))
+    }
+
+    /// Returns the number of copies that are left to make for a place.
+    pub(super) fn left(&self, table: &Table, place: &Place) -> u64 {
+        let About { group, except, .. } = self.datagrams[place.datagram as usize].about;
+        let entries = &table.group(group).lanes[usize::from(place.lane)].entries;
+        let end = place.end.min(entries.len());
+        let left = entries[place.next.min(end)..end].iter();
+        left.filter(|entry| entry.member.is_some() && Some(entry.address) != except).count() as u64
+    }
+
     fn release(&mut self, at: u32) -> Option<(GroupIndex, bool)> {
         let datagram = &mut self.datagrams[at as usize];
         datagram.places -= 1;
@@ -161,7 +191,7 @@ impl Backlog {
             datagram.payload = Vec::new();
         }
         self.free.push(at);
-        Some((datagram.group, datagram.handed))
+        Some((datagram.about.group, datagram.about.handed))
     }
 
     /// Translates the positions in a lane that was rewritten, so that the copies that wait go on where they were.
@@ -170,7 +200,7 @@ impl Backlog {
         let before = lane.generation.wrapping_sub(1);
         for queue in self.queues.iter_mut().filter(|queue| queue.device == lane.path.device) {
             for place in &mut queue.places {
-                if place.lane == number && self.datagrams[place.datagram as usize].group == group {
+                if place.lane == number && self.datagrams[place.datagram as usize].about.group == group {
                     // A lane remembers its last rewriting always; the bounds stay bounds without it.
                     place.next = lane.position_now(before, place.next).unwrap_or(place.next);
                     place.end = lane.position_now(before, place.end).unwrap_or(place.end);
@@ -183,8 +213,8 @@ impl Backlog {
     pub(super) fn all_handed(&mut self) -> HashMap<GroupIndex, u64> {
         let mut waiting = HashMap::new();
         for datagram in self.datagrams.iter_mut().filter(|datagram| datagram.places > 0) {
-            datagram.handed = true;
-            *waiting.entry(datagram.group).or_default() += 1;
+            datagram.about.handed = true;
+            *waiting.entry(datagram.about.group).or_default() += 1;
         }
         waiting
     }
@@ -194,7 +224,7 @@ impl Backlog {
         let mut gone = Vec::new();
         for queue in &mut self.queues {
             queue.places.retain(|place| {
-                let keep = self.datagrams[place.datagram as usize].group != group;
+                let keep = self.datagrams[place.datagram as usize].about.group != group;
                 if !keep {
                     gone.push(place.datagram);
                 }
@@ -211,6 +241,10 @@ mod tests {
 
     use super::*;
     use crate::table::{GroupId, GroupOptions, Path};
+
+    fn about(group: GroupIndex, handed: bool) -> About {
+        About { group, except: None, tos: 0, until_ns: u64::MAX, handed }
+    }
 
     fn address(host: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, (host >> 8) as u8, host as u8], 1000))
@@ -229,7 +263,7 @@ mod tests {
         let mut backlog = Backlog::default();
         let queue = backlog.queue_of(3);
         for next in [0, 1, 77, 199, 200] {
-            let datagram = backlog.keep(group, None, b"payload", false);
+            let datagram = backlog.keep(about(group, false), b"payload");
             backlog.push(queue, Place { datagram, lane: 0, next, end: 200 });
         }
         let id = GroupId { port: 7400, id: 0 };
@@ -263,7 +297,7 @@ mod tests {
     fn a_datagram_goes_when_its_last_place_goes() {
         let mut backlog = Backlog::default();
         let (a, b) = (backlog.queue_of(1), backlog.queue_of(2));
-        let datagram = backlog.keep(GroupIndex(7), None, &[0; 100], true);
+        let datagram = backlog.keep(about(GroupIndex(7), true), &[0; 100]);
         for queue in [a, b] {
             backlog.push(queue, Place { datagram, lane: 0, next: 0, end: 1 });
         }
@@ -272,7 +306,7 @@ mod tests {
         assert_eq!(backlog.removed(GroupIndex(8)), 0);
         assert_eq!(backlog.pop(b), Some((GroupIndex(7), true)));
         assert_eq!((backlog.bytes(), backlog.next_ns()), (0, None));
-        let again = backlog.keep(GroupIndex(7), None, &[0; 9], true);
+        let again = backlog.keep(about(GroupIndex(7), true), &[0; 9]);
         assert_eq!(again, datagram, "the buffer is used again");
         backlog.push(b, Place { datagram: again, lane: 0, next: 0, end: 1 });
         assert_eq!(backlog.removed(GroupIndex(7)), 1);

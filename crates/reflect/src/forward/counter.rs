@@ -1,10 +1,10 @@
 //! Counters of the forwarder, by reason.
 
-use crate::plane::{Done, Progress};
+use crate::plane::{Done, Made, Progress};
 
 /// Counts since the forwarder was made. Every datagram that came for a group is admitted, or refused for one of the
-/// reasons; every copy of an admitted one is taken by a device, undeliverable, waiting, or no longer wanted because its
-/// member has left.
+/// reasons; every copy of an admitted one is taken by a device, undeliverable, too old, waiting, or no longer wanted
+/// because its member has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Datagrams received in user space.
@@ -19,6 +19,10 @@ pub struct Counters {
     pub copies: u64,
     /// Copies that can never be sent: no route, or too long for the path.
     pub undeliverable: u64,
+    /// Copies that were given up, because their devices had no room within the age limit of the group.
+    pub too_old: u64,
+    /// The copies, by who made them; of the whole forwarder alone.
+    pub made: Made,
     /// Refused: from addresses that are not members.
     pub strangers: u64,
     /// Refused: beyond a member's or a group's rate.
@@ -31,7 +35,7 @@ pub struct Counters {
     pub socket_full: u64,
     /// Datagrams that a kernel program handed to user space.
     pub handed: u64,
-    /// Datagrams that a kernel program handed over and that never arrived.
+    /// Datagrams that a kernel program admitted and could not hand over. There is none, or the plane is wrong.
     pub handed_lost: u64,
     /// Times that a device was full.
     pub full: u64,

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::sendto::{Fate, full, one};
-use super::{Kind, Plane, PlaneError, Portion, Progress};
+use super::{Kind, Made, Plane, PlaneError, Portion, Progress};
 use crate::forward::Listeners;
-use crate::system::message::{BATCH, send_many};
+use crate::system::message::{BATCH, Head, send_many};
 
 /// The `batch` plane: copies by `sendmmsg`, through the socket of the group's port.
 #[derive(Debug)]
@@ -15,12 +15,14 @@ pub struct Batch {
     /// The addresses of one call, and the position of each.
     to: Vec<SocketAddr>,
     at: Vec<usize>,
+    /// The number of copies made.
+    copies: u64,
 }
 
 impl Batch {
     /// Creates the plane for these listeners.
     pub fn new(listeners: Arc<Listeners>) -> Self {
-        Batch { listeners, to: Vec::with_capacity(BATCH), at: Vec::with_capacity(BATCH) }
+        Batch { listeners, to: Vec::with_capacity(BATCH), at: Vec::with_capacity(BATCH), copies: 0 }
     }
 }
 
@@ -30,12 +32,25 @@ impl Plane for Batch {
     }
 
     fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
+        let progress = self.send(portion);
+        self.copies += u64::from(progress.copies);
+        Ok(progress)
+    }
+
+    fn made(&self) -> Made {
+        Made { sockets: self.copies, ..Made::default() }
+    }
+}
+
+impl Batch {
+    fn send(&mut self, portion: &Portion<'_>) -> Progress {
         let mut progress = Progress { next: portion.positions.end, ..Progress::default() };
         let mut positions = portion.positions.clone();
         let Some((socket, source)) = self.listeners.sender(portion.lane.path.local) else {
             progress.undeliverable += positions.filter(|&at| portion.to(at).is_some()).count() as u32;
-            return Ok(progress);
+            return progress;
         };
+        let head = Head { source, tos: portion.tos };
         loop {
             self.to.clear();
             self.at.clear();
@@ -49,26 +64,26 @@ impl Plane for Batch {
                 }
             }
             if self.to.is_empty() {
-                return Ok(progress);
+                return progress;
             }
             let mut done = 0;
             while done < self.to.len() {
                 // An error is that of the first that was not sent; errors after others were sent are told by the next call.
-                match send_many(socket, source, &self.to[done..], portion.payload) {
+                match send_many(socket, head, &self.to[done..], portion.payload) {
                     Ok(sent) => {
                         done += sent;
                         progress.copies += sent as u32;
                         continue;
                     }
                     Err(error) if full(&error) => {
-                        return Ok(Progress { next: self.at[done], full: true, ..progress });
+                        return Progress { next: self.at[done], full: true, ..progress };
                     }
                     Err(_) => {}
                 }
-                match one(socket, source, self.to[done], portion.payload) {
+                match one(socket, head, self.to[done], portion.payload) {
                     Fate::Sent => progress.copies += 1,
                     Fate::Never => progress.undeliverable += 1,
-                    Fate::Full => return Ok(Progress { next: self.at[done], full: true, ..progress }),
+                    Fate::Full => return Progress { next: self.at[done], full: true, ..progress },
                 }
                 done += 1;
             }

@@ -8,12 +8,14 @@
 //! eight lanes, of both families, of more than 4096 places in a lane, or with a member whose Ethernet address is not
 //! known yet.
 //!
-//! When a device's queue is full the rest of the datagram goes to user space, with the position where it stopped in its
-//! mark, and so do all later datagrams of its group until user space has finished; beyond a bound they are refused
-//! whole.
+//! When a device's queue is full the rest of the datagram goes to user space through a ring, with the position where it
+//! stopped. Until user space has finished it, the group's next datagrams are refused by the program: so a plane under
+//! more load than it can copy goes on copying in the kernel. They go through the ring as well, up to a bound, in groups
+//! that want every datagram, and in those with members behind several devices, of which one must not hold up the others.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use aya::Ebpf;
@@ -31,48 +33,37 @@ pub mod room;
 
 mod layout;
 mod places;
+mod rescue;
 
 use self::load::Sizes;
 use self::mirror::{Memory, Mirror};
 use self::network::{Changed, Network};
-use super::{Batch, Done, Kind, Origin, Plane, PlaneError, PlaneOptions, Portion, Progress};
+use self::rescue::Rescues;
+use super::{Batch, Done, Kind, Made, Plane, PlaneError, PlaneOptions, Portion, Progress, Rescue};
 use crate::forward::Listeners;
 use crate::table::{Change, GroupIndex, Table};
 
-/// The number of hops that are confirmed in each maintenance of the plane.
-const CONFIRM_AT_ONCE: usize = 32;
-
 /// The greatest number of datagrams of one group on their way through user space. More are refused.
-const BOUND_GROUP: u32 = 1024;
+pub(crate) const BOUND_GROUP: u32 = 1024;
 
-/// The greatest charge to a socket's buffer for a datagram that fits an Ethernet frame, and as much again for datagrams
-/// that come to the socket beside those handed over, in bytes.
-const DATAGRAM_BYTES: usize = 2 * 4096;
+/// The room in the ring that the datagrams that one processor has under way may take, in bytes: one of the greatest
+/// length, and, of programs in drivers, four devices' queues of 16 and one more.
+const UNDER_WAY_BYTES: usize = constant::RESCUE_BYTES as usize
+    + constant::PAYLOAD_MAX as usize
+    + 68 * (constant::RESCUE_BYTES as usize + constant::XDP_BYTES_MAX as usize + 16);
 
 /// Options of the plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelOptions {
     /// The sizes of the program's tables.
     pub sizes: Sizes,
-    /// The greatest number of datagrams of all groups together on their way through user space: no more than the
-    /// reflector's socket holds, or it would drop admitted ones.
+    /// The greatest number of datagrams of all groups together on their way through user space.
     pub bound_total: u64,
 }
 
 impl Default for KernelOptions {
     fn default() -> Self {
         KernelOptions { sizes: Sizes::default(), bound_total: 8192 }
-    }
-}
-
-impl KernelOptions {
-    /// Limits the datagrams that are handed over to what these sockets hold.
-    pub(super) fn for_sockets(mut self, listeners: &Listeners) -> Self {
-        for (_, socket) in listeners.sockets() {
-            let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or_default();
-            self.bound_total = self.bound_total.min((bytes / DATAGRAM_BYTES) as u64).max(1);
-        }
-        self
     }
 }
 
@@ -102,6 +93,9 @@ pub struct Kernel {
     changed: Changed,
     /// The plane that makes the copies left to user space.
     inner: Box<dyn Plane>,
+    rescues: Rescues,
+    /// Rescues that were taken out of the ring before they were asked for.
+    told: VecDeque<Rescue>,
 }
 
 impl Kernel {
@@ -125,14 +119,19 @@ impl Kernel {
         flights: u32,
         others: &[(&str, u32)],
     ) -> Result<Self, String> {
-        let (mut programs, maps) = load::load(object, options.sizes, flights, others)?;
+        let cpus = aya::util::nr_cpus().map_err(|(what, error)| format!("cannot read {what}: {error}"))?;
+        let under_way = cpus * UNDER_WAY_BYTES;
+        let ring = (2 * under_way).next_power_of_two().max(1 << 20);
+        let sizes = [&[("rescues", ring as u32), ("rescue_rooms", cpus as u32)], others].concat();
+        let (mut programs, maps) = load::load(object, options.sizes, flights, &sizes)?;
         let program = tc(&mut programs)?;
         load::again(|| program.load()).map_err(|error| {
             let text = load::chain(&error);
             format!("{text}{}", load::advice(&text))
         })?;
+        let rescues = Rescues::new(&mut programs)?;
         let network = Network::new().map_err(|error| format!("cannot watch the network: {error}"))?;
-        let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total);
+        let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total, (ring - under_way) as u64);
         Ok(Kernel {
             programs,
             attached: HashMap::new(),
@@ -141,12 +140,14 @@ impl Kernel {
             network,
             changed: Changed::default(),
             inner,
+            rescues,
+            told: VecDeque::new(),
         })
     }
 
     /// Makes the plane for these listeners. Copies that are left to user space are made by `sendmmsg`.
     pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
-        let own = KernelOptions::from(options).for_sockets(listeners);
+        let own = KernelOptions::from(options);
         let mut plane = Self::new(Box::new(Batch::new(listeners.clone())), own)?;
         plane.devices.clone_from(&options.devices);
         Ok(plane)
@@ -199,6 +200,18 @@ impl Kernel {
 }
 
 impl Kernel {
+    /// Takes the next rescue out of the ring.
+    fn next_rescue(&mut self) -> Option<Rescue> {
+        loop {
+            let handed = self.rescues.next()?;
+            // A group that was removed meanwhile has nobody to copy to.
+            if let Some(group) = self.mirror.group_at(handed.slot) {
+                let rescue::Handed { lane, generation, position, tos, except, payload, .. } = handed;
+                return Some(Rescue { group, lane, generation, position, tos, except, payload });
+            }
+        }
+    }
+
     /// Takes the changes of the network. They are shown to the program in the plane's maintenance.
     fn notice(&mut self) -> Result<(), PlaneError> {
         let changed = self.network.poll().map_err(network_failed)?;
@@ -241,6 +254,15 @@ impl Plane for Kernel {
 
     fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
         self.inner.follow(table, change)?;
+        if let Change::GroupRemoved(group) = change {
+            // Its number will be another's. Nobody is left who would get anything.
+            self.told.retain(|rescue| rescue.group != group);
+            while let Some(rescue) = self.next_rescue() {
+                if rescue.group != group {
+                    self.told.push_back(rescue);
+                }
+            }
+        }
         if let Change::Joined(member) = change
             && let Some(member) = table.get_member(member)
         {
@@ -257,16 +279,16 @@ impl Plane for Kernel {
         self.mirror.bound(u32::try_from(datagrams).unwrap_or(u32::MAX).min(BOUND_GROUP));
     }
 
-    fn origin(&self, mark: u32) -> Origin {
-        origin(mark)
+    fn rescue(&mut self) -> Option<Rescue> {
+        self.told.pop_front().or_else(|| self.next_rescue())
+    }
+
+    fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.rescues.ready())
     }
 
     fn hold(&mut self) {
         self.mirror.hold();
-    }
-
-    fn arrived(&mut self, group: GroupIndex) {
-        self.mirror.arrived(group);
     }
 
     fn settle(&mut self) {
@@ -286,7 +308,11 @@ impl Plane for Kernel {
         self.notice()?;
         let changed = std::mem::take(&mut self.changed);
         self.mirror.refresh(table, &mut self.network, &changed).map_err(network_failed)?;
-        self.network.confirm(CONFIRM_AT_ONCE).map_err(network_failed)
+        self.network.confirm().map_err(network_failed)
+    }
+
+    fn made(&self) -> Made {
+        self.mirror.made() + self.inner.made()
     }
 
     fn group_done(&self, group: GroupIndex) -> Done {
@@ -309,39 +335,10 @@ impl Plane for Kernel {
     }
 }
 
-/// Decodes the mark of a datagram that a program in the kernel handed over.
-pub fn origin(mark: u32) -> Origin {
-    let mark = u64::from(mark);
-    if mark & constant::MARK_HANDED == 0 {
-        return Origin::Fresh;
-    }
-    Origin::Handed {
-        group: (mark >> constant::MARK_GROUP_SHIFT & constant::MARK_GROUP_MASK) as u16,
-        lane: (mark >> constant::MARK_LANE_SHIFT & constant::MARK_LANE_MASK) as u16,
-        generation: (mark >> constant::MARK_GENERATION_SHIFT & constant::MARK_GENERATION_MASK) as u8,
-        position: (mark & constant::MARK_POSITION_MASK) as u32,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::table::GENERATION_BITS;
-
     #[test]
     fn programs_and_user_space_agree_on_what_is_for_the_reflector() {
         assert_eq!(nacre_reflect_bpf::MAGIC, crate::wire::MAGIC);
-    }
-
-    #[test]
-    fn a_mark_says_where_to_go_on() {
-        assert_eq!(origin(0), Origin::Fresh);
-        assert_eq!(origin(7), Origin::Fresh);
-        let mark = 1 << 31 | 5 << 28 | 33 << 22 | 1000 << 12 | 4095;
-        assert_eq!(origin(mark), Origin::Handed { group: 1000, lane: 5, generation: 33, position: 4095 });
-        assert_eq!(constant::MARK_GROUP_MASK, (1 << Origin::GROUP_BITS) - 1);
-        assert_eq!(constant::MARK_GENERATION_MASK, (1 << GENERATION_BITS) - 1);
-        assert_eq!(constant::MARK_POSITION_MASK, constant::PLACES_MAX - 1);
-        assert_eq!(constant::MARK_LANE_MASK, constant::LANES_MAX - 1);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::kernel::netlink::Framing;
 use super::kernel::network::{HopIndex, Network};
-use super::{Batch, Kind, Plane, PlaneError, Portion, Progress};
+use super::{Batch, Kind, Made, Plane, PlaneError, Portion, Progress};
 use crate::forward::Listeners;
 use crate::table::{Change, MemberIndex, Table};
 
@@ -26,8 +26,7 @@ mod xsk;
 use frame::{Mac, Template};
 use xsk::{FRAME_BYTES, FRAMES, Kicked, Xsk};
 
-/// The numbers of hops confirmed, and of ways to members looked up again, in each maintenance of the plane.
-const CONFIRM_AT_ONCE: usize = 32;
+/// The number of ways to members looked up again in each maintenance of the plane.
 const WAYS_AT_ONCE: u32 = 1024;
 /// The number of maintenances from one look at the devices' queues to the next.
 const QUEUES_EVERY: u32 = 10;
@@ -64,6 +63,8 @@ pub struct Ring {
     rounds: u32,
     /// The number of frames that a device did not send before it was lost.
     undeliverable: u64,
+    /// The number of frames that devices took.
+    frames: u64,
 }
 
 impl Ring {
@@ -94,6 +95,7 @@ impl Ring {
             chosen: queue::chosen().map_err(|why| failed("see the devices' queues", why))?,
             rounds: 0,
             undeliverable: 0,
+            frames: 0,
         })
     }
 
@@ -160,9 +162,10 @@ impl Ring {
 }
 
 /// Sends frames, as far as the device has room.
-fn kick(xsk: &mut Xsk, progress: &mut Progress) -> Kicked {
+fn kick(xsk: &mut Xsk, frames: &mut u64, progress: &mut Progress) -> Kicked {
     let (sent, kicked) = xsk.kick();
     progress.copies += sent;
+    *frames += u64::from(sent);
     kicked
 }
 
@@ -180,7 +183,7 @@ impl Plane for Ring {
         };
         let (Range { start, end }, mut progress) = (portion.positions.clone(), Progress::default());
         // What the device has not taken yet comes first.
-        match kick(&mut sender.xsk, &mut progress) {
+        match kick(&mut sender.xsk, &mut self.frames, &mut progress) {
             Kicked::Done => {}
             Kicked::Full => return Ok(Progress { next: start, full: true, ..progress }),
             Kicked::Dead => {
@@ -190,7 +193,8 @@ impl Plane for Ring {
         }
         let too_long = frame::packet_bytes(local, portion.payload.len()) > sender.mtu;
         let framed = len <= FRAME_BYTES && !too_long;
-        let template = Template::new(sender.mac, local, if framed { portion.payload } else { &[] });
+        let template =
+            Template::new(sender.mac, local, portion.tos, if framed { portion.payload } else { &[] });
         // Frames that hold the payload already.
         let mut held = 0;
         let mut next = start;
@@ -215,7 +219,7 @@ impl Plane for Ring {
             }
             if count > 0 {
                 sender.xsk.put(count, len);
-                match kick(&mut sender.xsk, &mut progress) {
+                match kick(&mut sender.xsk, &mut self.frames, &mut progress) {
                     Kicked::Done => {}
                     Kicked::Full => return Ok(Progress { next, full: true, ..progress }),
                     Kicked::Dead => {
@@ -260,6 +264,7 @@ impl Plane for Ring {
         for sender in self.senders.values_mut().flatten() {
             let (sent, kicked) = sender.xsk.kick();
             *copies += u64::from(sent);
+            self.frames += u64::from(sent);
             all &= kicked != Kicked::Full;
         }
         all
@@ -326,7 +331,11 @@ impl Plane for Ring {
             }
             self.anew = (to < table.members_end()).then_some(to);
         }
-        self.network.confirm(CONFIRM_AT_ONCE).map_err(failed)
+        self.network.confirm().map_err(failed)
+    }
+
+    fn made(&self) -> Made {
+        self.inner.made() + Made { frames: self.frames, ..Made::default() }
     }
 
     fn done(&mut self) -> super::Done {

@@ -1,25 +1,27 @@
 //! One system call for each copy: the paper's user-space implementation, without its busy loop, and the baseline.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{Kind, Plane, PlaneError, Portion, Progress};
+use super::{Kind, Made, Plane, PlaneError, Portion, Progress};
 use crate::forward::Listeners;
 use crate::system;
-use crate::system::message;
+use crate::system::message::{self, Head};
 
 /// The `sendto` plane: copies one by one, through the socket of the group's port.
 #[derive(Debug)]
 pub struct Sendto {
     listeners: Arc<Listeners>,
+    /// The number of copies made.
+    copies: u64,
 }
 
 impl Sendto {
     /// Creates the plane for these listeners.
     pub fn new(listeners: Arc<Listeners>) -> Self {
-        Sendto { listeners }
+        Sendto { listeners, copies: 0 }
     }
 }
 
@@ -35,15 +37,22 @@ impl Plane for Sendto {
             let Some(to) = portion.to(at) else { continue };
             let fate = match sender {
                 None => Fate::Never,
-                Some((socket, source)) => one(socket, source, to, portion.payload),
+                Some((socket, source)) => one(socket, Head { source, tos: portion.tos }, to, portion.payload),
             };
             match fate {
-                Fate::Sent => progress.copies += 1,
+                Fate::Sent => {
+                    progress.copies += 1;
+                    self.copies += 1;
+                }
                 Fate::Never => progress.undeliverable += 1,
                 Fate::Full => return Ok(Progress { next: at, full: true, ..progress }),
             }
         }
         Ok(progress)
+    }
+
+    fn made(&self) -> Made {
+        Made { sockets: self.copies, ..Made::default() }
     }
 }
 
@@ -59,9 +68,9 @@ pub(super) enum Fate {
 const TRIES: usize = 4;
 
 /// Sends one copy.
-pub(super) fn one(socket: BorrowedFd<'_>, source: Option<IpAddr>, to: SocketAddr, payload: &[u8]) -> Fate {
+pub(super) fn one(socket: BorrowedFd<'_>, head: Head, to: SocketAddr, payload: &[u8]) -> Fate {
     for _ in 0..TRIES {
-        match message::send(socket, source, to, payload) {
+        match message::send(socket, head, to, payload) {
             Ok(()) => return Fate::Sent,
             Err(error) if full(&error) => return Fate::Full,
             Err(_) => {

@@ -13,14 +13,14 @@
 //!
 //! docs/reflect-xdp.md has the facts about the kernel that this is built on.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use aya::maps::{Map, MapData, RingBuf};
+use aya::maps::{Map, MapData};
 use aya::programs::xdp::XdpLinkId;
 use aya::programs::{BtfTracePoint, TestRun, TestRunAttrs, TestRunOptions, Xdp as Program, XdpMode};
 use aya::{Btf, Ebpf};
@@ -31,8 +31,8 @@ use self::grace::Grace;
 use super::kernel::load::{advice, again, chain};
 use super::kernel::mapped::Mapped;
 use super::kernel::netlink::Framing;
-use super::kernel::{Kernel, KernelOptions, origin};
-use super::{Batch, Done, Kind, Origin, Plane, PlaneError, PlaneOptions, Portion, Progress, Rescue};
+use super::kernel::{Kernel, KernelOptions};
+use super::{Batch, Done, Kind, Made, Plane, PlaneError, PlaneOptions, Portion, Progress, Rescue};
 use crate::forward::Listeners;
 use crate::system;
 use crate::table::{Change, GroupIndex, Table};
@@ -44,11 +44,6 @@ mod maps;
 
 /// The greatest number of copies made by one call.
 const JOB_COPIES: usize = 128;
-/// The room in bytes that the datagrams that one processor has under way take in the ring at most: four devices' queues
-/// of 16, and one more.
-const UNDER_WAY_BYTES: usize =
-    68 * (constant::XDP_RESCUE_BYTES as usize + constant::XDP_BYTES_MAX as usize + 16);
-
 /// A device that the program is attached to.
 struct Device {
     index: u32,
@@ -62,9 +57,6 @@ struct Device {
 pub struct Xdp {
     kernel: Kernel,
     listeners: Arc<Listeners>,
-    rescues: RingBuf<MapData>,
-    /// Rescues that were taken out of the ring before they were asked for.
-    told: VecDeque<Rescue>,
     fans: OwnedFd,
     shared: Mapped,
     outcomes: Mapped,
@@ -76,6 +68,8 @@ pub struct Xdp {
     graces: u64,
     steps: u32,
     jobs: u64,
+    /// The number of copies that they made.
+    job_copies: u64,
     frame: Vec<u8>,
     /// The groups with copies that were made through sockets, and may not have gone out yet.
     sockets: HashSet<GroupIndex>,
@@ -105,17 +99,8 @@ impl Xdp {
     }
 
     fn load(listeners: &Arc<Listeners>, options: KernelOptions) -> Result<Self, String> {
-        let cpus = aya::util::nr_cpus().map_err(|(what, error)| format!("cannot read {what}: {error}"))?;
-        let under_way = cpus * UNDER_WAY_BYTES;
-        let ring = (2 * under_way).next_power_of_two().max(1 << 20);
         let inner = Box::new(Batch::new(listeners.clone()));
-        let mut kernel = Kernel::from_object(
-            nacre_reflect_bpf::XDP,
-            inner,
-            options.for_sockets(listeners),
-            2,
-            &[("xdp_rescues", ring as u32)],
-        )?;
+        let mut kernel = Kernel::from_object(nacre_reflect_bpf::XDP, inner, options, 2, &[])?;
         kernel.mirror.wait_for_steps();
         let programs = &mut kernel.programs;
         for name in ["reflect_xdp", "reflect_xdp_job", "reflect_xdp_egress"] {
@@ -143,19 +128,14 @@ impl Xdp {
         };
         let (shared_map, shared) = array("xdp_shared", constant::XDP_SHARED_BYTES)?;
         let (outcomes_map, outcomes) = array("xdp_outcomes", constant::XDP_OUTCOME_BYTES)?;
-        let rescues = programs.take_map("xdp_rescues").ok_or("the program has no map 'xdp_rescues'")?;
-        let rescues = RingBuf::try_from(rescues).map_err(|error| chain(&error))?;
         let fans = match programs.take_map("xdp_fans") {
             Some(Map::ArrayOfMaps(map)) => own(map.fd().as_fd()).map_err(|error| error.to_string())?,
             _ => return Err("the program has no map 'xdp_fans'".to_owned()),
         };
-        shared.entry(0)[SHARED_RESCUE_BYTES].store((ring - under_way) as u64, Relaxed);
         let grace = Grace::begin(&fans).map_err(|error| format!("cannot wait for programs: {error}"))?;
         Ok(Xdp {
             kernel,
             listeners: listeners.clone(),
-            rescues,
-            told: VecDeque::new(),
             fans,
             shared,
             outcomes,
@@ -165,6 +145,7 @@ impl Xdp {
             graces: 0,
             steps: 0,
             jobs: 0,
+            job_copies: 0,
             frame: Vec::new(),
             sockets: HashSet::new(),
             late: Vec::new(),
@@ -326,7 +307,7 @@ impl Xdp {
         let job = Job { number: self.jobs, ..job };
         job.write(&mut self.frame);
         match frame {
-            [] => frame::write([0; 6], NOBODY, &[], &mut self.frame),
+            [] => frame::write([0; 6], NOBODY, 0, &[], &mut self.frame),
             frame => self.frame.extend(frame),
         }
         self.run_again(job)
@@ -361,7 +342,8 @@ impl Xdp {
             Ok(Some(device)) if device.up => device.mtu as usize,
             _ => 0,
         };
-        let places = self.kernel.mirror.only_lane(portion.group, portion.number, lane.generation)?;
+        let mirror = &self.kernel.mirror;
+        let places = mirror.only_lane(portion.group, portion.number, lane.generation, portion.except)?;
         let fits = portion.payload.len() <= constant::XDP_BYTES_MAX as usize
             && frame::packet_bytes(lane.path.local, portion.payload.len()) <= mtu
             && places.len() >= portion.positions.end
@@ -380,7 +362,7 @@ impl Xdp {
         let mut progress = Progress { next: portion.positions.end, ..Progress::default() };
         let (mut next, end) = (portion.positions.start, portion.positions.end);
         let mut frame = Vec::new();
-        frame::write(mac, portion.lane.path.local, portion.payload, &mut frame);
+        frame::write(mac, portion.lane.path.local, portion.tos, portion.payload, &mut frame);
         while next < end {
             let (mut copies, mut after) = (0, next);
             while after < end && copies < JOB_COPIES {
@@ -400,6 +382,7 @@ impl Xdp {
             };
             let outcome = self.run(job, &frame).map_err(job_failed)?;
             progress.copies += outcome.copies;
+            self.job_copies += u64::from(outcome.copies);
             if let Some(stop) = outcome.stopped {
                 return Ok(Progress { next: next + stop as usize, full: true, ..progress });
             }
@@ -408,34 +391,6 @@ impl Xdp {
             next = after;
         }
         Ok(progress)
-    }
-
-    /// Takes the next rescue out of the ring.
-    fn next_rescue(&mut self) -> Option<Rescue> {
-        loop {
-            let item = self.rescues.next()?;
-            let (head, payload) = item.split_at_checked(constant::XDP_RESCUE_BYTES as usize)?;
-            let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-            let (mark, slot, device, bytes) = (word(0), word(4), word(8), word(12) as usize);
-            let ip: [u8; 16] = std::array::from_fn(|at| head[16 + at]);
-            let port = u16::from_be_bytes([head[32], head[33]]);
-            let no_except = head[34] != 0;
-            let except = match Ipv6Addr::from(ip).to_canonical() {
-                IpAddr::V6(ip) if ip.is_unicast_link_local() => {
-                    SocketAddr::V6(SocketAddrV6::new(ip, port, 0, device))
-                }
-                ip => SocketAddr::new(ip, port),
-            };
-            // A group that was removed meanwhile has nobody to copy to.
-            if let Some(group) = self.kernel.mirror.group_at(slot) {
-                return Some(Rescue {
-                    group,
-                    origin: origin(mark),
-                    except: (!no_except).then_some(except),
-                    payload: payload[..bytes.min(payload.len())].to_vec(),
-                });
-            }
-        }
     }
 
     /// True if sockets have sent datagrams that are not out yet.
@@ -457,9 +412,8 @@ impl Xdp {
     }
 }
 
-/// The number of words of a device in `struct xdp_shared`, and the index of the word behind all devices.
+/// The number of words of a device in `struct xdp_shared`.
 const DEVICE_WORDS: usize = constant::XDP_DEVICE_BYTES as usize / 8;
-const SHARED_RESCUE_BYTES: usize = constant::XDP_DEVICES as usize * DEVICE_WORDS;
 
 /// The sender in a frame that only checks whether a device takes frames.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
@@ -539,15 +493,6 @@ impl Plane for Xdp {
                 tracing::info!(why, "the program at the traffic-control hook copies for this device");
             }
         }
-        if let Change::GroupRemoved(group) = change {
-            // Its number will be another's. Nobody is left who would get anything.
-            self.told.retain(|rescue| rescue.group != group);
-            while let Some(rescue) = self.next_rescue() {
-                if rescue.group != group {
-                    self.told.push_back(rescue);
-                }
-            }
-        }
         self.kernel.follow(table, change)?;
         // Sockets may have sent something to a group that is new here only, which a device's queue still holds.
         if let Change::GroupAdded(group) = change
@@ -563,16 +508,8 @@ impl Plane for Xdp {
         self.kernel.bound(datagrams);
     }
 
-    fn origin(&self, mark: u32) -> Origin {
-        self.kernel.origin(mark)
-    }
-
     fn hold(&mut self) {
         self.kernel.hold();
-    }
-
-    fn arrived(&mut self, group: GroupIndex) {
-        self.kernel.arrived(group);
     }
 
     fn settle(&mut self) {
@@ -581,17 +518,17 @@ impl Plane for Xdp {
 
     fn rescue(&mut self) -> Option<Rescue> {
         self.finish_late();
-        self.told.pop_front().or_else(|| self.next_rescue())
+        self.kernel.rescue()
     }
 
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.rescues.as_fd())
+        self.kernel.rescue_ready()
     }
 
     fn finished(&mut self, group: GroupIndex) {
         self.finish_late();
         // The program in the driver would overtake what sockets have sent and a device's queue still holds.
-        if self.sockets.contains(&group) && self.kernel.mirror.has_only_lane(group) {
+        if self.sockets.contains(&group) && self.kernel.mirror.may_have_only_lane(group) {
             self.late.push(group);
         } else {
             self.kernel.finished(group);
@@ -615,6 +552,10 @@ impl Plane for Xdp {
             self.steps = self.steps.wrapping_add(1);
         }
         Ok(())
+    }
+
+    fn made(&self) -> Made {
+        self.kernel.made() + Made { driver: self.job_copies, ..Made::default() }
     }
 
     fn group_done(&self, group: GroupIndex) -> Done {

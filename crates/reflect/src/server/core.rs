@@ -11,7 +11,7 @@ use super::ServerError;
 use super::administration::Task;
 use super::report::{About, Detail, GroupReport, MemberReport, Refused, Report};
 use crate::control::{Control, Event};
-use crate::forward::{Counters, ForwardError, Forwarder, Now};
+use crate::forward::{Counters, ForwardError, Forwarder, Now, be_prompt};
 use crate::plane::{self, Kind, PlaneOptions};
 use crate::table::{Group, GroupId, GroupIndex};
 
@@ -72,6 +72,7 @@ impl Core {
 
     /// Runs until the reflector was told to close and all members were told.
     pub(super) fn run(mut self, tasks: &mpsc::Receiver<Task>) -> Result<(), ServerError> {
+        be_prompt();
         loop {
             let now = Now::read();
             let tick = (self.ticked_ms + TICK_MS).saturating_sub(now.ms);
@@ -213,6 +214,13 @@ impl Core {
             admitted_bytes: counters.admitted_bytes,
             copies: counters.copies,
             undeliverable: counters.undeliverable,
+            too_old: counters.too_old,
+            made: BTreeMap::from([
+                ("driver", counters.made.driver),
+                ("hook", counters.made.hook),
+                ("frames", counters.made.frames),
+                ("sockets", counters.made.sockets),
+            ]),
             refused: refused(&counters),
             plane_counters: BTreeMap::from([
                 ("received", counters.received),
@@ -251,6 +259,7 @@ impl Core {
             admitted_bytes: counters.admitted_bytes,
             copies: counters.copies,
             undeliverable: counters.undeliverable,
+            too_old: counters.too_old,
             refused: refused(&counters),
             datagrams_per_second: rate.datagrams_per_second,
             copies_per_second: rate.copies_per_second,

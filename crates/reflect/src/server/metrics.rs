@@ -29,6 +29,10 @@ impl Collector for Source {
         encoder.counter("copies", "Copies that devices took", about.copies)?;
         let help = "Copies that can never be sent: no route, or too long for the path";
         encoder.counter("copies_undeliverable", help, about.undeliverable)?;
+        let help = "Copies that were given up, because their devices had no room within the age limit";
+        encoder.counter("copies_too_old", help, about.too_old)?;
+        let help = "Copies that devices took, by who made them: programs in the driver, or at the hook, or user space";
+        encoder.counters("copies_made", help, labelled("by", &about.made))?;
         let help = "Datagrams that were refused whole, by reason";
         encoder.counters("datagrams_refused", help, labelled("reason", &about.refused))?;
         let help = "What else the data plane counts";
@@ -54,6 +58,12 @@ impl Collector for Source {
         )?;
         let help = "Copies that devices took, by group";
         encoder.counters("group_copies", help, groups.iter().map(|group| (name(group), group.copies)))?;
+        let help = "Copies that were given up as too old, by group";
+        encoder.counters(
+            "group_copies_too_old",
+            help,
+            groups.iter().map(|group| (name(group), group.too_old)),
+        )?;
         let help = "Datagrams that were refused, by group";
         let refused = groups.iter().map(|group| (name(group), group.refused.values().sum()));
         encoder.counters("group_datagrams_refused", help, refused)?;
@@ -88,6 +98,7 @@ mod tests {
         let mut report = Report::default();
         report.reflector.copies = 7;
         report.reflector.refused.insert("strangers", 3);
+        report.reflector.made.insert("driver", 7);
         report.groups.push(GroupReport {
             group: "7400/5".to_owned(),
             members: 2,
@@ -98,6 +109,7 @@ mod tests {
         let text = nacre_status::Metrics::text([metrics]).unwrap();
         for line in [
             "nacre_reflect_copies_total 7",
+            "nacre_reflect_copies_made_total{by=\"driver\"} 7",
             "nacre_reflect_datagrams_refused_total{reason=\"strangers\"} 3",
             "nacre_reflect_group_members{group=\"7400/5\"} 2.0",
             "# EOF",

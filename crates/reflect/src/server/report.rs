@@ -60,6 +60,10 @@ pub struct About {
     pub copies: u64,
     /// Copies that can never be sent.
     pub undeliverable: u64,
+    /// Copies that were given up, because their devices had no room within the age limit of the group.
+    pub too_old: u64,
+    /// The copies, by who made them: `driver`, `hook`, `frames`, `sockets`.
+    pub made: BTreeMap<&'static str, u64>,
     /// Datagrams that were not admitted.
     pub refused: Refused,
     /// Other counters of the data plane, by name.
@@ -89,6 +93,8 @@ pub struct GroupReport {
     pub copies: u64,
     /// Copies that can never be sent.
     pub undeliverable: u64,
+    /// Copies that were given up, because their devices had no room within the age limit of the group.
+    pub too_old: u64,
     /// Datagrams that were not admitted.
     pub refused: Refused,
     /// Datagrams admitted a second, as last measured.

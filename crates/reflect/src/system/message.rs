@@ -14,6 +14,10 @@ pub(crate) const HEADROOM: usize = 64;
 /// The length of the longest datagram in bytes, rounded up.
 const DATAGRAM: usize = 65_536;
 const STRIDE: usize = HEADROOM + DATAGRAM;
+/// The bits of the type of service that copies have of the sender's; the others are marks of congestion on the way.
+const TOS_MASK: u8 = 0xfc;
+/// The flag by which a datagram without payload is not sent, but does all else (linux/socket.h).
+const MSG_PROBE: libc::c_int = 0x10;
 
 /// A buffer for the kernel's control data of a datagram, aligned as its headers require.
 #[derive(Clone, Copy)]
@@ -25,7 +29,10 @@ struct Told([u8; 160]);
 pub(crate) struct Received {
     pub(crate) path: Path,
     pub(crate) from: SocketAddr,
-    pub(crate) mark: u32,
+    /// The type of service or traffic class, without the marks of congestion.
+    pub(crate) tos: u8,
+    /// The time for which it has waited in the socket, in nanoseconds.
+    pub(crate) age_ns: u64,
     pub(crate) len: usize,
 }
 
@@ -82,9 +89,10 @@ impl Inbox {
                 std::ptr::null_mut(),
             )
         })?;
+        let unix_ns = super::clock_ns(libc::CLOCK_REALTIME);
         for (header, name) in headers[..count as usize].iter().zip(&self.names) {
             let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
-            let (mut mark, mut device, mut ip) = (0, 0, local.ip());
+            let (mut tos, mut age_ns, mut device, mut ip) = (0, 0, 0, local.ip());
             // SAFETY: the kernel has just written the header and what it tells, and both live.
             for (level, kind, value) in unsafe { told(&header.msg_hdr) } {
                 match (level, kind) {
@@ -97,7 +105,13 @@ impl Inbox {
                         ip = Ipv6Addr::from(octets).into();
                         device = u32::from_ne_bytes(value[16..20].try_into().unwrap_or_default());
                     }
-                    (libc::SOL_SOCKET, libc::SO_MARK) => mark = word(value),
+                    (libc::IPPROTO_IP, libc::IP_TOS) => tos = value[0],
+                    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => tos = word(value) as u8,
+                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                        let word = |at: usize| value[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
+                        // A clock that was set back makes nothing older.
+                        age_ns = unix_ns.saturating_sub(word(0) * 1_000_000_000 + word(8));
+                    }
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => self.dropped = Some(word(value)),
                     _ => {}
                 }
@@ -112,7 +126,8 @@ impl Inbox {
             self.received.push(name.read().filter(|_| whole).map(|from| Received {
                 path,
                 from,
-                mark,
+                tos: tos & TOS_MASK,
+                age_ns,
                 len: header.msg_len as usize,
             }));
         }
@@ -151,53 +166,97 @@ unsafe fn told(header: &libc::msghdr) -> impl Iterator<Item = (libc::c_int, libc
     })
 }
 
-/// The control data that tells the kernel the address to send from.
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-struct Source {
-    header: libc::cmsghdr,
-    value: [u8; 20],
-    pad: [u8; 4],
+/// What datagrams are sent with, beside payload and destination.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Head {
+    /// The source address, if the socket has several.
+    pub(crate) source: Option<IpAddr>,
+    /// The type of service or traffic class.
+    pub(crate) tos: u8,
 }
 
-impl Source {
-    /// Returns the control data, and its length in bytes; 0 if `source` is `None`.
-    fn new(source: Option<IpAddr>) -> (Source, usize) {
-        // SAFETY: all bits zero are a valid value of a plain structure.
-        let mut word: Source = unsafe { std::mem::zeroed() };
-        let value_len = match source {
-            None => return (word, 0),
+/// The control data that tells the kernel of a [`Head`].
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control {
+    bytes: [u8; 80],
+    len: usize,
+}
+
+impl Control {
+    /// Returns the control data for datagrams to an address; nothing if the head says nothing.
+    fn new(head: Head, to: SocketAddr) -> Control {
+        let mut control = Control { bytes: [0; 80], len: 0 };
+        match head.source {
+            None => {}
             Some(IpAddr::V4(ip)) => {
                 // The kernel chooses the device by its routes; the address stands in the field for the source.
-                word.header.cmsg_level = libc::IPPROTO_IP;
-                word.header.cmsg_type = libc::IP_PKTINFO;
-                word.value[4..8].copy_from_slice(&ip.octets());
-                12
+                let mut value = [0; 12];
+                value[4..8].copy_from_slice(&ip.octets());
+                control.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &value);
             }
             Some(IpAddr::V6(ip)) => {
-                word.header.cmsg_level = libc::IPPROTO_IPV6;
-                word.header.cmsg_type = libc::IPV6_PKTINFO;
-                word.value[..16].copy_from_slice(&ip.octets());
-                20
+                let mut value = [0; 20];
+                value[..16].copy_from_slice(&ip.octets());
+                control.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &value);
             }
+        }
+        if head.tos != 0 {
+            let (level, kind) = match to {
+                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            };
+            control.put(level, kind, &i32::from(head.tos).to_ne_bytes());
+        }
+        control
+    }
+
+    fn put(&mut self, level: libc::c_int, kind: libc::c_int, value: &[u8]) {
+        // SAFETY: all bits zero are a valid value of a plain structure; the macros only add up lengths.
+        let (mut header, head_len, len, space): (libc::cmsghdr, _, _, _) = unsafe {
+            let len = value.len() as u32;
+            (std::mem::zeroed(), libc::CMSG_LEN(0), libc::CMSG_LEN(len), libc::CMSG_SPACE(len))
         };
-        // SAFETY: the macros only add up lengths.
-        let (len, space) = unsafe { (libc::CMSG_LEN(value_len), libc::CMSG_SPACE(value_len)) };
-        word.header.cmsg_len = len as _;
-        (word, space as usize)
+        (header.cmsg_len, header.cmsg_level, header.cmsg_type) = (len as _, level, kind);
+        let place = &mut self.bytes[self.len..self.len + space as usize];
+        // SAFETY: the place is as long as a header and the value, and aligned, as the spaces before it are multiples of
+        // the alignment.
+        unsafe { place.as_mut_ptr().cast::<libc::cmsghdr>().write_unaligned(header) };
+        place[head_len as usize..head_len as usize + value.len()].copy_from_slice(value);
+        self.len += space as usize;
+    }
+
+    /// Puts the data into a header, which must not outlive it.
+    fn tell(&mut self, header: &mut libc::msghdr) {
+        if self.len > 0 {
+            header.msg_control = self.bytes.as_mut_ptr().cast();
+            header.msg_controllen = self.len as _;
+        }
     }
 }
 
-/// Sends one datagram, from `source` if one is given; does not wait.
-pub(crate) fn send(
+/// Sends one datagram; does not wait.
+pub(crate) fn send(socket: BorrowedFd<'_>, head: Head, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
+    send_flagged(socket, head, to, bytes, 0)
+}
+
+/// Tells the kernel that a neighbour was just heard of, so that it need not ask whether it is still there. Nothing is
+/// sent.
+pub(crate) fn confirm(socket: BorrowedFd<'_>, head: Head, to: SocketAddr) -> io::Result<()> {
+    send_flagged(socket, head, to, &[], libc::MSG_CONFIRM | MSG_PROBE)
+}
+
+fn send_flagged(
     socket: BorrowedFd<'_>,
-    source: Option<IpAddr>,
+    head: Head,
     to: SocketAddr,
     bytes: &[u8],
+    flags: libc::c_int,
 ) -> io::Result<()> {
     let (name, name_len) = Address::new(to);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let sent = if source.is_none() {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | flags;
+    let mut control = Control::new(head, to);
+    let sent = if control.len == 0 {
         // SAFETY: the bytes and the address live and have the lengths that are told.
         unsafe {
             libc::sendto(
@@ -210,7 +269,6 @@ pub(crate) fn send(
             )
         }
     } else {
-        let (mut word, word_len) = Source::new(source);
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: all bits zero are a valid header without anything.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -218,8 +276,7 @@ pub(crate) fn send(
         header.msg_namelen = name_len;
         header.msg_iov = &raw mut part;
         header.msg_iovlen = 1;
-        header.msg_control = (&raw mut word).cast();
-        header.msg_controllen = word_len as _;
+        control.tell(&mut header);
         // SAFETY: all that the header points to lives, has the length that is told, and is only read.
         unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) }
     };
@@ -233,11 +290,12 @@ pub(crate) fn send(
 /// The error of the first address.
 pub(crate) fn send_many(
     socket: BorrowedFd<'_>,
-    source: Option<IpAddr>,
+    head: Head,
     to: &[SocketAddr],
     bytes: &[u8],
 ) -> io::Result<usize> {
-    let (mut word, word_len) = Source::new(source);
+    let Some(&first) = to.first() else { return Ok(0) };
+    let mut control = Control::new(head, first);
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut names = [Address::room(); BATCH];
     // SAFETY: all bits zero are valid headers without anything.
@@ -249,10 +307,7 @@ pub(crate) fn send_many(
         header.msg_hdr.msg_namelen = len;
         header.msg_hdr.msg_iov = &raw mut part;
         header.msg_hdr.msg_iovlen = 1;
-        if word_len > 0 {
-            header.msg_hdr.msg_control = (&raw mut word).cast();
-            header.msg_hdr.msg_controllen = word_len as _;
-        }
+        control.tell(&mut header.msg_hdr);
     }
     let count = to.len().min(BATCH);
     // SAFETY: all that the headers point to lives, has the length that is told, and is only read, but for the lengths

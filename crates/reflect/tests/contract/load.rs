@@ -14,24 +14,30 @@ use nacre_reflect::table::{GroupOptions, Path};
 use crate::world::{Member, PATIENCE, PORT, World};
 
 /// Returns a datagram with its sender and number.
-fn numbered(sender: u32, number: u32, len: usize) -> Vec<u8> {
+pub fn numbered(sender: u32, number: u32, len: usize) -> Vec<u8> {
     let mut bytes = vec![0x5a; len];
     bytes[..4].copy_from_slice(&sender.to_le_bytes());
     bytes[4..8].copy_from_slice(&number.to_le_bytes());
     bytes
 }
 
-fn read(bytes: &[u8]) -> (u32, u32) {
+pub fn read(bytes: &[u8]) -> (u32, u32) {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
     (word(0), word(4))
 }
 
 fn unlimited() -> GroupOptions {
-    GroupOptions { group_rate: Rate::UNLIMITED, member_rate: Rate::UNLIMITED, ..GroupOptions::default() }
+    GroupOptions {
+        group_rate: Rate::UNLIMITED,
+        member_rate: Rate::UNLIMITED,
+        // Everything is wanted, however late.
+        max_age_ms: 0,
+        ..GroupOptions::default()
+    }
 }
 
 /// Sends as fast as possible for a time. Returns the number of datagrams sent.
-fn flood(members: &[Member], senders: &[u32], len: usize, time: Duration) -> u64 {
+pub fn flood(members: &[Member], senders: &[u32], len: usize, time: Duration) -> u64 {
     let from = Instant::now();
     let (mut number, mut sent) = (0, 0);
     while from.elapsed() < time {
@@ -45,7 +51,7 @@ fn flood(members: &[Member], senders: &[u32], len: usize, time: Duration) -> u64
 }
 
 /// Checks that a member got the datagrams of each sender in order, and each at most once. Returns their number.
-fn ordered(got: &[Vec<u8>], who: &Member) -> u64 {
+pub fn ordered(got: &[Vec<u8>], who: &Member) -> u64 {
     let mut last: HashMap<u32, u32> = HashMap::new();
     for bytes in got {
         let (sender, number) = read(bytes);

@@ -2,6 +2,7 @@
 //! namespaces.
 
 mod frames;
+mod late;
 mod load;
 mod plain;
 mod world;
@@ -35,6 +36,8 @@ macro_rules! contract {
                 numbered_groups_number,
                 a_device_that_is_down_holds_up_nobody_else,
                 a_port_that_nobody_listens_on_disturbs_nobody,
+                copies_keep_the_type_of_service_and_are_not_to_be_fragmented,
+                copies_are_made_by_whom_the_plane_is_named_after,
             }
             load {
                 nothing_admitted_is_lost_and_order_is_kept_under_overload,
@@ -43,6 +46,13 @@ macro_rules! contract {
                 another_plane_takes_over_what_waits,
                 too_much_is_refused_whole,
                 joins_and_leaves_cost_nobody_a_datagram,
+            }
+            late {
+                a_slow_device_throttles_nobody_else,
+                the_oldest_make_room_for_the_newest,
+                what_has_waited_in_a_socket_is_as_old,
+                overload_leaves_no_backlog_in_a_kernel_plane,
+                neighbours_behind_a_full_device_stay_known,
             }
             }
         })*

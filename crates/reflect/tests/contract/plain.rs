@@ -1,6 +1,6 @@
 //! One datagram at a time.
 
-use nacre_reflect::plane::Kind;
+use nacre_reflect::plane::{Kind, Made};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::GroupOptions;
 use nacre_reflect::wire;
@@ -264,4 +264,64 @@ pub fn a_port_that_nobody_listens_on_disturbs_nobody(kind: Kind) {
     }
     let counters = world.counters();
     assert_eq!((counters.admitted, counters.undeliverable, counters.copies), (300, 0, 1500), "{counters:?}");
+}
+
+/// Whether the sender is behind the device of the receivers, or alone behind another.
+pub fn copies_are_made_by_whom_the_plane_is_named_after(kind: Kind) {
+    let by = |made: Made| match kind {
+        Kind::Sendto | Kind::Batch => made.sockets,
+        Kind::Ring => made.frames,
+        Kind::Kernel => made.hook,
+        Kind::Xdp => made.driver,
+    };
+    for (sides, version) in [(1, 4), (2, 4), (1, 6), (2, 6)] {
+        let world = World::new(kind, sides);
+        let group = world.group(0, GroupOptions::default());
+        let sender = world.sides[0].member(version);
+        world.join(group, &sender, false);
+        let behind = &world.sides[usize::from(sides) - 1];
+        let members: Vec<_> = (0..4).map(|_| behind.member(version)).collect();
+        for member in &members {
+            world.join(group, member, false);
+        }
+        // Neighbours are found first.
+        let (mut rounds, mut copies) = (0, 0);
+        loop {
+            let before = world.counters().made;
+            sender.send(&payload(30, rounds));
+            for member in &members {
+                assert_eq!(member.receive(), payload(30, rounds));
+            }
+            copies += 4;
+            let counters = world.until("it was counted", |counters| counters.copies == copies);
+            let Made { driver, hook, frames, sockets } = counters.made;
+            assert_eq!(driver + hook + frames + sockets, copies, "{counters:?}");
+            if by(counters.made) - by(before) == 4 {
+                break;
+            }
+            rounds += 1;
+            assert!(rounds < 2000, "{kind} never copies by itself with {sides} devices: {counters:?}");
+        }
+    }
+}
+
+/// Copies carry the sender's type of service, without the marks of congestion, and are never to be fragmented.
+pub fn copies_keep_the_type_of_service_and_are_not_to_be_fragmented(kind: Kind) {
+    let world = World::new(kind, 1);
+    let capture = world.sides[0].capture();
+    for (id, version) in [(1, 4), (2, 6)] {
+        let group = world.group(id, GroupOptions::default());
+        let members = world.members(group, 3, version);
+        for tos in [0xba_u8, 0x28, 0] {
+            members[0].set_tos(tos);
+            let sent = payload(40, usize::from(tos));
+            members[0].send(&sent);
+            for member in &members[1..] {
+                assert_eq!(member.receive(), sent);
+                let (got, fragile) = capture.copy_to(member.address, &sent);
+                assert_eq!(got, tos & 0xfc, "v{version}");
+                assert!(fragile, "v{version}: a copy may be fragmented");
+            }
+        }
+    }
 }

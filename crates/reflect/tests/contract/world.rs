@@ -106,6 +106,21 @@ impl World {
         answered.recv().expect("the reflector runs")
     }
 
+    /// Keeps the reflector's thread from its work until `meanwhile` has returned.
+    pub fn stall(&self, meanwhile: impl FnOnce()) {
+        let (go_on, wait) = channel::<()>();
+        let (stalls, stalled) = channel();
+        let work: Work = Box::new(move |_, _| {
+            let _ = stalls.send(());
+            let _ = wait.recv();
+        });
+        self.work.as_ref().unwrap().send(work).expect("the reflector runs");
+        self.waker.wake();
+        stalled.recv().expect("the reflector runs");
+        meanwhile();
+        drop(go_on);
+    }
+
     /// Changes the table, and returns when the plane has followed.
     pub fn change<T: Send + 'static>(&self, work: impl FnOnce(&mut Table) -> T + Send + 'static) -> T {
         let result = self.with(|desk, _| work(&mut desk.table));
@@ -235,7 +250,61 @@ impl Side {
     }
 }
 
+/// A socket that sees all frames that come to a side.
+pub struct Capture(std::os::fd::OwnedFd);
+
+impl Side {
+    pub fn capture(&self) -> Capture {
+        use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
+        // Any protocol, in network order.
+        let any = Protocol::from_raw(std::num::NonZero::new(0x0300).unwrap());
+        let open = || socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::NONBLOCK, Some(any));
+        Capture(self.namespace.run(open).unwrap())
+    }
+}
+
+impl Capture {
+    /// Returns the type of service of the next frame with this payload to an address, and true if it is not to be
+    /// fragmented.
+    pub fn copy_to(&self, to: SocketAddr, payload: &[u8]) -> (u8, bool) {
+        let from = Instant::now();
+        let mut frame = [0; 2048];
+        while from.elapsed() < PATIENCE {
+            let Ok(len) = rustix::io::read(&self.0, &mut frame) else {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            let frame = &frame[..len];
+            let udp = if to.is_ipv4() { 34 } else { 54 };
+            let port = |at: usize| frame.get(at..at + 2).map(|port| u16::from_be_bytes([port[0], port[1]]));
+            if port(udp) != Some(PORT)
+                || port(udp + 2) != Some(to.port())
+                || frame.get(udp + 8..) != Some(payload)
+            {
+                continue;
+            }
+            return match to {
+                SocketAddr::V4(_) => (frame[15], frame[20] & 0x40 != 0),
+                SocketAddr::V6(_) => (frame[14] << 4 | frame[15] >> 4, true),
+            };
+        }
+        panic!("no copy to {to} was seen");
+    }
+}
+
 impl Member {
+    /// Sets the type of service of what is sent, and lets it be fragmented on the way.
+    pub fn set_tos(&self, tos: u8) {
+        use rustix::net::sockopt::{set_ip_tos, set_ipv6_tclass};
+        match self.address {
+            SocketAddr::V4(_) => {
+                set_ip_tos(&self.socket, tos).unwrap();
+                nacre_reflect::lab::let_fragment(&self.socket).unwrap();
+            }
+            SocketAddr::V6(_) => set_ipv6_tclass(&self.socket, tos.into()).unwrap(),
+        }
+    }
+
     pub fn send(&self, bytes: &[u8]) {
         assert_eq!(self.socket.send(bytes).unwrap(), bytes.len());
     }

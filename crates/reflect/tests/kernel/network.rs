@@ -10,7 +10,13 @@ use nacre_reflect::table::{GroupIndex, GroupOptions};
 use crate::world::{Member, PATIENCE, World};
 
 fn unlimited() -> GroupOptions {
-    GroupOptions { group_rate: Rate::UNLIMITED, member_rate: Rate::UNLIMITED, ..GroupOptions::default() }
+    GroupOptions {
+        group_rate: Rate::UNLIMITED,
+        member_rate: Rate::UNLIMITED,
+        // Everything is wanted, however late.
+        max_age_ms: 0,
+        ..GroupOptions::default()
+    }
 }
 
 fn payload(len: usize, seed: usize) -> Vec<u8> {
@@ -104,7 +110,7 @@ fn user_space_serves_until_neighbours_are_known() {
             }
             number += 1;
             let counters = world.until("it was copied", |counters| counters.copies == 3 * number as u64);
-            if counters.received == before.received {
+            if counters.handed == before.handed {
                 break;
             }
             assert!(from.elapsed() < PATIENCE, "the program never takes over: {counters:?}");
@@ -219,9 +225,9 @@ fn a_large_group_is_copied_and_a_larger_one_left_to_user_space() {
     assert!(members[1].rest().is_empty());
 }
 
-/// Datagrams that are handed over and never arrive, as a firewall drops them, do not block the group for ever.
+/// What is handed over goes past all that stands before sockets: firewalls, routes, and whoever marks packets.
 #[test]
-fn what_is_lost_between_program_and_socket_is_missed() {
+fn nothing_between_program_and_socket_disturbs_what_is_handed_over() {
     let world = World::new(Kind::Kernel, 2);
     let group = world.group(0, GroupOptions { sequence: true, ..unlimited() });
     let members = known_members(&world, group, 2, 4);
@@ -231,12 +237,8 @@ fn what_is_lost_between_program_and_socket_is_missed() {
     world.reflector.ip(&["route", "add", "blackhole", &host]).unwrap();
     for number in 0..20 {
         members[0].send(&payload(30, number));
+        assert!(members[1].receive().ends_with(&payload(30, number)));
     }
-    let counters = world.until("they are missed", |counters| counters.handed_lost == 20);
-    assert_eq!((counters.handed, counters.copies), (20, 0), "{counters:?}");
-    world.reflector.ip(&["route", "delete", "blackhole", &host]).unwrap();
-    members[0].send(b"again");
-    assert!(members[1].receive().ends_with(b"again"));
     let counters = world.counters();
-    assert_eq!((counters.handed, counters.handed_lost), (21, 20), "{counters:?}");
+    assert_eq!((counters.handed, counters.handed_lost, counters.copies), (20, 0, 20), "{counters:?}");
 }

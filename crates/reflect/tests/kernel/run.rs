@@ -11,8 +11,6 @@ pub const SUMMED: u32 = 1 << 2;
 pub struct Ran {
     /// The program's return value.
     pub action: i32,
-    /// The packet's mark afterwards.
-    pub mark: u32,
     /// The packet afterwards.
     pub packet: Vec<u8>,
 }
@@ -43,7 +41,6 @@ struct Attributes {
 pub fn run(program: impl AsFd, frame: &[u8], flags: u32) -> io::Result<Ran> {
     const BPF_PROG_TEST_RUN: libc::c_int = 10;
     let mut packet = vec![0; frame.len() + 64];
-    let mut context = [0_u8; 192];
     let mut attributes = Attributes {
         program: program.as_fd().as_raw_fd() as u32,
         in_bytes: frame.len() as u32,
@@ -51,8 +48,6 @@ pub fn run(program: impl AsFd, frame: &[u8], flags: u32) -> io::Result<Ran> {
         input: frame.as_ptr() as u64,
         output: packet.as_mut_ptr() as u64,
         repeat: 1,
-        context_out_bytes: context.len() as u32,
-        context_out: context.as_mut_ptr() as u64,
         flags,
         ..Attributes::default()
     };
@@ -64,6 +59,5 @@ pub fn run(program: impl AsFd, frame: &[u8], flags: u32) -> io::Result<Ran> {
         return Err(io::Error::last_os_error());
     }
     packet.truncate(attributes.out_bytes as usize);
-    let mark = u32::from_ne_bytes(context[8..12].try_into().unwrap());
-    Ok(Ran { action: attributes.returned as i32, mark, packet })
+    Ok(Ran { action: attributes.returned as i32, packet })
 }

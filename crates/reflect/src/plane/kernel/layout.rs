@@ -21,6 +21,7 @@ pub(super) const PLACE_HOP: usize = 3;
 pub(super) const LANE_REGION: usize = 0;
 pub(super) const LANE_DEVICE: usize = 1;
 pub(super) const LANE_MAC: usize = 2;
+pub(super) const LANE_LIVE: usize = 6;
 
 /// Indices of words of a group.
 pub(super) const GROUP_FLAGS: usize = 0;
@@ -40,6 +41,7 @@ pub(super) const TOTALS_FINISHED: usize = 0;
 pub(super) const TOTALS_BOUND: usize = 1;
 pub(super) const TOTALS_INCOMPLETE: usize = 2;
 pub(super) const TOTALS_HOLD: usize = 3;
+pub(super) const TOTALS_RESCUE_BYTES: usize = 4;
 pub(super) const TOTALS_HANDED: usize = 8;
 
 /// The bytes of the hashes' keys and values.
@@ -153,11 +155,12 @@ pub(super) fn sender_key(address: SocketAddr, local_port: u16, device: u32) -> S
 }
 
 /// Returns the value of a sender, with a full bucket.
-pub(super) fn sender_value(group: u32, device: u32, echo: bool) -> SenderValue {
+pub(super) fn sender_value(group: u32, device: u32, echo: bool, lane: u32) -> SenderValue {
     let mut value = [0; constant::SENDER_BYTES as usize];
     value[..4].copy_from_slice(&group.to_ne_bytes());
     value[4..8].copy_from_slice(&device.to_ne_bytes());
     value[8..12].copy_from_slice(&(if echo { constant::SENDER_ECHO as u32 } else { 0 }).to_ne_bytes());
+    value[12..16].copy_from_slice(&lane.to_ne_bytes());
     value
 }
 

@@ -25,7 +25,7 @@ use super::places::{
     show_place,
 };
 use super::room::{Region, Regions, Slots};
-use crate::plane::Done;
+use crate::plane::{Done, Made};
 use crate::table::{Change, Group, GroupIndex, Lane, Path, Table};
 
 /// The state of a group as shown to programs.
@@ -34,11 +34,10 @@ struct Shown {
     lanes: Vec<ShownLane>,
     /// True if it has a lane that could not be shown.
     short: bool,
-    /// The number of datagrams that were handed over and have arrived, and the number that had been handed over at the
-    /// last settling.
-    arrived: u64,
-    settled: u64,
 }
+
+/// The place of the number of copies among the counters.
+const COPIES: usize = 2;
 
 /// The memory that the programs' tables take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,17 +63,16 @@ pub struct Mirror {
     bound_group: u32,
     /// The counts at the last call of `done`.
     counted: [u64; layout::COUNTERS],
-    /// The number of datagrams that were handed over and lost since the last call of `done`.
-    lost: u64,
     /// The number of datagrams that had been handed over in all, if none was on its way at the last settling.
     idle: Option<u64>,
 }
 
 impl Mirror {
     /// Shows an empty table, with the greatest numbers of datagrams on their way through user space, of a group and in
-    /// all.
-    pub fn new(maps: Maps, bound_group: u32, bound_total: u64) -> Self {
+    /// all, and the number of bytes in the ring above which nothing is admitted.
+    pub fn new(maps: Maps, bound_group: u32, bound_total: u64, rescue_bytes_max: u64) -> Self {
         maps.totals.entry(0)[layout::TOTALS_BOUND].store(bound_total, Relaxed);
+        maps.totals.entry(0)[layout::TOTALS_RESCUE_BYTES].store(rescue_bytes_max, Relaxed);
         Mirror {
             places: Regions::new(maps.places.entries()),
             lanes: Slots::new(maps.lanes.entries()),
@@ -85,7 +83,6 @@ impl Mirror {
             unknown_senders: HashMap::new(),
             bound_group,
             counted: [0; layout::COUNTERS],
-            lost: 0,
             idle: None,
         }
     }
@@ -158,8 +155,7 @@ impl Mirror {
 
     /// Notes that a datagram of this group waits in user space, as if it had been handed over.
     pub fn waits(&mut self, group: GroupIndex) {
-        if let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) {
-            shown.arrived += 1;
+        if let Some(Some(shown)) = self.shown.get(group.0 as usize) {
             self.maps.groups.entry(shown.slot)[layout::GROUP_HANDED].fetch_add(1, SeqCst);
             self.maps.totals.entry(0)[layout::TOTALS_HANDED].fetch_add(1, SeqCst);
         }
@@ -177,45 +173,24 @@ impl Mirror {
         self.maps.totals.entry(0)[layout::TOTALS_FINISHED].fetch_add(1, Release);
     }
 
-    /// Has everything handed over until sockets were found empty.
+    /// Lets everything go to the sockets until these were found empty.
     pub fn hold(&mut self) {
         // What is settled first may be what was in the sockets before.
         self.maps.totals.entry(0)[layout::TOTALS_HOLD].store(2, SeqCst);
     }
 
-    /// Notes that a datagram of this group that was handed to user space has arrived there.
-    pub fn arrived(&mut self, group: GroupIndex) {
-        if let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) {
-            let handed = self.maps.groups.entry(shown.slot)[layout::GROUP_HANDED].load(Acquire);
-            // One that another program handed over, which is gone, is none of these.
-            shown.arrived += u64::from(shown.arrived < handed);
-        }
-    }
-
-    /// Settles the datagrams that were handed over before the last call of this: they must have arrived by now. Those
-    /// that have not are lost on the way (a firewall, a full socket, a sender that has left), and are not waited for
-    /// any more.
-    ///
-    /// Later ones may have arrived too, and hide as many that are lost: these are found when fewer come.
+    /// Notes that sockets were found empty.
     pub fn settle(&mut self) {
         let totals = self.maps.totals.entry(0);
         let hold = totals[layout::TOTALS_HOLD].load(Relaxed);
         totals[layout::TOTALS_HOLD].store(hold.saturating_sub(1), SeqCst);
-        let mut waiting = false;
-        for shown in self.shown.iter_mut().flatten() {
-            let words = self.maps.groups.entry(shown.slot);
-            let lost = shown.settled.saturating_sub(shown.arrived);
-            if lost > 0 {
-                shown.arrived += lost;
-                self.lost += lost;
-                words[layout::GROUP_FINISHED].fetch_add(lost, Release);
-                totals[layout::TOTALS_FINISHED].fetch_add(lost, Release);
-            }
-            shown.settled = words[layout::GROUP_HANDED].load(Acquire);
-            waiting |= shown.settled != words[layout::GROUP_FINISHED].load(Acquire);
-        }
         // What was on its way when its group was removed is in no group's count.
         let handed = totals[layout::TOTALS_HANDED].load(Acquire);
+        let waits = |shown: &Shown| {
+            let words = self.maps.groups.entry(shown.slot);
+            words[layout::GROUP_HANDED].load(Acquire) != words[layout::GROUP_FINISHED].load(Acquire)
+        };
+        let waiting = self.shown.iter().flatten().any(waits);
         if !waiting && self.idle == Some(handed) {
             totals[layout::TOTALS_FINISHED].store(handed, Release);
         }
@@ -258,7 +233,7 @@ impl Mirror {
         }
         let since: [u64; layout::COUNTERS] = std::array::from_fn(|at| now[at].wrapping_sub(self.counted[at]));
         self.counted = now;
-        let [datagrams, bytes, copies, strangers, over_rate, backlog, undeliverable, handed, _passed_up] =
+        let [datagrams, bytes, copies, strangers, over_rate, backlog, undeliverable, handed, _, lost, _] =
             since;
         Done {
             datagrams,
@@ -269,33 +244,58 @@ impl Mirror {
             backlog,
             undeliverable,
             handed,
-            handed_lost: std::mem::take(&mut self.lost),
+            handed_lost: lost,
         }
     }
 
-    /// Returns the places of the only lane of a group that has any, if that is the lane of this number in this
-    /// generation, and programs copy for the group.
-    pub fn only_lane(&self, group: GroupIndex, number: u16, generation: u8) -> Option<Range<u32>> {
-        let shown = self.shown.get(group.0 as usize)?.as_ref()?;
-        let flags = self.maps.groups.entry(shown.slot)[layout::GROUP_FLAGS].load(Relaxed);
-        let mut lanes = shown.lanes.iter().zip(0_u16..).filter(|(lane, _)| lane.len > 0);
-        let (lane, only) = lanes.next()?;
-        let theirs = flags & constant::GROUP_USER == 0 && only == number && lane.generation == generation;
-        (theirs && lanes.next().is_none()).then(|| places(lane))
+    /// Returns the counts of the copies that programs have made, as of the last call of `done`.
+    pub fn made(&self) -> Made {
+        let [.., driver] = self.counted;
+        Made { driver, hook: self.counted[COPIES] - driver, ..Made::default() }
     }
 
-    /// True if programs copy for a group that has one lane with places.
-    pub fn has_only_lane(&self, group: GroupIndex) -> bool {
+    /// Returns the places of the lane of this number in this generation, if it is the only one of its group with
+    /// receivers of the datagrams of `except`, and programs copy for the group.
+    pub fn only_lane(
+        &self,
+        group: GroupIndex,
+        number: u16,
+        generation: u8,
+        except: Option<SocketAddr>,
+    ) -> Option<Range<u32>> {
+        let shown = self.shown.get(group.0 as usize)?.as_ref()?;
+        let flags = self.maps.groups.entry(shown.slot)[layout::GROUP_FLAGS].load(Relaxed);
+        let lane = shown.lanes.get(usize::from(number)).filter(|lane| lane.generation == generation)?;
+        let other_receivers = |(other, at): (&ShownLane, u16)| {
+            let sender_alone = other.live == 1 && other.alone.is_some() && other.alone == except;
+            at != number && other.live > 0 && !sender_alone
+        };
+        let theirs = flags & constant::GROUP_USER == 0;
+        (theirs && !shown.lanes.iter().zip(0..).any(other_receivers)).then(|| places(lane))
+    }
+
+    /// True if programs copy for a group of which some sender's datagrams go to the members of one lane only.
+    pub fn may_have_only_lane(&self, group: GroupIndex) -> bool {
         let Some(Some(shown)) = self.shown.get(group.0 as usize) else { return false };
-        let lanes = shown.lanes.iter().zip(0_u16..).find(|(lane, _)| lane.len > 0);
-        lanes.is_some_and(|(lane, number)| self.only_lane(group, number, lane.generation).is_some())
+        let flags = self.maps.groups.entry(shown.slot)[layout::GROUP_FLAGS].load(Relaxed);
+        let lanes = || shown.lanes.iter().filter(|lane| lane.live > 0);
+        let one = match lanes().count() {
+            0 => false,
+            1 => true,
+            2 => lanes().any(|lane| lane.live == 1),
+            _ => false,
+        };
+        one && flags & constant::GROUP_USER == 0
     }
 
     /// Returns the group that programs know by this number.
     pub fn group_at(&self, slot: u32) -> Option<GroupIndex> {
-        let at =
-            self.shown.iter().position(|shown| shown.as_ref().is_some_and(|shown| shown.slot == slot))?;
-        Some(GroupIndex(at as u32))
+        if slot >= self.maps.groups.entries() {
+            return None;
+        }
+        let group = self.maps.groups.entry(slot)[layout::GROUP_NUMBER].load(Relaxed) as u32;
+        let shown = self.shown.get(group as usize)?.as_ref()?;
+        (shown.slot == slot).then_some(GroupIndex(group))
     }
 
     /// Ends one of user space's own steps and begins the next. Parts of arrays that are given up wait for these steps
@@ -339,8 +339,7 @@ impl Mirror {
                 word.store(0, Relaxed);
             }
             self.maps.groups.entry(slot)[layout::GROUP_NUMBER].store(u64::from(index.0), Relaxed);
-            self.shown[index.0 as usize] =
-                Some(Shown { slot, lanes: Vec::new(), short: false, arrived: 0, settled: 0 });
+            self.shown[index.0 as usize] = Some(Shown { slot, lanes: Vec::new(), short: false });
         }
         if let Some(shown) = &self.shown[index.0 as usize] {
             let options = &group.options;
@@ -441,9 +440,19 @@ impl Mirror {
                 shown.short = true;
                 return Ok(false);
             };
-            let mut lane = ShownLane { slot, path, region: None, len: 0, generation: 0, unresolved: 0 };
+            let mut lane = ShownLane {
+                slot,
+                path,
+                region: None,
+                len: 0,
+                generation: 0,
+                unresolved: 0,
+                live: 0,
+                alone: None,
+            };
             let words = self.maps.lanes.entry(slot);
             words[layout::LANE_REGION].store(0, Relaxed);
+            words[layout::LANE_LIVE].store(0, Relaxed);
             for (word, value) in words[layout::LANE_MAC..]
                 .iter()
                 .zip(layout::lane_local([0; 6], layout::canonical(path.local)))
@@ -514,7 +523,7 @@ impl Mirror {
             let group = table.group(member.group);
             let path = group.lanes[member.lane as usize].path;
             let slot = self.shown.get(member.group.0 as usize)?.as_ref()?.slot;
-            Some((slot, device(path), member.echo))
+            Some((slot, device(path), member.echo, u32::from(member.lane)))
         });
         let at = member.map(|member| device(table.group(member.group).lanes[member.lane as usize].path));
         let key = layout::sender_key(address, port, at.or(left).unwrap_or_default());
@@ -523,8 +532,8 @@ impl Mirror {
                 let _ = self.maps.senders.remove(&key);
                 member.is_none()
             }
-            Some((slot, device, echo)) => {
-                self.maps.senders.insert(key, layout::sender_value(slot, device, echo), 0).is_ok()
+            Some((slot, device, echo, lane)) => {
+                self.maps.senders.insert(key, layout::sender_value(slot, device, echo, lane), 0).is_ok()
             }
         };
         if known {
@@ -537,16 +546,34 @@ impl Mirror {
     }
 
     /// Shows the number of members and lanes of a group, and the side that copies for it.
-    fn show_group(&self, table: &Table, index: GroupIndex) {
-        let (Some(Some(shown)), Some(group)) = (self.shown.get(index.0 as usize), table.get_group(index))
+    fn show_group(&mut self, table: &Table, index: GroupIndex) {
+        let (Some(Some(shown)), Some(group)) = (self.shown.get_mut(index.0 as usize), table.get_group(index))
         else {
             return;
         };
+        for (lane, of) in shown.lanes.iter_mut().zip(&group.lanes) {
+            if lane.live != of.live || of.live == 1 {
+                lane.live = of.live;
+                lane.alone = (of.live == 1)
+                    .then(|| {
+                        of.entries.iter().find(|entry| entry.member.is_some()).map(|entry| entry.address)
+                    })
+                    .flatten();
+                self.maps.lanes.entry(lane.slot)[layout::LANE_LIVE].store(u64::from(of.live), Release);
+            }
+        }
         let words = self.maps.groups.entry(shown.slot);
         let ipv6 = group.lanes.first().is_some_and(|lane| layout::canonical(lane.path.local).is_ipv6());
         let mut flags = constant::GROUP_LIVE;
         flags |= if ipv6 { constant::GROUP_IPV6 } else { 0 };
         flags |= if user_copies(group, shown, ipv6) { constant::GROUP_USER } else { 0 };
+        // A full device must not hold up the others, and nothing may be refused that could wait where all is wanted.
+        flags |= match group.lanes.iter().filter(|lane| lane.live > 0).count() {
+            _ if group.options.max_age_ms == 0 => constant::GROUP_KEEP,
+            0 | 1 => 0,
+            2 => constant::GROUP_PAIR,
+            _ => constant::GROUP_KEEP,
+        };
         words[layout::GROUP_MEMBERS]
             .store(u64::from(group.live) | u64::from(self.bound_group) << 32, Relaxed);
         words[layout::GROUP_FLAGS].store(flags | (shown.lanes.len() as u64) << 32, SeqCst);

@@ -11,6 +11,11 @@ use std::net::IpAddr;
 
 use super::netlink::{Device, Framing, Mac, Netlink, Told};
 
+/// The number of calls of [`Network::confirm`] in which each hop has its turn: half a minute of maintenance.
+const CONFIRM_ROUND: usize = 300;
+/// The greatest number of hops that are confirmed by one call.
+const CONFIRM_AT_ONCE: usize = 32;
+
 /// A next hop, by number. Programs' tables keep it with each place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopIndex(pub u32);
@@ -193,9 +198,9 @@ impl Network {
         Ok(())
     }
 
-    /// Asks the kernel to confirm some hops, in turn: `count` of them.
-    pub fn confirm(&mut self, count: usize) -> io::Result<()> {
-        for _ in 0..count.min(self.hops.len()) {
+    /// Asks the kernel to confirm some hops, in turn: all of them in [`CONFIRM_ROUND`] calls, unless there are very many.
+    pub fn confirm(&mut self) -> io::Result<()> {
+        for _ in 0..self.hops.len().div_ceil(CONFIRM_ROUND).min(CONFIRM_AT_ONCE) {
             self.confirmed = (self.confirmed + 1) % self.hops.len();
             let hop = &self.hops[self.confirmed];
             if hop.users > 0 && hop.mac != Some([0; 6]) {

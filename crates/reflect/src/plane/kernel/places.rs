@@ -1,6 +1,7 @@
 //! The places of a lane, as programs in the kernel see them: members with their Ethernet addresses, and gaps.
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
@@ -24,6 +25,9 @@ pub(super) struct ShownLane {
     pub(super) generation: u8,
     /// The number of its members that have no Ethernet address yet, or no way to them.
     pub(super) unresolved: u32,
+    /// The number of its members, and the address of the only one.
+    pub(super) live: u32,
+    pub(super) alone: Option<SocketAddr>,
 }
 
 /// Writes the present state of a lane's device.

@@ -65,7 +65,7 @@ pub(super) struct Template {
 
 impl Template {
     /// Creates the headers for copies from `local`, by a device with this Ethernet address.
-    pub(super) fn new(mac: Mac, local: SocketAddr, payload: &[u8]) -> Template {
+    pub(super) fn new(mac: Mac, local: SocketAddr, tos: u8, payload: &[u8]) -> Template {
         let mut head = [0; ETHERNET + 40 + UDP];
         let udp_len = (UDP + payload.len()) as u16;
         head[6..12].copy_from_slice(&mac);
@@ -74,6 +74,7 @@ impl Template {
             IpAddr::V4(from) => {
                 // No options; not to be fragmented; the identification of what is not fragmented means nothing.
                 ip[0] = 0x45;
+                ip[1] = tos;
                 ip[2..4].copy_from_slice(&(20 + udp_len).to_be_bytes());
                 ip[6] = 0x40;
                 ip[8] = 64;
@@ -81,7 +82,8 @@ impl Template {
                 ip[12..16].copy_from_slice(&from.octets());
             }
             IpAddr::V6(from) => {
-                ip[0] = 0x60;
+                ip[0] = 0x60 | tos >> 4;
+                ip[1] = tos << 4;
                 ip[4..6].copy_from_slice(&udp_len.to_be_bytes());
                 ip[6] = 17;
                 ip[7] = 64;
@@ -148,6 +150,7 @@ mod tests {
             from in any::<[u8; 16]>(),
             to in any::<[u8; 16]>(),
             ports in any::<(u16, u16)>(),
+            tos in any::<u8>(),
             payload in prop::collection::vec(any::<u8>(), 0..1472),
         ) {
             let ip = |octets: [u8; 16]| match v6 {
@@ -156,7 +159,7 @@ mod tests {
             };
             let (local, to) = (SocketAddr::new(ip(from), ports.0), SocketAddr::new(ip(to), ports.1));
             let mut frame = vec![0xee; head_bytes(local)];
-            Template::new([2, 0, 0, 0, 0, 1], local, &payload).write(&mut frame, [2, 0, 0, 0, 0, 2], to);
+            Template::new([2, 0, 0, 0, 0, 1], local, tos, &payload).write(&mut frame, [2, 0, 0, 0, 0, 2], to);
             frame.extend_from_slice(&payload);
             prop_assert_eq!(frame.len(), ETHERNET + packet_bytes(local, payload.len()));
             let packet = &frame[ETHERNET..];

@@ -70,7 +70,7 @@ pub(super) fn packet_bytes(local: SocketAddr, payload: usize) -> usize {
 }
 
 /// Appends the frame. The field of the UDP checksum holds the sum of all that does not differ from member to member.
-pub(super) fn write(mac: [u8; 6], local: SocketAddr, payload: &[u8], to: &mut Vec<u8>) {
+pub(super) fn write(mac: [u8; 6], local: SocketAddr, tos: u8, payload: &[u8], to: &mut Vec<u8>) {
     let length = 8 + payload.len() as u16;
     let port = local.port();
     to.extend([0; 6]);
@@ -78,7 +78,7 @@ pub(super) fn write(mac: [u8; 6], local: SocketAddr, payload: &[u8], to: &mut Ve
     let address = match local.ip().to_canonical() {
         IpAddr::V4(ip) => {
             to.extend(ETHERTYPE_IPV4.to_be_bytes());
-            to.extend([0x45, 0]);
+            to.extend([0x45, tos]);
             to.extend((20 + length).to_be_bytes());
             to.extend([0, 0]);
             to.extend(DONT_FRAGMENT.to_be_bytes());
@@ -89,7 +89,7 @@ pub(super) fn write(mac: [u8; 6], local: SocketAddr, payload: &[u8], to: &mut Ve
         }
         IpAddr::V6(ip) => {
             to.extend(ETHERTYPE_IPV6.to_be_bytes());
-            to.extend([0x60, 0, 0, 0]);
+            to.extend([0x60 | tos >> 4, tos << 4, 0, 0]);
             to.extend(length.to_be_bytes());
             to.extend([UDP, constant::TTL as u8]);
             to.extend(ip.octets());
@@ -118,7 +118,7 @@ mod tests {
             {
                 let (local, to): (SocketAddr, SocketAddr) = (local.parse().unwrap(), to.parse().unwrap());
                 let mut frame = Vec::new();
-                write([2; 6], local, payload, &mut frame);
+                write([2; 6], local, 0, payload, &mut frame);
                 let octets = |ip: IpAddr| match ip {
                     IpAddr::V4(ip) => ip.octets().to_vec(),
                     IpAddr::V6(ip) => ip.octets().to_vec(),
