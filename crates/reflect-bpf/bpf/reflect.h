@@ -44,7 +44,8 @@
 #define REFLECT_PLACE_LIVE 1 /* Somebody is here, and `hop` has the Ethernet address. Otherwise it is a gap. */
 
 /* sender.flags */
-#define REFLECT_SENDER_ECHO 1 /* It wants copies of its own datagrams too. */
+#define REFLECT_SENDER_ECHO 1    /* It wants copies of its own datagrams too. */
+#define REFLECT_SENDER_ADDRESS 2 /* Its rate is that of its address. */
 
 /* The mark of a datagram that was admitted and handed to user space: this bit, the lane's number, the low bits of the lane's
  * generation, the low bits of the group's number (its sender may have another group by then), and the position where to go
@@ -70,7 +71,7 @@
 #define REFLECT_FLIGHT_BYTES 64
 #define REFLECT_TOTALS_BYTES 128
 #define REFLECT_SENDER_KEY_BYTES 24
-#define REFLECT_SENDER_BYTES 24
+#define REFLECT_SENDER_BYTES 16
 #define REFLECT_LOCAL_KEY_BYTES 20
 #define REFLECT_COUNTERS_BYTES 72
 
@@ -112,7 +113,9 @@ struct group {
 	__u32 lane[REFLECT_LANES_MAX]; /* indexes of lanes */
 	__u64 finished;                /* how many of those handed over user space is done with */
 	__u64 number;                  /* the group's number in user space */
-	__u64 spare[4];
+	__u64 address_copy_ns;
+	__u64 address_burst_ns;
+	__u64 spare[2];
 	/* From here on a cache line that the programs write. */
 	__u64 bucket_ns; /* when the group's bucket is full again */
 	__u64 handed;    /* how many datagrams were handed over */
@@ -136,8 +139,7 @@ struct sender {
 	__u32 group;
 	__u32 device; /* where it is: from anywhere else it is not believed here, but passed up */
 	__u32 flags;
-	__u32 spare;
-	__u64 bucket_ns; /* the kernel's: when its bucket is full again */
+	__u32 bucket; /* index of the bucket of the owner of its rate */
 };
 
 /* The reflector's own addresses: the key of the set of them. All zeros for an address mean any, in that family. */

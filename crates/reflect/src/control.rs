@@ -263,6 +263,7 @@ impl Control {
 
     /// Advances the time. To be called several times a second; work on every member is spread over the calls.
     pub fn tick(&mut self, now: Now) {
+        self.table.age(now.ns);
         self.go_round(now);
         self.take_turns(now);
     }

@@ -463,9 +463,9 @@ impl Forwarder {
             counters.strangers += u64::from(!handed);
             return Ok(());
         };
-        let (index, echo, member_bucket) = {
+        let (index, echo, bucket) = {
             let member = table.member(sender);
-            (member.group, member.echo, member.bucket_ns)
+            (member.group, member.echo, member.bucket)
         };
         let group = table.group(index);
         let of_group = &mut by_group[index.0 as usize];
@@ -487,15 +487,11 @@ impl Forwarder {
                 return Ok(());
             }
             let copies = u64::from(group.live) - u64::from(!echo);
-            let member_bucket = group.options.member_rate.after(member_bucket, now.ns, copies);
-            let group_bucket = group.options.group_rate.after(group.bucket_ns, now.ns, copies);
-            let (Some(member_bucket), Some(group_bucket)) = (member_bucket, group_bucket) else {
+            if !table.admit(sender, now.ns, copies, plane.buckets(bucket, index)) {
                 counters.over_rate += 1;
                 of_group.over_rate += 1;
                 return Ok(());
-            };
-            table.member_mut(sender).bucket_ns = member_bucket;
-            table.group_mut(index).bucket_ns = group_bucket;
+            }
             for counters in [&mut *counters, &mut *of_group] {
                 counters.admitted += 1;
                 counters.admitted_bytes += received.len as u64;

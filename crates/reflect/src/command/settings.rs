@@ -54,8 +54,9 @@ pub struct Settings {
     #[arg(long, value_name = "PORT[-PORT]", value_delimiter = ',')]
     pub groups: Vec<Ports>,
     /// Options of one group: an id on the shared port, a port of --groups, PORT/ID, or * for all others. Options are
-    /// sequence, token (which needs --key), open, members=N, where 0 lets nobody join, rate=COPIES[/BURST] of each member
-    /// and group-rate=COPIES[/BURST], a second, with 0 for no limit; may be given several times
+    /// sequence, token (which needs --key), open, members=N, where 0 lets nobody join, and rate=COPIES[/BURST] of each
+    /// member, address-rate of all at one address, and group-rate, a second, with 0 for no limit; may be given several
+    /// times
     #[arg(long = "group", value_name = "GROUP:OPTION,…")]
     pub group: Vec<GroupSetting>,
     /// Number of groups on the shared port, with the ids from 0 on; 0 for none, where there are --groups
@@ -428,6 +429,7 @@ enum GroupOption {
     Token(bool),
     Members(u32),
     Rate(Rate),
+    AddressRate(Rate),
     GroupRate(Rate),
 }
 
@@ -439,6 +441,7 @@ impl GroupSetting {
                 GroupOption::Token(token) => options.token = token,
                 GroupOption::Members(count) => options.members_max = count,
                 GroupOption::Rate(rate) => options.member_rate = rate,
+                GroupOption::AddressRate(rate) => options.address_rate = Some(rate),
                 GroupOption::GroupRate(rate) => options.group_rate = rate,
             }
         }
@@ -466,7 +469,8 @@ fn group_option(text: &str) -> Result<GroupOption, String> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     let wrong = || {
         format!(
-            "'{text}' is not an option of a group: sequence, token, open, members=N, rate=N, group-rate=N"
+            "'{text}' is not an option of a group: sequence, token, open, members=N, rate=N, address-rate=N, \
+             group-rate=N"
         )
     };
     let rate = |value: &str| {
@@ -483,6 +487,7 @@ fn group_option(text: &str) -> Result<GroupOption, String> {
         ("open", None) => Ok(GroupOption::Token(false)),
         ("members", Some(count)) => count.parse().map(GroupOption::Members).map_err(|_| wrong()),
         ("rate", Some(value)) => rate(value).map(GroupOption::Rate),
+        ("address-rate", Some(value)) => rate(value).map(GroupOption::AddressRate),
         ("group-rate", Some(value)) => rate(value).map(GroupOption::GroupRate),
         _ => Err(wrong()),
     }

@@ -67,7 +67,7 @@ impl Control {
     /// go out there. Only the group that the address joined last follows: the others are about to be left, and joining
     /// them anew would make them the ones that it sends to.
     fn follow_path(&mut self, now: Now, incoming: &Incoming<'_>, index: MemberIndex) -> MemberIndex {
-        let before = self.table.member(index).clone();
+        let before = self.table.member(index);
         let group = self.table.group(before.group);
         if group.lanes[before.lane as usize].path == incoming.path
             || self.table.sender(group.id.port, before.address) != Some(index)
@@ -75,10 +75,8 @@ impl Control {
             return index;
         }
         let seat = *self.seat(index);
-        let moved = self.table.join(before.group, incoming.path, before.address, before.echo, now.ms);
+        let moved = self.table.take_path(index, incoming.path, now.ms);
         self.seat_for(moved, seat);
-        let member = self.table.member_mut(moved);
-        member.bucket_ns = before.bucket_ns;
         self.count(Counter::PathChanged);
         moved
     }

@@ -79,12 +79,11 @@ impl Control {
             self.count(counter);
             return self.send(incoming.path.local, from, &refused(reason, retry_ms));
         }
-        // What a member may send and fetch is not filled up by joining again.
-        let (bucket_ns, state_bucket_ns) = known
-            .map_or((0, 0), |index| (self.table.member(index).bucket_ns, self.seat(index).state_bucket_ns));
+        // What a member may fetch is not filled up by joining again; nor is what it may send, which is its owner's.
+        let state_bucket_ns = known.map_or(0, |index| self.seat(index).state_bucket_ns);
         let index = self.table.join(group, incoming.path, from, join.echo, now.ms);
         let member = self.table.member_mut(index);
-        (member.heartbeat, member.delay_us, member.bucket_ns) = (0, 0, bucket_ns);
+        (member.heartbeat, member.delay_us) = (0, 0);
         self.joins += 1;
         let session = self.secret.session(id, from, self.joins);
         let joined_ms = made_ms.max(now.ms);

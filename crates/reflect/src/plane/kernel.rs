@@ -15,6 +15,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use aya::Ebpf;
 use aya::programs::tc::SchedClassifierLinkId;
@@ -37,6 +38,7 @@ use self::mirror::{Memory, Mirror};
 use self::network::{Changed, Network};
 use super::{Batch, Done, Kind, Origin, Plane, PlaneError, PlaneOptions, Portion, Progress};
 use crate::forward::Listeners;
+use crate::rate::BucketIndex;
 use crate::table::{Change, GroupIndex, Table};
 
 /// The number of hops that are confirmed in each maintenance of the plane.
@@ -250,6 +252,10 @@ impl Plane for Kernel {
             self.notice()?;
         }
         self.mirror.follow(table, &mut self.network, change).map_err(network_failed)
+    }
+
+    fn buckets(&self, bucket: BucketIndex, group: GroupIndex) -> Option<[&AtomicU64; 2]> {
+        self.mirror.buckets(bucket, group)
     }
 
     fn bound(&mut self, datagrams: usize) {
