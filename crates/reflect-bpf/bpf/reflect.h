@@ -26,10 +26,10 @@
 #error "the layouts here are those of little-endian machines"
 #endif
 
-/* The control protocol's magic: the first seven bytes of a datagram that is for the reflector itself, as a little-endian
- * number. The last of the seven is the version. */
-#define REFLECT_MAGIC 0x010a6c66726e89ull
-#define REFLECT_MAGIC_BYTES 7
+/* The control protocol's magic: the first six bytes of a datagram that is for the reflector itself, in every version of the
+ * protocol, as a little-endian number. */
+#define REFLECT_MAGIC 0x0a6c66726e89ull
+#define REFLECT_MAGIC_BYTES 6
 
 /* How many lanes a group may have in the kernel, and how many places a lane. */
 #define REFLECT_LANES_MAX 8

@@ -160,7 +160,7 @@ static __always_inline struct counters *counters(void)
 	return bpf_map_lookup_elem(&counts, &zero);
 }
 
-/* The first seven bytes, as a number. `payload` holds at least seven. */
+/* The magic's bytes, as a number. `payload` holds at least as many. */
 static __always_inline bool is_control(const __u8 *payload)
 {
 	__u64 first = 0;

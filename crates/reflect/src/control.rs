@@ -5,7 +5,9 @@
 //! - Nothing is sent to an address that has not proven that it listens there, except one answer to each request, no
 //!   longer than the request.
 //! - An address costs no memory until it has brought its cookie back. All tables are bounded.
-//! - A datagram counts as a member's only if it comes from the member's exact address and carries its session.
+//! - A datagram counts as a member's only if it comes from the member's exact address and carries its session. A request
+//!   that keeps a member in, or is answered by more than it is long, brings back one of the last [`PROOFS`] secrets that
+//!   were sent to the address; a member stays no longer than it has proven that it still listens there.
 //! - A reflector never answers a message sent by a reflector, so two of them cannot be played against each other.
 
 mod beat;
@@ -28,7 +30,7 @@ use crate::forward::{Host, Incoming, Now, Outgoing};
 use crate::location::Place;
 use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Table};
-use crate::wire::{Answer, Reason, Request};
+use crate::wire::{self, Answer, Reason, Request, WireError};
 
 pub use counter::{Counter, Counters};
 use limit::{Departed, Sources};
@@ -36,6 +38,10 @@ use place::Moving;
 use state::State;
 pub use state::StateOptions;
 
+/// The number of proofs that are accepted: the newest ones.
+pub const PROOFS: usize = 3;
+/// The number of parts of a state that a member may fetch for each proof that it brings back.
+const PARTS_PER_PROOF: u16 = 2048;
 /// The greatest number of answers that wait to be taken.
 const OUTGOING_MAX: usize = 1 << 16;
 /// The greatest number of events that wait to be taken.
@@ -146,6 +152,13 @@ struct Seat {
     /// The rate bucket of the member's requests for the group's state.
     state_bucket_ns: u64,
     keeps_state: bool,
+    /// The number of the newest proof, and the times at which the last ones were sent, in microseconds.
+    proof: u32,
+    proofs_us: [u64; PROOFS],
+    /// The time at which the newest proof that was brought back had been sent, in milliseconds.
+    proven_ms: u64,
+    /// The parts of the state that it may fetch before it brings back another proof.
+    parts: u16,
 }
 
 /// The control plane's own data on a group, beside the table.
@@ -245,7 +258,11 @@ impl Control {
 
     /// Handles a datagram that begins with the magic of the protocol.
     pub fn handle(&mut self, now: Now, incoming: Incoming<'_>) {
-        let Ok(request) = Request::decode(incoming.bytes) else { return self.count(Counter::Malformed) };
+        let request = match Request::decode(incoming.bytes) {
+            Ok(request) => request,
+            Err(WireError::Version(1)) => return self.first_version(now, &incoming),
+            Err(_) => return self.count(Counter::Malformed),
+        };
         if !self.may_send_to(incoming.from, incoming.path.local) {
             return self.count(Counter::Destination);
         }
@@ -258,6 +275,24 @@ impl Control {
             Request::Locate { nonce, location } => self.locate(now, &incoming, nonce, location),
             Request::StateGet(get) => self.state_get(now, &incoming, id(get.group), get),
             Request::StatePart(part) => self.state_part(now, &incoming, id(part.group), part),
+        }
+    }
+
+    /// Tells a client of the first version that it is not understood.
+    fn first_version(&mut self, now: Now, incoming: &Incoming<'_>) {
+        let (from, local) = (incoming.from, incoming.path.local);
+        match wire::refuse_first_version(incoming.bytes) {
+            Some(bytes) if self.may_send_to(from, local) => {
+                let source = self.secret.source(from.ip());
+                if !self.answer_sources.take(source, now.ns) {
+                    return self.count(Counter::SourceBusy);
+                }
+                self.count(Counter::Version);
+                if self.outgoing.len() < OUTGOING_MAX {
+                    self.outgoing.push_back(Outgoing { local, to: from, bytes });
+                }
+            }
+            _ => self.count(Counter::Malformed),
         }
     }
 
@@ -340,6 +375,31 @@ impl Control {
     fn seat(&self, index: MemberIndex) -> &Seat {
         // Every member got its seat when it joined.
         &self.seats[index.0 as usize]
+    }
+
+    /// Takes a proof from a member. Returns the time at which it was sent, in microseconds; `None` if it is not one of
+    /// the last [`PROOFS`].
+    fn take_proof(&mut self, index: MemberIndex, proof: u64) -> Option<u64> {
+        let seat = &mut self.seats[index.0 as usize];
+        let numbers = (0..=seat.proof).rev().take(PROOFS);
+        let number = numbers.into_iter().find(|number| self.secret.proof(seat.session, *number) == proof)?;
+        let sent_us = seat.proofs_us[number as usize % PROOFS];
+        seat.proven_ms = seat.proven_ms.max(sent_us / 1000);
+        Some(sent_us)
+    }
+
+    /// Returns a fresh proof for a member, which takes the place of the oldest.
+    fn next_proof(&mut self, now: Now, index: MemberIndex) -> u64 {
+        let seat = &mut self.seats[index.0 as usize];
+        seat.proof += 1;
+        seat.proofs_us[seat.proof as usize % PROOFS] = now.ns / 1000;
+        self.secret.proof(seat.session, seat.proof)
+    }
+
+    /// Answers a member whose proof is too old, or not its own: it has to join again.
+    fn stale(&mut self, now: Now, incoming: &Incoming<'_>, session: u64) {
+        let answer = Answer::Refused { nonce: session, reason: Reason::Stale, retry_ms: 0 };
+        self.answer_unproven(now, incoming, Counter::Stale, &answer);
     }
 
     /// Stores the control data of a member.

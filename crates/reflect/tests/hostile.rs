@@ -50,6 +50,7 @@ fn random_scripts_reach_nearly_everything_that_is_counted() {
         Counter::EventsFull,
         Counter::Closing,
         Counter::SourceBusy,
+        Counter::Version,
         Counter::StateRate,
         Counter::StateUnchanged,
     ];
@@ -135,7 +136,7 @@ fn home(number: u32) -> SocketAddr {
     SocketAddr::from(([203, b, c, d], 40_000))
 }
 
-fn beat(session: u64, number: u32) -> Vec<u8> {
+fn beat(session: u64, proof: u64, number: u32) -> Vec<u8> {
     let (client_us, reflector_us, hold_us, state_version) = (1, 0, 0, 0);
     Request::Heartbeat(Heartbeat {
         group: 0,
@@ -145,6 +146,7 @@ fn beat(session: u64, number: u32) -> Vec<u8> {
         reflector_us,
         hold_us,
         state_version,
+        proof,
     })
     .encode()
 }
@@ -157,15 +159,109 @@ fn decoded(answers: &[Vec<u8>]) -> Vec<Answer<'_>> {
 fn replayed_heartbeats_keep_nobody_alive() {
     let mut stage = Stage::new(ControlOptions::default());
     let joined = stage.join(home(1), 0, 1, &[]).unwrap();
-    assert!(matches!(decoded(&stage.say(home(1), &beat(joined.session, 5)))[..], [Answer::Pulse(_)]));
+    assert!(matches!(
+        decoded(&stage.say(home(1), &beat(joined.session, joined.proof, 5)))[..],
+        [Answer::Pulse(_)]
+    ));
     for _ in 0..20 {
         stage.pass(1000);
-        assert!(stage.say(home(1), &beat(joined.session, 5)).is_empty() || !stage.is_member(home(1)));
-        let _ = stage.say(home(1), &beat(joined.session, 4));
+        assert!(
+            stage.say(home(1), &beat(joined.session, joined.proof, 5)).is_empty()
+                || !stage.is_member(home(1))
+        );
+        let _ = stage.say(home(1), &beat(joined.session, joined.proof, 4));
     }
     assert!(!stage.is_member(home(1)));
     assert!(stage.count(Counter::Replayed) > 0);
     assert_eq!(stage.count(Counter::Expired), 1);
+}
+
+/// Returns the proof in a pulse.
+#[track_caller]
+fn proof_in(answers: &[Vec<u8>]) -> u64 {
+    let answers = decoded(answers);
+    let pulse = answers.iter().find_map(|answer| match answer {
+        Answer::Pulse(pulse) => Some(pulse.proof),
+        _ => None,
+    });
+    pulse.unwrap_or_else(|| panic!("{answers:?}"))
+}
+
+/// Whoever gave an address up knows what was sent to it until then, and nothing later.
+#[test]
+fn an_address_that_was_given_up_gets_no_stream_for_long_and_no_state_for_free() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let now = stage.now();
+    stage.control.set_state(now, GROUP, Some(StateOptions::default()));
+    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    stage.pass(10);
+    let now = stage.now();
+    stage.control.state_loaded(now, GROUP, 3, Some(Bytes::from(vec![1; 1 << 20])));
+    let mut proof = joined.proof;
+    for number in 1..20 {
+        proof = proof_in(&stage.say(home(1), &beat(joined.session, proof, number)));
+        stage.pass(3000);
+    }
+    assert!(stage.is_member(home(1)));
+    // From here on nobody reads what is sent to the address. Its heartbeats and requests are forged.
+    let options = ControlOptions::default();
+    let (from_ms, mut number, mut to_victim, mut forged) = (stage.now_ms, 20, 0, 0);
+    while stage.is_member(home(1)) {
+        for known in [proof, proof ^ 1, joined.proof] {
+            number += 1;
+            let get = StateGet {
+                group: 0,
+                parts: 16,
+                session: joined.session,
+                version: 0,
+                offset: 0,
+                proof: known,
+            };
+            for request in [beat(joined.session, known, number), Request::StateGet(get).encode()] {
+                forged += request.len();
+                to_victim += stage.say(home(1), &request).iter().map(Vec::len).sum::<usize>();
+            }
+        }
+        stage.pass(10);
+        assert!(stage.now_ms < from_ms + 60_000, "the stream goes on for ever");
+    }
+    let stayed_ms = stage.now_ms - from_ms;
+    assert!(stayed_ms <= u64::from(options.expiry_ms + options.heartbeat_ms) + 2000, "{stayed_ms} ms");
+    // One or two proofs are left, each of which is worth a state or two.
+    assert!(to_victim < forged + (3 << 20), "{to_victim} bytes for {forged}");
+    assert!(stage.count(Counter::Stale) > 0);
+}
+
+#[test]
+fn three_lost_pulses_in_a_row_do_no_harm_and_a_fourth_asks_for_a_new_join() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    for number in 1..=3 {
+        let answers = stage.say(home(1), &beat(joined.session, joined.proof, number));
+        assert!(matches!(decoded(&answers)[..], [Answer::Pulse(_)]));
+    }
+    let request = beat(joined.session, joined.proof, 4);
+    let answers = stage.say(home(1), &request);
+    assert!(matches!(decoded(&answers)[..], [Answer::Refused { reason: Reason::Stale, .. }]));
+    assert!(answers[0].len() <= request.len() && stage.is_member(home(1)));
+    assert!(stage.join(home(1), 0, 2, &[]).is_ok());
+}
+
+#[test]
+fn clients_of_the_first_version_are_told_that_they_are_not_understood() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let mut request = vec![0_u8; 128];
+    request[..8].copy_from_slice(b"\x89nrfl\n\x01\x01");
+    request[16..24].copy_from_slice(&77_u64.to_le_bytes());
+    let answers = stage.say(home(1), &request);
+    let [answer] = &answers[..] else { panic!("{answers:?}") };
+    assert!(answer.len() <= request.len());
+    assert_eq!(answer[..8], *b"\x89nrfl\n\x01\x83");
+    assert_eq!((answer[8..16].to_vec(), answer[16]), (77_u64.to_le_bytes().to_vec(), 9));
+    // Nothing else of that version is answered.
+    request[7] = 3;
+    assert!(stage.say(home(1), &request).is_empty());
+    assert!(stage.say(home(1), &request[..60]).is_empty());
 }
 
 #[test]
@@ -174,9 +270,16 @@ fn what_is_said_from_elsewhere_does_nothing_and_gets_no_more_than_a_refusal() {
     let joined = stage.join(home(1), 0, 1, &[]).unwrap();
     let port_changed = SocketAddr::new(home(1).ip(), 40_001);
     for from in [home(2), port_changed] {
-        let get = StateGet { group: 0, parts: 16, session: joined.session, version: 0, offset: 0 };
+        let get = StateGet {
+            group: 0,
+            parts: 16,
+            session: joined.session,
+            version: 0,
+            offset: 0,
+            proof: joined.proof,
+        };
         for request in [
-            beat(joined.session, 9),
+            beat(joined.session, joined.proof, 9),
             Request::Leave { group: 0, session: joined.session }.encode(),
             Request::StateGet(get).encode(),
         ] {
@@ -216,7 +319,10 @@ fn a_recorded_join_brings_nobody_back() {
     // Nor does it end the session of one who came in again by itself.
     let again = stage.join(home(1), 0, 2, &[]).unwrap();
     assert!(matches!(decoded(&stage.say(home(1), &request))[..], [Answer::Challenge { .. }]));
-    assert!(matches!(decoded(&stage.say(home(1), &beat(again.session, 1)))[..], [Answer::Pulse(_)]));
+    assert!(matches!(
+        decoded(&stage.say(home(1), &beat(again.session, again.proof, 1)))[..],
+        [Answer::Pulse(_)]
+    ));
     // A cookie does not last.
     let late = stage.join_bytes(home(9), 0, 1, &[]);
     stage.pass(COOKIE_LIFE_MS + 10);
@@ -384,7 +490,8 @@ fn a_state_is_fetched_no_faster_than_a_member_may() {
     assert!(matches!(stage.control.events().last(), Some(Event::LoadState { .. })));
     let now = stage.now();
     stage.control.state_loaded(now, GROUP, 3, Some(Bytes::from(vec![1; 1 << 20])));
-    let get = StateGet { group: 0, parts: 16, session: joined.session, version: 0, offset: 0 };
+    let get =
+        StateGet { group: 0, parts: 16, session: joined.session, version: 0, offset: 0, proof: joined.proof };
     let request = Request::StateGet(get).encode();
     let answers: usize = (0..1000).map(|_| stage.say(home(1), &request).len()).sum();
     assert_eq!(answers, 256);

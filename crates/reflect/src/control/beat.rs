@@ -1,7 +1,7 @@
 //! Heartbeats, and the round in which every member is visited: a member that was silent for too long is removed, and
 //! one that has to leave or to move is told. Each tick visits a share of the members, so that no tick is long.
 
-use super::{Control, Counter};
+use super::{Control, Counter, PARTS_PER_PROOF};
 use crate::forward::{Incoming, Now};
 use crate::table::{GroupId, MemberIndex};
 use crate::wire::{Answer, Heartbeat, Pulse, Reason};
@@ -30,6 +30,13 @@ impl Control {
         if beat.number <= self.table.member(index).heartbeat {
             return self.count(Counter::Replayed);
         }
+        let is_newest = self.secret.proof(beat.session, self.seat(index).proof) == beat.proof;
+        if self.take_proof(index, beat.proof).is_none() {
+            return self.stale(now, incoming, beat.session);
+        }
+        if is_newest {
+            self.seats[index.0 as usize].parts = PARTS_PER_PROOF;
+        }
         let index = self.follow_path(now, incoming, index);
         let now_us = now.ns / 1000;
         let member = self.table.member_mut(index);
@@ -50,6 +57,8 @@ impl Control {
         }
         let group = self.table.member(index).group;
         let (state_version, ..) = self.state_told(group);
+        let proof = self.next_proof(now, index);
+        let (heartbeat_ms, expiry_ms) = self.times();
         let group = self.table.group(group);
         let pulse = Pulse {
             session: beat.session,
@@ -58,6 +67,9 @@ impl Control {
             client_us: beat.client_us,
             reflector_us: now_us,
             state_version,
+            proof,
+            heartbeat_ms,
+            expiry_ms,
         };
         self.count(Counter::Heartbeats);
         self.send(incoming.path.local, incoming.from, &Answer::Pulse(pulse));
@@ -79,6 +91,12 @@ impl Control {
         self.seat_for(moved, seat);
         self.count(Counter::PathChanged);
         moved
+    }
+
+    /// Returns the interval between heartbeats, and the time after which silent members are removed, in milliseconds.
+    pub(super) fn times(&self) -> (u32, u32) {
+        let heartbeat_ms = self.options.heartbeat_ms.max(1);
+        (heartbeat_ms, self.options.expiry_ms.max(heartbeat_ms))
     }
 
     /// Continues the round.
@@ -106,7 +124,10 @@ impl Control {
         let member = self.table.member(index);
         let silent_ms = now.ms.saturating_sub(member.heard_ms);
         let group = member.group;
-        if silent_ms > self.options.expiry_ms.into() {
+        // A heartbeat brings back what the one before it was answered with: a proof is an interval old when it comes.
+        let unproven_ms = now.ms.saturating_sub(self.seat(index).proven_ms);
+        let (heartbeat_ms, expiry_ms) = self.times();
+        if silent_ms > expiry_ms.into() || unproven_ms > u64::from(expiry_ms) + u64::from(heartbeat_ms) {
             self.dismiss(now, index, Reason::Expired);
         } else if self.closing {
             self.dismiss(now, index, Reason::Closing);

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Control, Counter, Event, Seat};
+use super::{Control, Counter, Event, PARTS_PER_PROOF, Seat};
 use crate::forward::{Incoming, Now};
 use crate::table::{GroupId, GroupIndex, MemberIndex};
 use crate::token;
@@ -86,11 +86,19 @@ impl Control {
         (member.heartbeat, member.delay_us) = (0, 0);
         self.joins += 1;
         let session = self.secret.session(id, from, self.joins);
-        let joined_ms = made_ms.max(now.ms);
-        self.seat_for(
-            index,
-            Seat { session, nonce, joined_ms, state_bucket_ns, keeps_state: join.keeps_state },
-        );
+        let seat = Seat {
+            session,
+            nonce,
+            joined_ms: made_ms.max(now.ms),
+            state_bucket_ns,
+            keeps_state: join.keeps_state,
+            proof: 0,
+            proofs_us: [now.ns / 1000; _],
+            // What it has proven so far is that it got its cookie.
+            proven_ms: made_ms.min(now.ms),
+            parts: PARTS_PER_PROOF,
+        };
+        self.seat_for(index, seat);
         if known.is_some() {
             self.count(Counter::Rejoined);
         } else {
@@ -149,18 +157,20 @@ impl Control {
     /// Tells a member that it has joined.
     fn welcome(&mut self, incoming: &Incoming<'_>, group: GroupIndex, index: MemberIndex) {
         let (state_version, state_bytes, state_pending) = self.state_told(group);
+        let (heartbeat_ms, expiry_ms) = self.times();
         let (seat, group) = (*self.seat(index), self.table.group(group));
         let joined = Joined {
             nonce: seat.nonce,
             session: seat.session,
             seen: incoming.from,
-            heartbeat_ms: self.options.heartbeat_ms.max(1),
-            expiry_ms: self.options.expiry_ms.max(self.options.heartbeat_ms).max(1),
+            heartbeat_ms,
+            expiry_ms,
             members: group.live,
             sequence: group.options.sequence,
             state_pending,
             state_version,
             state_bytes,
+            proof: self.secret.proof(seat.session, seat.proof),
         };
         self.send(incoming.path.local, incoming.from, &Answer::Joined(joined));
     }

@@ -153,7 +153,7 @@ fn frame(random: &mut Random, groups: &[Group]) -> Vec<u8> {
     if random.one_in(4) {
         let len = random.below(8).min(payload.len());
         payload[..len].copy_from_slice(
-            &wire::MAGIC[..len.min(7)].iter().copied().chain([3]).collect::<Vec<_>>()[..len],
+            &wire::MAGIC[..len.min(6)].iter().copied().chain([2, 3]).collect::<Vec<_>>()[..len],
         );
     }
     let udp = 8 + payload.len() as u16;
