@@ -14,6 +14,7 @@ mod beat;
 #[cfg(feature = "testkit")]
 pub mod check;
 mod counter;
+mod expel;
 mod join;
 mod limit;
 mod place;
@@ -23,16 +24,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
-use nacre_rpc::ClusterKey;
 
 use crate::cookie::Secret;
 use crate::forward::{Host, Incoming, Now, Outgoing};
 use crate::location::Place;
 use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Table};
+use crate::token::{Identity, PublicKey};
 use crate::wire::{self, Answer, Reason, Request, WireError};
 
 pub use counter::{Counter, Counters};
+pub use expel::{BANS_MAX, Ban, Suppliers, Who};
 use limit::{Departed, Sources};
 use place::Moving;
 use state::State;
@@ -76,8 +78,10 @@ pub struct ControlOptions {
     pub state_bytes_max: usize,
     /// The broadcast addresses of the networks that the reflector is in, which are never members.
     pub broadcast: Vec<Ipv4Addr>,
-    /// The operator's key, with which tokens are signed. Without one no token is valid.
-    pub token_key: Option<ClusterKey>,
+    /// The public halves of the keys with which tokens are signed. Without one no token is valid.
+    pub token_keys: Vec<PublicKey>,
+    /// The members that groups' states are asked of.
+    pub suppliers: Suppliers,
 }
 
 impl Default for ControlOptions {
@@ -96,7 +100,8 @@ impl Default for ControlOptions {
             state_default: None,
             state_bytes_max: 256 << 20,
             broadcast: Vec::new(),
-            token_key: None,
+            token_keys: Vec::new(),
+            suppliers: Suppliers::Default,
         }
     }
 }
@@ -159,6 +164,12 @@ struct Seat {
     proven_ms: u64,
     /// The parts of the state that it may fetch before it brings back another proof.
     parts: u16,
+    /// The shortest time from a proof's sending to its return, in microseconds. The reflector measures it alone: a member
+    /// can make it longer, and not shorter.
+    way_us: u32,
+    identity: Option<Identity>,
+    /// The time until which its token lets it stay, in seconds since 1970.
+    until_unix_s: u64,
 }
 
 /// The control plane's own data on a group, beside the table.
@@ -187,6 +198,7 @@ pub struct Control {
     locations: BTreeMap<String, Place>,
     /// The groups of locations that are here: by group, the location's name, and true if this reflector is a standby.
     groups_here: HashMap<GroupId, (String, bool)>,
+    bans: Vec<Ban>,
     /// Groups whose states are due to be worked on, by time.
     state_due: BTreeSet<(u64, u32)>,
     /// The number of states being taken from members or stored.
@@ -217,6 +229,7 @@ impl Control {
             rooms: Vec::new(),
             locations: BTreeMap::new(),
             groups_here: HashMap::new(),
+            bans: Vec::new(),
             state_due: BTreeSet::new(),
             states_taken: 0,
             states_bytes: 0,

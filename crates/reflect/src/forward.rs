@@ -463,10 +463,14 @@ impl Forwarder {
             counters.strangers += u64::from(!handed);
             return Ok(());
         };
-        let (index, echo, bucket) = {
+        let (index, echo, bucket, sends) = {
             let member = table.member(sender);
-            (member.group, member.echo, member.bucket)
+            (member.group, member.echo, member.bucket, member.sends)
         };
+        if !sends {
+            counters.strangers += u64::from(!handed);
+            return Ok(());
+        }
         let group = table.group(index);
         let of_group = &mut by_group[index.0 as usize];
         let head = if group.options.sequence { wire::DATA_HEAD_BYTES } else { 0 };
@@ -486,7 +490,7 @@ impl Forwarder {
                 of_group.backlog += 1;
                 return Ok(());
             }
-            let copies = u64::from(group.live) - u64::from(!echo);
+            let copies = u64::from(group.receivers()) - u64::from(!echo);
             if !table.admit(sender, now.ns, copies, plane.buckets(bucket, index)) {
                 counters.over_rate += 1;
                 of_group.over_rate += 1;

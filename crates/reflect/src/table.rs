@@ -99,7 +99,21 @@ pub struct Terms {
     pub echo: bool,
     /// The owner of its rate.
     pub owner: Owner,
+    /// True if what it sends is copied.
+    pub sends: bool,
+    /// True if it gets copies.
+    pub receives: bool,
 }
+
+impl Terms {
+    /// Returns the terms of a member that sends and receives, and whose rate is its address's.
+    pub fn of_address(address: SocketAddr, echo: bool) -> Terms {
+        Terms { echo, owner: Owner::of_address(address.ip()), sends: true, receives: true }
+    }
+}
+
+/// The position of a member that gets no copies.
+const NOWHERE: u32 = u32::MAX;
 
 /// The path to a member: the device, and the reflector's own address that the member joined at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,6 +177,16 @@ impl Lane {
     }
 }
 
+/// What is kept of the terms of a member.
+#[derive(Clone, Copy)]
+struct Put {
+    echo: bool,
+    sends: bool,
+    receives: bool,
+    bucket: BucketIndex,
+    by_address: bool,
+}
+
 /// A group.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -180,6 +204,13 @@ pub struct Group {
     pub sequence: u64,
 }
 
+impl Group {
+    /// Returns the number of its members that get copies.
+    pub fn receivers(&self) -> u32 {
+        self.lanes.iter().map(|lane| lane.live).sum()
+    }
+}
+
 /// A member.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -189,9 +220,11 @@ pub struct Member {
     pub address: SocketAddr,
     /// The number of its lane in the group.
     pub lane: u16,
-    /// True if it wants copies of its own datagrams.
+    /// True if its own datagrams are copied to everybody: it wants copies of them, or gets none at all.
     pub echo: bool,
-    /// Its place in the lane.
+    /// True if what it sends is copied.
+    pub sends: bool,
+    /// Its place in the lane; [`u32::MAX`] if it gets no copies.
     pub position: u32,
     /// The member with the same address and port that joined another group before.
     older: Option<MemberIndex>,
@@ -385,8 +418,7 @@ impl Table {
         echo: bool,
         now_ms: u64,
     ) -> MemberIndex {
-        let terms = Terms { echo, owner: Owner::of_address(address.ip()) };
-        self.join_on(group, path, address, terms, now_ms)
+        self.join_on(group, path, address, Terms::of_address(address, echo), now_ms)
     }
 
     /// Adds a member that has proven its address, and makes it the sender for that address. A member of the group with
@@ -401,12 +433,13 @@ impl Table {
         now_ms: u64,
     ) -> MemberIndex {
         let id = self.group(group).id;
-        let Terms { echo, owner } = terms;
+        let Terms { owner, sends, receives, .. } = terms;
+        let echo = terms.echo || !receives;
         let bucket = self.buckets.enter(id, owner);
         if let Some(index) = self.member_of(id, address) {
             let member = self.member(index);
             let stays = self.group(group).lanes[member.lane as usize].path == path
-                && member.echo == echo
+                && (member.echo, member.sends, member.position != NOWHERE) == (echo, sends, receives)
                 && member.bucket == bucket;
             let by_address = member.by_address;
             if stays && self.sender(id.port, address) == Some(index) {
@@ -417,7 +450,8 @@ impl Table {
             self.leave(index);
         }
         let by_address = matches!(owner, Owner::Address(_));
-        self.put(group, path, address, (echo, bucket, by_address), now_ms)
+        let seat = Put { echo, sends, receives, bucket, by_address };
+        self.put(group, path, address, seat, now_ms)
     }
 
     /// Has a member reached by another path from now on, as the newest at its address.
@@ -425,11 +459,12 @@ impl Table {
     /// # Panics
     /// If there is none at this place.
     pub fn take_path(&mut self, index: MemberIndex, path: Path, now_ms: u64) -> MemberIndex {
-        let Member { group, address, echo, bucket, by_address, heartbeat, delay_us, .. } =
+        let Member { group, address, echo, sends, position, bucket, by_address, heartbeat, delay_us, .. } =
             *self.member(index);
         self.buckets.enter_again(bucket);
         self.leave(index);
-        let moved = self.put(group, path, address, (echo, bucket, by_address), now_ms);
+        let seat = Put { echo, sends, receives: position != NOWHERE, bucket, by_address };
+        let moved = self.put(group, path, address, seat, now_ms);
         let member = self.member_mut(moved);
         (member.heartbeat, member.delay_us) = (heartbeat, delay_us);
         moved
@@ -441,7 +476,7 @@ impl Table {
         group: GroupIndex,
         path: Path,
         address: SocketAddr,
-        (echo, bucket, by_address): (bool, BucketIndex, bool),
+        Put { echo, sends, receives, bucket, by_address }: Put,
         now_ms: u64,
     ) -> MemberIndex {
         let id = self.group(group).id;
@@ -452,12 +487,13 @@ impl Table {
             lanes.push(Lane::new(path));
             lanes.len() - 1
         });
-        let position = lanes[lane].entries.len() as u32;
+        let position = if receives { lanes[lane].entries.len() as u32 } else { NOWHERE };
         let member = Member {
             group,
             address,
             lane: lane as u16,
             echo,
+            sends,
             position,
             older: self.senders.get(&(id.port, address)).copied(),
             bucket,
@@ -469,8 +505,10 @@ impl Table {
         let index = MemberIndex(place(&mut self.members, &mut self.members_free, member));
         let group = self.group_mut(group);
         group.live += 1;
-        group.lanes[lane].live += 1;
-        group.lanes[lane].entries.push(Entry { address, member: Some(index) });
+        if receives {
+            group.lanes[lane].live += 1;
+            group.lanes[lane].entries.push(Entry { address, member: Some(index) });
+        }
         self.live += 1;
         self.senders.insert((id.port, address), index);
         self.changes.push(Change::Joined(index));
@@ -542,8 +580,10 @@ impl Table {
         group.live -= 1;
         let port = group.id.port;
         let lane = &mut group.lanes[gone.lane as usize];
-        lane.live -= 1;
-        lane.entries[gone.position as usize].member = None;
+        if gone.position != NOWHERE {
+            lane.live -= 1;
+            lane.entries[gone.position as usize].member = None;
+        }
         let gaps = lane.entries.len() - lane.live as usize;
         let key = (port, gone.address);
         let newest = self.senders[&key];

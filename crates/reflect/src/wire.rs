@@ -33,7 +33,7 @@ pub const PART_BYTES: usize = 1024;
 /// The greatest number of parts that one `STATE_GET` asks for.
 pub const PARTS_MAX: u16 = 16;
 /// The greatest length in bytes of a token in a `JOIN`.
-pub const TOKEN_BYTES_MAX: usize = 512;
+pub const TOKEN_BYTES_MAX: usize = 256;
 /// The length in bytes of the head before the payload of a `DATA`.
 pub const DATA_HEAD_BYTES: usize = 16;
 
@@ -146,6 +146,10 @@ reasons! {
     Removed = 14, "the operator removed it";
     /// The reflector is shutting down.
     Closing = 15, "the reflector is shutting down";
+    /// The operator removed the member, which is to stay away until its user wants otherwise.
+    Kicked = 17, "the operator removed the member";
+    /// The operator does not let the member in for some time.
+    Banned = 18, "the operator does not let it in";
     /// The proof that the member still listens at its address is too old: it has to join again.
     Stale = 16, "the proof of the address is too old";
 }

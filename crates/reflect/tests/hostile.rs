@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, check};
+use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, Suppliers, Who, check};
 use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
 use nacre_reflect::forward::{Incoming, Now};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path};
-use nacre_reflect::token::{Grant, Scope, Token};
+use nacre_reflect::token::{Grant, Identity, Rights, Scope, Token, TokenKey};
 use nacre_reflect::wire::{Answer, Heartbeat, Join, Joined, Reason, Request, StateGet};
 use nacre_rpc::ClusterKey;
 use proptest::collection::vec;
@@ -51,6 +51,7 @@ fn random_scripts_reach_nearly_everything_that_is_counted() {
         Counter::Closing,
         Counter::SourceBusy,
         Counter::Version,
+        Counter::Banned,
         Counter::StateRate,
         Counter::StateUnchanged,
     ];
@@ -369,14 +370,17 @@ fn some_addresses_are_never_answered() {
 
 #[test]
 fn tokens_that_are_not_right_are_refused_with_the_reason() {
-    let key = ClusterKey::from_bytes([9; 32]);
-    let mut stage = Stage::new(ControlOptions { token_key: Some(key.clone()), ..ControlOptions::default() });
+    let key = TokenKey::new(&ClusterKey::from_bytes([9; 32]));
+    let mut stage =
+        Stage::new(ControlOptions { token_keys: vec![key.public()], ..ControlOptions::default() });
     let closed = GroupId { port: 7400, id: 2 };
     stage.control.set_group(closed, GroupOptions { token: true, ..GroupOptions::default() });
     let now_unix_s = stage.now().unix_s;
     let ip: IpAddr = home(1).ip();
-    let sign = |key: &ClusterKey, scope: Scope, expires_unix_s, address| {
-        Token::sign(key, &Grant { scope, expires_unix_s, address }).unwrap().as_bytes().to_vec()
+    let sign = |key: &TokenKey, scope: Scope, expires_unix_s, address| {
+        let (rights, identity) = (Rights::ALL, None);
+        let grant = Grant { scopes: vec![scope], rights, identity, expires_unix_s, address };
+        Token::sign(key, &grant).unwrap().as_bytes().to_vec()
     };
     let right = sign(&key, Scope::Group(closed), now_unix_s + 60, Some(ip));
     let mut changed = right.clone();
@@ -386,7 +390,7 @@ fn tokens_that_are_not_right_are_refused_with_the_reason() {
         (right[..59].to_vec(), Counter::TokenMalformed, Reason::TokenMalformed),
         (changed, Counter::TokenForged, Reason::TokenForged),
         (
-            sign(&ClusterKey::from_bytes([8; 32]), Scope::Any, now_unix_s + 60, None),
+            sign(&TokenKey::new(&ClusterKey::from_bytes([8; 32])), Scope::Any, now_unix_s + 60, None),
             Counter::TokenForged,
             Reason::TokenForged,
         ),
@@ -515,4 +519,156 @@ fn members_expire_bit_by_bit_and_all_of_them() {
     }
     assert_eq!(stage.control.table().members_len(), 0);
     assert!(most <= 2000 / 50, "{most} in one tick");
+}
+
+fn signed(key: &TokenKey, name: &str, rights: Rights, expires_unix_s: u64) -> Vec<u8> {
+    let identity = Some(Identity::of_name(name));
+    let grant = Grant { scopes: vec![Scope::Any], rights, identity, expires_unix_s, address: None };
+    Token::sign(key, &grant).unwrap().as_bytes().to_vec()
+}
+
+/// Returns a stage whose group asks for tokens, and the key that signs them.
+fn guarded() -> (Stage, TokenKey) {
+    let key = TokenKey::new(&ClusterKey::from_bytes([9; 32]));
+    let mut stage =
+        Stage::new(ControlOptions { token_keys: vec![key.public()], ..ControlOptions::default() });
+    stage.control.set_group(GROUP, GroupOptions { token: true, ..GroupOptions::default() });
+    (stage, key)
+}
+
+#[test]
+fn a_member_stays_no_longer_than_its_token_lasts() {
+    let (mut stage, key) = guarded();
+    let expires = stage.now().unix_s + 20;
+    let joined = stage.join(home(1), 0, 1, &signed(&key, "ann", Rights::ALL, expires)).unwrap();
+    let mut proof = joined.proof;
+    for number in 1..19 {
+        proof = proof_in(&stage.say(home(1), &beat(joined.session, proof, number)));
+        stage.pass(1000);
+    }
+    assert!(stage.is_member(home(1)));
+    let _ = stage.say(home(1), &beat(joined.session, proof, 19));
+    stage.pass(4000);
+    assert!(!stage.is_member(home(1)));
+    let told = stage.sent();
+    // Another token, shown in time, lets it stay.
+    let later = signed(&key, "ann", Rights::ALL, stage.now().unix_s + 3);
+    let first = stage.join(home(1), 0, 2, &later).unwrap();
+    stage.pass(1000);
+    let longer = signed(&key, "ann", Rights::ALL, stage.now().unix_s + 100);
+    let second = stage.join(home(1), 0, 3, &longer).unwrap();
+    assert_ne!(first.session, second.session);
+    stage.pass(5000);
+    assert!(stage.is_member(home(1)));
+    drop(told);
+}
+
+#[test]
+fn whoever_is_thrown_out_is_out_and_a_ban_keeps_them_out_for_its_time() {
+    let (mut stage, key) = guarded();
+    let token = |name: &str, stage: &Stage| signed(&key, name, Rights::ALL, stage.now().unix_s + 1000);
+    for (number, name) in [(1, "ann"), (2, "bob"), (3, "bob")] {
+        let token = token(name, &stage);
+        stage.join(home(number), 0, 1, &token).unwrap();
+    }
+    let bob = Who::Identity(Identity::of_name("bob"));
+    let now = stage.now();
+    assert_eq!(stage.control.expel(now, bob, None, 0), Some(2));
+    let told = stage.sent();
+    let kicked =
+        |bytes: &[u8]| matches!(Answer::decode(bytes), Ok(Answer::Goodbye { reason: Reason::Kicked, .. }));
+    assert_eq!(told.iter().filter(|(_, bytes)| kicked(bytes)).count(), 2);
+    assert!(stage.is_member(home(1)) && !stage.is_member(home(2)) && !stage.is_member(home(3)));
+    // A kick lets them in again if they wish, a ban does not: neither from elsewhere nor with another token.
+    stage.pass(10);
+    let again = token("bob", &stage);
+    assert!(stage.join(home(2), 0, 2, &again).is_ok());
+    let now = stage.now();
+    assert_eq!(stage.control.expel(now, bob, Some(GROUP), 30), Some(1));
+    stage.sent();
+    for number in [2, 5] {
+        let again = token("bob", &stage);
+        assert_eq!(stage.join(home(number), 0, 3, &again).map(drop), Err(Reason::Banned));
+    }
+    // Addresses and networks as well.
+    let net = Who::Network(home(1).ip(), 24);
+    let now = stage.now();
+    assert_eq!(stage.control.expel(now, net, None, 30), Some(1));
+    stage.sent();
+    let other = token("eve", &stage);
+    assert_eq!(stage.join(home(9), 0, 4, &other).map(drop), Err(Reason::Banned));
+    assert!(stage.join(home(1 << 8), 0, 4, &other).is_ok());
+    assert!(stage.control.pardon(net, None) && !stage.control.pardon(net, None));
+    assert!(stage.join(home(9), 0, 5, &other).is_ok());
+    stage.pass(31_000);
+    let again = token("bob", &stage);
+    assert!(stage.join(home(2), 0, 6, &again).is_ok());
+}
+
+/// Returns the member that is asked for the group's state first, of some who say that they can give it. The number of
+/// each is the time in milliseconds that it takes to answer; each says in its heartbeats that it takes no time at all,
+/// but the first, who is honest.
+fn asked_first(stage: &mut Stage, ways_ms: &[(u32, u64, Vec<u8>)]) -> Option<SocketAddr> {
+    let now = stage.now();
+    stage.control.set_state(now, GROUP, Some(StateOptions { every_ms: 1000, ..StateOptions::default() }));
+    for (number, way_ms, token) in ways_ms {
+        let joined = stage.join(home(*number), 0, 1, token).unwrap();
+        stage.pass(*way_ms);
+        let reflector_us = stage.now().ns / 1000;
+        let lie = if *number == 1 { reflector_us - way_ms * 1000 } else { reflector_us };
+        let heartbeat = Heartbeat {
+            group: 0,
+            number: 1,
+            session: joined.session,
+            client_us: 1,
+            reflector_us: lie,
+            hold_us: 0,
+            state_version: 0,
+            proof: joined.proof,
+        };
+        stage.say(home(*number), &Request::Heartbeat(heartbeat).encode());
+    }
+    for _ in 0..200 {
+        stage.pass(10);
+        // The store knows of no state.
+        let now = stage.now();
+        let loads = stage.control.events().filter(|event| matches!(event, Event::LoadState { .. })).count();
+        (0..loads).for_each(|_| stage.control.state_loaded(now, GROUP, 0, None));
+        if let Some(asked) = stage.control.state_asked_of(GROUP) {
+            return Some(asked);
+        }
+    }
+    None
+}
+
+#[test]
+fn nobody_is_asked_for_the_state_by_lying_about_the_delay() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let clients: Vec<_> = [(1, 20), (2, 50), (3, 90)].map(|(number, ms)| (number, ms, Vec::new())).to_vec();
+    assert_eq!(asked_first(&mut stage, &clients), Some(home(1)));
+}
+
+#[test]
+fn the_operator_says_who_supplies_states() {
+    let by_rights = |rights: Rights| {
+        let (mut stage, key) = guarded();
+        let expires = stage.now().unix_s + 1000;
+        let clients = [(1, 50, rights), (2, 20, Rights { state: false, ..Rights::ALL })];
+        let clients: Vec<_> = clients
+            .map(|(number, ms, rights)| (number, ms, signed(&key, &number.to_string(), rights, expires)))
+            .to_vec();
+        asked_first(&mut stage, &clients)
+    };
+    assert_eq!(by_rights(Rights::ALL), Some(home(1)));
+    assert_eq!(by_rights(Rights { state: false, ..Rights::ALL }), None);
+    for (suppliers, expected) in [
+        (Suppliers::Nobody, None),
+        (Suppliers::Tokens, None),
+        (Suppliers::Members, Some(home(2))),
+        (Suppliers::Addresses(vec![home(1).ip()]), Some(home(1))),
+    ] {
+        let mut stage = Stage::new(ControlOptions { suppliers, ..ControlOptions::default() });
+        let clients = [(1, 50), (2, 20)].map(|(number, ms)| (number, ms, Vec::new()));
+        assert_eq!(asked_first(&mut stage, &clients), expected);
+    }
 }

@@ -241,7 +241,7 @@ proptest! {
         (group, number, session, nonce) in any::<(u32, u32, u64, u64)>(),
         (echo, keeps_state, cookie) in any::<(bool, bool, [u8; 16])>(),
         (client_us, reflector_us, hold_us, state_version) in any::<(u64, u64, u32, u64)>(),
-        token in vec(any::<u8>(), 0..=512),
+        token in vec(any::<u8>(), 0..=256),
         location in location(),
         parts in 1..=PARTS_MAX,
         offset in 0..1024_u32,

@@ -31,9 +31,12 @@ impl Control {
             return self.count(Counter::Replayed);
         }
         let is_newest = self.secret.proof(beat.session, self.seat(index).proof) == beat.proof;
-        if self.take_proof(index, beat.proof).is_none() {
+        let Some(sent_us) = self.take_proof(index, beat.proof) else {
             return self.stale(now, incoming, beat.session);
-        }
+        };
+        let way_us = u32::try_from((now.ns / 1000).saturating_sub(sent_us)).unwrap_or(u32::MAX).max(1);
+        let seat = &mut self.seats[index.0 as usize];
+        seat.way_us = seat.way_us.min(way_us);
         if is_newest {
             self.seats[index.0 as usize].parts = PARTS_PER_PROOF;
         }
@@ -129,6 +132,8 @@ impl Control {
         let (heartbeat_ms, expiry_ms) = self.times();
         if silent_ms > expiry_ms.into() || unproven_ms > u64::from(expiry_ms) + u64::from(heartbeat_ms) {
             self.dismiss(now, index, Reason::Expired);
+        } else if self.seat(index).until_unix_s <= now.unix_s {
+            self.dismiss(now, index, Reason::TokenExpired);
         } else if self.closing {
             self.dismiss(now, index, Reason::Closing);
         } else if self.room(group).removed {

@@ -184,7 +184,7 @@ impl Play {
                 reflector_us: u64::from(script.byte()) << 30,
                 hold_us: 3,
                 state_version: 0,
-                proof: heard.proof,
+                proof: heard.proof ^ u64::from(script.byte().is_multiple_of(8)),
             })
             .encode(),
             9 => Request::Locate { nonce: 1, location: ["harbour", "moor"][script.below(2)] }.encode(),
@@ -237,7 +237,7 @@ impl Play {
             self.proven.insert(from);
         }
         let joined_before = self.control.counters().get(Counter::Joined);
-        let path = Path { device: 1 + u32::from(bytes.len().is_multiple_of(7)), local: local(port) };
+        let path = Path { device: 1 + u32::from(bytes.len() < 100), local: local(port) };
         self.control.handle(self.now, Incoming { path, from: address(from), bytes: &bytes });
         if self.control.counters().get(Counter::Joined) > joined_before {
             assert!(self.spent.insert((from, bytes.clone())), "a JOIN that was heard before made a member");

@@ -258,9 +258,11 @@ impl Member {
                 | Reason::TokenAddress
                 | Reason::TokenForged
                 | Reason::TokenMalformed
+                | Reason::Banned
         );
         self.events.push_back(MemberEvent::Refused { reason, last });
         if last {
+            // Whoever only wanted to show another token, or to move, stays in with what it has.
             self.attempt = None;
             return;
         }

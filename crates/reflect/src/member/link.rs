@@ -156,6 +156,16 @@ impl Member {
             return self.has_left(at);
         }
         if self.is_in(from, session) {
+            // Whoever was sent away does not come back by itself.
+            if matches!(reason, Reason::Kicked | Reason::Banned | Reason::TokenExpired) {
+                if let Some(link) = self.current.take() {
+                    self.events.push_back(MemberEvent::Lost { target: link.target });
+                }
+                self.attempt = None;
+                self.drop_fetch();
+                self.give = None;
+                return self.events.push_back(MemberEvent::Refused { reason, last: true });
+            }
             // One that shuts down will not take anybody: the next one is tried first.
             self.lose(now_us, usize::from(reason == Reason::Closing));
         }

@@ -73,7 +73,13 @@ fn the_program_and_user_space_keep_one_rule_of_rates() {
                     }
                     let echo = random.one_in(2);
                     clients[at].echo = Some(echo);
-                    table.join_on(group, path, client.address, Terms { echo, owner }, 0);
+                    table.join_on(
+                        group,
+                        path,
+                        client.address,
+                        Terms { echo, owner, sends: true, receives: true },
+                        0,
+                    );
                     table.age(Now::read().ns);
                     table.take_changes(|table, change| plane.follow(table, change).unwrap());
                     continue;

@@ -525,7 +525,8 @@ impl Mirror {
         let member = table.sender(port, address).map(|index| table.member(index));
         let address = layout::canonical(address);
         let device = |path: Path| path.device;
-        let shown = member.and_then(|member| {
+        let silent = member.is_none_or(|member| !member.sends);
+        let shown = member.filter(|member| member.sends).and_then(|member| {
             let group = table.group(member.group);
             let path = group.lanes[member.lane as usize].path;
             let slot = self.shown.get(member.group.0 as usize)?.as_ref()?.slot;
@@ -541,7 +542,7 @@ impl Mirror {
         let known = match shown {
             None => {
                 let _ = self.maps.senders.remove(&key);
-                member.is_none()
+                silent
             }
             Some(value) => self.maps.senders.insert(key, value, 0).is_ok(),
         };
@@ -566,7 +567,7 @@ impl Mirror {
         flags |= if ipv6 { constant::GROUP_IPV6 } else { 0 };
         flags |= if user_copies(group, shown, ipv6) { constant::GROUP_USER } else { 0 };
         words[layout::GROUP_MEMBERS]
-            .store(u64::from(group.live) | u64::from(self.bound_group) << 32, Relaxed);
+            .store(u64::from(group.receivers()) | u64::from(self.bound_group) << 32, Relaxed);
         words[layout::GROUP_FLAGS].store(flags | (shown.lanes.len() as u64) << 32, SeqCst);
     }
 }
