@@ -11,7 +11,7 @@ use std::process::Stdio;
 use harness::reflect::{Joined, Reflector, http, until};
 use harness::{Server, program, run_with};
 use nacre_reflect::server::{Relocation, relocate_at};
-use nacre_reflect::token::{Grant, Scope, Token};
+use nacre_reflect::token::{Grant, Rights, Scope, Token, TokenKey};
 use nacre_rpc::ClusterKey;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -159,15 +159,18 @@ fn a_token_is_asked_for_where_there_is_a_key() {
         b"",
     )
     .ok();
-    let reflector = Reflector::start(&["--key", key, "--group", "9:open"]);
+    let public = reflect(&["token-key", "--key", key]).text();
+    let reflector = Reflector::start(&["--token-key", public.trim(), "--group", "9:open"]);
     let port = reflector.address.port();
     let token = |words: &[&str]| reflect(&[&["token", "--key", key], words].concat()).text();
     let refused = |flags: &[&str], why: &str| {
         reflect(&[&["send", &reflector.group(5), "x"], flags].concat()).failed(1, &[why]);
     };
     refused(&[], "token");
-    let past = Grant { scope: Scope::Any, expires_unix_s: 1, address: None };
-    let expired = Token::sign(&ClusterKey::load(Path::new(key)).unwrap(), &past).unwrap().to_string();
+    let signing = TokenKey::new(&ClusterKey::load(Path::new(key)).unwrap());
+    let (scopes, rights) = (vec![Scope::Any], Rights::ALL);
+    let past = Grant { scopes, rights, identity: None, expires_unix_s: 1, address: None };
+    let expired = Token::sign(&signing, &past).unwrap().to_string();
     refused(&["--token", &expired], "expired");
     refused(&["--token", &token(&[&format!("{port}/6")])], "another group");
     refused(&["--token", &token(&[&format!("{port}/5"), "--address", "192.0.2.1"])], "another address");
@@ -373,8 +376,8 @@ fn a_setting_for_a_group_that_is_none_is_refused() {
         (&["--groups", "7500-7510", "--group", "7511:sequence"], &["--group 7511", "--groups"]),
         (&["--group", "9/3:sequence"], &["--group 9/3"]),
         (&["--ids", "0"], &["--ids 0", "--groups"]),
-        (&["--group", "5:token"], &["--group", "5", "nobody could join", "--key"]),
-        (&["--group", "*:token"], &["--group *", "--key"]),
+        (&["--group", "5:token"], &["--group", "5", "nobody could join", "--token-key"]),
+        (&["--group", "*:token"], &["--group *", "--token-key"]),
         (&["--joins-per-second", "0"], &["--joins-per-second"]),
         (&["--expiry", "3s"], &["--expiry", "2000 ms"]),
         (&["--heartbeat", "50d"], &["--heartbeat", "a day"]),
@@ -436,7 +439,7 @@ fn a_place_that_cannot_be_is_no_place_for_a_location() {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let address = reflector.admin.parse().unwrap();
-    let refused = runtime.block_on(relocate_at(&address, None, None, change)).unwrap_err();
+    let refused = runtime.block_on(relocate_at(address.clone(), None, None, change)).unwrap_err();
     assert!(refused.message.contains("no machine's address"), "{refused}");
     reflect(&[&["move", "nowhere", "--remove"][..], &admin].concat()).failed(1, &["nowhere"]);
     let key = folder.path().join("key");

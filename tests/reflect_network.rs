@@ -149,12 +149,14 @@ fn forge(plane: &str) {
             reflector_us: 1,
             hold_us: 1,
             state_version: 1,
+            proof: 1,
         })
         .encode(),
     );
     requests.insert(
         "fetch of a state",
-        Request::StateGet(StateGet { group: 1, parts: 16, session: 5, version: 0, offset: 0 }).encode(),
+        Request::StateGet(StateGet { group: 1, parts: 16, session: 5, version: 0, offset: 0, proof: 1 })
+            .encode(),
     );
     requests.insert("payload", vec![b'x'; 1000]);
     requests.insert("a cut join", requests["join"][..60].to_vec());

@@ -57,17 +57,17 @@ impl Hand {
         }
     }
 
-    /// Joins, and returns the session and the datagram of the join.
+    /// Joins, and returns session and proof, and the datagram of the join.
     #[track_caller]
-    fn enter(&self, group: u32) -> (u64, Vec<u8>) {
+    fn enter(&self, group: u32) -> ((u64, u64), Vec<u8>) {
         let join = self.join(group, self.cookie(group));
         self.send(&join);
         let answer = self.receive();
         let Ok(Answer::Joined(joined)) = Answer::decode(&answer) else { panic!("{answer:?}") };
-        (joined.session, join)
+        ((joined.session, joined.proof), join)
     }
 
-    fn heartbeat(&self, group: u32, session: u64, number: u32) -> Vec<u8> {
+    fn heartbeat(&self, group: u32, (session, proof): (u64, u64), number: u32) -> Vec<u8> {
         Request::Heartbeat(Heartbeat {
             group,
             number,
@@ -76,6 +76,7 @@ impl Hand {
             reflector_us: 0,
             hold_us: 0,
             state_version: 0,
+            proof,
         })
         .encode()
     }
@@ -103,11 +104,19 @@ fn garbage_disturbs_nobody() {
         member.heartbeat(2, session, 1),
         Request::Leave { group: 1, session: 1 }.encode(),
         Request::Locate { nonce: 1, location: "harbour" }.encode(),
-        Request::StateGet(StateGet { group: 2, parts: 1, session, version: 0, offset: 0 }).encode(),
+        Request::StateGet(StateGet {
+            group: 2,
+            parts: 1,
+            session: session.0,
+            version: 0,
+            offset: 0,
+            proof: session.1,
+        })
+        .encode(),
         Request::StatePart(StatePart {
             group: 2,
             ask: 1,
-            session,
+            session: session.0,
             size: Some(9),
             offset: 0,
             bytes: b"nonsense!",
@@ -163,7 +172,7 @@ fn replayed_datagrams_are_worth_nothing() {
     assert_eq!(counted(&reflector, "heartbeats"), 1);
 
     // A member that has left is not brought back by a replay of its join.
-    hand.send(&Request::Leave { group: 1, session }.encode());
+    hand.send(&Request::Leave { group: 1, session: session.0 }.encode());
     reflector.until(1, "it has left", |report| report["members"] == 0 || report.is_null());
     hand.send(&join);
     until_counted(&reflector, "refused_cookie", 1);
@@ -196,7 +205,7 @@ fn an_address_that_changes_needs_a_new_proof() {
         matches!(Answer::decode(&answer), Ok(Answer::Refused { reason: Reason::NotMember, .. })),
         "{answer:?}"
     );
-    after.send(&Request::Leave { group: 1, session }.encode());
+    after.send(&Request::Leave { group: 1, session: session.0 }.encode());
     after.receive();
     assert_eq!(reflector.report()["members"], 2);
 

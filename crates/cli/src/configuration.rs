@@ -357,6 +357,10 @@ mod tests {
         ("log", "\"debug\"", &["--log", "debug"]),
     ];
 
+    /// A public key, and a list of it.
+    const TOKEN_KEY: &str = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+    const TOKEN_KEYS: &str = "[\"d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a\"]";
+
     /// Each setting of a reflector.
     const REFLECTOR: &[(&str, &str, &[&str])] = &[
         ("store", "\"mem:\"", &["--store", "mem:"]),
@@ -370,6 +374,8 @@ mod tests {
         ),
         ("ids", "9", &["--ids", "9"]),
         ("open", "true", &["--open"]),
+        ("token-key", TOKEN_KEYS, &["--token-key", TOKEN_KEY]),
+        ("state-from", "\"none\"", &["--state-from", "none"]),
         ("plane", "\"batch\"", &["--plane", "batch"]),
         ("device", "\"eth0,eth1\"", &["--device", "eth0", "--device", "eth1"]),
         ("heartbeat", "\"1s\"", &["--heartbeat", "1s"]),

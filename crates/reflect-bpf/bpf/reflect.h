@@ -26,10 +26,10 @@
 #error "the layouts here are those of little-endian machines"
 #endif
 
-/* The control protocol's magic: the first seven bytes of a datagram that is for the reflector itself, as a little-endian
- * number. The last of the seven is the version. */
-#define REFLECT_MAGIC 0x010a6c66726e89ull
-#define REFLECT_MAGIC_BYTES 7
+/* The control protocol's magic: the first six bytes of a datagram that is for the reflector itself, in every version of the
+ * protocol, as a little-endian number. */
+#define REFLECT_MAGIC 0x0a6c66726e89ull
+#define REFLECT_MAGIC_BYTES 6
 
 /* How many lanes a group may have in the kernel, and how many places a lane. */
 #define REFLECT_LANES_MAX 8
@@ -46,7 +46,8 @@
 #define REFLECT_PLACE_LIVE 1 /* Somebody is here, and `hop` has the Ethernet address. Otherwise it is a gap. */
 
 /* sender.flags */
-#define REFLECT_SENDER_ECHO 1 /* It wants copies of its own datagrams too. */
+#define REFLECT_SENDER_ECHO 1    /* It wants copies of its own datagrams too. */
+#define REFLECT_SENDER_ADDRESS 2 /* Its rate is that of its address. */
 
 /* lane.region: the first place, how many, and the low 8 bits of the generation. */
 #define REFLECT_REGION_COUNT_SHIFT 32
@@ -60,7 +61,7 @@
 #define REFLECT_FLIGHT_BYTES 64
 #define REFLECT_TOTALS_BYTES 128
 #define REFLECT_SENDER_KEY_BYTES 24
-#define REFLECT_SENDER_BYTES 24
+#define REFLECT_SENDER_BYTES 20
 #define REFLECT_LOCAL_KEY_BYTES 20
 #define REFLECT_COUNTERS_BYTES 88
 #define REFLECT_RESCUE_BYTES 40
@@ -108,7 +109,9 @@ struct group {
 	__u32 lane[REFLECT_LANES_MAX]; /* indexes of lanes */
 	__u64 finished;                /* how many of those handed over user space is done with */
 	__u64 number;                  /* the group's number in user space */
-	__u64 spare[4];
+	__u64 address_copy_ns;
+	__u64 address_burst_ns;
+	__u64 spare[2];
 	/* From here on a cache line that the programs write. */
 	__u64 bucket_ns; /* when the group's bucket is full again */
 	__u64 handed;    /* how many datagrams were handed over */
@@ -132,8 +135,8 @@ struct sender {
 	__u32 group;
 	__u32 device; /* where it is: from anywhere else it is not believed here, but passed up */
 	__u32 flags;
-	__u32 lane;      /* the number of its lane in the group */
-	__u64 bucket_ns; /* the kernel's: when its bucket is full again */
+	__u32 lane;   /* the number of its lane in the group */
+	__u32 bucket; /* index of the bucket of the owner of its rate */
 };
 
 /* The reflector's own addresses: the key of the set of them. All zeros for an address mean any, in that family. */

@@ -58,6 +58,15 @@ struct {
 	__uint(max_entries, 1);
 } totals SEC(".maps");
 
+/* When the bucket of each owner of a rate is full again. User space takes from these too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} buckets SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -157,7 +166,7 @@ static __always_inline struct counters *counters(void)
 	return bpf_map_lookup_elem(&counts, &zero);
 }
 
-/* The first seven bytes, as a number. `payload` holds at least seven. */
+/* The magic's bytes, as a number. `payload` holds at least as many. */
 static __always_inline bool is_control(const __u8 *payload)
 {
 	__u64 first = 0;
@@ -252,19 +261,28 @@ static __always_inline enum verdict judge(struct sender_key *key, __u32 device, 
 		return REFUSE;
 	}
 
+	bool by_address = sender->flags & REFLECT_SENDER_ADDRESS;
+	__u64 copy_ns = by_address ? group->address_copy_ns : group->member_copy_ns;
+	__u64 burst_ns = by_address ? group->address_burst_ns : group->member_burst_ns;
+	__u32 owner = sender->bucket;
+	__u64 *bucket = bpf_map_lookup_elem(&buckets, &owner);
+
+	if (!bucket)
+		return PASS_UP;
+
 	__u64 price = READ_ONCE(group->members);
 	__u64 now = bpf_ktime_get_ns();
 
 	if (price && !(sender->flags & REFLECT_SENDER_ECHO))
 		price--;
-	if (!bucket_take(&sender->bucket_ns, now, group->member_copy_ns, group->member_burst_ns, price)) {
+	if (!bucket_take(bucket, now, copy_ns, burst_ns, price)) {
 		count->over_rate++;
 		__sync_fetch_and_add(&group->over_rate, 1);
 		return REFUSE;
 	}
 	if (!bucket_take(&group->bucket_ns, now, group->group_copy_ns, group->group_burst_ns, price)) {
-		if (group->member_copy_ns)
-			__sync_fetch_and_add(&sender->bucket_ns, -(group->member_copy_ns * price));
+		if (copy_ns)
+			__sync_fetch_and_add(bucket, -(copy_ns * price));
 		count->over_rate++;
 		__sync_fetch_and_add(&group->over_rate, 1);
 		return REFUSE;

@@ -22,5 +22,5 @@ include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 /// The protocol's magic, in the order of its bytes in a datagram.
 pub const MAGIC: [u8; constant::MAGIC_BYTES as usize] = {
     let bytes = constant::MAGIC.to_le_bytes();
-    [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6]]
+    [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]
 };

@@ -55,7 +55,7 @@ fn main() {
         SocketAddr::from(([203, b, c, d], 40_000))
     };
     let path = Path { device: 1, local };
-    let mut sessions = Vec::new();
+    let (mut sessions, mut proofs) = (Vec::new(), Vec::new());
     let answer = |control: &mut Control, at_ms: u64, from: SocketAddr, request: Request<'_>| {
         let bytes = request.encode();
         control.control(now(at_ms), Incoming { path, from, bytes: &bytes });
@@ -75,10 +75,11 @@ fn main() {
         let joined = answer(&mut control, 1000, from, Request::Join(Join { cookie, ..join }));
         let Ok(Answer::Joined(joined)) = Answer::decode(&joined) else { panic!("{joined:?}") };
         sessions.push(joined.session);
+        proofs.push(joined.proof);
     }
     let took = start.elapsed();
     assert_eq!(control.counters().get(Counter::Joined), u64::from(MEMBERS));
-    let own = sessions.capacity() * size_of::<u64>();
+    let own = (sessions.capacity() + proofs.capacity()) * size_of::<u64>();
     let bytes = (ALLOCATED.load(Ordering::Relaxed) - before) as usize - own;
     println!(
         "{MEMBERS} joins to {GROUPS} groups: {:.0} joins/s (two datagrams each, with their encoding and decoding at the client)",
@@ -103,6 +104,7 @@ fn main() {
             reflector_us: 0,
             hold_us: 0,
             state_version: 0,
+            proof: proofs[number as usize],
         };
         answer(&mut control, 2000, home(number), Request::Heartbeat(heartbeat));
     }

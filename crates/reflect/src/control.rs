@@ -5,13 +5,16 @@
 //! - Nothing is sent to an address that has not proven that it listens there, except one answer to each request, no
 //!   longer than the request.
 //! - An address costs no memory until it has brought its cookie back. All tables are bounded.
-//! - A datagram counts as a member's only if it comes from the member's exact address and carries its session.
+//! - A datagram counts as a member's only if it comes from the member's exact address and carries its session. A request
+//!   that keeps a member in, or is answered by more than it is long, brings back one of the last [`PROOFS`] secrets that
+//!   were sent to the address; a member stays no longer than it has proven that it still listens there.
 //! - A reflector never answers a message sent by a reflector, so two of them cannot be played against each other.
 
 mod beat;
 #[cfg(feature = "testkit")]
 pub mod check;
 mod counter;
+mod expel;
 mod join;
 mod limit;
 mod place;
@@ -21,21 +24,26 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
-use nacre_rpc::ClusterKey;
 
 use crate::cookie::Secret;
 use crate::forward::{Host, Incoming, Now, Outgoing};
 use crate::location::Place;
 use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Table};
-use crate::wire::{Answer, Reason, Request};
+use crate::token::{Identity, PublicKey};
+use crate::wire::{self, Answer, Reason, Request, WireError};
 
 pub use counter::{Counter, Counters};
+pub use expel::{BANS_MAX, Ban, Suppliers, Who};
 use limit::{Departed, Sources};
 use place::Moving;
 use state::State;
 pub use state::StateOptions;
 
+/// The number of proofs that are accepted: the newest ones.
+pub const PROOFS: usize = 3;
+/// The number of parts of a state that a member may fetch for each proof that it brings back.
+const PARTS_PER_PROOF: u16 = 2048;
 /// The greatest number of answers that wait to be taken.
 const OUTGOING_MAX: usize = 1 << 16;
 /// The greatest number of events that wait to be taken.
@@ -70,8 +78,10 @@ pub struct ControlOptions {
     pub state_bytes_max: usize,
     /// The broadcast addresses of the networks that the reflector is in, which are never members.
     pub broadcast: Vec<Ipv4Addr>,
-    /// The operator's key, with which tokens are signed. Without one no token is valid.
-    pub token_key: Option<ClusterKey>,
+    /// The public halves of the keys with which tokens are signed. Without one no token is valid.
+    pub token_keys: Vec<PublicKey>,
+    /// The members that groups' states are asked of.
+    pub suppliers: Suppliers,
 }
 
 impl Default for ControlOptions {
@@ -90,7 +100,8 @@ impl Default for ControlOptions {
             state_default: None,
             state_bytes_max: 256 << 20,
             broadcast: Vec::new(),
-            token_key: None,
+            token_keys: Vec::new(),
+            suppliers: Suppliers::Default,
         }
     }
 }
@@ -146,6 +157,19 @@ struct Seat {
     /// The rate bucket of the member's requests for the group's state.
     state_bucket_ns: u64,
     keeps_state: bool,
+    /// The number of the newest proof, and the times at which the last ones were sent, in microseconds.
+    proof: u32,
+    proofs_us: [u64; PROOFS],
+    /// The time at which the newest proof that was brought back had been sent, in milliseconds.
+    proven_ms: u64,
+    /// The parts of the state that it may fetch before it brings back another proof.
+    parts: u16,
+    /// The shortest time from a proof's sending to its return, in microseconds. The reflector measures it alone: a member
+    /// can make it longer, and not shorter.
+    way_us: u32,
+    identity: Option<Identity>,
+    /// The time until which its token lets it stay, in seconds since 1970.
+    until_unix_s: u64,
 }
 
 /// The control plane's own data on a group, beside the table.
@@ -174,6 +198,7 @@ pub struct Control {
     locations: BTreeMap<String, Place>,
     /// The groups of locations that are here: by group, the location's name, and true if this reflector is a standby.
     groups_here: HashMap<GroupId, (String, bool)>,
+    bans: Vec<Ban>,
     /// Groups whose states are due to be worked on, by time.
     state_due: BTreeSet<(u64, u32)>,
     /// The number of states being taken from members or stored.
@@ -204,6 +229,7 @@ impl Control {
             rooms: Vec::new(),
             locations: BTreeMap::new(),
             groups_here: HashMap::new(),
+            bans: Vec::new(),
             state_due: BTreeSet::new(),
             states_taken: 0,
             states_bytes: 0,
@@ -245,7 +271,11 @@ impl Control {
 
     /// Handles a datagram that begins with the magic of the protocol.
     pub fn handle(&mut self, now: Now, incoming: Incoming<'_>) {
-        let Ok(request) = Request::decode(incoming.bytes) else { return self.count(Counter::Malformed) };
+        let request = match Request::decode(incoming.bytes) {
+            Ok(request) => request,
+            Err(WireError::Version(1)) => return self.first_version(now, &incoming),
+            Err(_) => return self.count(Counter::Malformed),
+        };
         if !self.may_send_to(incoming.from, incoming.path.local) {
             return self.count(Counter::Destination);
         }
@@ -261,8 +291,27 @@ impl Control {
         }
     }
 
+    /// Tells a client of the first version that it is not understood.
+    fn first_version(&mut self, now: Now, incoming: &Incoming<'_>) {
+        let (from, local) = (incoming.from, incoming.path.local);
+        match wire::refuse_first_version(incoming.bytes) {
+            Some(bytes) if self.may_send_to(from, local) => {
+                let source = self.secret.source(from.ip());
+                if !self.answer_sources.take(source, now.ns) {
+                    return self.count(Counter::SourceBusy);
+                }
+                self.count(Counter::Version);
+                if self.outgoing.len() < OUTGOING_MAX {
+                    self.outgoing.push_back(Outgoing { local, to: from, bytes });
+                }
+            }
+            _ => self.count(Counter::Malformed),
+        }
+    }
+
     /// Advances the time. To be called several times a second; work on every member is spread over the calls.
     pub fn tick(&mut self, now: Now) {
+        self.table.age(now.ns);
         self.go_round(now);
         self.take_turns(now);
     }
@@ -339,6 +388,31 @@ impl Control {
     fn seat(&self, index: MemberIndex) -> &Seat {
         // Every member got its seat when it joined.
         &self.seats[index.0 as usize]
+    }
+
+    /// Takes a proof from a member. Returns the time at which it was sent, in microseconds; `None` if it is not one of
+    /// the last [`PROOFS`].
+    fn take_proof(&mut self, index: MemberIndex, proof: u64) -> Option<u64> {
+        let seat = &mut self.seats[index.0 as usize];
+        let numbers = (0..=seat.proof).rev().take(PROOFS);
+        let number = numbers.into_iter().find(|number| self.secret.proof(seat.session, *number) == proof)?;
+        let sent_us = seat.proofs_us[number as usize % PROOFS];
+        seat.proven_ms = seat.proven_ms.max(sent_us / 1000);
+        Some(sent_us)
+    }
+
+    /// Returns a fresh proof for a member, which takes the place of the oldest.
+    fn next_proof(&mut self, now: Now, index: MemberIndex) -> u64 {
+        let seat = &mut self.seats[index.0 as usize];
+        seat.proof += 1;
+        seat.proofs_us[seat.proof as usize % PROOFS] = now.ns / 1000;
+        self.secret.proof(seat.session, seat.proof)
+    }
+
+    /// Answers a member whose proof is too old, or not its own: it has to join again.
+    fn stale(&mut self, now: Now, incoming: &Incoming<'_>, session: u64) {
+        let answer = Answer::Refused { nonce: session, reason: Reason::Stale, retry_ms: 0 };
+        self.answer_unproven(now, incoming, Counter::Stale, &answer);
     }
 
     /// Stores the control data of a member.

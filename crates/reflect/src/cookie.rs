@@ -67,6 +67,16 @@ impl Secret {
         u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
     }
 
+    /// Returns the proof of this number in a session: a secret that only who listens at the member's address gets to
+    /// know.
+    pub fn proof(&self, session: u64, number: u32) -> u64 {
+        let mut input = [b'p'; 13];
+        input[1..9].copy_from_slice(&session.to_le_bytes());
+        input[9..].copy_from_slice(&number.to_le_bytes());
+        let [a, b, c, d, e, f, g, h, ..] = *blake3::keyed_hash(&self.0, &input).as_bytes();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
     /// Returns a number for a source of joins: an IPv4 address, or the network of an IPv6 address (its first 64 bits),
     /// since a host that has one address of it has all of them.
     pub fn source(&self, address: IpAddr) -> u64 {

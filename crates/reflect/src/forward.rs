@@ -475,10 +475,14 @@ impl Forwarder {
         };
         self.confirm(sender, received.path, received.from, now);
         let Forwarder { plane, backlog, inbox, counters, by_group, options, .. } = self;
-        let (index, echo, member_bucket) = {
+        let (index, echo, bucket, sends) = {
             let member = table.member(sender);
-            (member.group, member.echo, member.bucket_ns)
+            (member.group, member.echo, member.bucket, member.sends)
         };
+        if !sends {
+            counters.strangers += 1;
+            return Ok(());
+        }
         let group = table.group(index);
         let of_group = &mut by_group[index.0 as usize];
         let except = (!echo).then_some(received.from);
@@ -508,16 +512,12 @@ impl Forwarder {
             of_group.backlog += 1;
             return Ok(());
         }
-        let copies = u64::from(group.live) - u64::from(!echo);
-        let member_bucket = group.options.member_rate.after(member_bucket, now.ns, copies);
-        let group_bucket = group.options.group_rate.after(group.bucket_ns, now.ns, copies);
-        let (Some(member_bucket), Some(group_bucket)) = (member_bucket, group_bucket) else {
+        let copies = u64::from(group.receivers()) - u64::from(!echo);
+        if !table.admit(sender, now.ns, copies, plane.buckets(bucket, index)) {
             counters.over_rate += 1;
             of_group.over_rate += 1;
             return Ok(());
-        };
-        table.member_mut(sender).bucket_ns = member_bucket;
-        table.group_mut(index).bucket_ns = group_bucket;
+        }
         for counters in [&mut *counters, &mut *of_group] {
             counters.admitted += 1;
             counters.admitted_bytes += received.len as u64;

@@ -392,9 +392,11 @@ impl Member {
         self.want(now_us, wanted);
     }
 
-    /// Replaces the token. If the member was refused with the last one, it tries again.
+    /// Replaces the token. If the member was refused with the last one, it tries again; if it is in a group, it shows
+    /// the new one there, and stays in meanwhile.
     pub fn set_token(&mut self, now_us: u64, token: Vec<u8>) {
         self.options.token = token;
+        self.renew(now_us);
         if self.current.is_none() && self.attempt.is_none() && !self.wants_out {
             self.begin(now_us, Purpose::Enter, 0);
         }

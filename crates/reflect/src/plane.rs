@@ -12,7 +12,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU64;
 
+use crate::rate::BucketIndex;
 use crate::table::{Change, GroupIndex, Lane, Table};
 
 mod batch;
@@ -227,6 +229,13 @@ pub trait Plane: Send {
     fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
         let _ = (table, change);
         Ok(())
+    }
+
+    /// Returns the buckets that a program in the kernel takes from, so that it and user space keep one rule: that of a
+    /// sender's owner, and that of its group.
+    fn buckets(&self, bucket: BucketIndex, group: GroupIndex) -> Option<[&AtomicU64; 2]> {
+        let _ = (bucket, group);
+        None
     }
 
     /// Sets the number of datagrams that may wait for a device in user space. A plane that hands datagrams over hands

@@ -13,8 +13,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
-use crate::rate::Rate;
+use crate::rate::{BucketIndex, Buckets, Owner, Rate};
 
 /// A group: a port of the reflector, and an id where several groups share the port (0 where one has it alone).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,8 +63,10 @@ pub struct GroupOptions {
     pub token: bool,
     /// The limit of the whole group, in copies.
     pub group_rate: Rate,
-    /// The limit of each member, in copies.
+    /// The limit of each owner of a rate ([`Owner`]), in copies.
     pub member_rate: Rate,
+    /// The limit of all members together at an address that showed no identity; `None` for that of one.
+    pub address_rate: Option<Rate>,
     /// The greatest number of members.
     pub members_max: u32,
     /// The age in milliseconds, since its admission, at which a datagram is not copied to further members: its device
@@ -78,11 +82,42 @@ impl Default for GroupOptions {
             token: false,
             group_rate: Rate::per_second(2_000_000, 200_000),
             member_rate: Rate::per_second(100_000, 20_000),
+            address_rate: None,
             members_max: 4096,
             max_age_ms: 1000,
         }
     }
 }
+
+impl GroupOptions {
+    /// Returns the limit of an owner that is an address, or of any other.
+    pub fn owner_rate(&self, is_address: bool) -> Rate {
+        self.address_rate.filter(|_| is_address).unwrap_or(self.member_rate)
+    }
+}
+
+/// The terms on which a member is in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// True if it wants copies of its own datagrams.
+    pub echo: bool,
+    /// The owner of its rate.
+    pub owner: Owner,
+    /// True if what it sends is copied.
+    pub sends: bool,
+    /// True if it gets copies.
+    pub receives: bool,
+}
+
+impl Terms {
+    /// Returns the terms of a member that sends and receives, and whose rate is its address's.
+    pub fn of_address(address: SocketAddr, echo: bool) -> Terms {
+        Terms { echo, owner: Owner::of_address(address.ip()), sends: true, receives: true }
+    }
+}
+
+/// The position of a member that gets no copies.
+const NOWHERE: u32 = u32::MAX;
 
 /// The path to a member: the device, and the reflector's own address that the member joined at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -146,6 +181,16 @@ impl Lane {
     }
 }
 
+/// What is kept of the terms of a member.
+#[derive(Clone, Copy)]
+struct Put {
+    echo: bool,
+    sends: bool,
+    receives: bool,
+    bucket: BucketIndex,
+    by_address: bool,
+}
+
 /// A group.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -163,6 +208,13 @@ pub struct Group {
     pub sequence: u64,
 }
 
+impl Group {
+    /// Returns the number of its members that get copies.
+    pub fn receivers(&self) -> u32 {
+        self.lanes.iter().map(|lane| lane.live).sum()
+    }
+}
+
 /// A member.
 #[derive(Clone, Debug)]
 pub struct Member {
@@ -172,14 +224,18 @@ pub struct Member {
     pub address: SocketAddr,
     /// The number of its lane in the group.
     pub lane: u16,
-    /// True if it wants copies of its own datagrams.
+    /// True if its own datagrams are copied to everybody: it wants copies of them, or gets none at all.
     pub echo: bool,
-    /// Its place in the lane.
+    /// True if what it sends is copied.
+    pub sends: bool,
+    /// Its place in the lane; [`u32::MAX`] if it gets no copies.
     pub position: u32,
     /// The member with the same address and port that joined another group before.
     older: Option<MemberIndex>,
-    /// The member's bucket ([`Rate`]), where user space keeps it, in nanoseconds.
-    pub bucket_ns: u64,
+    /// The bucket of the owner of its rate.
+    pub bucket: BucketIndex,
+    /// True if that owner is an address, which others may share.
+    pub by_address: bool,
     /// The time at which it was last heard of, in milliseconds of the clock of the table's owner.
     pub heard_ms: u64,
     /// The number of the last heartbeat: an older one is a replay.
@@ -232,6 +288,7 @@ pub struct Table {
     live: u32,
     /// The newest member of a port and an address: the datagrams of that address go to its group.
     senders: HashMap<(u16, SocketAddr), MemberIndex>,
+    buckets: Buckets,
     changes: Vec<Change>,
     /// Lanes with too many gaps.
     rewrite: HashSet<(GroupIndex, u16)>,
@@ -356,9 +413,7 @@ impl Table {
         self.changes.push(Change::GroupRemoved(index));
     }
 
-    /// Adds a member that has proven its address, and makes it the sender for that address. A member of the group with
-    /// the same address stays where it is if path and echo are the same and it is the sender already; otherwise it is
-    /// replaced.
+    /// Adds a member whose rate is its address's; see [`Table::join_on`].
     pub fn join(
         &mut self,
         group: GroupIndex,
@@ -367,16 +422,68 @@ impl Table {
         echo: bool,
         now_ms: u64,
     ) -> MemberIndex {
+        self.join_on(group, path, address, Terms::of_address(address, echo), now_ms)
+    }
+
+    /// Adds a member that has proven its address, and makes it the sender for that address. A member of the group with
+    /// the same address stays where it is if path and terms are the same and it is the sender already; otherwise it is
+    /// replaced.
+    pub fn join_on(
+        &mut self,
+        group: GroupIndex,
+        path: Path,
+        address: SocketAddr,
+        terms: Terms,
+        now_ms: u64,
+    ) -> MemberIndex {
         let id = self.group(group).id;
+        let Terms { owner, sends, receives, .. } = terms;
+        let echo = terms.echo || !receives;
+        let bucket = self.buckets.enter(id, owner);
         if let Some(index) = self.member_of(id, address) {
             let member = self.member(index);
-            let stays = self.group(group).lanes[member.lane as usize].path == path && member.echo == echo;
+            let stays = self.group(group).lanes[member.lane as usize].path == path
+                && (member.echo, member.sends, member.position != NOWHERE) == (echo, sends, receives)
+                && member.bucket == bucket;
+            let by_address = member.by_address;
             if stays && self.sender(id.port, address) == Some(index) {
                 self.member_mut(index).heard_ms = now_ms;
+                self.leave_bucket(group, bucket, by_address);
                 return index;
             }
             self.leave(index);
         }
+        let by_address = matches!(owner, Owner::Address(_));
+        let seat = Put { echo, sends, receives, bucket, by_address };
+        self.put(group, path, address, seat, now_ms)
+    }
+
+    /// Has a member reached by another path from now on, as the newest at its address.
+    ///
+    /// # Panics
+    /// If there is none at this place.
+    pub fn take_path(&mut self, index: MemberIndex, path: Path, now_ms: u64) -> MemberIndex {
+        let Member { group, address, echo, sends, position, bucket, by_address, heartbeat, delay_us, .. } =
+            *self.member(index);
+        self.buckets.enter_again(bucket);
+        self.leave(index);
+        let seat = Put { echo, sends, receives: position != NOWHERE, bucket, by_address };
+        let moved = self.put(group, path, address, seat, now_ms);
+        let member = self.member_mut(moved);
+        (member.heartbeat, member.delay_us) = (heartbeat, delay_us);
+        moved
+    }
+
+    /// Adds a member behind the others of its path. Its bucket counts it already.
+    fn put(
+        &mut self,
+        group: GroupIndex,
+        path: Path,
+        address: SocketAddr,
+        Put { echo, sends, receives, bucket, by_address }: Put,
+        now_ms: u64,
+    ) -> MemberIndex {
+        let id = self.group(group).id;
         let lanes = &mut self.groups[group.0 as usize].as_mut().expect("the group was found").lanes;
         let lane = lanes.iter().position(|lane| lane.path == path).unwrap_or_else(|| {
             // Most groups have one lane: room for more would cost each of their members some bytes.
@@ -384,15 +491,17 @@ impl Table {
             lanes.push(Lane::new(path));
             lanes.len() - 1
         });
-        let position = lanes[lane].entries.len() as u32;
+        let position = if receives { lanes[lane].entries.len() as u32 } else { NOWHERE };
         let member = Member {
             group,
             address,
             lane: lane as u16,
             echo,
+            sends,
             position,
             older: self.senders.get(&(id.port, address)).copied(),
-            bucket_ns: 0,
+            bucket,
+            by_address,
             heard_ms: now_ms,
             heartbeat: 0,
             delay_us: 0,
@@ -400,12 +509,66 @@ impl Table {
         let index = MemberIndex(place(&mut self.members, &mut self.members_free, member));
         let group = self.group_mut(group);
         group.live += 1;
-        group.lanes[lane].live += 1;
-        group.lanes[lane].entries.push(Entry { address, member: Some(index) });
+        if receives {
+            group.lanes[lane].live += 1;
+            group.lanes[lane].entries.push(Entry { address, member: Some(index) });
+        }
         self.live += 1;
         self.senders.insert((id.port, address), index);
         self.changes.push(Change::Joined(index));
         index
+    }
+
+    fn leave_bucket(&mut self, group: GroupIndex, bucket: BucketIndex, by_address: bool) {
+        let options = &self.group(group).options;
+        let (rate, copies_max) = (options.owner_rate(by_address), u64::from(options.members_max));
+        self.buckets.leave(bucket, rate, copies_max);
+    }
+
+    /// Returns the time at which a bucket is full, where user space keeps it, in nanoseconds.
+    pub fn bucket_ns(&self, bucket: BucketIndex) -> u64 {
+        self.buckets.full_at_ns(bucket)
+    }
+
+    /// Takes the copies of a datagram from the buckets of its sender and of the group, or from neither and returns
+    /// false. `shared` are those buckets where programs in the kernel take from them too.
+    pub fn admit(
+        &mut self,
+        sender: MemberIndex,
+        now_ns: u64,
+        copies: u64,
+        shared: Option<[&AtomicU64; 2]>,
+    ) -> bool {
+        let Member { group: index, bucket, by_address, .. } = *self.member(sender);
+        let options = &self.group(index).options;
+        let (owner_rate, group_rate) = (options.owner_rate(by_address), options.group_rate);
+        let (of_owner, of_group) = match shared {
+            None => {
+                let of_owner = owner_rate.after(self.bucket_ns(bucket), now_ns, copies);
+                let of_group = group_rate.after(self.group(index).bucket_ns, now_ns, copies);
+                let (Some(of_owner), Some(of_group)) = (of_owner, of_group) else { return false };
+                (of_owner, of_group)
+            }
+            Some([of_owner, of_group]) => {
+                if !owner_rate.take_shared(of_owner, now_ns, copies) {
+                    return false;
+                }
+                if !group_rate.take_shared(of_group, now_ns, copies) {
+                    owner_rate.give_back(of_owner, copies);
+                    return false;
+                }
+                (of_owner.load(Relaxed), of_group.load(Relaxed))
+            }
+        };
+        self.buckets.set(bucket, of_owner);
+        self.group_mut(index).bucket_ns = of_group;
+        true
+    }
+
+    /// Forgets what owners of rates that have no members any more may send, once it is all again. To be called several
+    /// times a second.
+    pub fn age(&mut self, now_ns: u64) {
+        self.buckets.age(now_ns);
     }
 
     /// Removes a member.
@@ -416,12 +579,15 @@ impl Table {
         let gone = self.members[index.0 as usize].take().expect("a member stands at its index");
         self.members_free.push(index.0);
         self.live -= 1;
+        self.leave_bucket(gone.group, gone.bucket, gone.by_address);
         let group = self.group_mut(gone.group);
         group.live -= 1;
         let port = group.id.port;
         let lane = &mut group.lanes[gone.lane as usize];
-        lane.live -= 1;
-        lane.entries[gone.position as usize].member = None;
+        if gone.position != NOWHERE {
+            lane.live -= 1;
+            lane.entries[gone.position as usize].member = None;
+        }
         let gaps = lane.entries.len() - lane.live as usize;
         let key = (port, gone.address);
         let newest = self.senders[&key];

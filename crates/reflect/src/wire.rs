@@ -10,9 +10,11 @@ use std::net::SocketAddr;
 
 mod codec;
 
-/// The first bytes of every datagram of the control protocol. The last one is the protocol's version.
-pub const MAGIC: [u8; 7] = [0x89, b'n', b'r', b'f', b'l', b'\n', 1];
-/// The length of the head in bytes: the magic, and the kind of the message.
+/// The first bytes of every datagram of the control protocol, in every version.
+pub const MAGIC: [u8; 6] = [0x89, b'n', b'r', b'f', b'l', b'\n'];
+/// The version of the protocol, which is the byte after the magic.
+pub const VERSION: u8 = 2;
+/// The length of the head in bytes: the magic, the version, and the kind of the message.
 pub const HEAD_BYTES: usize = 8;
 /// The least length in bytes of a `JOIN` and of a `LOCATE`, to which they are padded with zeros.
 pub const REQUEST_BYTES_MIN: usize = 128;
@@ -31,11 +33,11 @@ pub const PART_BYTES: usize = 1024;
 /// The greatest number of parts that one `STATE_GET` asks for.
 pub const PARTS_MAX: u16 = 16;
 /// The greatest length in bytes of a token in a `JOIN`.
-pub const TOKEN_BYTES_MAX: usize = 64;
+pub const TOKEN_BYTES_MAX: usize = 256;
 /// The length in bytes of the head before the payload of a `DATA`.
 pub const DATA_HEAD_BYTES: usize = 16;
 
-/// True if a datagram is of the control protocol. Such a datagram is never copied to members.
+/// True if a datagram is of the control protocol, in whatever version. Such a datagram is never copied to members.
 pub fn is_control(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
@@ -43,7 +45,8 @@ pub fn is_control(bytes: &[u8]) -> bool {
 /// Returns the bytes that precede the payload in a group whose datagrams are numbered.
 pub fn data_head(sequence: u64) -> [u8; DATA_HEAD_BYTES] {
     let mut head = [0; DATA_HEAD_BYTES];
-    head[..7].copy_from_slice(&MAGIC);
+    head[..6].copy_from_slice(&MAGIC);
+    head[6] = VERSION;
     head[7] = kind::DATA;
     head[8..].copy_from_slice(&sequence.to_le_bytes());
     head
@@ -143,6 +146,12 @@ reasons! {
     Removed = 14, "the operator removed it";
     /// The reflector is shutting down.
     Closing = 15, "the reflector is shutting down";
+    /// The operator removed the member, which is to stay away until its user wants otherwise.
+    Kicked = 17, "the operator removed the member";
+    /// The operator does not let the member in for some time.
+    Banned = 18, "the operator does not let it in";
+    /// The proof that the member still listens at its address is too old: it has to join again.
+    Stale = 16, "the proof of the address is too old";
 }
 
 impl Reason {
@@ -162,8 +171,11 @@ impl std::fmt::Display for Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The datagram does not begin with the magic.
-    #[error("it does not begin with the magic of version {}", MAGIC[6])]
+    #[error("it does not begin with the magic")]
     Magic,
+    /// The message is of another version of the protocol.
+    #[error("it is of version {0} of the protocol, and not {VERSION}")]
+    Version(u8),
     /// The kind of message is not known.
     #[error("messages of kind {0:#04x} are not expected here")]
     Kind(u8),
@@ -214,6 +226,8 @@ pub struct Heartbeat {
     pub hold_us: u32,
     /// The version of the group's state that the member holds; 0 for none.
     pub state_version: u64,
+    /// The newest proof that the reflector sent.
+    pub proof: u64,
 }
 
 /// A member's request for parts of the group's state.
@@ -229,6 +243,8 @@ pub struct StateGet {
     pub version: u64,
     /// The offset of the first part in bytes: a multiple of [`PART_BYTES`].
     pub offset: u32,
+    /// The newest proof that the reflector sent.
+    pub proof: u64,
 }
 
 /// A part of a group's state from a member.
@@ -298,6 +314,8 @@ pub struct Joined {
     pub state_version: u64,
     /// The size of the state in bytes.
     pub state_bytes: u32,
+    /// A secret to be brought back, which proves that the member listens at its address.
+    pub proof: u64,
 }
 
 /// A reflector's answer to a heartbeat.
@@ -315,6 +333,12 @@ pub struct Pulse {
     pub reflector_us: u64,
     /// The version of the group's state; 0 for none.
     pub state_version: u64,
+    /// A fresh secret to be brought back.
+    pub proof: u64,
+    /// The interval between heartbeats from here on, in milliseconds.
+    pub heartbeat_ms: u32,
+    /// The longest time without a heartbeat before the member is removed from here on, in milliseconds.
+    pub expiry_ms: u32,
 }
 
 /// The reflectors of one location: the one in charge first, then its standbys. At least one, at most
@@ -447,6 +471,25 @@ pub enum Answer<'a> {
     },
 }
 
+/// Returns the refusal, in version 1, of a request to join or to locate of that version: its token is "cut, or of an
+/// unknown version", which ends the trying. `None` for any other datagram. The answer is shorter than the request.
+pub fn refuse_first_version(bytes: &[u8]) -> Option<Vec<u8>> {
+    let nonce_at = match bytes.get(6..8)? {
+        [1, kind::JOIN] => 16,
+        [1, kind::LOCATE] => 8,
+        _ => return None,
+    };
+    if !is_control(bytes) || bytes.len() < REQUEST_BYTES_MIN {
+        return None;
+    }
+    let nonce: [u8; 8] = bytes[nonce_at..nonce_at + 8].try_into().ok()?;
+    let reason = Reason::TokenMalformed;
+    let answer = Answer::Refused { nonce: u64::from_le_bytes(nonce), reason, retry_ms: 0 };
+    let mut answer = answer.encode();
+    answer[6] = 1;
+    Some(answer)
+}
+
 /// Lengths on which the rule about unproven addresses rests, for tests of that rule.
 pub mod length {
     /// The longest answer to a `JOIN` or a `LOCATE`, in bytes.
@@ -474,7 +517,8 @@ pub mod length {
     const _: () = assert!(REFUSED <= super::codec::LEAVE_BYTES && REFUSED <= super::codec::HEARTBEAT_BYTES);
     const _: () =
         assert!(REFUSED <= super::codec::STATE_GET_BYTES && REFUSED <= super::codec::STATE_PART_FIXED);
-    const _: () = assert!(super::codec::JOIN_FIXED + super::TOKEN_BYTES_MAX <= super::REQUEST_BYTES_MIN);
+    const _: () = assert!(super::codec::PULSE_BYTES <= super::codec::HEARTBEAT_BYTES);
+    const _: () = assert!(super::codec::JOIN_FIXED + super::TOKEN_BYTES_MAX <= super::MESSAGE_BYTES_MAX);
     const _: () = assert!(super::codec::LOCATE_FIXED + super::LOCATION_BYTES_MAX <= super::REQUEST_BYTES_MIN);
     const _: () = assert!(super::codec::STATE_FIXED + super::PART_BYTES <= super::MESSAGE_BYTES_MAX);
 }

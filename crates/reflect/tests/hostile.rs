@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, check};
+use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, Suppliers, Who, check};
 use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
 use nacre_reflect::forward::{Incoming, Now};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path};
-use nacre_reflect::token::{Grant, Scope, Token};
+use nacre_reflect::token::{Grant, Identity, Rights, Scope, Token, TokenKey};
 use nacre_reflect::wire::{Answer, Heartbeat, Join, Joined, Reason, Request, StateGet};
 use nacre_rpc::ClusterKey;
 use proptest::collection::vec;
@@ -50,6 +50,8 @@ fn random_scripts_reach_nearly_everything_that_is_counted() {
         Counter::EventsFull,
         Counter::Closing,
         Counter::SourceBusy,
+        Counter::Version,
+        Counter::Banned,
         Counter::StateRate,
         Counter::StateUnchanged,
     ];
@@ -135,7 +137,7 @@ fn home(number: u32) -> SocketAddr {
     SocketAddr::from(([203, b, c, d], 40_000))
 }
 
-fn beat(session: u64, number: u32) -> Vec<u8> {
+fn beat(session: u64, proof: u64, number: u32) -> Vec<u8> {
     let (client_us, reflector_us, hold_us, state_version) = (1, 0, 0, 0);
     Request::Heartbeat(Heartbeat {
         group: 0,
@@ -145,6 +147,7 @@ fn beat(session: u64, number: u32) -> Vec<u8> {
         reflector_us,
         hold_us,
         state_version,
+        proof,
     })
     .encode()
 }
@@ -157,15 +160,109 @@ fn decoded(answers: &[Vec<u8>]) -> Vec<Answer<'_>> {
 fn replayed_heartbeats_keep_nobody_alive() {
     let mut stage = Stage::new(ControlOptions::default());
     let joined = stage.join(home(1), 0, 1, &[]).unwrap();
-    assert!(matches!(decoded(&stage.say(home(1), &beat(joined.session, 5)))[..], [Answer::Pulse(_)]));
+    assert!(matches!(
+        decoded(&stage.say(home(1), &beat(joined.session, joined.proof, 5)))[..],
+        [Answer::Pulse(_)]
+    ));
     for _ in 0..20 {
         stage.pass(1000);
-        assert!(stage.say(home(1), &beat(joined.session, 5)).is_empty() || !stage.is_member(home(1)));
-        let _ = stage.say(home(1), &beat(joined.session, 4));
+        assert!(
+            stage.say(home(1), &beat(joined.session, joined.proof, 5)).is_empty()
+                || !stage.is_member(home(1))
+        );
+        let _ = stage.say(home(1), &beat(joined.session, joined.proof, 4));
     }
     assert!(!stage.is_member(home(1)));
     assert!(stage.count(Counter::Replayed) > 0);
     assert_eq!(stage.count(Counter::Expired), 1);
+}
+
+/// Returns the proof in a pulse.
+#[track_caller]
+fn proof_in(answers: &[Vec<u8>]) -> u64 {
+    let answers = decoded(answers);
+    let pulse = answers.iter().find_map(|answer| match answer {
+        Answer::Pulse(pulse) => Some(pulse.proof),
+        _ => None,
+    });
+    pulse.unwrap_or_else(|| panic!("{answers:?}"))
+}
+
+/// Whoever gave an address up knows what was sent to it until then, and nothing later.
+#[test]
+fn an_address_that_was_given_up_gets_no_stream_for_long_and_no_state_for_free() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let now = stage.now();
+    stage.control.set_state(now, GROUP, Some(StateOptions::default()));
+    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    stage.pass(10);
+    let now = stage.now();
+    stage.control.state_loaded(now, GROUP, 3, Some(Bytes::from(vec![1; 1 << 20])));
+    let mut proof = joined.proof;
+    for number in 1..20 {
+        proof = proof_in(&stage.say(home(1), &beat(joined.session, proof, number)));
+        stage.pass(3000);
+    }
+    assert!(stage.is_member(home(1)));
+    // From here on nobody reads what is sent to the address. Its heartbeats and requests are forged.
+    let options = ControlOptions::default();
+    let (from_ms, mut number, mut to_victim, mut forged) = (stage.now_ms, 20, 0, 0);
+    while stage.is_member(home(1)) {
+        for known in [proof, proof ^ 1, joined.proof] {
+            number += 1;
+            let get = StateGet {
+                group: 0,
+                parts: 16,
+                session: joined.session,
+                version: 0,
+                offset: 0,
+                proof: known,
+            };
+            for request in [beat(joined.session, known, number), Request::StateGet(get).encode()] {
+                forged += request.len();
+                to_victim += stage.say(home(1), &request).iter().map(Vec::len).sum::<usize>();
+            }
+        }
+        stage.pass(10);
+        assert!(stage.now_ms < from_ms + 60_000, "the stream goes on for ever");
+    }
+    let stayed_ms = stage.now_ms - from_ms;
+    assert!(stayed_ms <= u64::from(options.expiry_ms + options.heartbeat_ms) + 2000, "{stayed_ms} ms");
+    // One or two proofs are left, each of which is worth a state or two.
+    assert!(to_victim < forged + (3 << 20), "{to_victim} bytes for {forged}");
+    assert!(stage.count(Counter::Stale) > 0);
+}
+
+#[test]
+fn three_lost_pulses_in_a_row_do_no_harm_and_a_fourth_asks_for_a_new_join() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    for number in 1..=3 {
+        let answers = stage.say(home(1), &beat(joined.session, joined.proof, number));
+        assert!(matches!(decoded(&answers)[..], [Answer::Pulse(_)]));
+    }
+    let request = beat(joined.session, joined.proof, 4);
+    let answers = stage.say(home(1), &request);
+    assert!(matches!(decoded(&answers)[..], [Answer::Refused { reason: Reason::Stale, .. }]));
+    assert!(answers[0].len() <= request.len() && stage.is_member(home(1)));
+    assert!(stage.join(home(1), 0, 2, &[]).is_ok());
+}
+
+#[test]
+fn clients_of_the_first_version_are_told_that_they_are_not_understood() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let mut request = vec![0_u8; 128];
+    request[..8].copy_from_slice(b"\x89nrfl\n\x01\x01");
+    request[16..24].copy_from_slice(&77_u64.to_le_bytes());
+    let answers = stage.say(home(1), &request);
+    let [answer] = &answers[..] else { panic!("{answers:?}") };
+    assert!(answer.len() <= request.len());
+    assert_eq!(answer[..8], *b"\x89nrfl\n\x01\x83");
+    assert_eq!((answer[8..16].to_vec(), answer[16]), (77_u64.to_le_bytes().to_vec(), 9));
+    // Nothing else of that version is answered.
+    request[7] = 3;
+    assert!(stage.say(home(1), &request).is_empty());
+    assert!(stage.say(home(1), &request[..60]).is_empty());
 }
 
 #[test]
@@ -174,9 +271,16 @@ fn what_is_said_from_elsewhere_does_nothing_and_gets_no_more_than_a_refusal() {
     let joined = stage.join(home(1), 0, 1, &[]).unwrap();
     let port_changed = SocketAddr::new(home(1).ip(), 40_001);
     for from in [home(2), port_changed] {
-        let get = StateGet { group: 0, parts: 16, session: joined.session, version: 0, offset: 0 };
+        let get = StateGet {
+            group: 0,
+            parts: 16,
+            session: joined.session,
+            version: 0,
+            offset: 0,
+            proof: joined.proof,
+        };
         for request in [
-            beat(joined.session, 9),
+            beat(joined.session, joined.proof, 9),
             Request::Leave { group: 0, session: joined.session }.encode(),
             Request::StateGet(get).encode(),
         ] {
@@ -216,7 +320,10 @@ fn a_recorded_join_brings_nobody_back() {
     // Nor does it end the session of one who came in again by itself.
     let again = stage.join(home(1), 0, 2, &[]).unwrap();
     assert!(matches!(decoded(&stage.say(home(1), &request))[..], [Answer::Challenge { .. }]));
-    assert!(matches!(decoded(&stage.say(home(1), &beat(again.session, 1)))[..], [Answer::Pulse(_)]));
+    assert!(matches!(
+        decoded(&stage.say(home(1), &beat(again.session, again.proof, 1)))[..],
+        [Answer::Pulse(_)]
+    ));
     // A cookie does not last.
     let late = stage.join_bytes(home(9), 0, 1, &[]);
     stage.pass(COOKIE_LIFE_MS + 10);
@@ -263,14 +370,17 @@ fn some_addresses_are_never_answered() {
 
 #[test]
 fn tokens_that_are_not_right_are_refused_with_the_reason() {
-    let key = ClusterKey::from_bytes([9; 32]);
-    let mut stage = Stage::new(ControlOptions { token_key: Some(key.clone()), ..ControlOptions::default() });
+    let key = TokenKey::new(&ClusterKey::from_bytes([9; 32]));
+    let mut stage =
+        Stage::new(ControlOptions { token_keys: vec![key.public()], ..ControlOptions::default() });
     let closed = GroupId { port: 7400, id: 2 };
     stage.control.set_group(closed, GroupOptions { token: true, ..GroupOptions::default() });
     let now_unix_s = stage.now().unix_s;
     let ip: IpAddr = home(1).ip();
-    let sign = |key: &ClusterKey, scope: Scope, expires_unix_s, address| {
-        Token::sign(key, &Grant { scope, expires_unix_s, address }).unwrap().as_bytes().to_vec()
+    let sign = |key: &TokenKey, scope: Scope, expires_unix_s, address| {
+        let (rights, identity) = (Rights::ALL, None);
+        let grant = Grant { scopes: vec![scope], rights, identity, expires_unix_s, address };
+        Token::sign(key, &grant).unwrap().as_bytes().to_vec()
     };
     let right = sign(&key, Scope::Group(closed), now_unix_s + 60, Some(ip));
     let mut changed = right.clone();
@@ -280,7 +390,7 @@ fn tokens_that_are_not_right_are_refused_with_the_reason() {
         (right[..59].to_vec(), Counter::TokenMalformed, Reason::TokenMalformed),
         (changed, Counter::TokenForged, Reason::TokenForged),
         (
-            sign(&ClusterKey::from_bytes([8; 32]), Scope::Any, now_unix_s + 60, None),
+            sign(&TokenKey::new(&ClusterKey::from_bytes([8; 32])), Scope::Any, now_unix_s + 60, None),
             Counter::TokenForged,
             Reason::TokenForged,
         ),
@@ -384,7 +494,8 @@ fn a_state_is_fetched_no_faster_than_a_member_may() {
     assert!(matches!(stage.control.events().last(), Some(Event::LoadState { .. })));
     let now = stage.now();
     stage.control.state_loaded(now, GROUP, 3, Some(Bytes::from(vec![1; 1 << 20])));
-    let get = StateGet { group: 0, parts: 16, session: joined.session, version: 0, offset: 0 };
+    let get =
+        StateGet { group: 0, parts: 16, session: joined.session, version: 0, offset: 0, proof: joined.proof };
     let request = Request::StateGet(get).encode();
     let answers: usize = (0..1000).map(|_| stage.say(home(1), &request).len()).sum();
     assert_eq!(answers, 256);
@@ -408,4 +519,156 @@ fn members_expire_bit_by_bit_and_all_of_them() {
     }
     assert_eq!(stage.control.table().members_len(), 0);
     assert!(most <= 2000 / 50, "{most} in one tick");
+}
+
+fn signed(key: &TokenKey, name: &str, rights: Rights, expires_unix_s: u64) -> Vec<u8> {
+    let identity = Some(Identity::of_name(name));
+    let grant = Grant { scopes: vec![Scope::Any], rights, identity, expires_unix_s, address: None };
+    Token::sign(key, &grant).unwrap().as_bytes().to_vec()
+}
+
+/// Returns a stage whose group asks for tokens, and the key that signs them.
+fn guarded() -> (Stage, TokenKey) {
+    let key = TokenKey::new(&ClusterKey::from_bytes([9; 32]));
+    let mut stage =
+        Stage::new(ControlOptions { token_keys: vec![key.public()], ..ControlOptions::default() });
+    stage.control.set_group(GROUP, GroupOptions { token: true, ..GroupOptions::default() });
+    (stage, key)
+}
+
+#[test]
+fn a_member_stays_no_longer_than_its_token_lasts() {
+    let (mut stage, key) = guarded();
+    let expires = stage.now().unix_s + 20;
+    let joined = stage.join(home(1), 0, 1, &signed(&key, "ann", Rights::ALL, expires)).unwrap();
+    let mut proof = joined.proof;
+    for number in 1..19 {
+        proof = proof_in(&stage.say(home(1), &beat(joined.session, proof, number)));
+        stage.pass(1000);
+    }
+    assert!(stage.is_member(home(1)));
+    let _ = stage.say(home(1), &beat(joined.session, proof, 19));
+    stage.pass(4000);
+    assert!(!stage.is_member(home(1)));
+    let told = stage.sent();
+    // Another token, shown in time, lets it stay.
+    let later = signed(&key, "ann", Rights::ALL, stage.now().unix_s + 3);
+    let first = stage.join(home(1), 0, 2, &later).unwrap();
+    stage.pass(1000);
+    let longer = signed(&key, "ann", Rights::ALL, stage.now().unix_s + 100);
+    let second = stage.join(home(1), 0, 3, &longer).unwrap();
+    assert_ne!(first.session, second.session);
+    stage.pass(5000);
+    assert!(stage.is_member(home(1)));
+    drop(told);
+}
+
+#[test]
+fn whoever_is_thrown_out_is_out_and_a_ban_keeps_them_out_for_its_time() {
+    let (mut stage, key) = guarded();
+    let token = |name: &str, stage: &Stage| signed(&key, name, Rights::ALL, stage.now().unix_s + 1000);
+    for (number, name) in [(1, "ann"), (2, "bob"), (3, "bob")] {
+        let token = token(name, &stage);
+        stage.join(home(number), 0, 1, &token).unwrap();
+    }
+    let bob = Who::Identity(Identity::of_name("bob"));
+    let now = stage.now();
+    assert_eq!(stage.control.expel(now, bob, None, 0), Some(2));
+    let told = stage.sent();
+    let kicked =
+        |bytes: &[u8]| matches!(Answer::decode(bytes), Ok(Answer::Goodbye { reason: Reason::Kicked, .. }));
+    assert_eq!(told.iter().filter(|(_, bytes)| kicked(bytes)).count(), 2);
+    assert!(stage.is_member(home(1)) && !stage.is_member(home(2)) && !stage.is_member(home(3)));
+    // A kick lets them in again if they wish, a ban does not: neither from elsewhere nor with another token.
+    stage.pass(10);
+    let again = token("bob", &stage);
+    assert!(stage.join(home(2), 0, 2, &again).is_ok());
+    let now = stage.now();
+    assert_eq!(stage.control.expel(now, bob, Some(GROUP), 30), Some(1));
+    stage.sent();
+    for number in [2, 5] {
+        let again = token("bob", &stage);
+        assert_eq!(stage.join(home(number), 0, 3, &again).map(drop), Err(Reason::Banned));
+    }
+    // Addresses and networks as well.
+    let net = Who::Network(home(1).ip(), 24);
+    let now = stage.now();
+    assert_eq!(stage.control.expel(now, net, None, 30), Some(1));
+    stage.sent();
+    let other = token("eve", &stage);
+    assert_eq!(stage.join(home(9), 0, 4, &other).map(drop), Err(Reason::Banned));
+    assert!(stage.join(home(1 << 8), 0, 4, &other).is_ok());
+    assert!(stage.control.pardon(net, None) && !stage.control.pardon(net, None));
+    assert!(stage.join(home(9), 0, 5, &other).is_ok());
+    stage.pass(31_000);
+    let again = token("bob", &stage);
+    assert!(stage.join(home(2), 0, 6, &again).is_ok());
+}
+
+/// Returns the member that is asked for the group's state first, of some who say that they can give it. The number of
+/// each is the time in milliseconds that it takes to answer; each says in its heartbeats that it takes no time at all,
+/// but the first, who is honest.
+fn asked_first(stage: &mut Stage, ways_ms: &[(u32, u64, Vec<u8>)]) -> Option<SocketAddr> {
+    let now = stage.now();
+    stage.control.set_state(now, GROUP, Some(StateOptions { every_ms: 1000, ..StateOptions::default() }));
+    for (number, way_ms, token) in ways_ms {
+        let joined = stage.join(home(*number), 0, 1, token).unwrap();
+        stage.pass(*way_ms);
+        let reflector_us = stage.now().ns / 1000;
+        let lie = if *number == 1 { reflector_us - way_ms * 1000 } else { reflector_us };
+        let heartbeat = Heartbeat {
+            group: 0,
+            number: 1,
+            session: joined.session,
+            client_us: 1,
+            reflector_us: lie,
+            hold_us: 0,
+            state_version: 0,
+            proof: joined.proof,
+        };
+        stage.say(home(*number), &Request::Heartbeat(heartbeat).encode());
+    }
+    for _ in 0..200 {
+        stage.pass(10);
+        // The store knows of no state.
+        let now = stage.now();
+        let loads = stage.control.events().filter(|event| matches!(event, Event::LoadState { .. })).count();
+        (0..loads).for_each(|_| stage.control.state_loaded(now, GROUP, 0, None));
+        if let Some(asked) = stage.control.state_asked_of(GROUP) {
+            return Some(asked);
+        }
+    }
+    None
+}
+
+#[test]
+fn nobody_is_asked_for_the_state_by_lying_about_the_delay() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let clients: Vec<_> = [(1, 20), (2, 50), (3, 90)].map(|(number, ms)| (number, ms, Vec::new())).to_vec();
+    assert_eq!(asked_first(&mut stage, &clients), Some(home(1)));
+}
+
+#[test]
+fn the_operator_says_who_supplies_states() {
+    let by_rights = |rights: Rights| {
+        let (mut stage, key) = guarded();
+        let expires = stage.now().unix_s + 1000;
+        let clients = [(1, 50, rights), (2, 20, Rights { state: false, ..Rights::ALL })];
+        let clients: Vec<_> = clients
+            .map(|(number, ms, rights)| (number, ms, signed(&key, &number.to_string(), rights, expires)))
+            .to_vec();
+        asked_first(&mut stage, &clients)
+    };
+    assert_eq!(by_rights(Rights::ALL), Some(home(1)));
+    assert_eq!(by_rights(Rights { state: false, ..Rights::ALL }), None);
+    for (suppliers, expected) in [
+        (Suppliers::Nobody, None),
+        (Suppliers::Tokens, None),
+        (Suppliers::Members, Some(home(2))),
+        (Suppliers::Addresses(vec![home(1).ip()]), Some(home(1))),
+    ] {
+        let mut stage = Stage::new(ControlOptions { suppliers, ..ControlOptions::default() });
+        let clients = [(1, 50), (2, 20)].map(|(number, ms)| (number, ms, Vec::new()));
+        assert_eq!(asked_first(&mut stage, &clients), expected);
+    }
 }

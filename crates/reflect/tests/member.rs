@@ -69,6 +69,7 @@ impl Stage {
             state_pending: false,
             state_version: 0,
             state_bytes: 0,
+            proof: 3,
         };
         self.tell(from, Answer::Joined(joined))
     }
@@ -158,8 +159,17 @@ fn it_moves_by_joining_there_before_it_leaves_here() {
         for (to, bytes) in stage.tick() {
             if let (Ok(Request::Heartbeat(beat)), true) = (Request::decode(&bytes), to == at(2)) {
                 let (session, number, client_us) = (9, beat.number, beat.client_us);
-                let pulse =
-                    Pulse { session, number, members: 2, client_us, reflector_us: 1, state_version: 0 };
+                let pulse = Pulse {
+                    session,
+                    number,
+                    members: 2,
+                    client_us,
+                    reflector_us: 1,
+                    state_version: 0,
+                    proof: number.into(),
+                    heartbeat_ms: 1000,
+                    expiry_ms: 5000,
+                };
                 let _ = stage.tell(at(2), Answer::Pulse(pulse));
             }
         }

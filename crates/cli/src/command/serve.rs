@@ -304,7 +304,7 @@ fn store_uri(text: &str, common: &Common) -> Result<Uri, Failure> {
     Ok(uri)
 }
 
-/// Returns the reflector's options. Its tokens are made with the daemon's key, unless it has one of its own.
+/// Returns the reflector's options. It opens its store with the daemon's key, unless it has one of its own.
 fn reflect_options(pairs: &[String], common: &Common) -> Result<reflector::ServerOptions, Failure> {
     let mut settings = configuration::reflect_settings(pairs)?;
     settings.key = settings.key.or_else(|| common.key.clone());

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use nacre::{Engine, Uri};
-use nacre_rpc::{ClusterKey, socket};
+use nacre_rpc::{Address, ClusterKey, socket};
 
 use super::{CommandError, Common};
-use crate::server::{Relocation, relocate_at};
+use crate::server::{Expulsion, Relocation, expel_at, relocate_at};
 
 /// The name of the socket of a daemon that is only a reflector, beside that of the user's own server.
 const SOCKET: &str = "reflect.sock";
@@ -36,6 +36,21 @@ impl Admin {
 
     /// Has the daemon change the map of locations. Returns the map's new version.
     pub fn relocate(&self, common: &Common, change: Relocation) -> Result<u64, CommandError> {
+        self.order(common, true, move |address, key, owner| relocate_at(address, key, owner, change))
+    }
+
+    /// Has the daemon throw members out. Returns how many were removed.
+    pub fn expel(&self, common: &Common, order: Expulsion) -> Result<u64, CommandError> {
+        self.order(common, false, move |address, key, owner| expel_at(address, key, owner, order))
+    }
+
+    /// Gives an order to the daemon. `by_store` says whether the store could be told instead.
+    fn order<F: Future<Output = Result<u64, nacre::Error>>>(
+        &self,
+        common: &Common,
+        by_store: bool,
+        order: impl FnOnce(Address, Option<ClusterKey>, Option<u32>) -> F,
+    ) -> Result<u64, CommandError> {
         let text = match &self.admin {
             Some(text) if text.starts_with("unix:") || text.contains("://") => text.clone(),
             Some(text) => format!("nacre://{text}"),
@@ -49,9 +64,10 @@ impl Admin {
         let [address] = &servers[..] else { return Err(wrong("one daemon is asked, and not several")) };
         let failed = |error: nacre::Error| {
             let more = match (error.kind, &self.admin) {
-                (nacre::ErrorKind::Unavailable, None) => {
+                (nacre::ErrorKind::Unavailable, None) if by_store => {
                     "; name the daemon with --admin, or the store with --store"
                 }
+                (nacre::ErrorKind::Unavailable, None) => "; name the daemon with --admin",
                 _ => "",
             };
             CommandError::Failed(format!("{}{more}", error.message))
@@ -60,6 +76,6 @@ impl Admin {
         let key = key.transpose().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(CommandError::io("start the program's runtime"))?;
-        runtime.block_on(relocate_at(address, key, uri.options.owner, change)).map_err(failed)
+        runtime.block_on(order(address.clone(), key, uri.options.owner)).map_err(failed)
     }
 }

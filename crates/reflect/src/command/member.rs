@@ -49,7 +49,7 @@ impl Member {
 
     /// Returns the options for the member's state machine.
     pub fn options(&self) -> MemberOptions {
-        let token = self.token.map(|token| token.as_bytes().to_vec()).unwrap_or_default();
+        let token = self.token.as_ref().map(|token| token.as_bytes().to_vec()).unwrap_or_default();
         MemberOptions { token, ..MemberOptions::default() }
     }
 

@@ -4,6 +4,7 @@
 //! role of a daemon; its settings are [`Settings`].
 
 mod admin_client;
+mod expel;
 mod groups;
 mod http_client;
 mod interrupt;
@@ -32,6 +33,9 @@ pub enum Command {
     Send(send::Args),
     Groups(groups::Args),
     Token(token::Args),
+    TokenKey(token::KeyArgs),
+    Kick(expel::KickArgs),
+    Ban(expel::BanArgs),
     Move(locate::Args),
 }
 
@@ -82,6 +86,9 @@ pub fn run(command: Command, common: Common, complain: &mut dyn FnMut(&str)) -> 
         Command::Send(args) => send::run(args),
         Command::Groups(args) => groups::run(args, common),
         Command::Token(args) => token::run(args, common),
+        Command::TokenKey(args) => token::run_key(args, common),
+        Command::Kick(args) => expel::kick(args, common),
+        Command::Ban(args) => expel::ban(args, common),
         Command::Move(args) => locate::run(args, common),
     }
 }

@@ -9,18 +9,18 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
-use nacre_rpc::ClusterKey;
 
 use super::CommandError;
 use super::store::open_store;
 use super::target::PORT_DEFAULT;
-use crate::control::{ControlOptions, StateOptions};
+use crate::control::{ControlOptions, StateOptions, Suppliers};
 use crate::forward::ForwardOptions;
 use crate::location::{IDS_MAX, check_address};
 use crate::plane::{Kind, PlaneOptions};
 use crate::rate::Rate;
 use crate::server::ServerOptions;
 use crate::table::{GroupId, GroupOptions};
+use crate::token::PublicKey;
 
 /// The default address of the HTTP listener, if the reflector listens on its default address.
 pub const HTTP_DEFAULT: &str = "127.0.0.1:7480";
@@ -47,15 +47,16 @@ pub struct Settings {
     #[arg(skip)]
     pub key: Option<PathBuf>,
     /// Listen on this address; groups with ids share its port. ADDRESS:PORT, where port 0 is any free one; may be given
-    /// several times. An address that others reach needs --key, or --open [default: 127.0.0.1:7400]
+    /// several times. An address that others reach needs --token-key, or --open [default: 127.0.0.1:7400]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub listen: Vec<SocketAddr>,
     /// Ports that are groups of their own, on the same addresses
     #[arg(long, value_name = "PORT[-PORT]", value_delimiter = ',')]
     pub groups: Vec<Ports>,
     /// Options of one group: an id on the shared port, a port of --groups, PORT/ID, or * for all others. Options are
-    /// sequence, token (which needs --key), open, members=N, where 0 lets nobody join, rate=COPIES[/BURST] of each member
-    /// and group-rate=COPIES[/BURST], a second, with 0 for no limit, and max-age=TIME, as --max-age; may be given several
+    /// sequence, token (which needs --token-key), open, members=N, where 0 lets nobody join, and rate=COPIES[/BURST] of each
+    /// member, address-rate of all at one address, and group-rate, a second, with 0 for no limit, and max-age=TIME, as
+    /// --max-age; may be given several
     /// times
     #[arg(long = "group", value_name = "GROUP:OPTION,…")]
     pub group: Vec<GroupSetting>,
@@ -63,9 +64,18 @@ pub struct Settings {
     /// [default: 1024]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(..=i64::from(IDS_MAX)))]
     pub ids: Option<u32>,
+    /// Members need tokens, made with the key pair of which this is the public half: 64 hexadecimal digits, as "nacre
+    /// reflect token-key" prints them; may be given several times
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    pub token_key: Vec<PublicKey>,
     /// Let anybody who can reach the reflector join, without a token
     #[arg(long)]
     pub open: bool,
+    /// Who is asked for a group's state, among the members that say that they can give it: members for any, tokens for
+    /// those whose token has the right, none, or those at the given addresses [default: tokens where members need one,
+    /// else members]
+    #[arg(long, value_name = "WHO", value_parser = suppliers)]
+    pub state_from: Option<Suppliers>,
     /// How copies are made: sendto, batch, ring, kernel, xdp, or auto for the best that works here [default: auto]
     #[arg(long, value_name = "PLANE")]
     pub plane: Option<PlaneChoice>,
@@ -151,8 +161,6 @@ impl Settings {
         // Neither is longer than a day, so that the milliseconds fit.
         let heartbeat_ms = self.heartbeat().as_millis() as u32;
         let expiry_ms = self.expiry.map_or(heartbeat_ms.saturating_mul(4), |time| time.0.as_millis() as u32);
-        let key = self.key.as_deref().map(ClusterKey::load).transpose();
-        let key = key.map_err(|error| CommandError::Failed(error.message))?;
         let joins = u64::from(self.joins_per_second.unwrap_or(50));
         let state_every = self.state_every.map_or(STATE_EVERY, |time| time.0);
         let backlog_bytes = self.backlog_bytes.map(|size| size.0 as usize);
@@ -177,9 +185,10 @@ impl Settings {
                 joins_per_source: Rate::per_second(joins, joins.saturating_mul(4)),
                 privileged: self.allow_privileged,
                 advertised: self.advertise.clone(),
+                token_keys: self.token_key.clone(),
+                suppliers: self.state_from.clone().unwrap_or_default(),
                 ..ControlOptions::default()
             },
-            key,
             loopback: self.allow_loopback,
             state: (state_every > Duration::ZERO).then(|| StateOptions {
                 every_ms: state_every.as_millis() as u64,
@@ -210,10 +219,10 @@ impl Settings {
     /// [`CommandError::Usage`] otherwise.
     pub fn check(&self) -> Result<(), CommandError> {
         let public = self.shared().into_iter().find(|address| !address.ip().is_loopback());
-        if let (Some(address), None, false) = (public, &self.key, self.open) {
+        if let (Some(address), true, false) = (public, self.token_key.is_empty(), self.open) {
             return Err(CommandError::Usage(format!(
-                "{address} can be reached by others: give the operator's key with --key FILE, for which members need \
-                 tokens, or let anybody join with --open"
+                "{address} can be reached by others: name the key that signs members' tokens with --token-key (\"nacre \
+                 reflect token-key\" prints it), or let anybody join with --open"
             )));
         }
         let usage = |text: String| Err(CommandError::Usage(text));
@@ -277,9 +286,9 @@ impl Settings {
         let named = self.named_groups(&shared).into_iter().map(|(id, options)| (id.to_string(), options));
         let all = [("*".to_owned(), self.default_group())].into_iter().chain(named);
         for (name, options) in all {
-            if options.token && self.key.is_none() {
+            if options.token && self.token_key.is_empty() {
                 return Err(CommandError::Usage(format!(
-                    "--group {name}: nobody could join it: no token is valid without the operator's key, which --key FILE names"
+                    "--group {name}: nobody could join it: no token is valid without the key that signs tokens, which --token-key names"
                 )));
             }
         }
@@ -297,7 +306,7 @@ impl Settings {
 
     /// Returns the options of the groups without settings of their own.
     pub fn default_group(&self) -> GroupOptions {
-        let token = self.key.is_some() && !self.open;
+        let token = !self.token_key.is_empty() && !self.open;
         let max_age = self.max_age.map(|time| time.0.as_millis() as u32);
         let defaults = GroupOptions::default();
         let mut options =
@@ -338,6 +347,20 @@ impl Settings {
         }
         found
     }
+}
+
+/// Parses the value of `--state-from`.
+fn suppliers(text: &str) -> Result<Suppliers, String> {
+    Ok(match text {
+        "members" => Suppliers::Members,
+        "tokens" => Suppliers::Tokens,
+        "none" => Suppliers::Nobody,
+        list => {
+            let list: Result<Vec<_>, _> = list.split(',').map(|ip| ip.trim().parse()).collect();
+            let wrong = |_| format!("'{text}' is neither members, tokens, none, nor a list of addresses");
+            Suppliers::Addresses(list.map_err(wrong)?)
+        }
+    })
 }
 
 /// A range of ports.
@@ -439,6 +462,7 @@ enum GroupOption {
     Token(bool),
     Members(u32),
     Rate(Rate),
+    AddressRate(Rate),
     GroupRate(Rate),
     MaxAge(Duration),
 }
@@ -451,6 +475,7 @@ impl GroupSetting {
                 GroupOption::Token(token) => options.token = token,
                 GroupOption::Members(count) => options.members_max = count,
                 GroupOption::Rate(rate) => options.member_rate = rate,
+                GroupOption::AddressRate(rate) => options.address_rate = Some(rate),
                 GroupOption::GroupRate(rate) => options.group_rate = rate,
                 GroupOption::MaxAge(age) => options.max_age_ms = age.as_millis() as u32,
             }
@@ -479,7 +504,8 @@ fn group_option(text: &str) -> Result<GroupOption, String> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     let wrong = || {
         format!(
-            "'{text}' is not an option of a group: sequence, token, open, members=N, rate=N, group-rate=N, max-age=TIME"
+            "'{text}' is not an option of a group: sequence, token, open, members=N, rate=N, address-rate=N, \
+             group-rate=N, max-age=TIME"
         )
     };
     let rate = |value: &str| {
@@ -496,6 +522,7 @@ fn group_option(text: &str) -> Result<GroupOption, String> {
         ("open", None) => Ok(GroupOption::Token(false)),
         ("members", Some(count)) => count.parse().map(GroupOption::Members).map_err(|_| wrong()),
         ("rate", Some(value)) => rate(value).map(GroupOption::Rate),
+        ("address-rate", Some(value)) => rate(value).map(GroupOption::AddressRate),
         ("group-rate", Some(value)) => rate(value).map(GroupOption::GroupRate),
         ("max-age", Some(value)) => {
             let age = nacre_quantity::parse_time(value).map_err(|why| format!("{}: {why}", wrong()))?;
@@ -515,7 +542,10 @@ fn check_age(age: Duration) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use nacre_rpc::ClusterKey;
+
     use super::*;
+    use crate::token::TokenKey;
 
     #[test]
     fn settings_are_given_as_pairs_too() {
@@ -592,11 +622,15 @@ mod tests {
         assert!(listening("127.0.0.1:0").check().is_ok());
         assert!(listening("[::1]:0").check().is_ok());
         assert!(listening("0.0.0.0:0").check().is_err());
-        let keyed = Settings { key: Some("key".into()), ..listening("192.0.2.1:7400") };
+        let key = TokenKey::new(&ClusterKey::from_bytes([1; 32])).public();
+        let keyed = Settings { token_key: vec![key], ..listening("192.0.2.1:7400") };
         assert!(keyed.check().is_ok() && keyed.default_group().token);
+        // The cluster's key signs no tokens.
+        let cluster = Settings { key: Some("key".into()), ..listening("192.0.2.1:7400") };
+        assert!(cluster.check().is_err() && !cluster.default_group().token);
         let open = Settings { open: true, ..listening("[::]:0") };
         assert!(open.check().is_ok() && !open.default_group().token);
-        let both = Settings { open: true, key: Some("key".into()), ..listening("[::]:0") };
+        let both = Settings { open: true, token_key: vec![key], ..listening("[::]:0") };
         assert!(!both.default_group().token);
     }
 }

@@ -1,4 +1,4 @@
-//! `nacre reflect token`: the operator's permission to join.
+//! `nacre reflect token` and `token-key`: permissions to join.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,51 +10,94 @@ use super::settings::Time;
 use super::target::Target;
 use super::{CommandError, Common, print};
 use crate::table::GroupId;
-use crate::token::{Grant, Scope, Token};
+use crate::token::{Grant, Identity, Rights, Scope, Token, TokenKey};
 
-/// Make a token, which lets its bearer join a group that asks for one
+/// Make a token, which lets its bearer join groups that ask for one
 ///
-/// Signs with the operator's key, which is the file that the reflector was given (make one with "nacre keygen"). The
-/// token is not secret from those who can read its bearer's datagrams: make it short-lived.
+/// Signs with the key file that --key names (make one with "nacre keygen", for this alone: whoever makes tokens needs no
+/// key of the cluster). The reflector gets its public half, which "nacre reflect token-key" prints. A token is not secret
+/// from those who can read its bearer's datagrams: make it short-lived. Its bearer is sent away when it ends.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The group: PORT, PORT/ID, or ID@HOST:PORT as for "nacre reflect join"; or a location; or "*" for everything
-    #[arg(value_name = "GROUP|LOCATION")]
-    scope: String,
+    /// The groups: PORT, PORT/ID, or ID@HOST:PORT as for "nacre reflect join"; or locations; or "*" for everything; up to 8
+    #[arg(value_name = "GROUP|LOCATION", required = true)]
+    scopes: Vec<String>,
     /// How long it is good for
     #[arg(long = "for", value_name = "TIME", default_value = "10min")]
     life: Time,
     /// Only for a bearer with this address
     #[arg(long, value_name = "ADDRESS")]
     address: Option<IpAddr>,
+    /// Who the bearer is: any name. Rates, kicks and bans are by it; without one they are by address
+    #[arg(long, value_name = "NAME")]
+    identity: Option<String>,
+    /// What the bearer may do: send, receive, state (supply the group's state)
+    #[arg(long, value_name = "RIGHT,…", value_delimiter = ',', default_value = "send,receive")]
+    rights: Vec<Right>,
+}
+
+/// A right.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    Send,
+    Receive,
+    State,
+}
+
+/// Print the public half of the key that signs tokens, for --token-key of reflectors
+///
+/// The key file is the one that --key names.
+#[derive(clap::Args, Clone, Debug)]
+pub struct KeyArgs {}
+
+fn key(common: &Common) -> Result<TokenKey, CommandError> {
+    let Some(path) = &common.key else {
+        let text = "give the key that signs tokens with --key FILE; \"nacre keygen\" makes one";
+        return Err(CommandError::Usage(text.to_owned()));
+    };
+    let key = ClusterKey::load(path).map_err(|error| CommandError::Failed(error.message))?;
+    Ok(TokenKey::new(&key))
+}
+
+/// Runs `token-key`.
+pub fn run_key(_: KeyArgs, common: Common) -> Result<(), CommandError> {
+    let public = key(&common)?.public().to_string();
+    match common.json {
+        false => print::line(&public),
+        true => print::line(&json!({ "token_key": public }).to_string()),
+    }
 }
 
 /// Runs the command.
 pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
-    let Some(path) = &common.key else {
-        let text = "give the operator's key with --key FILE; \"nacre keygen\" makes one";
-        return Err(CommandError::Usage(text.to_owned()));
-    };
+    let key = key(&common)?;
     if args.life.0.is_zero() {
         return Err(CommandError::Usage(
             "--for 0s: the token would never be good; give it a time".to_owned(),
         ));
     }
-    let scope = scope(&args.scope).map_err(CommandError::Usage)?;
-    let key = ClusterKey::load(path).map_err(|error| CommandError::Failed(error.message))?;
+    let scopes: Result<_, _> = args.scopes.iter().map(|text| scope(text)).collect();
+    let has = |right| args.rights.contains(&right);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     // A part of a second at the end counts as a whole one.
     let life_s = args.life.0.as_millis().div_ceil(1000) as u64;
-    let grant = Grant { scope, expires_unix_s: now.saturating_add(life_s), address: args.address };
+    let grant = Grant {
+        scopes: scopes.map_err(CommandError::Usage)?,
+        rights: Rights { send: has(Right::Send), receive: has(Right::Receive), state: has(Right::State) },
+        identity: args.identity.as_deref().map(Identity::of_name),
+        expires_unix_s: now.saturating_add(life_s),
+        address: args.address,
+    };
     let token = Token::sign(&key, &grant).map_err(|error| CommandError::Usage(error.to_string()))?;
     match common.json {
         false => print::line(&token.to_string()),
         true => print::line(
             &json!({
                 "token": token.to_string(),
-                "scope": args.scope,
+                "scopes": args.scopes,
                 "expires": grant.expires_unix_s,
                 "address": grant.address,
+                "identity": args.identity,
             })
             .to_string(),
         ),

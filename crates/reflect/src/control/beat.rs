@@ -1,7 +1,7 @@
 //! Heartbeats, and the round in which every member is visited: a member that was silent for too long is removed, and
 //! one that has to leave or to move is told. Each tick visits a share of the members, so that no tick is long.
 
-use super::{Control, Counter};
+use super::{Control, Counter, PARTS_PER_PROOF};
 use crate::forward::{Incoming, Now};
 use crate::table::{GroupId, MemberIndex};
 use crate::wire::{Answer, Heartbeat, Pulse, Reason};
@@ -30,6 +30,16 @@ impl Control {
         if beat.number <= self.table.member(index).heartbeat {
             return self.count(Counter::Replayed);
         }
+        let is_newest = self.secret.proof(beat.session, self.seat(index).proof) == beat.proof;
+        let Some(sent_us) = self.take_proof(index, beat.proof) else {
+            return self.stale(now, incoming, beat.session);
+        };
+        let way_us = u32::try_from((now.ns / 1000).saturating_sub(sent_us)).unwrap_or(u32::MAX).max(1);
+        let seat = &mut self.seats[index.0 as usize];
+        seat.way_us = seat.way_us.min(way_us);
+        if is_newest {
+            self.seats[index.0 as usize].parts = PARTS_PER_PROOF;
+        }
         let index = self.follow_path(now, incoming, index);
         let now_us = now.ns / 1000;
         let member = self.table.member_mut(index);
@@ -50,6 +60,8 @@ impl Control {
         }
         let group = self.table.member(index).group;
         let (state_version, ..) = self.state_told(group);
+        let proof = self.next_proof(now, index);
+        let (heartbeat_ms, expiry_ms) = self.times();
         let group = self.table.group(group);
         let pulse = Pulse {
             session: beat.session,
@@ -58,6 +70,9 @@ impl Control {
             client_us: beat.client_us,
             reflector_us: now_us,
             state_version,
+            proof,
+            heartbeat_ms,
+            expiry_ms,
         };
         self.count(Counter::Heartbeats);
         self.send(incoming.path.local, incoming.from, &Answer::Pulse(pulse));
@@ -67,7 +82,7 @@ impl Control {
     /// go out there. Only the group that the address joined last follows: the others are about to be left, and joining
     /// them anew would make them the ones that it sends to.
     fn follow_path(&mut self, now: Now, incoming: &Incoming<'_>, index: MemberIndex) -> MemberIndex {
-        let before = self.table.member(index).clone();
+        let before = self.table.member(index);
         let group = self.table.group(before.group);
         if group.lanes[before.lane as usize].path == incoming.path
             || self.table.sender(group.id.port, before.address) != Some(index)
@@ -75,12 +90,16 @@ impl Control {
             return index;
         }
         let seat = *self.seat(index);
-        let moved = self.table.join(before.group, incoming.path, before.address, before.echo, now.ms);
+        let moved = self.table.take_path(index, incoming.path, now.ms);
         self.seat_for(moved, seat);
-        let member = self.table.member_mut(moved);
-        member.bucket_ns = before.bucket_ns;
         self.count(Counter::PathChanged);
         moved
+    }
+
+    /// Returns the interval between heartbeats, and the time after which silent members are removed, in milliseconds.
+    pub(super) fn times(&self) -> (u32, u32) {
+        let heartbeat_ms = self.options.heartbeat_ms.max(1);
+        (heartbeat_ms, self.options.expiry_ms.max(heartbeat_ms))
     }
 
     /// Continues the round.
@@ -108,8 +127,13 @@ impl Control {
         let member = self.table.member(index);
         let silent_ms = now.ms.saturating_sub(member.heard_ms);
         let group = member.group;
-        if silent_ms > self.options.expiry_ms.into() {
+        // A heartbeat brings back what the one before it was answered with: a proof is an interval old when it comes.
+        let unproven_ms = now.ms.saturating_sub(self.seat(index).proven_ms);
+        let (heartbeat_ms, expiry_ms) = self.times();
+        if silent_ms > expiry_ms.into() || unproven_ms > u64::from(expiry_ms) + u64::from(heartbeat_ms) {
             self.dismiss(now, index, Reason::Expired);
+        } else if self.seat(index).until_unix_s <= now.unix_s {
+            self.dismiss(now, index, Reason::TokenExpired);
         } else if self.closing {
             self.dismiss(now, index, Reason::Closing);
         } else if self.room(group).removed {

@@ -103,6 +103,12 @@ counters! {
     TokenMalformed = "refused_token_malformed";
     /// Refused: requests from no member, or with another session.
     NotMember = "refused_not_member";
+    /// Refused: members that the operator does not let in.
+    Banned = "refused_banned";
+    /// Refused: requests of members whose proof of the address is too old.
+    Stale = "refused_stale";
+    /// Refused: requests of the first version of the protocol.
+    Version = "refused_version";
     /// Refused without an answer: repeated heartbeats.
     Replayed = "refused_replayed";
     /// Refused without an answer: more parts of a state than a member may fetch at once.

@@ -5,10 +5,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Control, Counter, Event, Seat};
+use super::{Control, Counter, Event, PARTS_PER_PROOF, Seat};
 use crate::forward::{Incoming, Now};
-use crate::table::{GroupId, GroupIndex, MemberIndex};
-use crate::token;
+use crate::rate::Owner;
+use crate::table::{GroupId, GroupIndex, MemberIndex, Terms};
+use crate::token::{self, Identity, Permit, Rights};
 use crate::wire::{Answer, Join, Joined, Reason};
 
 impl Control {
@@ -75,23 +76,42 @@ impl Control {
             return self.answer_unproven(now, incoming, Counter::Challenged, &answer);
         };
 
-        if let Err((counter, reason, retry_ms)) = self.admit(now, group, known, from, join.token) {
-            self.count(counter);
-            return self.send(incoming.path.local, from, &refused(reason, retry_ms));
-        }
-        // What a member may send and fetch is not filled up by joining again.
-        let (bucket_ns, state_bucket_ns) = known
-            .map_or((0, 0), |index| (self.table.member(index).bucket_ns, self.seat(index).state_bucket_ns));
-        let index = self.table.join(group, incoming.path, from, join.echo, now.ms);
+        let permit = match self.admit(now, group, known, from, join.token) {
+            Ok(permit) => permit,
+            Err((counter, reason, retry_ms)) => {
+                self.count(counter);
+                return self.send(incoming.path.local, from, &refused(reason, retry_ms));
+            }
+        };
+        let Permit { rights, identity, expires_unix_s } = permit;
+        let asks_for_tokens = self.table.group(group).options.token;
+        let may_supply = self.may_supply(asks_for_tokens, rights.state, from.ip());
+        let owner =
+            identity.map_or_else(|| Owner::of_address(from.ip()), |Identity(bytes)| Owner::Identity(bytes));
+        let terms = Terms { echo: join.echo, owner, sends: rights.send, receives: rights.receive };
+        // What a member may fetch is not filled up by joining again; nor is what it may send, which is its owner's.
+        let state_bucket_ns = known.map_or(0, |index| self.seat(index).state_bucket_ns);
+        let index = self.table.join_on(group, incoming.path, from, terms, now.ms);
         let member = self.table.member_mut(index);
-        (member.heartbeat, member.delay_us, member.bucket_ns) = (0, 0, bucket_ns);
+        (member.heartbeat, member.delay_us) = (0, 0);
         self.joins += 1;
         let session = self.secret.session(id, from, self.joins);
-        let joined_ms = made_ms.max(now.ms);
-        self.seat_for(
-            index,
-            Seat { session, nonce, joined_ms, state_bucket_ns, keeps_state: join.keeps_state },
-        );
+        let seat = Seat {
+            session,
+            nonce,
+            joined_ms: made_ms.max(now.ms),
+            state_bucket_ns,
+            keeps_state: join.keeps_state && may_supply,
+            proof: 0,
+            proofs_us: [now.ns / 1000; _],
+            // What it has proven so far is that it got its cookie.
+            proven_ms: made_ms.min(now.ms),
+            parts: PARTS_PER_PROOF,
+            way_us: u32::MAX,
+            identity,
+            until_unix_s: expires_unix_s,
+        };
+        self.seat_for(index, seat);
         if known.is_some() {
             self.count(Counter::Rejoined);
         } else {
@@ -114,54 +134,47 @@ impl Control {
         known: Option<MemberIndex>,
         from: SocketAddr,
         token: &[u8],
-    ) -> Result<(), (Counter, Reason, u32)> {
+    ) -> Result<Permit, (Counter, Reason, u32)> {
         let source = self.secret.source(from.ip());
         if !self.join_sources.take(source, now.ns) {
             return Err((Counter::TooManyJoins, Reason::TooManyJoins, 1000));
         }
         let location = self.room(group).location.as_deref();
         let group = self.table.group(group);
+        let mut permit = Permit { rights: Rights::ALL, identity: None, expires_unix_s: u64::MAX };
         if group.options.token {
-            let verdict = match &self.options.token_key {
-                Some(key) => token::verify(key, token, group.id, location, from.ip(), now.unix_s),
-                None if token.is_empty() => Err(Reason::TokenMissing),
-                None => Err(Reason::TokenForged),
-            };
-            verdict.map_err(|reason| {
-                let counter = match reason {
-                    Reason::TokenMissing => Counter::TokenMissing,
-                    Reason::TokenExpired => Counter::TokenExpired,
-                    Reason::TokenGroup => Counter::TokenGroup,
-                    Reason::TokenAddress => Counter::TokenAddress,
-                    Reason::TokenForged => Counter::TokenForged,
-                    _ => Counter::TokenMalformed,
-                };
-                (counter, reason, 0)
-            })?;
+            let keys = &self.options.token_keys;
+            let verdict = token::verify(keys, token, group.id, location, from.ip(), now.unix_s);
+            permit = verdict.map_err(|reason| (Self::refuse_count(reason), reason, 0))?;
+        }
+        if let Some(left_ms) = self.banned_ms(now, group.id, permit.identity, from.ip()) {
+            return Err((Counter::Banned, Reason::Banned, left_ms));
         }
         let full = group.live >= group.options.members_max
             || self.table.members_len() >= self.options.members_max as usize;
         if known.is_none() && full {
             return Err((Counter::Full, Reason::Full, self.options.expiry_ms));
         }
-        Ok(())
+        Ok(permit)
     }
 
     /// Tells a member that it has joined.
     fn welcome(&mut self, incoming: &Incoming<'_>, group: GroupIndex, index: MemberIndex) {
         let (state_version, state_bytes, state_pending) = self.state_told(group);
+        let (heartbeat_ms, expiry_ms) = self.times();
         let (seat, group) = (*self.seat(index), self.table.group(group));
         let joined = Joined {
             nonce: seat.nonce,
             session: seat.session,
             seen: incoming.from,
-            heartbeat_ms: self.options.heartbeat_ms.max(1),
-            expiry_ms: self.options.expiry_ms.max(self.options.heartbeat_ms).max(1),
+            heartbeat_ms,
+            expiry_ms,
             members: group.live,
             sequence: group.options.sequence,
             state_pending,
             state_version,
             state_bytes,
+            proof: self.secret.proof(seat.session, seat.proof),
         };
         self.send(incoming.path.local, incoming.from, &Answer::Joined(joined));
     }

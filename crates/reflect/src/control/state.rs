@@ -335,8 +335,8 @@ impl Control {
         if !state.options.nearest {
             return willing.next();
         }
-        // A delay that was not measured yet is a long one.
-        willing.min_by_key(|(index, _)| self.table.member(*index).delay_us.wrapping_sub(1))
+        // What members say of their delay is not looked at: whoever lied would be the nearest.
+        willing.min_by_key(|(index, _)| self.seat(*index).way_us)
     }
 
     fn is_still(&self, member: MemberIndex, session: u64) -> bool {
@@ -435,11 +435,15 @@ impl Control {
             return self.not_member(now, incoming, session);
         };
         let group = self.table.member(member).group;
-        let mut bucket_ns = self.seat(member).state_bucket_ns;
-        if !parts_per_member().take(&mut bucket_ns, now.ns, parts.into()) {
+        if self.take_proof(member, get.proof).is_none() {
+            return self.stale(now, incoming, session);
+        }
+        let seat = &mut self.seats[member.0 as usize];
+        // Who gave the address up may know the newest proof, and no later one: it is good for so much and no more.
+        if seat.parts < parts || !parts_per_member().take(&mut seat.state_bucket_ns, now.ns, parts.into()) {
             return self.count(Counter::StateRate);
         }
-        self.seats[member.0 as usize].state_bucket_ns = bucket_ns;
+        seat.parts -= parts;
         let (local, from) = (incoming.path.local, incoming.from);
         let none = |pending| Answer::State { session, version: 0, size: 0, offset: 0, pending, bytes: &[] };
         let Some(state) = &mut self.room_mut(group).state else {

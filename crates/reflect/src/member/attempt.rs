@@ -19,6 +19,8 @@ pub(super) enum Purpose {
     Enter,
     /// To move because a reflector said so. Given up if it fails there.
     Move,
+    /// To prove the address anew, or to show another token, where the member is. It stays in meanwhile.
+    Renew,
 }
 
 /// The question that is asked at the moment.
@@ -66,6 +68,13 @@ impl Member {
         // It is told again and again until it has left. One attempt at a time is enough.
         if self.attempt.is_none() && self.target() != Some(target) {
             self.ask(now_us, Purpose::Move, Question::Join(target), 0);
+        }
+    }
+
+    /// Begins to join again where the member is.
+    pub(super) fn renew(&mut self, now_us: u64) {
+        if let (Some(target), None) = (self.target(), &self.attempt) {
+            self.ask(now_us, Purpose::Renew, Question::Join(target), 0);
         }
     }
 
@@ -125,6 +134,9 @@ impl Member {
     /// Goes on to the next place: at once within a round, and after growing waits between rounds.
     fn next_place(&mut self, now_us: u64, not_before_us: Option<u64>) {
         let Some(attempt) = self.attempt.take() else { return };
+        if attempt.purpose == Purpose::Renew {
+            return self.lose(now_us, 0);
+        }
         if attempt.purpose == Purpose::Move {
             if let Question::Join(target) = attempt.question {
                 self.events.push_back(MemberEvent::Stayed { target });
@@ -190,7 +202,7 @@ impl Member {
         let Some(Question::Join(target)) = self.attempt.as_ref().map(|attempt| attempt.question) else {
             return;
         };
-        self.attempt = None;
+        let renewed = self.attempt.take().is_some_and(|attempt| attempt.purpose == Purpose::Renew);
         self.rounds = 0;
         let link = Link::new(now_us, target, &joined);
         if let Some(last) = self.current.replace(link)
@@ -203,7 +215,9 @@ impl Member {
         self.places.insert(0, target);
         self.places.truncate(PLACES_MAX);
         let (seen, members) = (joined.seen, joined.members);
-        self.events.push_back(MemberEvent::Joined { target, seen, members, again: self.was_in });
+        if !renewed {
+            self.events.push_back(MemberEvent::Joined { target, seen, members, again: self.was_in });
+        }
         self.was_in = true;
         self.give = None;
         self.drop_fetch();
@@ -222,9 +236,11 @@ impl Member {
         retry_ms: u32,
     ) {
         if self.is_in(from, nonce) {
-            // The reflector was started again, or has let this member expire.
-            if reason == Reason::NotMember {
-                self.lose(now_us, 0);
+            match reason {
+                // The reflector was started again, or has let this member expire.
+                Reason::NotMember => self.lose(now_us, 0),
+                Reason::Stale => self.renew(now_us),
+                _ => {}
             }
             return;
         }
@@ -242,9 +258,11 @@ impl Member {
                 | Reason::TokenAddress
                 | Reason::TokenForged
                 | Reason::TokenMalformed
+                | Reason::Banned
         );
         self.events.push_back(MemberEvent::Refused { reason, last });
         if last {
+            // Whoever only wanted to show another token, or to move, stays in with what it has.
             self.attempt = None;
             return;
         }

@@ -25,6 +25,8 @@ pub(super) struct Link {
     pub(super) delay_us: Option<u64>,
     pub(super) beat_due_us: u64,
     heartbeat_us: u64,
+    /// The newest proof that the reflector sent, and the number of the heartbeat that it answered.
+    pub(super) proof: (u64, u32),
     /// The number of the last heartbeat.
     number: u32,
     beat_us: u64,
@@ -48,6 +50,7 @@ impl Link {
             // The first two come at once and soon: they measure the delay.
             beat_due_us: now_us,
             heartbeat_us: u64::from(joined.heartbeat_ms) * 1000,
+            proof: (joined.proof, 0),
             number: 0,
             beat_us: now_us,
             unanswered: 0,
@@ -105,6 +108,7 @@ impl Member {
             reflector_us,
             hold_us,
             state_version: self.state_version,
+            proof: link.proof.0,
         };
         let to = link.target.reflector;
         self.transmit(to, Request::Heartbeat(heartbeat).encode());
@@ -115,6 +119,9 @@ impl Member {
             return;
         }
         let Some(link) = &mut self.current else { return };
+        if (link.proof.1..=link.number).contains(&pulse.number) {
+            link.proof = (pulse.proof, pulse.number);
+        }
         if pulse.number != link.number {
             // An answer to an earlier heartbeat shows as well that somebody is there.
             link.unanswered = link.unanswered.min(1);
@@ -127,6 +134,7 @@ impl Member {
         link.members = pulse.members;
         link.state_version = pulse.state_version;
         link.unanswered = 0;
+        link.heartbeat_us = u64::from(pulse.heartbeat_ms) * 1000;
         // The second heartbeat tells the reflector the delay that the first one measured.
         let next_us = if first { link.answer_us() } else { link.heartbeat_us };
         link.beat_due_us = link.beat_us + next_us - self.random.next() % (next_us / 8 + 1);
@@ -148,6 +156,16 @@ impl Member {
             return self.has_left(at);
         }
         if self.is_in(from, session) {
+            // Whoever was sent away does not come back by itself.
+            if matches!(reason, Reason::Kicked | Reason::Banned | Reason::TokenExpired) {
+                if let Some(link) = self.current.take() {
+                    self.events.push_back(MemberEvent::Lost { target: link.target });
+                }
+                self.attempt = None;
+                self.drop_fetch();
+                self.give = None;
+                return self.events.push_back(MemberEvent::Refused { reason, last: true });
+            }
             // One that shuts down will not take anybody: the next one is tried first.
             self.lose(now_us, usize::from(reason == Reason::Closing));
         }

@@ -108,6 +108,7 @@ impl Member {
             session: link.session,
             version: fetch.version,
             offset: (fetch.next * PART_BYTES) as u32,
+            proof: link.proof.0,
         });
         let to = link.target.reflector;
         self.transmit(to, request.encode());

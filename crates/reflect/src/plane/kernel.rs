@@ -17,6 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use aya::Ebpf;
 use aya::programs::tc::SchedClassifierLinkId;
@@ -41,6 +42,7 @@ use self::network::{Changed, Network};
 use self::rescue::Rescues;
 use super::{Batch, Done, Kind, Made, Plane, PlaneError, PlaneOptions, Portion, Progress, Rescue};
 use crate::forward::Listeners;
+use crate::rate::BucketIndex;
 use crate::table::{Change, GroupIndex, Table};
 
 /// The greatest number of datagrams of one group on their way through user space. More are refused.
@@ -272,6 +274,10 @@ impl Plane for Kernel {
             self.notice()?;
         }
         self.mirror.follow(table, &mut self.network, change).map_err(network_failed)
+    }
+
+    fn buckets(&self, bucket: BucketIndex, group: GroupIndex) -> Option<[&AtomicU64; 2]> {
+        self.mirror.buckets(bucket, group)
     }
 
     fn bound(&mut self, datagrams: usize) {

@@ -14,7 +14,9 @@ use super::administration::{Tasks, Unavailable};
 use super::keep::Locations;
 use super::metrics::Source;
 use super::report::{Detail, GroupReport, Report};
-use super::service::Relocation;
+use super::service::{Expulsion, Relocation};
+use crate::control::BANS_MAX;
+use crate::forward::Now;
 use crate::table::GroupId;
 
 /// A handle on a running reflector. It keeps nothing alive: once the reflector has ended, every answer says so.
@@ -36,6 +38,28 @@ impl Handle {
             let place = reflectors.next().map(|reflector| (reflector, change.group, reflectors.collect()));
             let version = locations.relocate(&change.location, place).await;
             version.map_err(|why| StoreError::new(ErrorKind::Invalid, why))
+        })
+    }
+
+    /// Throws members out, or ends a ban. Returns the number of members that were removed, or of bans that ended.
+    ///
+    /// # Errors
+    /// The reply is `Invalid` if there are too many bans, `Unavailable` if the reflector is stopping.
+    pub fn expel(&self, order: Expulsion) -> Reply<u64> {
+        let tasks = self.tasks.clone();
+        Reply::pending(async move {
+            let Expulsion { who, group, seconds, lift } = order;
+            let done = tasks.ask(move |core| match lift {
+                true => Some(u64::from(core.control.pardon(who, group))),
+                false => core.control.expel(Now::read(), who, group, seconds),
+            });
+            let done =
+                done.await.map_err(|gone| StoreError::new(ErrorKind::Unavailable, gone.to_string()))?;
+            done.ok_or_else(|| {
+                let text =
+                    format!("there are {BANS_MAX} bans already; end some with \"nacre reflect ban --lift\"");
+                StoreError::new(ErrorKind::Invalid, text)
+            })
         })
     }
 

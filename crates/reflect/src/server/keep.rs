@@ -2,8 +2,8 @@
 //! the thread beside the data thread, which gets the results by messages.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use nacre::{ObjectId, Store};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -28,6 +28,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The number of tries to change the map while others change the same location.
 const TRIES: usize = 16;
+/// The time from a line about failures to the next.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// The longest wait for states to be stored when the reflector ends.
 const LAST: Duration = Duration::from_secs(5);
 
@@ -166,12 +168,13 @@ impl Locations {
 /// Carries out the control plane's requests to the store, until it ends.
 pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: UnboundedReceiver<Event>) {
     let checkpoints = Checkpoints::new(Arc::new(store), STATE_PREFIX);
+    let trouble = Arc::new(std::sync::Mutex::new(Trouble::default()));
     let mut under_way = JoinSet::new();
     loop {
         tokio::select! {
             event = wanted.recv() => match event {
                 None => break,
-                Some(event) => drop(under_way.spawn(serve(checkpoints.clone(), tasks.clone(), event))),
+                Some(event) => drop(under_way.spawn(serve(checkpoints.clone(), tasks.clone(), trouble.clone(), event))),
             },
             Some(_) = under_way.join_next() => {}
         }
@@ -182,28 +185,97 @@ pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: Unbounde
     }
 }
 
-async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, event: Event) {
+type SharedTrouble = Arc<std::sync::Mutex<Trouble>>;
+
+async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, trouble: SharedTrouble, event: Event) {
     match event {
         Event::LoadState { group, name } => match checkpoints.load(&name).await {
-            Ok(found) => tasks.give(move |core| {
-                core.control.state_loaded(Now::read(), group, found.version, found.bytes);
-            }),
-            Err(error) => failed(&tasks, group, &name, &error),
+            Ok(found) => {
+                worked(&trouble);
+                tasks.give(move |core| {
+                    core.control.state_loaded(Now::read(), group, found.version, found.bytes);
+                });
+            }
+            Err(error) => failed(&tasks, &trouble, group, &name, &error),
         },
         Event::StoreState { group, name, base, bytes } => match checkpoints.save(&name, base, &bytes).await {
             Ok(Saved::Stored(version)) => {
+                worked(&trouble);
                 tasks.give(move |core| core.control.state_stored(Now::read(), group, version));
             }
             Ok(Saved::Newer(version)) => {
+                worked(&trouble);
                 tasks.give(move |core| core.control.state_conflict(Now::read(), group, version));
             }
-            Err(error) => failed(&tasks, group, &name, &error),
+            Err(error) => failed(&tasks, &trouble, group, &name, &error),
         },
         Event::Joined { .. } | Event::Left { .. } => {}
     }
 }
 
-fn failed(tasks: &Tasks, group: GroupId, name: &str, error: &nacre::Error) {
-    tracing::warn!(%group, name, %error, "a state was neither stored nor loaded; it is tried again");
+/// Failures that come again and again, of which the log has the first, then how many there were, and that they are over.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// The time of the last line, if there is trouble.
+    told: Option<Instant>,
+    /// The number of failures since that line.
+    untold: u64,
+}
+
+impl Trouble {
+    /// Notes a failure. Returns the number of those that no line told of, this one included, if a line is due.
+    fn failed(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        if self.told.is_some_and(|told| now.duration_since(told) < TELL_AGAIN) {
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.untold))
+    }
+
+    /// Notes a success. Returns the number of failures that no line told of, if there was trouble.
+    fn worked(&mut self) -> Option<u64> {
+        self.told.take().map(|_| std::mem::take(&mut self.untold))
+    }
+}
+
+fn worked(trouble: &SharedTrouble) {
+    let over = trouble.lock().unwrap_or_else(PoisonError::into_inner).worked();
+    if let Some(untold) = over {
+        tracing::info!(failures = untold, "states can be stored and loaded again");
+    }
+}
+
+fn failed(tasks: &Tasks, trouble: &SharedTrouble, group: GroupId, name: &str, error: &nacre::Error) {
+    let due = trouble.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now());
+    match due {
+        None => {}
+        Some(1) => {
+            tracing::warn!(%group, name, %error, "a state was neither stored nor loaded; it is tried again");
+        }
+        Some(failures) => {
+            tracing::warn!(failures, %error, "states are still neither stored nor loaded; they are tried again");
+        }
+    }
     tasks.give(move |core| core.control.state_failed(Now::read(), group));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_once_then_counted_and_its_end_is_told() {
+        let (mut trouble, begin) = (Trouble::default(), Instant::now());
+        assert_eq!(trouble.worked(), None);
+        assert_eq!(trouble.failed(begin), Some(1));
+        let told: Vec<_> =
+            (0..3000).filter_map(|ms| trouble.failed(begin + Duration::from_millis(2 * ms))).collect();
+        assert!(told.is_empty(), "{told:?}");
+        assert_eq!(trouble.failed(begin + TELL_AGAIN), Some(3001));
+        assert_eq!(trouble.failed(begin + TELL_AGAIN), None);
+        assert_eq!(trouble.worked(), Some(1));
+        assert_eq!(trouble.worked(), None);
+        assert_eq!(trouble.failed(begin + TELL_AGAIN), Some(1), "that is new trouble");
+    }
 }

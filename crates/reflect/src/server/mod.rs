@@ -17,7 +17,6 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use nacre::Store;
-use nacre_rpc::ClusterKey;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
@@ -34,8 +33,8 @@ pub use self::handle::Handle;
 pub use self::keep::{LOCATIONS_OBJECT, location_map, relocate};
 pub use self::report::Report;
 pub use self::service::{
-    REFLECT, RELOCATE, RELOCATED, ReflectService, Relocation, get_relocated, get_relocation, put_relocation,
-    relocate_at,
+    EXPEL, EXPELLED, Expulsion, REFLECT, RELOCATE, RELOCATED, ReflectService, Relocation, expel_at,
+    get_expulsion, get_relocated, get_relocation, put_expulsion, put_relocation, relocate_at,
 };
 
 /// Options of a reflector.
@@ -59,8 +58,6 @@ pub struct ServerOptions {
     pub forward: ForwardOptions,
     /// The options of the control plane. The reflector's own addresses, and broadcast ones, are filled in.
     pub control: ControlOptions,
-    /// The operator's key.
-    pub key: Option<ClusterKey>,
     /// True if members may have loopback addresses, wherever the reflector listens.
     pub loopback: bool,
     /// The options of groups' states; `None` to keep none.
@@ -83,7 +80,6 @@ impl Default for ServerOptions {
             plane_options: PlaneOptions::default(),
             forward: ForwardOptions::default(),
             control: ControlOptions::default(),
-            key: None,
             loopback: false,
             state: Some(StateOptions { every_ms: 30_000, ..StateOptions::default() }),
             standbys: Vec::new(),
@@ -173,7 +169,6 @@ impl Server {
                 broadcast: broadcast()?,
                 group_default: Some(options.group),
                 state_default: options.state,
-                token_key: options.key.clone(),
                 ..options.control.clone()
             },
             Secret::new(secret),

@@ -11,6 +11,9 @@ use nacre_rpc::{
 };
 
 use super::handle::Handle;
+use crate::control::Who;
+use crate::table::GroupId;
+use crate::token::Identity;
 use crate::wire::REFLECTORS_MAX;
 
 /// The number of the service.
@@ -19,6 +22,11 @@ pub const REFLECT: u8 = 3;
 pub const RELOCATE: Kind = Kind::new(REFLECT, 1);
 /// The map was changed. Body: its new version.
 pub const RELOCATED: Kind = Kind::new(REFLECT, 2);
+
+/// Members to throw out, or a ban to end.
+pub const EXPEL: Kind = Kind::new(REFLECT, 3);
+/// It was done. Body: the number of members that were removed, or of bans that ended.
+pub const EXPELLED: Kind = Kind::new(REFLECT, 4);
 
 /// The number of changes that one connection may have under way.
 const CHANGES_MAX: usize = 16;
@@ -33,6 +41,89 @@ pub struct Relocation {
     /// The reflector in charge, followed by its standbys; without standbys, those that the reflector was given for all
     /// locations. Empty to remove the location.
     pub reflectors: Vec<SocketAddr>,
+}
+
+/// An order to throw members out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expulsion {
+    /// The members.
+    pub who: Who,
+    /// The group; `None` for all.
+    pub group: Option<GroupId>,
+    /// How long they are kept out, in seconds; with 0 they may come in again.
+    pub seconds: u64,
+    /// True to end the ban of these members in this group instead.
+    pub lift: bool,
+}
+
+/// Writes an order to throw members out.
+pub fn put_expulsion(outbox: &mut Outbox, id: u64, order: &Expulsion) {
+    let open = outbox.begin(EXPEL, id);
+    match order.who {
+        Who::Identity(Identity(bytes)) => {
+            outbox.u8(1);
+            outbox.slice(&bytes);
+        }
+        Who::Network(ip, bits) => {
+            put_ip(outbox, ip);
+            outbox.u8(bits);
+        }
+    }
+    outbox.u8(u8::from(order.group.is_some()) | u8::from(order.lift) << 1);
+    let group = order.group.unwrap_or(GroupId { port: 0, id: 0 });
+    outbox.u16(group.port);
+    outbox.u32(group.id);
+    outbox.u64(order.seconds);
+    // It is short.
+    let _ = outbox.end(open);
+}
+
+/// Reads an order to throw members out.
+///
+/// # Errors
+/// If the body is malformed.
+pub fn get_expulsion(body: &bytes::Bytes) -> Result<Expulsion, WireError> {
+    let mut cursor = Cursor::new(body);
+    let who = match cursor.u8()? {
+        1 => Who::Identity(Identity(octets::<16>(&mut cursor)?)),
+        family => {
+            let ip = get_ip(&mut cursor, family)?;
+            let bits = cursor.u8()?;
+            if bits > if ip.is_ipv4() { 32 } else { 128 } {
+                return Err(WireError::Malformed("a network with more bits than an address has"));
+            }
+            Who::Network(ip, bits)
+        }
+    };
+    let flags = cursor.u8()?;
+    if flags > 3 {
+        return Err(WireError::Malformed("unknown flags of an order"));
+    }
+    let group = GroupId { port: cursor.u16()?, id: cursor.u32()? };
+    let seconds = cursor.u64()?;
+    cursor.end()?;
+    Ok(Expulsion { who, group: (flags & 1 != 0).then_some(group), seconds, lift: flags & 2 != 0 })
+}
+
+fn put_ip(outbox: &mut Outbox, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => {
+            outbox.u8(4);
+            outbox.slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            outbox.u8(6);
+            outbox.slice(&ip.octets());
+        }
+    }
+}
+
+fn get_ip(cursor: &mut Cursor<'_>, family: u8) -> Result<IpAddr, WireError> {
+    match family {
+        4 => Ok(IpAddr::V4(Ipv4Addr::from(octets::<4>(cursor)?))),
+        6 => Ok(IpAddr::V6(Ipv6Addr::from(octets::<16>(cursor)?))),
+        _ => Err(WireError::Malformed("unknown kind of address")),
+    }
 }
 
 /// Writes a change.
@@ -54,16 +145,7 @@ pub fn put_relocation(outbox: &mut Outbox, id: u64, change: &Relocation) -> Resu
     outbox.u32(change.group);
     outbox.u8(change.reflectors.len() as u8);
     for reflector in &change.reflectors {
-        match reflector.ip() {
-            IpAddr::V4(ip) => {
-                outbox.u8(4);
-                outbox.slice(&ip.octets());
-            }
-            IpAddr::V6(ip) => {
-                outbox.u8(6);
-                outbox.slice(&ip.octets());
-            }
-        }
+        put_ip(outbox, reflector.ip());
         outbox.u16(reflector.port());
     }
     // Its length is bounded by what was checked.
@@ -89,11 +171,8 @@ pub fn get_relocation(body: &bytes::Bytes) -> Result<Relocation, WireError> {
     }
     let mut reflectors = Vec::with_capacity(count);
     for _ in 0..count {
-        let ip = match cursor.u8()? {
-            4 => IpAddr::V4(Ipv4Addr::from(octets::<4>(&mut cursor)?)),
-            6 => IpAddr::V6(Ipv6Addr::from(octets::<16>(&mut cursor)?)),
-            _ => return Err(WireError::Malformed("unknown kind of address")),
-        };
+        let family = cursor.u8()?;
+        let ip = get_ip(&mut cursor, family)?;
         reflectors.push(SocketAddr::new(ip, cursor.u16()?));
     }
     cursor.end()?;
@@ -129,7 +208,7 @@ impl ReflectService {
 
 impl Service for ReflectService {
     type Connection = ();
-    type Pending = Reply<u64>;
+    type Pending = Reply<(Kind, u64)>;
 
     fn number(&self) -> u8 {
         REFLECT
@@ -146,13 +225,24 @@ impl Service for ReflectService {
 
     fn open(&self, _peer: &Peer) {}
 
-    fn handle(&self, connection: &mut (), request: Incoming<'_>, outbox: &mut Outbox) -> Handled<Reply<u64>> {
-        if request.kind != RELOCATE {
-            control::put_error(outbox, request.id, &request.unsupported());
-            return Handled::Uncounted;
-        }
-        match get_relocation(&request.body) {
-            Ok(change) => Handled::Later(self.handle.relocate(change)),
+    fn handle(
+        &self,
+        connection: &mut (),
+        request: Incoming<'_>,
+        outbox: &mut Outbox,
+    ) -> Handled<Self::Pending> {
+        let started = match request.kind {
+            RELOCATE => {
+                get_relocation(&request.body).map(|change| answered(RELOCATED, self.handle.relocate(change)))
+            }
+            EXPEL => get_expulsion(&request.body).map(|order| answered(EXPELLED, self.handle.expel(order))),
+            _ => {
+                control::put_error(outbox, request.id, &request.unsupported());
+                return Handled::Uncounted;
+            }
+        };
+        match started {
+            Ok(pending) => Handled::Later(pending),
             Err(error) => {
                 self.finish(connection, request.id, Err(error.into()), outbox);
                 Handled::Answered
@@ -160,16 +250,32 @@ impl Service for ReflectService {
         }
     }
 
-    fn finish(&self, _: &mut (), id: u64, version: Result<u64, StoreError>, outbox: &mut Outbox) {
-        match version {
-            Ok(version) => {
-                let open = outbox.begin(RELOCATED, id);
-                outbox.u64(version);
+    fn finish(&self, _: &mut (), id: u64, done: Result<(Kind, u64), StoreError>, outbox: &mut Outbox) {
+        match done {
+            Ok((kind, number)) => {
+                let open = outbox.begin(kind, id);
+                outbox.u64(number);
                 // The body is eight bytes long.
                 let _ = outbox.end(open);
             }
             Err(error) => control::put_error(outbox, id, &error),
         }
+    }
+}
+
+fn answered(kind: Kind, reply: Reply<u64>) -> Reply<(Kind, u64)> {
+    Reply::pending(async move { reply.await.map(|number| (kind, number)) })
+}
+
+impl Request for Expulsion {
+    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
+        put_expulsion(outbox, id, self);
+        Ok(())
+    }
+
+    /// An order that is repeated may find that a ban has been ended meanwhile.
+    fn is_read_only(&self) -> bool {
+        false
     }
 }
 
@@ -192,14 +298,38 @@ impl Request for Relocation {
 /// reflector, `Unknown` if the connection broke before the answer came, so that the map may or may not have been
 /// changed; otherwise the reason why the map cannot be changed.
 pub async fn relocate_at(
-    address: &Address,
+    address: Address,
     key: Option<ClusterKey>,
     owner: Option<u32>,
     change: Relocation,
 ) -> Result<u64, StoreError> {
+    order_at(address, key, owner, change, RELOCATED).await
+}
+
+/// Has the daemon at an address throw members out. Returns how many were removed, or how many bans ended. Must be called
+/// in a tokio runtime.
+///
+/// # Errors
+/// As for [`relocate_at`].
+pub async fn expel_at(
+    address: Address,
+    key: Option<ClusterKey>,
+    owner: Option<u32>,
+    order: Expulsion,
+) -> Result<u64, StoreError> {
+    order_at(address, key, owner, order, EXPELLED).await
+}
+
+async fn order_at<R: Request + Unpin>(
+    address: Address,
+    key: Option<ClusterKey>,
+    owner: Option<u32>,
+    order: R,
+    done: Kind,
+) -> Result<u64, StoreError> {
     let options = Arc::new(LinkOptions { key, owner, ..LinkOptions::default() });
     let link = Link::new(address.clone(), (), options, Arc::new(Host::new(false)));
-    let mut call = Call::start(link.clone(), change);
+    let mut call = Call::start(link.clone(), order);
     let answer = std::future::poll_fn(|context| call.poll_frame(context.waker())).await;
     link.close();
     let Frame { kind, body, .. } = match answer? {
@@ -207,7 +337,8 @@ pub async fn relocate_at(
             let error = control::get_failure(&frame).unwrap_or_else(|error| call.nonsense(error));
             return Err(match error.kind {
                 ErrorKind::Unsupported => {
-                    let text = format!("the daemon at {address} does not have the role reflect");
+                    let text =
+                        format!("the daemon at {address} does not have the role reflect, or not this order");
                     StoreError::new(ErrorKind::Unsupported, text)
                 }
                 _ => error,
@@ -215,11 +346,11 @@ pub async fn relocate_at(
         }
         frame => frame,
     };
-    let version = match kind {
-        RELOCATED => get_relocated(&body),
+    let number = match kind {
+        kind if kind == done => get_relocated(&body),
         _ => Err(WireError::Malformed("the reply is another message")),
     };
-    version.map_err(|error| call.nonsense(error))
+    number.map_err(|error| call.nonsense(error))
 }
 
 #[cfg(test)]
@@ -283,7 +414,7 @@ mod tests {
                 let _ = (client.shutdown(Shutdown::Both), upstream.shutdown(Shutdown::Both));
             }
         });
-        let error = relocate_at(&address, None, None, change()).await.unwrap_err();
+        let error = relocate_at(address, None, None, change()).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
         assert_eq!(asked.load(Ordering::SeqCst), 1);
     }
@@ -315,6 +446,29 @@ mod tests {
                       04c0000201e81c\
                       0620010db80000000000000000000000010700";
         assert_eq!(hex, wanted);
+    }
+
+    #[test]
+    fn an_order_to_throw_out_is_read_as_it_was_written_and_nothing_else_is() {
+        let group = Some(GroupId { port: 7400, id: 5 });
+        for (who, group, seconds, lift) in [
+            (Who::Identity(Identity([7; 16])), group, 3600, false),
+            (Who::Network("192.0.2.0".parse().unwrap(), 24), None, 0, true),
+            (Who::Network("2001:db8::".parse().unwrap(), 128), group, u64::MAX, false),
+        ] {
+            let order = Expulsion { who, group, seconds, lift };
+            let (mut outbox, mut bytes) = (Outbox::default(), BytesMut::new());
+            put_expulsion(&mut outbox, 9, &order);
+            outbox.copy_to(&mut bytes);
+            let body = nacre_rpc::frame::take(&mut bytes).unwrap().unwrap().body;
+            assert_eq!(get_expulsion(&body), Ok(order));
+            for end in 0..body.len() {
+                assert!(get_expulsion(&body.slice(..end)).is_err(), "{end}");
+            }
+        }
+        assert!(
+            get_expulsion(&Bytes::from_static(b"\x04\0\0\0\0\x21\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0")).is_err()
+        );
     }
 
     #[test]

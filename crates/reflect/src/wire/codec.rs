@@ -7,14 +7,14 @@ use super::*;
 pub(super) const JOIN_FIXED: usize = 40;
 pub(super) const LOCATE_FIXED: usize = 17;
 pub(super) const LEAVE_BYTES: usize = 24;
-pub(super) const HEARTBEAT_BYTES: usize = 56;
-pub(super) const STATE_GET_BYTES: usize = 40;
+pub(super) const HEARTBEAT_BYTES: usize = 64;
+pub(super) const STATE_GET_BYTES: usize = 48;
 pub(super) const STATE_PART_FIXED: usize = 32;
 pub(super) const CHALLENGE_BYTES: usize = 52;
-pub(super) const JOINED_BYTES: usize = 72;
+pub(super) const JOINED_BYTES: usize = 80;
 pub(super) const REFUSED_BYTES: usize = 24;
 pub(super) const REDIRECT_BYTES: usize = 40;
-pub(super) const PULSE_BYTES: usize = 48;
+pub(super) const PULSE_BYTES: usize = 64;
 pub(super) const LOCATION_BYTES: usize = 24 + 20 * REFLECTORS_MAX;
 pub(super) const STATE_ASK_BYTES: usize = 24;
 pub(super) const STATE_TAKEN_BYTES: usize = 32;
@@ -32,7 +32,7 @@ impl Request<'_> {
                 let flags = u8::from(join.echo) | u8::from(join.keeps_state) << 1;
                 let token = &join.token[..join.token.len().min(TOKEN_BYTES_MAX)];
                 let mut out = Out::new(kind::JOIN, REQUEST_BYTES_MIN);
-                out.u32(join.group).u8(flags).u8(token.len() as u8).zeros(2).u64(join.nonce);
+                out.u32(join.group).u8(flags).zeros(1).u16(token.len() as u16).u64(join.nonce);
                 out.bytes(&join.cookie).bytes(token).pad(REQUEST_BYTES_MIN)
             }
             Request::Leave { group, session } => {
@@ -41,7 +41,12 @@ impl Request<'_> {
             Request::Heartbeat(beat) => {
                 let mut out = Out::new(kind::HEARTBEAT, HEARTBEAT_BYTES);
                 out.u32(beat.group).u32(beat.number).u64(beat.session).u64(beat.client_us);
-                out.u64(beat.reflector_us).u32(beat.hold_us).zeros(4).u64(beat.state_version).done()
+                out.u64(beat.reflector_us)
+                    .u32(beat.hold_us)
+                    .zeros(4)
+                    .u64(beat.state_version)
+                    .u64(beat.proof)
+                    .done()
             }
             Request::Locate { nonce, location } => {
                 let mut out = Out::new(kind::LOCATE, REQUEST_BYTES_MIN);
@@ -50,7 +55,7 @@ impl Request<'_> {
             Request::StateGet(get) => {
                 let mut out = Out::new(kind::STATE_GET, STATE_GET_BYTES);
                 out.u32(get.group).u16(get.parts).zeros(2).u64(get.session).u64(get.version);
-                out.u32(get.offset).zeros(4).done()
+                out.u32(get.offset).zeros(4).u64(get.proof).done()
             }
             Request::StatePart(part) => {
                 let mut out = Out::new(kind::STATE_PART, STATE_PART_FIXED + part.bytes.len());
@@ -71,12 +76,12 @@ impl<'a> Request<'a> {
         match kind {
             kind::JOIN => {
                 body.least(REQUEST_BYTES_MIN)?;
-                let (group, flags, token_len) = (body.u32()?, body.u8()?, body.u8()?);
+                let (group, flags) = (body.u32()?, body.u8()?);
                 if flags & !3 != 0 {
                     return Err(WireError::Field("flags"));
                 }
-                body.zeros(2)?;
-                let (nonce, cookie) = (body.u64()?, body.array()?);
+                body.zeros(1)?;
+                let (token_len, nonce, cookie) = (body.u16()?, body.u64()?, body.array()?);
                 if usize::from(token_len) > TOKEN_BYTES_MAX {
                     return Err(WireError::Field("token length"));
                 }
@@ -95,7 +100,7 @@ impl<'a> Request<'a> {
                 let (group, number, session) = (body.u32()?, body.u32()?, body.u64()?);
                 let (client_us, reflector_us, hold_us) = (body.u64()?, body.u64()?, body.u32()?);
                 body.zeros(4)?;
-                let state_version = body.u64()?;
+                let (state_version, proof) = (body.u64()?, body.u64()?);
                 Ok(Request::Heartbeat(Heartbeat {
                     group,
                     number,
@@ -104,6 +109,7 @@ impl<'a> Request<'a> {
                     reflector_us,
                     hold_us,
                     state_version,
+                    proof,
                 }))
             }
             kind::LOCATE => {
@@ -116,13 +122,14 @@ impl<'a> Request<'a> {
                 body.zeros(2)?;
                 let (session, version, offset) = (body.u64()?, body.u64()?, body.u32()?);
                 body.zeros(4)?;
+                let proof = body.u64()?;
                 if !(1..=PARTS_MAX).contains(&parts) {
                     return Err(WireError::Field("parts"));
                 }
                 if !(offset as usize).is_multiple_of(PART_BYTES) {
                     return Err(WireError::Field("offset"));
                 }
-                Ok(Request::StateGet(StateGet { group, parts, session, version, offset }))
+                Ok(Request::StateGet(StateGet { group, parts, session, version, offset, proof }))
             }
             kind::STATE_PART => {
                 let (group, ask, session) = (body.u32()?, body.u32()?, body.u64()?);
@@ -154,7 +161,7 @@ impl Answer<'_> {
                 let mut out = Out::new(kind::JOINED, JOINED_BYTES);
                 out.u64(joined.nonce).u64(joined.session).address(joined.seen).u32(joined.heartbeat_ms);
                 out.u32(joined.expiry_ms).u32(joined.members).u32(flags).u64(joined.state_version);
-                out.u32(joined.state_bytes).done()
+                out.u32(joined.state_bytes).u64(joined.proof).done()
             }
             Answer::Refused { nonce, reason, retry_ms } => {
                 let mut out = Out::new(kind::REFUSED, REFUSED_BYTES);
@@ -166,7 +173,8 @@ impl Answer<'_> {
             Answer::Pulse(pulse) => {
                 let mut out = Out::new(kind::PULSE, PULSE_BYTES);
                 out.u64(pulse.session).u32(pulse.number).u32(pulse.members).u64(pulse.client_us);
-                out.u64(pulse.reflector_us).u64(pulse.state_version).done()
+                out.u64(pulse.reflector_us).u64(pulse.state_version).u64(pulse.proof);
+                out.u32(pulse.heartbeat_ms).u32(pulse.expiry_ms).done()
             }
             Answer::Location { nonce, group, reflectors } => {
                 let mut out = Out::new(kind::LOCATION, LOCATION_BYTES);
@@ -208,7 +216,7 @@ impl<'a> Answer<'a> {
     /// # Errors
     /// The reason why it is no message of a reflector.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
-        if bytes.get(7) == Some(&kind::DATA) && is_control(bytes) {
+        if bytes.get(6..8) == Some(&[VERSION, kind::DATA]) && is_control(bytes) {
             let (_, mut body) = Body::open_any(bytes)?;
             return Ok(Answer::Data { sequence: body.u64()?, payload: body.rest() });
         }
@@ -223,6 +231,7 @@ impl<'a> Answer<'a> {
                 let (nonce, session, seen) = (body.u64()?, body.u64()?, body.address()?);
                 let (heartbeat_ms, expiry_ms, members) = (body.u32()?, body.u32()?, body.u32()?);
                 let (flags, state_version, state_bytes) = (body.u32()?, body.u64()?, body.u32()?);
+                let proof = body.u64()?;
                 if flags & !3 != 0 {
                     return Err(WireError::Field("flags"));
                 }
@@ -244,6 +253,7 @@ impl<'a> Answer<'a> {
                     state_pending,
                     state_version,
                     state_bytes,
+                    proof,
                 }))
             }
             kind::REFUSED => {
@@ -260,7 +270,21 @@ impl<'a> Answer<'a> {
                 body.exactly(PULSE_BYTES)?;
                 let (session, number, members) = (body.u64()?, body.u32()?, body.u32()?);
                 let (client_us, reflector_us, state_version) = (body.u64()?, body.u64()?, body.u64()?);
-                Ok(Answer::Pulse(Pulse { session, number, members, client_us, reflector_us, state_version }))
+                let (proof, heartbeat_ms, expiry_ms) = (body.u64()?, body.u32()?, body.u32()?);
+                if heartbeat_ms == 0 || expiry_ms < heartbeat_ms {
+                    return Err(WireError::Field("heartbeat"));
+                }
+                Ok(Answer::Pulse(Pulse {
+                    session,
+                    number,
+                    members,
+                    client_us,
+                    reflector_us,
+                    state_version,
+                    proof,
+                    heartbeat_ms,
+                    expiry_ms,
+                }))
             }
             kind::LOCATION => {
                 body.exactly(LOCATION_BYTES)?;
@@ -338,7 +362,7 @@ impl Out {
     fn new(kind: u8, capacity: usize) -> Self {
         let mut bytes = Vec::with_capacity(capacity);
         bytes.extend_from_slice(&MAGIC);
-        bytes.push(kind);
+        bytes.extend_from_slice(&[VERSION, kind]);
         Out(bytes)
     }
 
@@ -412,6 +436,11 @@ impl<'a> Body<'a> {
 
     fn open_any(bytes: &'a [u8]) -> Result<(u8, Self), WireError> {
         let left = bytes.strip_prefix(&MAGIC).ok_or(WireError::Magic)?;
+        let left = match left {
+            [VERSION, left @ ..] => left,
+            [version, ..] => return Err(WireError::Version(*version)),
+            [] => return Err(WireError::Length { kind: 0, bytes: bytes.len() }),
+        };
         let (&kind, left) = left.split_first().ok_or(WireError::Length { kind: 0, bytes: bytes.len() })?;
         Ok((kind, Body { kind, whole: bytes.len(), left }))
     }

@@ -32,6 +32,7 @@ macro_rules! contract {
                 what_is_longer_than_a_path_takes_is_undeliverable_there_alone,
                 groups_share_a_port,
                 rates_are_counted_in_copies,
+                leaving_and_joining_again_fills_no_bucket,
                 a_group_has_a_rate_of_its_own,
                 numbered_groups_number,
                 a_device_that_is_down_holds_up_nobody_else,

@@ -164,7 +164,7 @@ pub fn groups_share_a_port(kind: Kind) {
 }
 
 pub fn rates_are_counted_in_copies(kind: Kind) {
-    let world = World::new(kind, 1);
+    let world = World::new(kind, 2);
     // One copy in a thousand seconds, and twelve at once.
     let rate = Rate { copy_ns: 1_000_000_000_000, burst_ns: 12_000_000_000_000 };
     let group = world.group(0, GroupOptions { member_rate: rate, ..GroupOptions::default() });
@@ -175,6 +175,7 @@ pub fn rates_are_counted_in_copies(kind: Kind) {
     // Four copies each: three datagrams are twelve.
     let counters = world.until("seven are refused", |counters| counters.over_rate == 7);
     assert_eq!((counters.admitted, counters.copies), (3, 12), "{counters:?}");
+    // Another address has a rate of its own.
     members[1].send(&payload(10, 99));
     for member in &members[2..] {
         for at in [0, 1, 2, 99] {
@@ -182,6 +183,25 @@ pub fn rates_are_counted_in_copies(kind: Kind) {
         }
         assert!(member.rest().is_empty());
     }
+}
+
+pub fn leaving_and_joining_again_fills_no_bucket(kind: Kind) {
+    let world = World::new(kind, 1);
+    let rate = Rate { copy_ns: 1_000_000_000_000, burst_ns: 12_000_000_000_000 };
+    let group = world.group(0, GroupOptions { member_rate: rate, ..GroupOptions::default() });
+    let members = world.members(group, 5, 4);
+    for at in 0..20 {
+        members[0].send(&payload(10, at));
+        world.until("it was judged", |counters| counters.admitted + counters.over_rate == at as u64 + 1);
+        if at % 2 == 0 {
+            world.leave(0, &members[0]);
+        }
+        // With an echo, or without: neither is somebody else.
+        world.join(group, &members[0], at % 3 == 0);
+    }
+    let counters = world.until("all were judged", |counters| counters.admitted + counters.over_rate == 20);
+    // Five copies with an echo and four without: twelve are not four datagrams.
+    assert!((2..=3).contains(&counters.admitted) && counters.copies <= 12, "{counters:?}");
 }
 
 pub fn a_group_has_a_rate_of_its_own(kind: Kind) {

@@ -40,10 +40,10 @@ struct Group {
 }
 
 /// Pseudo-random numbers that are repeatable from a seed (SplitMix64).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -51,11 +51,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    fn one_in(&mut self, n: usize) -> bool {
+    pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
@@ -153,7 +153,7 @@ fn frame(random: &mut Random, groups: &[Group]) -> Vec<u8> {
     if random.one_in(4) {
         let len = random.below(8).min(payload.len());
         payload[..len].copy_from_slice(
-            &wire::MAGIC[..len.min(7)].iter().copied().chain([3]).collect::<Vec<_>>()[..len],
+            &wire::MAGIC[..len.min(6)].iter().copied().chain([2, 3]).collect::<Vec<_>>()[..len],
         );
     }
     let udp = 8 + payload.len() as u16;
@@ -205,6 +205,25 @@ fn frame(random: &mut Random, groups: &[Group]) -> Vec<u8> {
     if random.one_in(2) {
         fix(&mut bytes);
     }
+    bytes
+}
+
+/// Builds an ordinary frame with a datagram over IPv4, without a UDP checksum.
+pub fn plain_frame(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) else { panic!("IPv4") };
+    let udp = 8 + payload.len() as u16;
+    let mut bytes = vec![0; 12];
+    bytes.extend([8, 0, 0x45, 0]);
+    bytes.extend((20 + udp).to_be_bytes());
+    bytes.extend([1, 2, 0x40, 0, 64, 17, 0, 0]);
+    bytes.extend(source.octets());
+    bytes.extend(destination.octets());
+    bytes.extend(from.port().to_be_bytes());
+    bytes.extend(to.port().to_be_bytes());
+    bytes.extend(udp.to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(payload);
+    fix(&mut bytes);
     bytes
 }
 

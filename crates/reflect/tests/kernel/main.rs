@@ -8,4 +8,5 @@ mod world;
 mod daemon;
 mod fuzz;
 mod network;
+mod rate;
 mod run;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use nacre_reflect_bpf::constant;
 
 use super::netlink::Mac;
+use crate::rate::BucketIndex;
 
 /// The numbers of words of a place, a lane, a group, a processor's flight, and the totals.
 pub(super) const PLACE_WORDS: usize = constant::PLACE_BYTES as usize / 8;
@@ -30,6 +31,8 @@ pub(super) const GROUP_RATES: usize = 2;
 pub(super) const GROUP_LANES: usize = 6;
 pub(super) const GROUP_FINISHED: usize = 10;
 pub(super) const GROUP_NUMBER: usize = 11;
+pub(super) const GROUP_ADDRESS_RATE: usize = 12;
+pub(super) const GROUP_BUCKET: usize = 16;
 pub(super) const GROUP_HANDED: usize = 17;
 pub(super) const GROUP_DATAGRAMS: usize = 18;
 pub(super) const GROUP_COPIES: usize = 19;
@@ -154,13 +157,20 @@ pub(super) fn sender_key(address: SocketAddr, local_port: u16, device: u32) -> S
     key
 }
 
-/// Returns the value of a sender, with a full bucket.
-pub(super) fn sender_value(group: u32, device: u32, echo: bool, lane: u32) -> SenderValue {
+/// Returns the value of a sender.
+pub(super) fn sender_value(
+    group: u32,
+    device: u32,
+    flags: u64,
+    lane: u32,
+    bucket: BucketIndex,
+) -> SenderValue {
     let mut value = [0; constant::SENDER_BYTES as usize];
     value[..4].copy_from_slice(&group.to_ne_bytes());
     value[4..8].copy_from_slice(&device.to_ne_bytes());
-    value[8..12].copy_from_slice(&(if echo { constant::SENDER_ECHO as u32 } else { 0 }).to_ne_bytes());
+    value[8..12].copy_from_slice(&(flags as u32).to_ne_bytes());
     value[12..16].copy_from_slice(&lane.to_ne_bytes());
+    value[16..].copy_from_slice(&bucket.0.to_ne_bytes());
     value
 }
 

@@ -12,6 +12,7 @@ use super::layout::{
     TOTALS_WORDS,
 };
 use super::mapped::Mapped;
+use crate::rate::IDLE_MAX;
 
 /// The sizes of the program's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,7 @@ pub struct Maps {
     pub(super) groups: Mapped,
     pub(super) flights: Mapped,
     pub(super) totals: Mapped,
+    pub(super) buckets: Mapped,
     pub(super) senders: HashMap<MapData, SenderKey, SenderValue>,
     pub(super) locals: HashMap<MapData, LocalKey, u32>,
     pub(super) counts: PerCpuArray<MapData, [u64; COUNTERS]>,
@@ -60,6 +62,7 @@ pub fn load(
     let places = sizes.members.saturating_mul(2).max(8192);
     let lanes = sizes.groups.saturating_mul(2).max(64);
     let flights = cpus + flights;
+    let buckets = sizes.members.max(1).saturating_add(IDLE_MAX as u32);
     let mut loader = EbpfLoader::new();
     for &(name, entries) in others {
         loader.map_max_entries(name, entries);
@@ -70,6 +73,7 @@ pub fn load(
         .map_max_entries("groups", sizes.groups.max(1))
         .map_max_entries("senders", sizes.members.max(1))
         .map_max_entries("flights", flights)
+        .map_max_entries("buckets", buckets)
         .load(object)
         .map_err(|error| format!("{}{}", chain(&error), advice(&chain(&error))))?;
     let mut arrays = Vec::new();
@@ -87,13 +91,15 @@ pub fn load(
     let groups = array("groups", sizes.groups.max(1), GROUP_WORDS)?;
     let flights = array("flights", flights, FLIGHT_WORDS)?;
     let totals = array("totals", 1, TOTALS_WORDS)?;
+    let buckets = array("buckets", buckets, 1)?;
     let mut other =
         |name: &str| programs.take_map(name).ok_or_else(|| format!("the program has no map '{name}'"));
     let wrong = |error: aya::maps::MapError| chain(&error);
     let senders = HashMap::try_from(other("senders")?).map_err(wrong)?;
     let locals = HashMap::try_from(other("locals")?).map_err(wrong)?;
     let counts = PerCpuArray::try_from(other("counts")?).map_err(wrong)?;
-    let maps = Maps { places, lanes, groups, flights, totals, senders, locals, counts, _arrays: arrays };
+    let maps =
+        Maps { places, lanes, groups, flights, totals, buckets, senders, locals, counts, _arrays: arrays };
     Ok((programs, maps))
 }
 

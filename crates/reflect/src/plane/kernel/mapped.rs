@@ -55,6 +55,11 @@ impl Mapped {
         self.bytes
     }
 
+    /// Returns the words of one entry, if there is one.
+    pub fn get(&self, index: u32) -> Option<&[AtomicU64]> {
+        (index < self.entries).then(|| self.entry(index))
+    }
+
     /// Returns the words of one entry.
     ///
     /// # Panics

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use nacre_reflect_bpf::constant;
@@ -26,6 +27,7 @@ use super::places::{
 };
 use super::room::{Region, Regions, Slots};
 use crate::plane::{Done, Made};
+use crate::rate::BucketIndex;
 use crate::table::{Change, Group, GroupIndex, Lane, Path, Table};
 
 /// The state of a group as shown to programs.
@@ -145,6 +147,16 @@ impl Mirror {
             self.show_group(table, index);
         }
         Ok(())
+    }
+
+    /// Returns the buckets of an owner of a rate and of a group, if programs know both.
+    pub fn buckets(&self, bucket: BucketIndex, group: GroupIndex) -> Option<[&AtomicU64; 2]> {
+        let shown = self.shown.get(group.0 as usize)?.as_ref()?;
+        if bucket.0 >= self.maps.buckets.entries() {
+            return None;
+        }
+        let of_group = &self.maps.groups.entry(shown.slot)[layout::GROUP_BUCKET];
+        Some([&self.maps.buckets.entry(bucket.0)[0], of_group])
     }
 
     /// Sets the greatest number of datagrams of one group on their way through user space, from the group's next change
@@ -316,7 +328,7 @@ impl Mirror {
     /// Returns the memory that the programs' tables take.
     pub fn memory(&self) -> Memory {
         let maps = &self.maps;
-        let arrays = [&maps.places, &maps.lanes, &maps.groups, &maps.flights, &maps.totals];
+        let arrays = [&maps.places, &maps.lanes, &maps.groups, &maps.flights, &maps.totals, &maps.buckets];
         // A hash has a bucket of 16 bytes for each member that there is room for, and an element of its own (a head of 48
         // bytes, key and value, in the kernel's next size) for each that is there.
         let buckets = (maps.places.entries() as usize / 2).next_power_of_two() * 16;
@@ -353,6 +365,9 @@ impl Mirror {
             for (word, rate) in words[layout::GROUP_RATES..].iter().zip(rates) {
                 word.store(rate, Relaxed);
             }
+            let rate = options.owner_rate(true);
+            words[layout::GROUP_ADDRESS_RATE].store(rate.copy_ns, Relaxed);
+            words[layout::GROUP_ADDRESS_RATE + 1].store(rate.burst_ns, Relaxed);
         }
         self.show_group(table, index);
     }
@@ -519,22 +534,27 @@ impl Mirror {
         let member = table.sender(port, address).map(|index| table.member(index));
         let address = layout::canonical(address);
         let device = |path: Path| path.device;
-        let shown = member.and_then(|member| {
+        let silent = member.is_none_or(|member| !member.sends);
+        let shown = member.filter(|member| member.sends).and_then(|member| {
             let group = table.group(member.group);
             let path = group.lanes[member.lane as usize].path;
             let slot = self.shown.get(member.group.0 as usize)?.as_ref()?.slot;
-            Some((slot, device(path), member.echo, u32::from(member.lane)))
+            // One that arrays have no room for is judged by user space.
+            let bucket = self.maps.buckets.get(member.bucket.0)?;
+            bucket[0].fetch_max(table.bucket_ns(member.bucket), Relaxed);
+            let mut flags = if member.echo { constant::SENDER_ECHO } else { 0 };
+            flags |= if member.by_address { constant::SENDER_ADDRESS } else { 0 };
+            let lane = u32::from(member.lane);
+            Some(layout::sender_value(slot, device(path), flags, lane, member.bucket))
         });
         let at = member.map(|member| device(table.group(member.group).lanes[member.lane as usize].path));
         let key = layout::sender_key(address, port, at.or(left).unwrap_or_default());
         let known = match shown {
             None => {
                 let _ = self.maps.senders.remove(&key);
-                member.is_none()
+                silent
             }
-            Some((slot, device, echo, lane)) => {
-                self.maps.senders.insert(key, layout::sender_value(slot, device, echo, lane), 0).is_ok()
-            }
+            Some(value) => self.maps.senders.insert(key, value, 0).is_ok(),
         };
         if known {
             self.unknown_senders.remove(&key);
@@ -575,7 +595,7 @@ impl Mirror {
             _ => constant::GROUP_KEEP,
         };
         words[layout::GROUP_MEMBERS]
-            .store(u64::from(group.live) | u64::from(self.bound_group) << 32, Relaxed);
+            .store(u64::from(group.receivers()) | u64::from(self.bound_group) << 32, Relaxed);
         words[layout::GROUP_FLAGS].store(flags | (shown.lanes.len() as u64) << 32, SeqCst);
     }
 }

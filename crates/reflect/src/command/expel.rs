@@ -1,0 +1,127 @@
+//! `nacre reflect kick` and `ban`: members thrown out.
+
+use std::net::IpAddr;
+
+use serde_json::json;
+
+use super::admin_client::Admin;
+use super::settings::Time;
+use super::{CommandError, Common, print};
+use crate::control::Who;
+use crate::server::Expulsion;
+use crate::table::GroupId;
+use crate::token::Identity;
+
+/// The members that an order is about.
+#[derive(clap::Args, Clone, Debug)]
+struct About {
+    /// The members: an address, a network as ADDRESS/BITS, or NAME for those whose tokens have that identity
+    #[arg(value_name = "ADDRESS|NETWORK|NAME")]
+    who: String,
+    /// Only in this group: PORT or PORT/ID, as "nacre reflect groups" shows it [default: in all]
+    #[arg(long, value_name = "GROUP")]
+    group: Option<GroupId>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Remove members from a reflector; their programs stay away until their users want otherwise
+///
+/// Whoever has changed its program comes in again: "nacre reflect ban" keeps members out.
+#[derive(clap::Args, Clone, Debug)]
+pub struct KickArgs {
+    #[command(flatten)]
+    about: About,
+}
+
+/// Remove members from a reflector, and keep them out for a time
+///
+/// The ban holds at this reflector, until its time is over or the reflector ends.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BanArgs {
+    #[command(flatten)]
+    about: About,
+    /// How long
+    #[arg(long = "for", value_name = "TIME", default_value = "1h")]
+    time: Time,
+    /// End the ban instead
+    #[arg(long, conflicts_with = "time")]
+    lift: bool,
+}
+
+/// Runs `kick`.
+pub fn kick(args: KickArgs, common: Common) -> Result<(), CommandError> {
+    let removed = order(&args.about, &common, 0, false)?;
+    told(&common, &args.about, &format!("{removed} members are removed"), removed)
+}
+
+/// Runs `ban`.
+pub fn ban(args: BanArgs, common: Common) -> Result<(), CommandError> {
+    if args.lift {
+        return match order(&args.about, &common, 0, true)? {
+            0 => Err(CommandError::Failed(format!("there is no such ban of {}", args.about.who))),
+            lifted => told(&common, &args.about, "the ban is over", lifted),
+        };
+    }
+    let seconds = args.time.0.as_millis().div_ceil(1000) as u64;
+    if seconds == 0 {
+        return Err(CommandError::Usage(
+            "--for 0s is no ban; \"nacre reflect kick\" removes members".to_owned(),
+        ));
+    }
+    let removed = order(&args.about, &common, seconds, false)?;
+    told(
+        &common,
+        &args.about,
+        &format!("{removed} members are removed, and kept out for {seconds} s"),
+        removed,
+    )
+}
+
+fn order(about: &About, common: &Common, seconds: u64, lift: bool) -> Result<u64, CommandError> {
+    let who = who(&about.who).map_err(CommandError::Usage)?;
+    about.admin.expel(common, Expulsion { who, group: about.group, seconds, lift })
+}
+
+fn told(common: &Common, about: &About, text: &str, count: u64) -> Result<(), CommandError> {
+    match common.json {
+        true => print::line(&json!({ "who": about.who, "count": count }).to_string()),
+        false => print::line(text),
+    }
+}
+
+/// Reads an address, a network or a name.
+fn who(text: &str) -> Result<Who, String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(Who::Network(ip, if ip.is_ipv4() { 32 } else { 128 }));
+    }
+    if let Some((ip, bits)) = text.split_once('/')
+        && let Ok(ip) = ip.parse::<IpAddr>()
+    {
+        let most = if ip.is_ipv4() { 32 } else { 128 };
+        let bits = bits.parse().ok().filter(|bits| *bits <= most);
+        return bits.map(|bits| Who::Network(ip, bits)).ok_or_else(|| format!("'{text}' is not a network"));
+    }
+    match text {
+        "" => Err("an empty name is nobody's".to_owned()),
+        name => Ok(Who::Identity(Identity::of_name(name))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_about_an_address_a_network_or_a_name() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(who("192.0.2.1"), Ok(Who::Network(ip("192.0.2.1"), 32)));
+        assert_eq!(who("2001:db8::/32"), Ok(Who::Network(ip("2001:db8::"), 32)));
+        assert_eq!(who("ann"), Ok(Who::Identity(Identity::of_name("ann"))));
+        assert!(who("192.0.2.0/33").is_err() && who("").is_err());
+        assert!(who("192.0.2.0/24").unwrap().is(None, ip("192.0.2.77")));
+        assert!(who("0.0.0.0/0").unwrap().is(None, ip("::ffff:9.9.9.9")));
+        assert!(!who("192.0.2.0/24").unwrap().is(None, ip("192.0.3.1")));
+        assert!(!who("::/0").unwrap().is(None, ip("192.0.3.1")));
+    }
+}
