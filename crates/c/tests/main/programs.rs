@@ -83,11 +83,13 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         let (socket, data) = (folder.path().join("socket"), folder.path().join("data"));
         let mut command = Command::new(program);
-        command.args(["serve", "--listen"]).arg(format!("unix:{}", socket.display())).arg(data);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        command.args(["serve", "--listen"]).arg(format!("unix:{}", socket.display()));
+        command.arg("--store").arg(format!("file:{}", data.display()));
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let begun = Instant::now();
         while !socket.exists() {
             assert!(begun.elapsed() < PATIENCE, "the server does not start");
+            assert_eq!(child.try_wait().unwrap(), None, "the server has ended");
             std::thread::sleep(Duration::from_millis(20));
         }
         Server { child, folder }
