@@ -1,13 +1,13 @@
 //! Administration of a store as a whole: its state, its health, its space.
 
-use futures::channel::oneshot;
+#[cfg(feature = "file")]
 use nacre_logstore::{LogStore, ScrubProgress, ScrubReport};
 use nacre_object::{ErrorKind, StoreError};
-use nacre_rados::RadosStore;
 use serde_json::Value;
 
 use crate::engine::Opened;
 use crate::store::Store;
+#[cfg(feature = "file")]
 use crate::uri::{Engine, Uri};
 
 /// The answer of one part of a store: the store itself where it is in this process, or one of its servers.
@@ -31,20 +31,12 @@ impl Store {
     ///
     /// Those of the store if none of its servers can be reached.
     pub async fn status(&self) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
-        let Opened::Remote(store) = &self.opened else {
-            let reports = self.info().await?;
-            return Ok(reports.into_iter().map(|part| (part.place, Ok(part.report))).collect());
-        };
-        let ask = |address: nacre_rpc::Address| async move {
-            let answer = store.call(&address, "status", bytes::Bytes::new(), |_| ()).await;
-            let report = answer.and_then(|text| {
-                let wrong =
-                    |error: serde_json::Error| StoreError::new(ErrorKind::Unsupported, error.to_string());
-                serde_json::from_slice(&text).map_err(wrong)
-            });
-            (address.to_string(), report)
-        };
-        Ok(futures::future::join_all(store.addresses().await?.into_iter().map(ask)).await)
+        #[cfg(feature = "servers")]
+        if let Opened::Remote(store) = &self.opened {
+            return status_of_servers(store).await;
+        }
+        let reports = self.info().await?;
+        Ok(reports.into_iter().map(|part| (part.place, Ok(part.report))).collect())
     }
 
     /// Makes every part of the store read and check every byte that it wrote; transactions go on. `progress` gets the
@@ -77,8 +69,9 @@ impl Store {
     /// servers have nothing to close.
     pub fn close(&self) -> Result<(), StoreError> {
         match &self.opened {
+            #[cfg(feature = "file")]
             Opened::Log(store) => store.close(),
-            Opened::Remote(_) | Opened::Rados(_) | Opened::Other(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -98,11 +91,12 @@ impl Store {
     ) -> Result<Vec<Report>, StoreError> {
         let failed = |error: StoreError| error.context(format_args!("{method} of {} failed", self.name()));
         match &self.opened {
+            #[cfg(feature = "file")]
             Opened::Log(store) => {
                 let (store, place) = (store.clone(), self.name().to_owned());
                 let name = place.clone();
                 // What reads a whole folder must not hold up the caller's runtime.
-                let (send, result) = oneshot::channel();
+                let (send, result) = futures::channel::oneshot::channel();
                 let work = move || {
                     let mut report = |report| progress(Report { place: place.clone(), report });
                     // Whoever asked may have gone away meanwhile.
@@ -114,6 +108,7 @@ impl Store {
                 let report = result.await.unwrap_or_else(|_| Err(lost())).map_err(failed)?;
                 Ok(vec![Report { place: name, report }])
             }
+            #[cfg(feature = "servers")]
             Opened::Remote(store) => {
                 let argument = if argument.is_null() { String::new() } else { argument.to_string() };
                 let argument = bytes::Bytes::from(argument);
@@ -139,6 +134,7 @@ impl Store {
                 }
                 Ok(reports)
             }
+            #[cfg(feature = "rados")]
             Opened::Rados(store) => {
                 let place = self.name().to_owned();
                 let mut report = |report| progress(Report { place: place.clone(), report });
@@ -152,12 +148,29 @@ impl Store {
     }
 }
 
+/// Returns what every server of a store says of itself.
+#[cfg(feature = "servers")]
+async fn status_of_servers(
+    store: &nacre_remote::RemoteStore,
+) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
+    let ask = |address: nacre_rpc::Address| async move {
+        let answer = store.call(&address, "status", bytes::Bytes::new(), |_| ()).await;
+        let report = answer.and_then(|text| {
+            let wrong = |error: serde_json::Error| StoreError::new(ErrorKind::Unsupported, error.to_string());
+            serde_json::from_slice(&text).map_err(wrong)
+        });
+        (address.to_string(), report)
+    };
+    Ok(futures::future::join_all(store.addresses().await?.into_iter().map(ask)).await)
+}
+
 /// Checks the files of a store in a folder that no process has open, whether it can be opened or not; changes nothing.
 /// Blocks.
 ///
 /// # Errors
 ///
 /// `Busy` if a process has it open; `Corrupt` if nothing in the folder identifies the store.
+#[cfg(feature = "file")]
 pub fn scrub_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, StoreError> {
     offline("scrub", uri, progress, |path, progress| LogStore::scrub_closed(path, progress))
 }
@@ -168,11 +181,13 @@ pub fn scrub_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, S
 /// # Errors
 ///
 /// Those of [`scrub_folder`]; and `Io` or `OutOfSpace` if a file cannot be read or written.
+#[cfg(feature = "file")]
 pub fn repair_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, StoreError> {
     let options = crate::engine::log_options(&uri.options);
     offline("repair", uri, progress, |path, progress| LogStore::repair(path, options, progress))
 }
 
+#[cfg(feature = "file")]
 fn offline(
     method: &str,
     uri: &Uri,
@@ -195,8 +210,9 @@ fn offline(
     Ok(Report { place, report })
 }
 
+#[cfg(feature = "rados")]
 async fn administer_rados(
-    store: &RadosStore,
+    store: &nacre_rados::RadosStore,
     method: &str,
     progress: &mut (dyn FnMut(Value) + Send),
 ) -> Result<Value, StoreError> {
@@ -241,6 +257,7 @@ async fn administer_rados(
     }
 }
 
+#[cfg(feature = "file")]
 fn administer_log(
     store: &LogStore,
     method: &str,

@@ -24,15 +24,16 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use futures::executor::block_on;
-use futures::future::BoxFuture;
+#[cfg(feature = "servers")]
+use nacre_class::Caller;
+use nacre_class::Classes;
 pub use nacre_class::{
     Bound, Bounds, CallError, Called, Catalogue, Class, ClassError, Failure, Method, Record, Request,
 };
-use nacre_class::{Caller, Classes};
 use nacre_object::{ErrorKind, StoreError};
-use nacre_remote::RemoteStore;
 
 use crate::blocking::BlockingObject;
+#[cfg(feature = "servers")]
 use crate::engine::Opened;
 use crate::object::Object;
 use crate::store::Store;
@@ -41,10 +42,15 @@ use crate::store::Store;
 pub(crate) type Shared = Arc<OnceLock<Classes>>;
 
 /// Servers that run methods.
-struct AtServers(RemoteStore);
+#[cfg(feature = "servers")]
+struct AtServers(nacre_remote::RemoteStore);
 
+#[cfg(feature = "servers")]
 impl Caller for AtServers {
-    fn call<'a>(&'a self, request: &'a Request<'a>) -> BoxFuture<'a, Result<Called, CallError>> {
+    fn call<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+    ) -> futures::future::BoxFuture<'a, Result<Called, CallError>> {
         Box::pin(async move {
             let link = self.0.link_to(request.object).await?;
             nacre_class::network::call(link, request).await
@@ -58,12 +64,11 @@ impl Store {
     pub fn classes(&self) -> &Classes {
         self.classes.get_or_init(|| {
             let classes = Classes::new(self.objects.clone());
-            match &self.opened {
-                Opened::Remote(remote) if !self.calls_here => {
-                    classes.called_by(Box::new(AtServers(remote.clone())))
-                }
-                _ => classes,
+            #[cfg(feature = "servers")]
+            if let (Opened::Remote(remote), false) = (&self.opened, self.calls_here) {
+                return classes.called_by(Box::new(AtServers(remote.clone())));
             }
+            classes
         })
     }
 }

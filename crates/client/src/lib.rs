@@ -44,16 +44,38 @@
 //!
 //! [`Store::apply`] covers what the object-level calls do not: any [`Transaction`] of guards, reads and writes on one
 //! object, applied wholly or not at all.
+//!
+//! # Features
+//!
+//! All are on by default. A program that needs few of them builds faster without the others.
+//!
+//! | feature | what it brings |
+//! |---|---|
+//! | `file` | stores in this process: `file:` and `mem:`, and their locks |
+//! | `servers` | stores on servers: `nacre://` and `unix:` |
+//! | `rados` | stores in a Ceph cluster: `rados://` |
+//! | `class` | object classes, methods in Lua |
+//! | `map` | maps, with `class` for their validators |
+//!
+//! A uri of an engine that is not built in is refused as [`ErrorKind::Unsupported`], with the feature's name.
 
 #![forbid(unsafe_code)]
+// With all features, lints see everything; where some are off, what only those use stays.
+#![cfg_attr(
+    not(all(feature = "file", feature = "servers", feature = "rados")),
+    allow(dead_code, unreachable_code, unused_imports, unused_mut, unused_variables)
+)]
 
 mod administration;
 mod blocking;
+#[cfg(feature = "class")]
 pub mod class;
 mod engine;
 pub mod lock;
+#[cfg(feature = "file")]
 mod lock_local;
 mod lock_members;
+#[cfg(feature = "map")]
 pub mod map;
 mod object;
 mod pager;
@@ -64,7 +86,9 @@ mod uri;
 mod versioned;
 pub mod watch;
 
-pub use administration::{Report, repair_folder, scrub_folder};
+pub use administration::Report;
+#[cfg(feature = "file")]
+pub use administration::{repair_folder, scrub_folder};
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys};
 pub use lock_members::MemberReport;
 pub use nacre_object::copy::Copied;

@@ -31,7 +31,8 @@ pub use nacre_lock::remote::Request;
 use nacre_lock::remote::{ANSWER_MAX, Checker, LATE_MAX, LockError, Session, within};
 pub use nacre_lock::table::Mode;
 pub use nacre_lock::{
-    Block, Datatype, Description, Distribution, FileView, Member, Order, PatternError, Region,
+    Block, DEPTH_MAX, Datatype, Description, Distribution, FileView, ITEMS_MAX, Member, OFFSET_MAX, Order,
+    PatternError, Region,
 };
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
@@ -43,6 +44,7 @@ use serde_json::{Value, json};
 use crate::administration::Report;
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
+#[cfg(feature = "file")]
 use crate::lock_local::LocalLocks;
 use crate::store::Store;
 
@@ -59,6 +61,7 @@ pub fn check(description: &Description) -> Result<(), PatternError> {
 #[derive(Default)]
 pub(crate) struct Sessions {
     /// True if what the store keeps goes with this process.
+    #[cfg(feature = "file")]
     volatile: bool,
     current: tokio::sync::Mutex<Current>,
 }
@@ -67,12 +70,17 @@ pub(crate) struct Sessions {
 struct Current {
     session: Option<Session>,
     /// The lock server of a store in this process, from the first lock on.
+    #[cfg(feature = "file")]
     local: Option<LocalLocks>,
 }
 
 impl Sessions {
     pub(crate) fn new(volatile: bool) -> Sessions {
-        Sessions { volatile, current: Default::default() }
+        Sessions {
+            #[cfg(feature = "file")]
+            volatile,
+            current: Default::default(),
+        }
     }
 
     async fn session(&self, store: &Store) -> Result<Session, StoreError> {
@@ -80,8 +88,10 @@ impl Sessions {
         if let Some(session) = current.session.as_ref().filter(|session| session.check().is_ok()) {
             return Ok(session.clone());
         }
-        let (addresses, options) = match &store.opened {
+        let (addresses, options): (_, LinkOptions) = match &store.opened {
+            #[cfg(feature = "servers")]
             Opened::Remote(remote) => (remote.addresses().await?, remote.link_options()),
+            #[cfg(feature = "file")]
             Opened::Log(log) => {
                 let local = match &mut current.local {
                     Some(local) => local,
@@ -89,7 +99,7 @@ impl Sessions {
                 };
                 (local.addresses(), LinkOptions::default())
             }
-            Opened::Rados(_) | Opened::Other(_) => {
+            _ => {
                 let text = format!(
                     "{} has no lock server, which grants locks; start \"nacre serve --roles store,lock\" in front of it, and \
                      lock there",
@@ -105,6 +115,7 @@ impl Sessions {
     }
 }
 
+#[cfg(feature = "file")]
 impl Drop for Sessions {
     fn drop(&mut self) {
         let Current { session, local } = std::mem::take(self.current.get_mut());

@@ -1,5 +1,6 @@
 //! The lock servers of a store one by one, of which some may be away.
 
+use bytes::Bytes;
 use futures::future::join_all;
 use nacre_object::{ErrorKind, StoreError};
 use serde_json::{Value, json};
@@ -67,18 +68,22 @@ impl Store {
     where
         F: Future<Output = Result<Value, StoreError>>,
     {
-        let Opened::Remote(remote) = &self.opened else {
-            // It says why there are none.
-            let reports = self.administer_with(method, Value::Null, |_| ()).await?;
-            let answered = |Report { place, report }| MemberReport { place, report: Ok(report) };
-            return Ok(reports.into_iter().map(answered).collect());
-        };
         let failed = |error: StoreError| error.context(format_args!("{method} of {} failed", self.name()));
-        let places = remote.addresses().await.map_err(failed)?;
-        let answers = places.iter().map(|place| async {
-            let place = place.to_string();
-            MemberReport { report: ask(place.clone()).await, place }
-        });
+        let places: Vec<String> = match &self.opened {
+            #[cfg(feature = "servers")]
+            Opened::Remote(remote) => {
+                remote.addresses().await.map_err(failed)?.iter().map(ToString::to_string).collect()
+            }
+            _ => {
+                // It says why there are none.
+                let reports = self.administer_with(method, Value::Null, |_| ()).await?;
+                let answered = |Report { place, report }| MemberReport { place, report: Ok(report) };
+                return Ok(reports.into_iter().map(answered).collect());
+            }
+        };
+        let answers = places
+            .iter()
+            .map(|place| async { MemberReport { report: ask(place.clone()).await, place: place.clone() } });
         let answers = join_all(answers).await;
         match answers.iter().find_map(|answer| answer.report.as_ref().err()) {
             Some(error) if answers.iter().all(|answer| answer.report.is_err()) => Err(failed(error.clone())),
@@ -88,11 +93,14 @@ impl Store {
 
     async fn ask_lock_server(&self, place: &str, method: &str, argument: Value) -> Result<Value, StoreError> {
         let unsupported = |text: String| StoreError::new(ErrorKind::Unsupported, text);
-        let Opened::Remote(remote) = &self.opened else {
-            return Err(unsupported(format!("{} has no lock server", self.name())));
+        let text: Bytes = match &self.opened {
+            #[cfg(feature = "servers")]
+            Opened::Remote(remote) => {
+                let argument = argument.to_string().into();
+                remote.call(&place.parse()?, method, argument, |_| ()).await?
+            }
+            _ => return Err(unsupported(format!("{} has no lock server", self.name()))),
         };
-        let address = place.parse()?;
-        let text = remote.call(&address, method, argument.to_string().into(), |_| ()).await?;
         serde_json::from_slice(&text).map_err(|error| unsupported(format!("{place} answered: {error}")))
     }
 }

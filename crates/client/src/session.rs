@@ -37,7 +37,14 @@ impl Store {
         let inner = self.objects.clone();
         let objects = Arc::new(ForSession { inner, session });
         // Classes of its own: what their methods change goes through this handle.
-        Store { objects, classes: Arc::default(), calls_here: true, ..self.clone() }
+        Store {
+            objects,
+            #[cfg(feature = "class")]
+            classes: Arc::default(),
+            #[cfg(feature = "class")]
+            calls_here: true,
+            ..self.clone()
+        }
     }
 }
 

@@ -9,7 +9,6 @@ use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
 };
-use nacre_remote::RemoteOptions;
 
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
@@ -27,8 +26,10 @@ pub struct Store {
     /// The longest time for which a transfer that has begun waits for servers that are away.
     pub(crate) patience: Duration,
     pub(crate) locks: Arc<Sessions>,
+    #[cfg(feature = "class")]
     pub(crate) classes: crate::class::Shared,
     /// True if methods run in this process even where there are servers, because the handle guards what they change.
+    #[cfg(feature = "class")]
     pub(crate) calls_here: bool,
 }
 
@@ -49,29 +50,49 @@ impl Store {
         let opened = Opened::open(uri, own_thread)
             .map_err(|error| error.context(format_args!("cannot open {name}")))?;
         let patience = match &uri.engine {
+            #[cfg(feature = "servers")]
             Engine::Servers(_) => {
-                uri.options.repeat_timeout.unwrap_or(RemoteOptions::default().repeat_timeout)
+                let default = nacre_remote::RemoteOptions::default().repeat_timeout;
+                uri.options.repeat_timeout.unwrap_or(default)
             }
             _ => Duration::ZERO,
         };
         let locks = Arc::new(Sessions::new(matches!(uri.engine, Engine::Memory)));
-        let (objects, classes) = (opened.objects(), Arc::default());
-        Ok(Store { objects, opened, name: name.into(), patience, locks, classes, calls_here: false })
+        Ok(Store {
+            objects: opened.objects(),
+            opened,
+            name: name.into(),
+            patience,
+            locks,
+            #[cfg(feature = "class")]
+            classes: Arc::default(),
+            #[cfg(feature = "class")]
+            calls_here: false,
+        })
     }
 
     /// Creates a handle on an engine of the caller's own, with a name for it in messages.
     pub fn from_engine(engine: Arc<dyn ObjectStore>, name: &str) -> Store {
-        let (objects, opened) = (engine.clone(), Opened::Other(engine));
-        let (locks, classes) = (Arc::default(), Arc::default());
-        let (name, patience) = (name.into(), Duration::ZERO);
-        Store { objects, opened, name, patience, locks, classes, calls_here: true }
+        Store {
+            objects: engine.clone(),
+            opened: Opened::Other(engine),
+            name: name.into(),
+            patience: Duration::ZERO,
+            locks: Arc::default(),
+            #[cfg(feature = "class")]
+            classes: Arc::default(),
+            #[cfg(feature = "class")]
+            calls_here: true,
+        }
     }
 
     /// Connects to the servers now, where there are any, instead of when they are first needed. Fails if none of
     /// them can be reached, or if one refuses this client.
     pub async fn connect(&self) -> Result<(), StoreError> {
         match &self.opened {
+            #[cfg(feature = "servers")]
             Opened::Remote(remote) => remote.connect().await,
+            #[cfg(feature = "rados")]
             Opened::Rados(rados) => rados.connect().await,
             _ => Ok(()),
         }
@@ -143,6 +164,7 @@ impl Store {
     /// can be written again. `Invalid` if the object is not damaged like that.
     pub async fn discard_damaged(&self, object: &ObjectId) -> Result<bool, StoreError> {
         match &self.opened {
+            #[cfg(feature = "rados")]
             Opened::Rados(rados) => rados.discard_damaged(object).await,
             _ => {
                 let text =

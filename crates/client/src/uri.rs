@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use nacre_object::{ErrorKind, StoreError};
+#[cfg(feature = "rados")]
 use nacre_rados::Location;
 use nacre_rpc::Address;
 
@@ -27,7 +28,9 @@ pub enum Engine {
     Folder(PathBuf),
     /// `nacre://…` or `unix:…`, one server or several; `unix:` alone is the user's own server.
     Servers(Vec<Address>),
-    /// `rados://POOL?…`, a pool of a Ceph cluster. Its parameters are its own; [`Location`] lists them.
+    /// `rados://POOL?…`, a pool of a Ceph cluster. Its parameters are its own; [`Location`] lists them. There only with the
+    /// feature `rados`.
+    #[cfg(feature = "rados")]
     Rados(Location),
 }
 
@@ -85,8 +88,14 @@ impl FromStr for Uri {
         };
         let about = |why: String| invalid(format!("store \"{text}\": {why}"));
         if text.starts_with("rados:") {
-            let location = text.parse().map_err(|error: StoreError| error.context("store"))?;
-            return Ok(Uri { engine: Engine::Rados(location), options: Options::default() });
+            #[cfg(feature = "rados")]
+            {
+                let location = text.parse().map_err(|error: StoreError| error.context("store"))?;
+                return Ok(Uri { engine: Engine::Rados(location), options: Options::default() });
+            }
+            #[cfg(not(feature = "rados"))]
+            return Err(crate::engine::not_built("stores in Ceph clusters", "rados")
+                .context(format_args!("store \"{text}\"")));
         }
         let engine = if place == "mem:" {
             Engine::Memory
@@ -218,6 +227,7 @@ impl fmt::Display for Uri {
         match &self.engine {
             Engine::Memory => f.write_str("mem:")?,
             Engine::Folder(path) => write!(f, "file:{}", path.display())?,
+            #[cfg(feature = "rados")]
             Engine::Rados(location) => write!(f, "{location}")?,
             Engine::Servers(servers) => match &servers[..] {
                 [server @ Address::Unix(_)] => write!(f, "{server}")?,
@@ -278,6 +288,7 @@ mod tests {
             "unix:/run/nacre.socket",
             "unix:/run/nacre.socket?owner=33",
             "nacre://unix:/run/a.socket,unix:/run/b.socket",
+            #[cfg(feature = "rados")]
             "rados://scratch?conf=/etc/ceph/ceph.conf&id=nacre&ns=job-7",
             "nacre://localhost:6470",
             "nacre://a:1,b:2,[::1]:3?key=/etc/nacre.key&connections=2&connect_timeout=250ms",

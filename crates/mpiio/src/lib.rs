@@ -16,6 +16,7 @@ mod mode;
 mod mpi;
 mod next;
 mod party;
+mod pattern;
 mod request;
 mod session;
 mod signals;

@@ -74,3 +74,18 @@ pub fn lock(file: &BlockingFile, description: &Description, mode: Mode) -> Resul
         result => result,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_that_this_library_is_built_without_are_refused_with_a_sentence() {
+        for uri in ["mem:", "file:data?create=yes", "rados://pool"] {
+            let error = nacre::open(uri).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unsupported, "{uri}: {error}");
+            assert!(error.message.contains("is built without stores in"), "{uri}: {error}");
+        }
+        assert!(nacre::open("nacre://localhost:1").is_ok());
+    }
+}
