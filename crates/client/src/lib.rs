@@ -56,6 +56,7 @@
 //! | `rados` | stores in a Ceph cluster: `rados://` |
 //! | `class` | object classes, methods in Lua |
 //! | `map` | maps, with `class` for their validators |
+//! | `meta` | the namespace and sequencers |
 //!
 //! A uri of an engine that is not built in is refused as [`ErrorKind::Unsupported`], with the feature's name.
 
@@ -71,6 +72,8 @@ mod blocking;
 #[cfg(feature = "class")]
 pub mod class;
 mod engine;
+#[cfg(feature = "meta")]
+pub mod fs;
 pub mod lock;
 #[cfg(feature = "file")]
 mod lock_local;

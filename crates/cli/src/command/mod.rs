@@ -9,6 +9,7 @@ pub mod copy_tree;
 pub mod daemon;
 pub mod extents;
 pub mod fence;
+pub mod fs;
 pub mod keygen;
 pub mod keys;
 pub mod lock;
@@ -65,6 +66,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Extents(args) => extents::run(session, args).await,
         Command::Stat(args) => stat::run(session, args).await,
         Command::Fence(args) => fence::run(session, args).await,
+        Command::Fs(args) => fs::run(session, args).await,
         Command::Ls(args) => ls::run(session, args).await,
         Command::Rm(args) => rm::run(session, args).await,
         Command::Keys(args) => keys::keys(session, args).await,

@@ -1,0 +1,345 @@
+//! Inodes: what the namespace names, and the bytes of their records.
+//!
+//! Each inode is an object of its own, with its record under the key [`RECORD`]. An inode of a program's own type
+//! ([`Kind::Typed`], such as a sequencer) keeps its state, which the namespace does not look into, under the key
+//! [`STATE`]: it is changed on condition of that key's version, whatever happens to the rest of the inode (Sevilla et
+//! al., *Malacology*, section 5.2.1).
+
+use std::fmt;
+
+use bytes::Bytes;
+use nacre_object::{Key, ObjectId, StoreError};
+
+use crate::codec::{Reader, Writer};
+
+/// The beginning of the names of all objects of the namespace.
+pub const PREFIX: &str = "nacre/fs/";
+/// The key of an inode's record.
+pub const RECORD: &[u8] = b"a";
+/// The key of the state of an inode of a program's own type.
+pub const STATE: &[u8] = b"s";
+/// The maximum length of the state of an inode of a program's own type, in bytes.
+pub const STATE_BYTES_MAX: usize = 64 << 10;
+/// The maximum length of the name of an inode type, in bytes.
+pub const TYPE_BYTES_MAX: usize = 64;
+/// The maximum number of hard links to a file.
+pub const LINKS_MAX: usize = 4096;
+/// The maximum length of a symbolic link's target, in bytes.
+pub const TARGET_BYTES_MAX: usize = 4095;
+/// The maximum number of contents that a file has at a time: the present one, those that are being put, and those that
+/// are being removed.
+pub const CONTENTS_MAX: usize = 16;
+
+/// The version of the format of records.
+const FORMAT: u8 = 1;
+
+/// The number of an inode. No number is ever given twice in a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root directory.
+    pub const ROOT: Ino = Ino(1);
+
+    /// Returns the object of the inode.
+    pub fn object(self) -> ObjectId {
+        object(format!("{PREFIX}i/{self}"))
+    }
+
+    /// Returns the object that holds a part of a file's content: the `index`th of content number `content`.
+    pub fn data_object(self, content: u64, index: u64) -> ObjectId {
+        object(format!("{PREFIX}d/{self}/{content:x}/{index:x}"))
+    }
+}
+
+impl fmt::Display for Ino {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Returns an object's id, given a name of the crate's own.
+pub(crate) fn object(name: String) -> ObjectId {
+    ObjectId::new(name).expect("all names of the namespace's objects are short")
+}
+
+/// Returns a key, given one of the crate's own that is neither empty nor long.
+pub(crate) fn key(bytes: &[u8]) -> Key {
+    Key::new(Bytes::copy_from_slice(bytes)).expect("all keys of the namespace are short")
+}
+
+/// The kind of an inode.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A stream of bytes.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe, which means something to the mount only.
+    Fifo,
+    /// A socket, which means something to the mount only.
+    Socket,
+    /// An inode whose state and methods a program defines, with the name of its type, such as `sequencer`.
+    Typed(String),
+}
+
+impl Kind {
+    /// Returns the kind's name for people.
+    pub fn name(&self) -> &str {
+        match self {
+            Kind::File => "file",
+            Kind::Directory => "directory",
+            Kind::Symlink => "symlink",
+            Kind::Fifo => "fifo",
+            Kind::Socket => "socket",
+            Kind::Typed(name) => name,
+        }
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        match self {
+            Kind::File => out.u8(1),
+            Kind::Directory => out.u8(2),
+            Kind::Symlink => out.u8(3),
+            Kind::Fifo => out.u8(4),
+            Kind::Socket => out.u8(5),
+            Kind::Typed(name) => out.u8(6).bytes(name.as_bytes()),
+        };
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Kind, StoreError> {
+        Ok(match reader.u8()? {
+            1 => Kind::File,
+            2 => Kind::Directory,
+            3 => Kind::Symlink,
+            4 => Kind::Fifo,
+            5 => Kind::Socket,
+            6 => Kind::Typed(reader.text(TYPE_BYTES_MAX)?),
+            other => return Err(reader.wrong(format_args!("there is no kind of inode {other}"))),
+        })
+    }
+}
+
+/// The way in which a file's bytes are dealt out to objects: stripes of `unit_bytes` go round `width` objects until each
+/// of them holds `object_bytes`, then round the next `width` ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// The length of a stripe in bytes.
+    pub unit_bytes: u32,
+    /// The number of objects that are written side by side.
+    pub width: u32,
+    /// The maximum number of bytes in an object, a multiple of the stripe's length.
+    pub object_bytes: u64,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self { unit_bytes: 1 << 20, width: 4, object_bytes: 64 << 20 }
+    }
+}
+
+impl Layout {
+    /// Returns whether the layout can be used.
+    pub fn is_sound(&self) -> bool {
+        (4096..=16 << 20).contains(&self.unit_bytes)
+            && (1..=1024).contains(&self.width)
+            && self.object_bytes.is_multiple_of(self.unit_bytes.into())
+            && (1..=1 << 40).contains(&self.object_bytes)
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.u32(self.unit_bytes).u32(self.width).u64(self.object_bytes);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Layout, StoreError> {
+        let layout = Layout { unit_bytes: reader.u32()?, width: reader.u32()?, object_bytes: reader.u64()? };
+        match layout.is_sound() {
+            true => Ok(layout),
+            false => Err(reader.wrong("its layout cannot be")),
+        }
+    }
+}
+
+/// One content of a file, in objects of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Content {
+    /// Its number, which no other content of the file ever has.
+    pub number: u64,
+    /// The number of objects, from the first one on, that may exist.
+    pub objects: u64,
+    /// True if it was the present content, and its objects are to be removed.
+    pub dead: bool,
+}
+
+/// The record of an inode. Times are in nanoseconds since 1970.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Inode {
+    /// The kind.
+    pub kind: Kind,
+    /// The permission bits, at most `0o7777`.
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The time of the last access, as far as it is kept.
+    pub atime: i64,
+    /// The time of the last change of the content.
+    pub mtime: i64,
+    /// The time of the last change of the inode.
+    pub ctime: i64,
+    /// The time at which the inode was made.
+    pub btime: i64,
+    /// The ids of the links to the inode. Each is unique, so that removing one again changes nothing.
+    pub links: Vec<u64>,
+    /// The size of a file in bytes.
+    pub size: u64,
+    /// The layout of a file, or the one that the files in a directory inherit.
+    pub layout: Layout,
+    /// The number of the present content of a file; 0 while it has none.
+    pub content: u64,
+    /// All contents of a file of which objects may exist.
+    pub contents: Vec<Content>,
+    /// The directory that a directory is in; the root is in itself.
+    pub parent: Ino,
+    /// The target of a symbolic link.
+    pub target: Bytes,
+}
+
+impl Inode {
+    /// Encodes the record.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Writer::begin(FORMAT);
+        self.kind.encode(&mut out);
+        out.u32(self.mode).u32(self.uid).u32(self.gid);
+        out.i64(self.atime).i64(self.mtime).i64(self.ctime).i64(self.btime);
+        out.count(self.links.len());
+        for link in &self.links {
+            out.u64(*link);
+        }
+        out.u64(self.size);
+        self.layout.encode(&mut out);
+        out.u64(self.content).count(self.contents.len());
+        for content in &self.contents {
+            out.u64(content.number).u64(content.objects).flag(content.dead);
+        }
+        out.u64(self.parent.0).bytes(&self.target);
+        out.finish()
+    }
+
+    /// Decodes a record.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bytes are not a record.
+    pub fn decode(bytes: &[u8]) -> Result<Inode, StoreError> {
+        let mut reader = Reader::begin("the record of an inode", FORMAT, bytes)?;
+        let kind = Kind::decode(&mut reader)?;
+        let (mode, uid, gid) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        if mode > 0o7777 {
+            return Err(reader.wrong(format_args!("its permissions are {mode:o}")));
+        }
+        let (atime, mtime) = (reader.i64()?, reader.i64()?);
+        let (ctime, btime) = (reader.i64()?, reader.i64()?);
+        let mut links = Vec::new();
+        for _ in 0..reader.count(LINKS_MAX)? {
+            links.push(reader.u64()?);
+        }
+        let size = reader.u64()?;
+        let layout = Layout::decode(&mut reader)?;
+        let content = reader.u64()?;
+        let mut contents = Vec::new();
+        for _ in 0..reader.count(CONTENTS_MAX)? {
+            contents.push(Content { number: reader.u64()?, objects: reader.u64()?, dead: reader.flag()? });
+        }
+        let parent = Ino(reader.u64()?);
+        let target = reader.bytes(TARGET_BYTES_MAX)?;
+        reader.end()?;
+        Ok(Inode {
+            kind,
+            mode,
+            uid,
+            gid,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            links,
+            size,
+            layout,
+            content,
+            contents,
+            parent,
+            target,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Inode {
+        Inode {
+            kind: Kind::Typed("sequencer".to_owned()),
+            mode: 0o644,
+            uid: 1000,
+            gid: 100,
+            atime: -1,
+            mtime: 2,
+            ctime: 3,
+            btime: 4,
+            links: vec![7, 9],
+            size: 10,
+            layout: Layout::default(),
+            content: 3,
+            contents: vec![Content { number: 3, objects: 2, dead: true }],
+            parent: Ino::ROOT,
+            target: Bytes::from_static(b"over/there"),
+        }
+    }
+
+    #[test]
+    fn a_record_decodes_to_itself_and_no_part_of_it_decodes() {
+        let bytes = record().encode();
+        assert_eq!(Inode::decode(&bytes).unwrap(), record());
+        for end in 0..bytes.len() {
+            assert!(Inode::decode(&bytes[..end]).is_err(), "{end} bytes");
+        }
+        assert!(Inode::decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn a_record_has_the_bytes_that_are_written_down() {
+        let hex: String = record().encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = concat!(
+            "01",
+            "06",
+            "09000000",
+            "73657175656e636572",
+            "a4010000",
+            "e8030000",
+            "64000000",
+            "ffffffffffffffff",
+            "0200000000000000",
+            "0300000000000000",
+            "0400000000000000",
+            "02000000",
+            "0700000000000000",
+            "0900000000000000",
+            "0a00000000000000",
+            "00001000",
+            "04000000",
+            "0000000400000000",
+            "0300000000000000",
+            "01000000",
+            "0300000000000000",
+            "0200000000000000",
+            "0100000000000000",
+            "0a000000",
+            "6f7665722f7468657265",
+        );
+        assert_eq!(hex, expected);
+    }
+}
