@@ -62,6 +62,7 @@ mod transfer;
 mod uri;
 mod versioned;
 pub mod watch;
+pub mod zlog;
 
 pub use administration::{Report, repair_folder, scrub_folder};
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys};
