@@ -23,6 +23,9 @@ SOAK_CLUSTERS ?= 1000000
 SOAK_TABLES ?= 100000
 SOAK_STATES ?= 3000000
 
+# Histories of shared logs under faults.
+SOAK_LOGS ?= 100000
+
 # Where `make install` puts the programs, their manual pages and completions.
 PREFIX ?= /usr/local
 
@@ -32,7 +35,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help nacre run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-fs ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help nacre run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-fs soak-zlog ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -51,7 +54,8 @@ help:
 	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
 	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, $(SOAK_CLUSTERS) schedules of clusters of lock"
 	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s;"
-	@echo "                make soak-fs, $(SOAK_HISTORIES) histories of a namespace whose ranks crash at any step"
+	@echo "                make soak-fs, $(SOAK_HISTORIES) histories of a namespace whose ranks crash at any step;"
+	@echo "                make soak-zlog, shared logs through $(SOAK_LOGS) histories of faults, crashes and recoveries"
 	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
 	@echo "make install    both, stripped, their manual pages and completions, and what make mpi made before, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
@@ -131,7 +135,7 @@ fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
 
 # Every part of the project that has a soak adds its own here.
-soak: soak-reflect soak-store soak-ceph soak-walk soak-lock soak-fs
+soak: soak-reflect soak-store soak-ceph soak-walk soak-lock soak-fs soak-zlog
 
 soak-reflect:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
@@ -156,6 +160,10 @@ soak-lock:
 # A failure names its seed; NACRE_SEED=n runs that history again.
 soak-fs:
 	NACRE_META_HISTORIES=$(SOAK_HISTORIES) $(CARGO) test --release --package nacre-meta --test namespace history
+
+soak-zlog:
+	NACRE_ZLOG_HISTORIES=$(SOAK_LOGS) $(CARGO) test --release --package nacre-zlog --test main histories
+
 
 # The promise is for an hour: make soak-ceph SOAK_SECONDS=3600.
 soak-ceph:

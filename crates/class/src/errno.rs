@@ -47,6 +47,7 @@ errnos! {
     ERANGE = 34, "result out of range";
     ENODATA = 61, "no such attribute";
     EOPNOTSUPP = 95, "no such method";
+    ESTALE = 116, "of an earlier epoch";
     ECANCELED = 125, "canceled";
 }
 

@@ -7,13 +7,14 @@ use nacre_class::{Bounds, Classes, Request, transcript};
 use nacre_object::ObjectId;
 use nacre_object::testkit::MemoryStore;
 
-const SHIPPED: [(&str, &str); 6] = [
+const SHIPPED: [(&str, &str); 7] = [
     ("counter", include_str!("../../../classes/counter.lua")),
     ("queue", include_str!("../../../classes/queue.lua")),
     ("refcount", include_str!("../../../classes/refcount.lua")),
     ("version", include_str!("../../../classes/version.lua")),
     ("log", include_str!("../../../classes/log.lua")),
     ("index", include_str!("../../../classes/index.lua")),
+    ("zlog", include_str!("../../../classes/zlog.lua")),
 ];
 
 fn classes() -> Classes {

@@ -151,6 +151,7 @@ pub enum Command {
     Class(class::Args),
     Map(map::Args),
     Fs(fs::Args),
+    Zlog(zlog::Args),
     Status(status::Args),
     Log(log::Args),
     Lock(lock::Args),

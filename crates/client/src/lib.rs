@@ -57,6 +57,7 @@
 //! | `class` | object classes, methods in Lua |
 //! | `map` | maps, with `class` for their validators |
 //! | `meta` | the namespace and sequencers |
+//! | `zlog` | shared logs, with `map` for their views |
 //!
 //! A uri of an engine that is not built in is refused as [`ErrorKind::Unsupported`], with the feature's name.
 
@@ -88,6 +89,8 @@ mod transfer;
 mod uri;
 mod versioned;
 pub mod watch;
+#[cfg(feature = "zlog")]
+pub mod zlog;
 
 pub use administration::Report;
 #[cfg(feature = "file")]

@@ -31,6 +31,7 @@ pub mod transfer;
 pub mod walk;
 pub mod watch;
 pub mod write;
+pub mod zlog;
 
 use crate::arguments::{Command, Line};
 use crate::failure::Failure;
@@ -79,6 +80,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Map(args) => map::run(session, args).await,
         Command::Status(args) => status::run(session, args).await,
         Command::Log(args) => log::run(session, args).await,
+        Command::Zlog(args) => zlog::run(session, args).await,
         Command::Lock(args) => lock::run(session, args).await,
         Command::Locks(args) => locks::run(session, args).await,
         Command::Watch(args) => watch::watch(session, args).await,

@@ -1,0 +1,578 @@
+//! `nacre zlog`: shared logs are created, appended to, read, followed, trimmed and recovered.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use nacre::Store;
+use nacre::limit::PAGE_ENTRIES_MAX;
+use nacre::zlog::limit::ENTRY_BYTES_MAX;
+use nacre::zlog::{
+    Appending, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape, Slot,
+};
+use nacre_daemon::Signals;
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+
+use crate::failure::{Failure, Refused};
+use crate::output::{self, Array, Table};
+use crate::session::Session;
+use crate::{arguments, name};
+
+/// The number of entries that wait to be told their positions.
+const APPENDING_MAX: usize = 16_384;
+
+/// Append to, read and follow shared logs: many writers, one order
+///
+/// Each entry has a position. Entries are spread over objects of the store; docs/zlog.md says what is promised.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Create a log
+    Create {
+        /// The log
+        log: String,
+        #[command(flatten)]
+        shape: ShapeArgs,
+    },
+    /// List logs
+    Ls,
+    /// Append entries, and print their positions in order
+    Append {
+        /// The log
+        log: String,
+        /// The entries; without any, each line of standard input is one
+        #[arg(value_parser = name::value(), value_name = "ENTRY")]
+        entries: Vec<Bytes>,
+        /// Give the entries a tag; may be repeated
+        #[arg(long = "tag", value_parser = name::prefix(), value_name = "TAG")]
+        tags: Vec<Bytes>,
+        /// Take all of standard input as one entry
+        #[arg(long, conflicts_with = "entries")]
+        whole: bool,
+        /// Print no positions
+        #[arg(long, short)]
+        quiet: bool,
+    },
+    /// Print the entry at a position, or those from one position to before another one
+    Read {
+        /// The log
+        log: String,
+        /// The position, or the first one
+        from: u64,
+        /// The position after the last one
+        to: Option<u64>,
+        /// Print the entries with this tag only
+        #[arg(long, value_parser = name::prefix(), value_name = "TAG")]
+        tag: Option<Bytes>,
+    },
+    /// Print the position that is given out next
+    Tail {
+        /// The log
+        log: String,
+    },
+    /// Print entries in order as they are appended, until Ctrl-C
+    Follow {
+        /// The log
+        log: String,
+        /// The position to begin with [default: the tail]
+        #[arg(long, value_name = "POSITION")]
+        from: Option<u64>,
+        /// Print the entries with this tag only; others are not read
+        #[arg(long, value_parser = name::prefix(), value_name = "TAG")]
+        tag: Option<Bytes>,
+        /// End after so many entries
+        #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
+        count: Option<usize>,
+        /// Print each entry's position and a tab before it
+        #[arg(long, short)]
+        positions: bool,
+        /// Change nothing, not even positions whose writers are gone
+        #[arg(long)]
+        read_only: bool,
+    },
+    /// Remove the entry at a position, or with --before all entries before it
+    Trim {
+        /// The log
+        log: String,
+        /// The position
+        position: u64,
+        /// Remove all before the position
+        #[arg(long)]
+        before: bool,
+    },
+    /// Fill a position whose writer is gone, so that nothing will ever be there
+    Fill {
+        /// The log
+        log: String,
+        /// The position
+        position: u64,
+    },
+    /// Print a log's epoch, positions and views
+    Info {
+        /// The log
+        log: String,
+    },
+    /// Seal a log's objects with a new epoch and find out its tail: what recovers a log without a sequencer
+    Seal {
+        /// The log
+        log: String,
+    },
+    /// Spread what is appended from now on over other objects
+    Reshape {
+        /// The log
+        log: String,
+        #[command(flatten)]
+        shape: ShapeArgs,
+    },
+    /// Read all of a log, and count what is there
+    Check {
+        /// The log
+        log: String,
+    },
+    /// Rename a log
+    Mv {
+        /// The log
+        log: String,
+        /// Its new name
+        to: String,
+    },
+    /// Delete logs with all their entries
+    Rm {
+        /// The logs
+        #[arg(required = true, value_name = "LOG")]
+        logs: Vec<String>,
+    },
+}
+
+/// The shape of a view.
+#[derive(clap::Args, Debug)]
+struct ShapeArgs {
+    /// The number of objects that entries are spread over
+    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().width)]
+    width: u32,
+    /// The number of consecutive positions in one object
+    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().unit)]
+    unit: u32,
+}
+
+impl ShapeArgs {
+    fn shape(&self) -> Shape {
+        Shape { width: self.width, unit: self.unit }
+    }
+}
+
+impl From<LogError> for Failure {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Store(error) => error.into(),
+            error @ LogError::Missing(_) => {
+                Failure::Failed(format!("{error}; \"nacre zlog ls\" lists those that there are"))
+            }
+            error => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+/// Runs `nacre zlog`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    match args.action {
+        Action::Create { log, shape } => {
+            let id = session.open_to_fill()?.logs()?.create(&log, shape.shape()).await?;
+            if session.json {
+                output::line(&json!({ "log": log, "id": id.to_string() }).to_string())?;
+            }
+            Ok(())
+        }
+        Action::Ls => list(session).await,
+        Action::Append { log, entries, tags, whole, quiet } => {
+            append(session, &log, entries, tags, whole, quiet).await
+        }
+        Action::Read { log, from, to: None, tag } => read(session, &log, from, tag).await,
+        Action::Read { log, from, to: Some(to), tag } => read_range(session, &log, from, to, tag).await,
+        Action::Tail { log } => {
+            let tail = open(session, &log, true).await?.tail().await?;
+            let line =
+                if session.json { json!({ "log": log, "tail": tail }).to_string() } else { tail.to_string() };
+            Ok(output::line(&line)?)
+        }
+        Action::Follow { log, from, tag, count, positions, read_only } => {
+            let log = open(session, &log, read_only).await?;
+            follow(session, &log, from, tag, count, positions).await
+        }
+        Action::Trim { log, position, before } => {
+            let log = open(session, &log, false).await?;
+            match before {
+                true => Ok(log.trim_prefix(position).await?),
+                false => Ok(log.trim(position).await?),
+            }
+        }
+        Action::Fill { log, position } => fill(session, &log, position).await,
+        Action::Info { log } => info(session, &open(session, &log, true).await?.info().await?),
+        Action::Seal { log } => {
+            let recovered = open(session, &log, false).await?.seal().await?;
+            tell(session, &log, &recovered)
+        }
+        Action::Reshape { log, shape } => {
+            let recovered = open(session, &log, false).await?.reshape(shape.shape()).await?;
+            tell(session, &log, &recovered)
+        }
+        Action::Check { log } => check(session, &log).await,
+        Action::Mv { log, to } => Ok(session.open()?.logs()?.rename(&log, &to).await?),
+        Action::Rm { logs } => {
+            let directory = session.open()?.logs()?;
+            for log in logs {
+                directory.delete(&log).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn open(session: &Session, log: &str, read_only: bool) -> Result<Log, Failure> {
+    let store: Store = session.open()?;
+    Ok(store.log_with(log, Options { read_only, ..Options::default() }).await?)
+}
+
+async fn list(session: &Session) -> Result<(), Failure> {
+    let store = session.open()?;
+    let logs = store.logs()?.list().await?;
+    let mut rows = Vec::with_capacity(logs.len().min(PAGE_ENTRIES_MAX));
+    for listed in logs {
+        let options = Options { read_only: true, ..Options::default() };
+        match store.log_with(&listed.name, options).await {
+            Ok(log) => rows.push(log.info().await?),
+            // One that was deleted since is none any more.
+            Err(LogError::Missing(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if session.json {
+        let mut array = Array::begin()?;
+        for info in &rows {
+            array.entry(&info_json(info))?;
+        }
+        return Ok(array.end()?);
+    }
+    let mut table = Table::new(&["log", "begin", "tail", "epoch", "views", "width"]);
+    for info in &rows {
+        let width = info.views.last().map_or(0, |view| view.width);
+        table.row([
+            output::text(info.name.as_bytes()),
+            info.begin.to_string(),
+            info.tail.to_string(),
+            info.epoch.to_string(),
+            info.views.len().to_string(),
+            width.to_string(),
+        ]);
+    }
+    Ok(table.print()?)
+}
+
+/// Prints positions as they become known, in order.
+struct Positions {
+    waiting: VecDeque<Appending>,
+    json: bool,
+    quiet: bool,
+}
+
+impl Positions {
+    /// Waits for the first position, and prints it. A call that is dropped loses nothing.
+    async fn print(&mut self) -> Result<(), Failure> {
+        let Some(appending) = self.waiting.front_mut() else { return Ok(()) };
+        let position = appending.await;
+        self.waiting.pop_front();
+        let position = position?;
+        match (self.quiet, self.json) {
+            (true, _) => {}
+            (false, true) => output::line(&json!({ "position": position }).to_string())?,
+            (false, false) => output::line(&position.to_string())?,
+        }
+        if self.waiting.is_empty() {
+            output::flush()?;
+        }
+        Ok(())
+    }
+}
+
+async fn append(
+    session: &Session,
+    log: &str,
+    entries: Vec<Bytes>,
+    tags: Vec<Bytes>,
+    whole: bool,
+    quiet: bool,
+) -> Result<(), Failure> {
+    let log = open(session, log, false).await?;
+    let mut positions = Positions { waiting: VecDeque::new(), json: session.json, quiet };
+    let entry = |data: Bytes| Entry { tags: tags.clone(), data };
+    if !entries.is_empty() {
+        for data in entries {
+            positions.waiting.push_back(log.appender().submit(entry(data)).await?);
+        }
+    } else if whole {
+        let mut data = Vec::new();
+        let mut input = tokio::io::stdin().take(ENTRY_BYTES_MAX as u64 + 1);
+        input.read_to_end(&mut data).await.map_err(Failure::io("read standard input"))?;
+        positions.waiting.push_back(log.appender().submit(entry(data.into())).await?);
+    } else {
+        let mut input = BufReader::with_capacity(256 << 10, tokio::io::stdin());
+        let mut line = Vec::new();
+        loop {
+            // A line that is not complete yet stays in `line` if a position comes first.
+            let mut limited = (&mut input).take((ENTRY_BYTES_MAX + 2 - line.len()) as u64);
+            let read = tokio::select! {
+                biased;
+                read = limited.read_until(b'\n', &mut line) => read.map_err(Failure::io("read standard input"))?,
+                printed = positions.print(), if !positions.waiting.is_empty() => {
+                    printed?;
+                    continue;
+                }
+            };
+            let ended = read == 0;
+            if line.last() == Some(&b'\n') {
+                line.pop();
+            } else if !ended && line.len() <= ENTRY_BYTES_MAX {
+                continue;
+            }
+            if ended && line.is_empty() {
+                break;
+            }
+            let data = Bytes::from(std::mem::take(&mut line));
+            positions.waiting.push_back(log.appender().submit(entry(data)).await?);
+            if positions.waiting.len() >= APPENDING_MAX {
+                positions.print().await?;
+            }
+            if ended {
+                break;
+            }
+        }
+    }
+    while !positions.waiting.is_empty() {
+        positions.print().await?;
+    }
+    log.appender().settle().await;
+    Ok(())
+}
+
+/// Returns an entry as JSON.
+fn entry_json(position: u64, entry: &Entry) -> Value {
+    let mut fields = Map::new();
+    fields.insert("position".to_owned(), position.into());
+    if !entry.tags.is_empty() {
+        let tags = entry.tags.iter().map(|tag| {
+            let mut fields = Map::new();
+            output::put_bytes(&mut fields, "tag", tag);
+            Value::from(fields)
+        });
+        fields.insert("tags".to_owned(), tags.collect());
+    }
+    output::put_bytes(&mut fields, "data", &entry.data);
+    fields.into()
+}
+
+/// Returns the word for a position without an entry.
+fn state(slot: &Slot) -> &'static str {
+    match slot {
+        Slot::Entry(_) => "entry",
+        Slot::Filled => "filled",
+        Slot::Trimmed => "trimmed",
+        Slot::Unwritten => "unwritten",
+    }
+}
+
+async fn read(session: &Session, log: &str, position: u64, tag: Option<Bytes>) -> Result<(), Failure> {
+    let slot = open(session, log, true).await?.read(position).await?;
+    match slot {
+        Slot::Entry(entry) if tag.as_ref().is_none_or(|tag| entry.tags.contains(tag)) => match session.json {
+            true => Ok(output::line(&entry_json(position, &entry).to_string())?),
+            false => Ok(output::raw(&entry.data)?),
+        },
+        slot => {
+            let state = if matches!(slot, Slot::Entry(_)) { "without that tag" } else { state(&slot) };
+            let sentence =
+                format!("position {position} of log \"{}\" is {state}", output::text(log.as_bytes()));
+            let json = json!({ "position": position, "state": state });
+            Err(Failure::Refused(Refused { sentence, current: state.to_owned(), json }))
+        }
+    }
+}
+
+async fn read_range(
+    session: &Session,
+    log: &str,
+    from: u64,
+    to: u64,
+    tag: Option<Bytes>,
+) -> Result<(), Failure> {
+    let log = open(session, log, true).await?;
+    let mut next = from;
+    while next < to {
+        for (position, slot) in log.read_range(next, to).await? {
+            next = position + 1;
+            match slot {
+                Slot::Entry(entry) if tag.as_ref().is_none_or(|tag| entry.tags.contains(tag)) => {
+                    print(session, position, &entry, false)?;
+                }
+                // Beyond the tail there is nothing else.
+                Slot::Unwritten if position >= log.tail().await? => return Ok(output::flush()?),
+                _ => {}
+            }
+        }
+    }
+    Ok(output::flush()?)
+}
+
+fn print(session: &Session, position: u64, entry: &Entry, positions: bool) -> Result<(), Failure> {
+    if session.json {
+        return Ok(output::line(&entry_json(position, entry).to_string())?);
+    }
+    if positions {
+        output::raw(format!("{position}\t").as_bytes())?;
+    }
+    output::raw(&entry.data)?;
+    Ok(output::raw(b"\n")?)
+}
+
+async fn follow(
+    session: &Session,
+    log: &Log,
+    from: Option<u64>,
+    tag: Option<Bytes>,
+    count: Option<usize>,
+    positions: bool,
+) -> Result<(), Failure> {
+    let mut signals = Signals::catch()?;
+    let from = match from {
+        Some(from) => from,
+        None => log.tail().await?,
+    };
+    let mut follower = log.follow(from, FollowOptions { tag, ..FollowOptions::default() });
+    let mut left = count.unwrap_or(usize::MAX);
+    while left > 0 {
+        let step = tokio::select! {
+            step = follower.next() => step?,
+            () = signals.next() => return Ok(()),
+        };
+        match step {
+            Followed::Entry { position, entry } => {
+                print(session, position, &entry, positions)?;
+                left -= 1;
+            }
+            Followed::Trimmed { from, to } => {
+                output::flush()?;
+                output::complain(&format!("nacre: positions {from} to {} were trimmed", to - 1));
+            }
+        }
+        if !follower.is_ready() {
+            output::flush()?;
+        }
+    }
+    Ok(output::flush()?)
+}
+
+async fn fill(session: &Session, log: &str, position: u64) -> Result<(), Failure> {
+    let slot = open(session, log, false).await?.fill(position).await?;
+    let (state, json) = (state(&slot), json!({ "position": position, "state": state(&slot) }));
+    match slot {
+        Slot::Filled if session.json => Ok(output::line(&json.to_string())?),
+        Slot::Filled => Ok(()),
+        _ => {
+            let sentence = format!("position {position} is not filled: there is an entry, or it was trimmed");
+            Err(Failure::Refused(Refused { sentence, current: state.to_owned(), json }))
+        }
+    }
+}
+
+fn info_json(info: &Info) -> Value {
+    let views = info.views.iter().map(|view| {
+        json!({
+            "start": view.start,
+            "epoch": view.epoch,
+            "width": view.width,
+            "unit": view.unit,
+            "generation": format!("{:016x}", view.generation),
+        })
+    });
+    json!({
+        "log": info.name,
+        "id": info.id.to_string(),
+        "epoch": info.epoch,
+        "begin": info.begin,
+        "tail": info.tail,
+        "views": views.collect::<Vec<_>>(),
+    })
+}
+
+fn info(session: &Session, info: &Info) -> Result<(), Failure> {
+    if session.json {
+        return Ok(output::line(&info_json(info).to_string())?);
+    }
+    output::line(&format!("id      {}", info.id))?;
+    output::line(&format!("epoch   {}", info.epoch))?;
+    output::line(&format!("begin   {}", info.begin))?;
+    output::line(&format!("tail    {}", info.tail))?;
+    let mut table = Table::new(&["view", "epoch", "width", "unit"]);
+    for view in &info.views {
+        table.row([
+            view.start.to_string(),
+            view.epoch.to_string(),
+            view.width.to_string(),
+            view.unit.to_string(),
+        ]);
+    }
+    Ok(table.print()?)
+}
+
+fn tell(session: &Session, log: &str, recovered: &Recovered) -> Result<(), Failure> {
+    let Recovered { epoch, tail, sealed } = recovered;
+    let line = match session.json {
+        true => json!({ "log": log, "epoch": epoch, "tail": tail, "sealed": sealed }).to_string(),
+        false => format!("epoch {epoch}, tail {tail}, {sealed} objects sealed"),
+    };
+    Ok(output::line(&line)?)
+}
+
+async fn check(session: &Session, name: &str) -> Result<(), Failure> {
+    let log = open(session, name, true).await?;
+    let info = log.info().await?;
+    let (mut entries, mut bytes, mut filled, mut trimmed, mut unwritten) =
+        (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
+    let mut next = info.begin;
+    while next < info.tail {
+        for (position, slot) in log.read_range(next, info.tail).await? {
+            next = position + 1;
+            match slot {
+                Slot::Entry(entry) => {
+                    entries += 1;
+                    bytes += entry.data.len() as u64;
+                }
+                Slot::Filled => filled += 1,
+                Slot::Trimmed => trimmed += 1,
+                Slot::Unwritten => unwritten += 1,
+            }
+        }
+    }
+    if session.json {
+        let line = json!({
+            "log": name,
+            "begin": info.begin,
+            "tail": info.tail,
+            "entries": entries,
+            "bytes": bytes,
+            "filled": filled,
+            "trimmed": trimmed,
+            "unwritten": unwritten,
+        });
+        return Ok(output::line(&line.to_string())?);
+    }
+    let text = format!(
+        "{entries} entries of {bytes} bytes from {} to {}, {filled} filled, {trimmed} trimmed, {unwritten} not written",
+        info.begin, info.tail
+    );
+    Ok(output::line(&text)?)
+}

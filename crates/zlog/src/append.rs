@@ -1,0 +1,487 @@
+//! Appending: entries wait in a queue, and a task takes them from there in order, gets positions for them, and writes them.
+//!
+//! One write is on its way at a time, and it goes to one object, wholly or not at all: so what a handle appends is in the log in the
+//! order in which it was appended, whatever fails. Entries that come meanwhile are written together. While writers are busy, the
+//! positions for what comes next are taken during the write, so that a sequencer whose answers take as long as a write costs no
+//! time; those that nobody uses are given back, or filled.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use nacre_object::{ByteRange, ErrorKind, StoreError};
+
+use crate::entry::{Entry, INDEX_BYTES, Index, PACKET_HEAD_BYTES, pack};
+use crate::error::LogError;
+use crate::layout::View;
+use crate::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, SLOT_BYTES, WAITING_BYTES_MAX};
+use crate::log::{Inner, Patience};
+use crate::sequencer::SequencerError;
+use crate::state::{Known, Shape};
+use crate::stripe::{Stripe, StripeError, Written};
+
+/// The time within which the next entry has to come for writers to be busy. Positions that were taken for it are given back then.
+const LINGER: Duration = Duration::from_millis(1);
+/// What an entry that waits takes beside its bytes.
+const WAITING_ENTRY_BYTES: usize = 128;
+
+/// Appends entries to a log, in the order in which they come. Cheap to clone; all clones append in one order.
+#[derive(Clone)]
+pub struct Appender {
+    shared: Arc<Handle>,
+}
+
+/// What the appenders hold; the task ends when it is gone and the queue is empty.
+struct Handle {
+    queue: Arc<Queue>,
+    log: Arc<Inner>,
+    started: AtomicBool,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.queue.closed.store(true, Ordering::Release);
+        self.queue.wake.notify_one();
+    }
+}
+
+/// The entries that wait.
+struct Queue {
+    waiting: Mutex<VecDeque<Waiting>>,
+    wake: Notify,
+    /// A permit for each byte that may wait or be on its way.
+    room: Semaphore,
+    closed: AtomicBool,
+    /// Those who wait until all that was appended before is answered, and no positions are kept.
+    settling: Mutex<Vec<oneshot::Sender<()>>>,
+}
+
+struct Waiting {
+    entry: Entry,
+    reply: oneshot::Sender<Result<u64, LogError>>,
+}
+
+impl Waiting {
+    fn bytes(&self) -> usize {
+        waiting_bytes(&self.entry)
+    }
+}
+
+fn waiting_bytes(entry: &Entry) -> usize {
+    entry.record_bytes() + WAITING_ENTRY_BYTES
+}
+
+/// An entry that is being appended: a future of its position, which is there once the entry is as durable as the store makes it. If
+/// this is dropped, the entry is appended nevertheless. Failures are those of [`Appender::append`].
+#[must_use]
+pub struct Appending {
+    reply: oneshot::Receiver<Result<u64, LogError>>,
+}
+
+impl Future for Appending {
+    type Output = Result<u64, LogError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.reply).poll(context).map(|reply| reply.unwrap_or_else(|_| Err(ended())))
+    }
+}
+
+fn ended() -> LogError {
+    let text = "the runtime that appends has ended; the entry may or may not be in the log";
+    StoreError::new(ErrorKind::Unknown, text).into()
+}
+
+impl Appender {
+    pub(crate) fn new(log: Arc<Inner>) -> Self {
+        let queue = Arc::new(Queue {
+            waiting: Mutex::default(),
+            wake: Notify::new(),
+            room: Semaphore::new(WAITING_BYTES_MAX),
+            closed: AtomicBool::new(false),
+            settling: Mutex::default(),
+        });
+        Self { shared: Arc::new(Handle { queue, log, started: AtomicBool::new(false) }) }
+    }
+
+    /// Appends an entry, and returns its position once it is as durable as the store makes it.
+    ///
+    /// An entry that was appended has one position. One whose append failed has none, unless the kind of the failure is
+    /// [`ErrorKind::Unknown`]: then it has one or none.
+    ///
+    /// # Errors
+    /// [`LogError::Invalid`] if the entry exceeds a limit, [`LogError::ReadOnly`], [`LogError::Missing`] if the log was deleted,
+    /// and those of the store.
+    pub async fn append(&self, entry: Entry) -> Result<u64, LogError> {
+        self.submit(entry).await?.await
+    }
+
+    /// Puts an entry into the queue, and returns what its position can be awaited with: so further ones can follow before it is in
+    /// the log. Waits while [`WAITING_BYTES_MAX`] bytes are in the queue and on their way.
+    ///
+    /// # Errors
+    /// As [`Appender::append`].
+    pub async fn submit(&self, entry: Entry) -> Result<Appending, LogError> {
+        let Handle { queue, log, started } = &*self.shared;
+        log.may_write()?;
+        entry.check()?;
+        let permit = queue.room.acquire_many(waiting_bytes(&entry) as u32).await.map_err(|_| ended())?;
+        // It is given back with those of all entries that were written together.
+        permit.forget();
+        if !started.swap(true, Ordering::AcqRel) {
+            let (log, queue) = (log.clone(), queue.clone());
+            let task = Task { log, queue, reserved: VecDeque::new(), epoch: 0, busy: false, wrote: false };
+            tokio::spawn(task.run());
+        }
+        let (reply, receiver) = oneshot::channel();
+        let was_empty = {
+            let mut waiting = queue.waiting.lock();
+            waiting.push_back(Waiting { entry, reply });
+            waiting.len() == 1
+        };
+        if was_empty {
+            queue.wake.notify_one();
+        }
+        Ok(Appending { reply: receiver })
+    }
+
+    /// Waits until all that was appended before is answered, and positions that were taken for more are given back. A program that
+    /// is about to end should call this: readers would wait for the holes that it leaves, until they fill them.
+    pub async fn settle(&self) {
+        let Handle { queue, started, .. } = &*self.shared;
+        if started.load(Ordering::Acquire) {
+            let (settled, receiver) = oneshot::channel();
+            queue.settling.lock().push(settled);
+            queue.wake.notify_one();
+            let _ = receiver.await;
+        }
+    }
+}
+
+/// The result of an attempt to write entries that go to one object.
+enum Attempt {
+    /// They are in the log.
+    Written,
+    /// They are not, and never will be at these positions.
+    NotThere,
+    /// They are not, since the log has another epoch.
+    Epoch(Option<u64>),
+    /// It is not known whether they are, or they are not and another attempt makes no sense.
+    Failed(LogError),
+}
+
+/// The task that appends.
+struct Task {
+    log: Arc<Inner>,
+    queue: Arc<Queue>,
+    /// Positions that were taken and are not used yet, in ascending order.
+    reserved: VecDeque<Range<u64>>,
+    /// The epoch in which they were taken.
+    epoch: u64,
+    /// True if entries come as soon as the ones before are written.
+    busy: bool,
+    /// True once something was written.
+    wrote: bool,
+}
+
+impl Task {
+    async fn run(mut self) {
+        while let Some(mut batch) = self.take().await {
+            while !batch.is_empty() {
+                self.write(&mut batch).await;
+            }
+        }
+        self.give_back().await;
+    }
+
+    /// Takes what waits; `None` once nobody can append any more.
+    async fn take(&mut self) -> Option<VecDeque<Waiting>> {
+        // What comes as soon as something was written comes from writers that had waited for that.
+        let mut lingers = std::mem::replace(&mut self.wrote, true);
+        loop {
+            let woken = self.queue.wake.notified();
+            if let Some(batch) = self.take_now() {
+                self.busy = lingers;
+                return Some(batch);
+            }
+            let settling = std::mem::take(&mut *self.queue.settling.lock());
+            if !settling.is_empty() {
+                self.give_back().await;
+                lingers = false;
+                settling.into_iter().for_each(|settled| drop(settled.send(())));
+                continue;
+            }
+            if self.queue.closed.load(Ordering::Acquire) {
+                return None;
+            }
+            match lingers {
+                true => {
+                    if tokio::time::timeout(LINGER, woken).await.is_err() {
+                        lingers = false;
+                        self.give_back().await;
+                    }
+                }
+                false => woken.await,
+            }
+        }
+    }
+
+    fn take_now(&self) -> Option<VecDeque<Waiting>> {
+        let mut waiting = self.queue.waiting.lock();
+        let mut bytes = 0;
+        let fits = |next: &Waiting| {
+            bytes += next.bytes();
+            bytes <= BATCH_BYTES_MAX
+        };
+        let count = waiting.iter().take(BATCH_ENTRIES_MAX).take_while({
+            let mut fits = fits;
+            move |next| fits(next)
+        });
+        let count = count.count().max(1).min(waiting.len());
+        if count == 0 {
+            return None;
+        }
+        if count == waiting.len() {
+            return Some(std::mem::take(&mut *waiting));
+        }
+        Some(waiting.drain(..count).collect())
+    }
+
+    fn reserved_count(&self) -> u64 {
+        self.reserved.iter().map(|range| range.end - range.start).sum()
+    }
+
+    fn add_reserved(&mut self, first: u64, count: u64) {
+        match self.reserved.back_mut() {
+            Some(last) if last.end == first => last.end += count,
+            _ => self.reserved.push_back(first..first + count),
+        }
+    }
+
+    /// Gives positions back that are not needed, or fills them if others were given out since.
+    async fn give_back(&mut self) {
+        let epoch = self.log.known().views.epoch();
+        let mut given_back = true;
+        while let Some(Range { start, end }) = self.reserved.pop_back() {
+            if self.epoch != epoch {
+                continue;
+            }
+            // The last ones first: those before them may be the last ones then.
+            given_back =
+                given_back && matches!(self.log.sequencer.give_back(epoch, start, end).await, Ok(true));
+            if !given_back {
+                // Readers would fill them in time.
+                let _ = self.log.fill(start, end).await;
+            }
+        }
+    }
+
+    /// Writes as many of the first entries as go to one object, and answers them.
+    async fn write(&mut self, batch: &mut VecDeque<Waiting>) {
+        let known = self.log.known();
+        if self.epoch != known.views.epoch() {
+            // Positions of an earlier epoch may have been given out again.
+            self.reserved.clear();
+            self.epoch = known.views.epoch();
+        }
+        if self.reserved.is_empty() {
+            match self.reserve(&known, batch.len() as u64).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return self.answer(batch, usize::MAX, Err(error)),
+            }
+        }
+        let view = known.views.last();
+        let first = self.reserved[0].start;
+        if first < view.start {
+            self.reserved.clear();
+            let text = format!("its sequencer gives out position {first}, which is before the last view");
+            return self.answer(batch, usize::MAX, Err(LogError::Corrupt(text)));
+        }
+        if self.reserved[0].end > view.room_ends() {
+            self.reserved.clear();
+            let shape = Shape { width: view.width, unit: view.unit };
+            if let Err(error) = self.log.recover(Some(shape), Some(known.version)).await {
+                self.answer(batch, usize::MAX, Err(error));
+            }
+            return;
+        }
+        let unit = u64::from(view.unit);
+        let unit_left = if view.width == 1 { u64::MAX } else { unit - (first - view.start) % unit };
+        let count = (batch.len() as u64).min(self.reserved[0].end - first).min(unit_left);
+        self.reserved[0].start += count;
+        if self.reserved[0].is_empty() {
+            self.reserved.pop_front();
+        }
+        let more = self.demand(batch.len() as u64 - count, count);
+        let (attempt, reserved) =
+            futures::join!(self.put(&known, view, first, batch.iter().take(count as usize)), async {
+                match more {
+                    0 => None,
+                    more => self.log.sequencer.next(self.epoch, more).await.ok().map(|first| (first, more)),
+                }
+            });
+        if let Some((first, count)) = reserved {
+            self.add_reserved(first, count);
+        }
+        let count = count as usize;
+        match attempt {
+            Attempt::Written => self.answer(batch, count, Ok(first)),
+            Attempt::Failed(error) => self.answer(batch, count, Err(error)),
+            Attempt::NotThere => {
+                // What comes next must not be at a lower position than this.
+                self.reserved.retain(|range| range.start > first);
+                let _ = self.log.fill(first, first + count as u64).await;
+            }
+            Attempt::Epoch(found) => {
+                if let Err(error) = self.log.refresh(&known, found).await {
+                    self.answer(batch, usize::MAX, Err(error));
+                }
+            }
+        }
+    }
+
+    /// Returns how many positions to take during a write of `count` entries: those for entries that wait already, and, if writers
+    /// are busy, for as many as are being written.
+    fn demand(&self, left: u64, count: u64) -> u64 {
+        let waiting = self.queue.waiting.lock().len() as u64;
+        let expected = if self.busy { count } else { 0 };
+        (left + waiting.max(expected)).min(BATCH_ENTRIES_MAX as u64).saturating_sub(self.reserved_count())
+    }
+
+    /// Takes positions. Returns false if the log turned out to have another epoch.
+    async fn reserve(&mut self, known: &Arc<Known>, count: u64) -> Result<bool, LogError> {
+        let mut patience = Patience::new(self.log.options.patience);
+        loop {
+            match self.log.sequencer.next(self.epoch, count).await {
+                Ok(first) => {
+                    self.add_reserved(first, count);
+                    return Ok(true);
+                }
+                Err(SequencerError::Epoch(found)) => {
+                    self.log.refresh(known, found).await?;
+                    return Ok(false);
+                }
+                // Positions that were taken all the same are filled by readers.
+                Err(SequencerError::Store(error)) => patience.wait(error).await?,
+            }
+        }
+    }
+
+    /// Writes entries at consecutive positions of one object, until it is known whether they are there.
+    async fn put<'a>(
+        &self,
+        known: &Known,
+        view: &View,
+        first: u64,
+        entries: impl ExactSizeIterator<Item = &'a Waiting> + Clone,
+    ) -> Attempt {
+        let (index, place) = view.locate(first);
+        let object = match self.log.object(view, index) {
+            Ok(object) => object,
+            Err(error) => return Attempt::Failed(error),
+        };
+        let stripe = Stripe { store: &*self.log.store, object: &object, epoch: view.epoch };
+        let (writer, count) = (rand::random(), entries.len() as u64);
+        let packed = pack(place, writer, entries.map(|waiting| &waiting.entry));
+        let mut patience = Patience::new(self.log.options.patience);
+        // True if an earlier attempt may have taken effect.
+        let mut uncertain = false;
+        loop {
+            match stripe.write(place, count, &packed).await {
+                Ok(Written::Done) => return Attempt::Written,
+                Ok(Written::Occupied) if !uncertain => return Attempt::NotThere,
+                Err(StripeError::Epoch(found)) if !uncertain => return Attempt::Epoch(found),
+                // The guards of the earlier attempt do not hold any more, so what is there now is what came of it.
+                Ok(Written::Occupied) => return self.look(first, writer).await,
+                Err(StripeError::Epoch(found)) => {
+                    let known = Arc::new(known.clone());
+                    return match self.log.refresh(&known, found).await {
+                        Ok(()) => self.look(first, writer).await,
+                        Err(error) => Attempt::Failed(unknown(&error)),
+                    };
+                }
+                Err(StripeError::Store(error)) => {
+                    uncertain |= error.kind == ErrorKind::Unknown;
+                    if let Err(error) = patience.wait(error).await {
+                        return Attempt::Failed(if uncertain { unknown(&error) } else { error });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Finds out whether a write of this writer took effect at a position, when it cannot do so any more.
+    async fn look(&self, position: u64, writer: u64) -> Attempt {
+        let mut patience = Patience::new(self.log.options.patience);
+        loop {
+            let known = self.log.known();
+            let found = match known.views.find(position) {
+                None => Ok(None),
+                Some((view, _)) => {
+                    let (index, place) = view.locate(position);
+                    match self.log.object(view, index) {
+                        Ok(object) => {
+                            let stripe =
+                                Stripe { store: &*self.log.store, object: &object, epoch: view.epoch };
+                            wrote(stripe, place, writer).await
+                        }
+                        Err(error) => return Attempt::Failed(unknown(&error)),
+                    }
+                }
+            };
+            match found {
+                Ok(Some(true)) => return Attempt::Written,
+                Ok(Some(false)) => return Attempt::NotThere,
+                Ok(None) => {
+                    let text = "the reply was lost, and the position was trimmed since";
+                    return Attempt::Failed(StoreError::new(ErrorKind::Unknown, text).into());
+                }
+                Err(error) => {
+                    if let Err(error) = self.log.again(&known, error, &mut patience).await {
+                        return Attempt::Failed(unknown(&error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers the first entries, whose positions follow each other, and makes room for others.
+    fn answer(&self, batch: &mut VecDeque<Waiting>, count: usize, result: Result<u64, LogError>) {
+        let mut bytes = 0;
+        for (number, waiting) in (0..).zip(batch.drain(..count.min(batch.len()))) {
+            bytes += waiting.bytes();
+            let _ = waiting.reply.send(result.clone().map(|first| first + number));
+        }
+        self.queue.room.add_permits(bytes);
+    }
+}
+
+/// Returns whether the packet at a place is a writer's; `None` if it was trimmed.
+async fn wrote(stripe: Stripe<'_>, place: u64, writer: u64) -> Result<Option<bool>, StripeError> {
+    let index = stripe.read(place, 1, 0).await?.entries;
+    let locator = match index.first() {
+        Some(Index::Entry(locator)) => locator,
+        Some(Index::Trimmed) => return Ok(None),
+        _ => return Ok(Some(false)),
+    };
+    if locator.distance > 0 || locator.offset != PACKET_HEAD_BYTES as u32 {
+        return Ok(Some(false));
+    }
+    let head = ByteRange::new(place * SLOT_BYTES, PACKET_HEAD_BYTES as u64);
+    let head = stripe.read_data(&[head]).await?.pop().flatten();
+    Ok(head.map(|head| head[..] == writer.to_le_bytes()))
+}
+
+/// Returns the failure of an append that may have taken effect.
+fn unknown(error: &LogError) -> LogError {
+    StoreError::new(ErrorKind::Unknown, error.to_string()).into()
+}
+
+const _: () = assert!(BATCH_ENTRIES_MAX as u64 * INDEX_BYTES <= 1 << 20);

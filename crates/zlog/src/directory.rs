@@ -1,0 +1,208 @@
+//! The logs of a store by their names.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures::future::try_join_all;
+use nacre_map::{MAP_PREFIX, Map, Update};
+use nacre_object::limit::PAGE_ENTRIES_MAX;
+use nacre_object::{Key, ObjectId, ObjectStore, Transaction, Write};
+
+use crate::error::LogError;
+use crate::layout::{self, LogId, PREFIX, View};
+use crate::sequencer::{Sequencer as _, StoreSequencer};
+use crate::state::{DIRECTORY, Named, Proposed, Shape, Views, map_name, name_entry, propose, views_entry};
+use crate::stripe::{Stripe, StripeError};
+
+/// The name under which this library changes maps.
+pub(crate) const WHO: &str = "zlog";
+
+/// A log of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub id: LogId,
+    /// When it was created, in milliseconds since 1970, by the clock of whoever did.
+    pub created_ms: u64,
+}
+
+/// The logs of a store by their names. It needs a tokio runtime with a clock around its calls.
+#[derive(Clone)]
+pub struct Directory {
+    store: Arc<dyn ObjectStore>,
+    map: Map,
+}
+
+impl Directory {
+    /// Creates a handle on the logs of a store.
+    ///
+    /// # Errors
+    /// None but those of a name that no store refuses.
+    pub fn new(store: Arc<dyn ObjectStore>) -> Result<Directory, LogError> {
+        let map = Map::new(store.clone(), DIRECTORY)?;
+        Ok(Directory { store, map })
+    }
+
+    /// Creates a log.
+    ///
+    /// # Errors
+    /// [`LogError::Exists`] if there is one of that name, [`LogError::Invalid`] if name or shape are not allowed, and those of the
+    /// store.
+    pub async fn create(&self, name: &str, shape: Shape) -> Result<LogId, LogError> {
+        let entry = name_entry(name)?;
+        shape.check()?;
+        if self.map.get(&entry).await?.0.is_some() {
+            return Err(LogError::Exists(name.to_owned()));
+        }
+        let id = LogId(rand::random());
+        let view =
+            View { start: 0, epoch: 1, generation: rand::random(), width: shape.width, unit: shape.unit };
+        create_objects(&*self.store, id, &view).await?;
+        let head = layout::head(id)?;
+        StoreSequencer::new(self.store.clone(), head).install(1, 0).await.map_err(sequencer_error)?;
+        let map = Map::new(self.store.clone(), &map_name(id))?;
+        let update = Update::new(WHO).set(views_entry(), Views::of(view).encode()?).if_absent(views_entry());
+        propose(&map.proposer(Default::default()), update).await?;
+        // The name comes last: before it nobody can find the log.
+        let update = Update::new(WHO).set(entry.clone(), Named::new(id, now_ms()).encode()?).if_absent(entry);
+        match propose(&self.map.proposer(Default::default()), update).await? {
+            Proposed::Done(_) => Ok(id),
+            Proposed::Conflict => {
+                self.remove_objects(id).await?;
+                Err(LogError::Exists(name.to_owned()))
+            }
+        }
+    }
+
+    /// Returns a log by its name.
+    ///
+    /// # Errors
+    /// [`LogError::Missing`] if there is none, and those of the store.
+    pub async fn find(&self, name: &str) -> Result<Listed, LogError> {
+        Ok(self.named(name).await?.0)
+    }
+
+    async fn named(&self, name: &str) -> Result<(Listed, u64), LogError> {
+        let Some(value) = self.map.get(&name_entry(name)?).await?.0 else {
+            return Err(LogError::Missing(name.to_owned()));
+        };
+        let Named { id, created_ms, .. } = Named::decode(&value.value)?;
+        Ok((Listed { name: name.to_owned(), id, created_ms }, value.version))
+    }
+
+    /// Returns the logs, in ascending order of their names.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn list(&self) -> Result<Vec<Listed>, LogError> {
+        let state = self.map.state().await?;
+        let entries = state.entries().iter().filter_map(|(name, value)| {
+            let Named { id, created_ms, .. } = Named::decode(&value.value).ok()?;
+            let name = std::str::from_utf8(name.as_bytes()).ok()?.to_owned();
+            Some(Listed { name, id, created_ms })
+        });
+        Ok(entries.collect())
+    }
+
+    /// Renames a log. Handles on it go on.
+    ///
+    /// # Errors
+    /// [`LogError::Missing`] and [`LogError::Exists`], and those of the store.
+    pub async fn rename(&self, from: &str, to: &str) -> Result<(), LogError> {
+        let (old, new) = (name_entry(from)?, name_entry(to)?);
+        let proposer = self.map.proposer(Default::default());
+        loop {
+            let (listed, version) = self.named(from).await?;
+            if self.map.get(&new).await?.0.is_some() {
+                return Err(LogError::Exists(to.to_owned()));
+            }
+            let named = Named::new(listed.id, listed.created_ms).encode()?;
+            let update = Update::new(WHO)
+                .if_version(old.clone(), version)
+                .if_absent(new.clone())
+                .remove(old.clone())
+                .set(new.clone(), named);
+            if let Proposed::Done(_) = propose(&proposer, update).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Deletes a log with all its entries. Handles on it fail from then on. A deletion that was interrupted is completed by another
+    /// one.
+    ///
+    /// # Errors
+    /// [`LogError::Missing`], and those of the store.
+    pub async fn delete(&self, name: &str) -> Result<(), LogError> {
+        let (listed, version) = self.named(name).await?;
+        self.remove_objects(listed.id).await?;
+        // The name goes last, so that whoever is interrupted can go on.
+        let entry = name_entry(name)?;
+        let update = Update::new(WHO).if_version(entry.clone(), version).remove(entry);
+        match propose(&self.map.proposer(Default::default()), update).await? {
+            Proposed::Done(_) => Ok(()),
+            Proposed::Conflict => Err(LogError::Missing(name.to_owned())),
+        }
+    }
+
+    /// Removes the map and the objects of a log. Writers that are under way are refused, since the objects' epochs are gone.
+    async fn remove_objects(&self, id: LogId) -> Result<(), LogError> {
+        let remove = async |object: &ObjectId| {
+            self.store.apply(object, Transaction::new().change(Write::Remove)).await.map(drop)
+        };
+        remove(&ObjectId::new(format!("{MAP_PREFIX}{}", map_name(id)))?).await?;
+        for object in objects(&*self.store, id).await? {
+            remove(&object).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the objects of a view.
+pub(crate) async fn create_objects(store: &dyn ObjectStore, id: LogId, view: &View) -> Result<(), LogError> {
+    let create = |index| async move {
+        let object = layout::object(id, view, index)?;
+        match (Stripe { store, object: &object, epoch: view.epoch }).create().await {
+            Ok(()) => Ok(()),
+            Err(StripeError::Store(error)) => Err(LogError::Store(error)),
+            Err(StripeError::Epoch(_)) => {
+                Err(LogError::Corrupt(format!("object \"{object}\" is there already")))
+            }
+        }
+    };
+    try_join_all((0..view.width).map(create)).await.map(drop)
+}
+
+/// Returns all objects of a log, also those that no view has.
+pub(crate) async fn objects(store: &dyn ObjectStore, id: LogId) -> Result<Vec<ObjectId>, LogError> {
+    let prefix = format!("{PREFIX}{id}/");
+    let mut after = ObjectId::new(prefix.clone())?;
+    let mut found = Vec::new();
+    loop {
+        let page = store.list(Some(&after), PAGE_ENTRIES_MAX).await?;
+        let ours = page.iter().take_while(|object| object.as_bytes().starts_with(prefix.as_bytes()));
+        found.extend(ours.cloned());
+        match page.last() {
+            Some(last) if last.as_bytes().starts_with(prefix.as_bytes()) => after = last.clone(),
+            _ => return Ok(found),
+        }
+    }
+}
+
+pub(crate) fn sequencer_error(error: crate::sequencer::SequencerError) -> LogError {
+    match error {
+        crate::sequencer::SequencerError::Store(error) => LogError::Store(error),
+        error @ crate::sequencer::SequencerError::Epoch(_) => LogError::Corrupt(error.to_string()),
+    }
+}
+
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Returns the key of the first position that is kept, in the object with the sequencer.
+pub(crate) fn begin_key() -> Key {
+    Key::new("begin").expect("the name is short and not empty")
+}

@@ -1,0 +1,38 @@
+//! Failures of logs.
+
+use nacre_object::{ErrorKind, StoreError};
+
+/// The reason why something could not be done with a log.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LogError {
+    /// There is no log of that name, or it was deleted since it was opened.
+    #[error("there is no log \"{}\"", .0.escape_debug())]
+    Missing(String),
+    /// There is a log of that name already.
+    #[error("there is a log \"{}\" already", .0.escape_debug())]
+    Exists(String),
+    /// The request is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// The handle is for reading only.
+    #[error("the log was opened for reading only")]
+    ReadOnly,
+    /// What the objects of the log hold is not a log's.
+    #[error("the log is damaged: {0}")]
+    Corrupt(String),
+    /// The store failed. If the kind is [`ErrorKind::Unknown`], what was asked for may have taken effect.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl LogError {
+    /// Returns the kind of failure, as a store's.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            LogError::Missing(_) | LogError::Exists(_) | LogError::Invalid(_) => ErrorKind::Invalid,
+            LogError::ReadOnly => ErrorKind::ReadOnly,
+            LogError::Corrupt(_) => ErrorKind::Corrupt,
+            LogError::Store(error) => error.kind,
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Many clients use a log at once, on a store that is slow, away and forgetful, and die in the middle of what they do; and others
+//! recover the log and change its views meanwhile, also two at a time. Then all that they were told has to fit together.
+//!
+//! A failure names its seed; `NACRE_SEED=n` runs that history again. `NACRE_ZLOG_HISTORIES` is how many are run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use nacre_object::ErrorKind;
+use nacre_zlog::{Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Shape, Slot};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use tokio::time::{sleep, timeout};
+
+use super::kit::{Fate, Faulty};
+
+const TAGS: [&str; 3] = ["red", "green", "blue"];
+
+/// What clients were told.
+#[derive(Default)]
+struct Told {
+    /// Positions and contents of entries whose appends were acknowledged.
+    appended: BTreeMap<u64, Bytes>,
+    /// Contents of entries whose appends failed, and took no effect.
+    failed: BTreeSet<Bytes>,
+    /// What was read at a position: an entry, or that it was filled.
+    read: BTreeMap<u64, Option<Bytes>>,
+    /// All positions before this may have been trimmed.
+    trimmed: u64,
+    trimmed_singly: BTreeSet<u64>,
+}
+
+impl Told {
+    fn saw(&mut self, position: u64, content: Option<Bytes>) {
+        let before = self.read.entry(position).or_insert_with(|| content.clone());
+        assert_eq!(*before, content, "two readers disagree about position {position}");
+    }
+}
+
+type Shared = Arc<Mutex<Told>>;
+
+/// Runs one history.
+async fn history(seed: u64) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let calm = Arc::new(AtomicBool::new(true));
+    let store = {
+        let (calm, mut dice) = (calm.clone(), StdRng::seed_from_u64(dice.random()));
+        // Of a hundred transactions so many are late, lost, or come to nothing.
+        let (late, lost, away) = (dice.random_range(0..60), dice.random_range(0..8), dice.random_range(0..8));
+        Faulty::new(move |_, _| {
+            if calm.load(Ordering::Relaxed) {
+                return Fate::Done;
+            }
+            let mut time = || Duration::from_micros([0, 100, 2_000, 30_000][dice.random_range(0..4)]);
+            let (one, other) = (time(), time());
+            match dice.random_range(0..100) {
+                n if n < lost => Fate::Lost(one * 10),
+                n if n < lost + away => Fate::Away,
+                n if n < lost + away + late => Fate::Slow(one, other),
+                _ => Fate::Slow(Duration::from_micros(50), Duration::from_micros(50)),
+            }
+        })
+    };
+    let (width, unit) = ([1, 2, 3][dice.random_range(0..3)], [1, 2, 5][dice.random_range(0..3)]);
+    Directory::new(store.clone()).unwrap().create("log", Shape { width, unit }).await.unwrap();
+    calm.store(false, Ordering::Relaxed);
+    let told = Shared::default();
+    let options = Options {
+        fill_after: Duration::from_millis(dice.random_range(1..400)),
+        patience: Duration::from_secs(dice.random_range(0..20)),
+        ..Options::default()
+    };
+    let open = async || loop {
+        match Log::open(store.clone(), "log", options.clone()).await {
+            Ok(log) => return log,
+            Err(LogError::Store(_)) => sleep(Duration::from_millis(5)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let mut tasks = Vec::new();
+    for client in 0..dice.random_range(2..5) {
+        tasks.push(tokio::spawn(append(open().await, told.clone(), client, dice.random())));
+    }
+    for _ in 0..dice.random_range(0..3) {
+        tasks.push(tokio::spawn(recover(open().await, dice.random())));
+    }
+    for _ in 0..dice.random_range(1..3) {
+        let from = dice.random_range(0..10);
+        tasks.push(tokio::spawn(follow(open().await, told.clone(), from, dice.random())));
+    }
+    tasks.push(tokio::spawn(look(open().await, told.clone(), dice.random())));
+    // Some die in the middle.
+    for task in &tasks {
+        if dice.random_bool(0.2) {
+            sleep(Duration::from_millis(dice.random_range(0..200))).await;
+            task.abort();
+        }
+    }
+    for task in tasks {
+        match timeout(Duration::from_secs(7200), task).await.expect("a client waits for ever") {
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            _ => {}
+        }
+    }
+    // What is still on its way arrives.
+    sleep(Duration::from_secs(60)).await;
+    calm.store(true, Ordering::Relaxed);
+    examine(open().await, &told).await;
+}
+
+/// Appends entries: some one by one, some many at a time.
+async fn append(log: Log, told: Shared, client: u64, seed: u64) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let mut number = 0;
+    let mut last = None;
+    for _ in 0..dice.random_range(3..12) {
+        let mut appending = Vec::new();
+        for _ in 0..dice.random_range(1..8) {
+            let data = Bytes::from(format!("{client} {number} {}", "x".repeat(dice.random_range(0..3000))));
+            number += 1;
+            let tags = TAGS.iter().filter(|_| dice.random_bool(0.3));
+            let entry = tags.fold(Entry::new(data.clone()), |entry, tag| entry.tag(*tag));
+            match log.appender().submit(entry).await {
+                Ok(position) => appending.push((data, position)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for (data, position) in appending {
+            let result = position.await;
+            let mut told = told.lock();
+            match result {
+                Ok(position) => {
+                    assert!(last < Some(position), "the entries of one client are in its order");
+                    last = Some(position);
+                    let other = told.appended.insert(position, data);
+                    assert_eq!(other, None, "position {position} was given twice");
+                }
+                Err(error) if error.kind() == ErrorKind::Unknown => {}
+                Err(LogError::Store(_)) => drop(told.failed.insert(data)),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        sleep(Duration::from_millis([0, 1, 50][dice.random_range(0..3)])).await;
+    }
+}
+
+/// Recovers the log, or changes its view.
+async fn recover(log: Log, seed: u64) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    for _ in 0..dice.random_range(1..4) {
+        sleep(Duration::from_millis(dice.random_range(0..100))).await;
+        let shape = Shape { width: dice.random_range(1..4), unit: dice.random_range(1..4) };
+        let result = if dice.random_bool(0.5) { log.seal().await } else { log.reshape(shape).await };
+        match result {
+            Ok(_) | Err(LogError::Store(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Follows the log, all of it or a stream, until its writers seem to be done.
+async fn follow(log: Log, told: Shared, from: u64, seed: u64) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    let tag = dice.random_bool(0.5).then(|| Bytes::from(TAGS[dice.random_range(0..3)]));
+    let mut follower = log.follow(from, FollowOptions { tag: tag.clone(), ..FollowOptions::default() });
+    let mut before = None;
+    while let Ok(step) = timeout(Duration::from_secs(30), follower.next()).await {
+        match step {
+            Ok(Followed::Entry { position, entry }) => {
+                assert!(before < Some(position), "a follower goes forwards");
+                before = Some(position);
+                assert!(tag.as_ref().is_none_or(|tag| entry.tags.contains(tag)));
+                told.lock().saw(position, Some(entry.data));
+            }
+            Ok(Followed::Trimmed { to, .. }) => before = before.max(to.checked_sub(1)),
+            Err(LogError::Store(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Reads, fills and trims here and there.
+async fn look(log: Log, told: Shared, seed: u64) {
+    let mut dice = StdRng::seed_from_u64(seed);
+    for _ in 0..dice.random_range(0..40) {
+        sleep(Duration::from_millis(dice.random_range(0..20))).await;
+        let Ok(tail) = log.tail().await else { continue };
+        if tail == 0 {
+            continue;
+        }
+        let position = dice.random_range(0..tail);
+        match dice.random_range(0..10) {
+            0 => {
+                told.lock().trimmed_singly.insert(position);
+                let _ = log.trim(position).await;
+            }
+            1 => {
+                let before = position / 4;
+                {
+                    let mut told = told.lock();
+                    told.trimmed = told.trimmed.max(before);
+                }
+                let _ = log.trim_prefix(before).await;
+            }
+            2 => match log.fill(position).await {
+                Ok(Slot::Filled) => told.lock().saw(position, None),
+                Ok(Slot::Entry(entry)) => told.lock().saw(position, Some(entry.data)),
+                Ok(Slot::Unwritten) => panic!("position {position} was filled, and is not"),
+                // The tail may be lower after a recovery.
+                Ok(Slot::Trimmed) | Err(LogError::Store(_) | LogError::Invalid(_)) => {}
+                Err(error) => panic!("{error}"),
+            },
+            _ => match log.read(position).await {
+                Ok(Slot::Filled) => told.lock().saw(position, None),
+                Ok(Slot::Entry(entry)) => told.lock().saw(position, Some(entry.data)),
+                Ok(_) | Err(LogError::Store(_)) => {}
+                Err(error) => panic!("{error}"),
+            },
+        }
+    }
+}
+
+/// Compares what the log holds in the end with what clients were told.
+async fn examine(log: Log, told: &Shared) {
+    let tail = log.tail().await.unwrap();
+    let mut follower = log.follow(0, FollowOptions::default());
+    let mut entries = BTreeMap::new();
+    let mut streams: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
+    while let Some(step) =
+        timeout(Duration::from_secs(7200), follower.next_before(tail)).await.unwrap().unwrap()
+    {
+        if let Followed::Entry { position, entry } = step {
+            for tag in TAGS.iter().filter(|tag| entry.tags.contains(&Bytes::from(**tag))) {
+                streams.entry(tag).or_default().insert(position);
+            }
+            entries.insert(position, entry.data);
+        }
+    }
+    {
+        let told = told.lock();
+        let may_be_trimmed =
+            |position: &u64| *position < told.trimmed || told.trimmed_singly.contains(position);
+        for (position, data) in &told.appended {
+            match entries.get(position) {
+                None => {
+                    assert!(may_be_trimmed(position), "the entry at {position} was acknowledged, and is lost")
+                }
+                found => assert_eq!(
+                    found,
+                    Some(data),
+                    "position {position} holds something else than its writer was told"
+                ),
+            }
+            assert!(
+                told.read.get(position).is_none_or(|read| read.as_ref() == Some(data)),
+                "position {position} was read as something else"
+            );
+        }
+        for (position, read) in &told.read {
+            match (entries.get(position), read) {
+                (None, None) => {}
+                (None, Some(_)) => assert!(may_be_trimmed(position), "what was read at {position} is gone"),
+                (found, read) => {
+                    assert_eq!(found, read.as_ref(), "position {position} was read as something else before")
+                }
+            }
+        }
+        let mut contents = BTreeSet::new();
+        for (position, data) in &entries {
+            assert!(contents.insert(data), "an entry is there twice, at {position} for the second time");
+            assert!(
+                !told.failed.contains(data),
+                "the append of what is at {position} was said to have failed"
+            );
+        }
+    }
+    for tag in TAGS {
+        let mut stream = log.follow(0, FollowOptions { tag: Some(tag.into()), ..FollowOptions::default() });
+        let mut found = BTreeSet::new();
+        while let Some(step) = stream.next_before(tail).await.unwrap() {
+            if let Followed::Entry { position, .. } = step {
+                found.insert(position);
+            }
+        }
+        assert_eq!(
+            found,
+            streams.remove(tag).unwrap_or_default(),
+            "stream {tag} is the entries with its tag"
+        );
+    }
+}
+
+#[test]
+fn what_clients_are_told_fits_together() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let seeds = match number("NACRE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("NACRE_ZLOG_HISTORIES").unwrap_or(150),
+    };
+    for seed in seeds {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime.block_on(history(seed))));
+        if let Err(panic) = result {
+            eprintln!("NACRE_SEED={seed} runs this history again");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

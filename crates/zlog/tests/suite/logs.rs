@@ -1,0 +1,409 @@
+//! What a log does, one thing at a time. The clock is the runtime's, and jumps while all wait.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nacre_object::testkit::MemoryStore;
+use nacre_object::{ErrorKind, ExtentKind, ObjectStore};
+use nacre_zlog::limit::ENTRY_BYTES_MAX;
+use nacre_zlog::{Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Shape, Slot};
+use tokio::time::timeout;
+
+use super::kit::{Fate, Faulty};
+
+/// The time after which a call is taken for one that never ends.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+async fn log_on(store: Arc<dyn ObjectStore>, width: u32, unit: u32) -> Log {
+    let directory = Directory::new(store.clone()).unwrap();
+    directory.create("log", Shape { width, unit }).await.unwrap();
+    Log::open(store, "log", Options::default()).await.unwrap()
+}
+
+async fn log(width: u32, unit: u32) -> (Arc<MemoryStore>, Log) {
+    let store = Arc::new(MemoryStore::new());
+    (store.clone(), log_on(store, width, unit).await)
+}
+
+async fn open(store: &Arc<impl ObjectStore>) -> Log {
+    Log::open(store.clone(), "log", Options::default()).await.unwrap()
+}
+
+fn entry(text: impl std::fmt::Display) -> Entry {
+    Entry::new(text.to_string())
+}
+
+async fn next(follower: &mut nacre_zlog::Follower) -> Followed {
+    timeout(FOREVER, follower.next()).await.expect("the follower waits for ever").unwrap()
+}
+
+async fn read_all(log: &Log) -> Vec<(u64, Slot)> {
+    let (mut found, tail) = (Vec::new(), log.tail().await.unwrap());
+    while (found.len() as u64) < tail {
+        let read = log.read_range(found.len() as u64, tail).await.unwrap();
+        assert!(!read.is_empty());
+        found.extend(read);
+    }
+    found
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_appended_is_read_in_order() {
+    for (width, unit) in [(1, 1), (1, 64), (3, 1), (4, 64)] {
+        let (_, log) = log(width, unit).await;
+        let mut appending = Vec::new();
+        for number in 0..1000 {
+            appending.push(log.appender().submit(entry(number)).await.unwrap());
+        }
+        for (number, appending) in (0..).zip(appending) {
+            assert_eq!(appending.await, Ok(number), "positions are in the order of the appends");
+        }
+        let all = read_all(&log).await;
+        assert_eq!(all.len(), 1000);
+        for (number, (position, slot)) in (0..).zip(all) {
+            assert_eq!((position, slot), (number, Slot::Entry(entry(number))));
+            assert_eq!(log.read(number).await, Ok(Slot::Entry(entry(number))));
+        }
+        assert_eq!(log.read(1000).await, Ok(Slot::Unwritten));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_of_all_lengths_come_back_as_they_were() {
+    let (_, log) = log(3, 4).await;
+    let lengths = [1, 2, 100, 2047, 2048, 2049, 4096, 65_536, 65_537, ENTRY_BYTES_MAX];
+    let entry = |length: usize| {
+        let data: Vec<u8> = (0..length).map(|at| (at * 31 + length) as u8).collect();
+        (0..length % 17).fold(Entry::new(data), |entry, tag| entry.tag(vec![tag as u8; 1 + (tag * 20) % 255]))
+    };
+    for length in lengths {
+        let position = log.append(entry(length)).await.unwrap();
+        assert_eq!(log.read(position).await, Ok(Slot::Entry(entry(length))), "{length} bytes");
+    }
+    let read: Vec<Slot> = read_all(&log).await.into_iter().map(|(_, slot)| slot).collect();
+    assert_eq!(read, lengths.map(|length| Slot::Entry(entry(length))));
+    for wrong in [
+        Entry::new(""),
+        Entry::new(vec![0; ENTRY_BYTES_MAX + 1]),
+        Entry::new("x").tag(""),
+        Entry::new("x").tag(vec![0; 256]),
+    ] {
+        assert!(matches!(log.append(wrong).await, Err(LogError::Invalid(_))));
+    }
+    assert_eq!(log.tail().await, Ok(lengths.len() as u64), "what is refused takes no position");
+}
+
+#[tokio::test(start_paused = true)]
+async fn writers_of_several_clients_share_one_order() {
+    let (store, log) = log(4, 8).await;
+    let mut tasks = Vec::new();
+    for client in 0..8 {
+        let log = open(&store).await;
+        tasks.push(tokio::spawn(async move {
+            let mut positions = Vec::new();
+            for number in 0..100 {
+                positions.push(log.append(entry(format_args!("{client} {number}"))).await.unwrap());
+            }
+            positions
+        }));
+    }
+    let mut all = BTreeSet::new();
+    for (client, task) in tasks.into_iter().enumerate() {
+        let positions = task.await.unwrap();
+        assert!(positions.is_sorted(), "a client's entries are in its order");
+        for (number, position) in positions.into_iter().enumerate() {
+            assert!(all.insert(position), "position {position} was given twice");
+            assert_eq!(log.read(position).await, Ok(Slot::Entry(entry(format_args!("{client} {number}")))));
+        }
+    }
+    assert_eq!(all.len(), 800);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_sees_every_entry_once_and_waits_for_more() {
+    let (store, log) = log(3, 2).await;
+    let mut follower = open(&store).await.follow(0, FollowOptions::default());
+    for number in 0..500 {
+        log.append(entry(number)).await.unwrap();
+        if number % 7 == 0 {
+            while follower.position() <= number {
+                let position = follower.position();
+                assert_eq!(next(&mut follower).await, Followed::Entry { position, entry: entry(position) });
+            }
+        }
+    }
+    for position in follower.position()..500 {
+        assert_eq!(next(&mut follower).await, Followed::Entry { position, entry: entry(position) });
+    }
+    // What comes later wakes it.
+    let waits = tokio::spawn(async move { follower.next().await });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(!waits.is_finished());
+    log.append(entry("late")).await.unwrap();
+    assert_eq!(waits.await.unwrap(), Ok(Followed::Entry { position: 500, entry: entry("late") }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_follower_of_a_store_that_cannot_be_watched_looks_from_time_to_time() {
+    let store = Faulty::without_watches();
+    let log = log_on(store.clone(), 2, 2).await;
+    let mut follower = log.follow(0, FollowOptions::default());
+    let waits = tokio::spawn(async move { follower.next().await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    log.append(entry("x")).await.unwrap();
+    assert_eq!(timeout(FOREVER, waits).await.unwrap().unwrap().unwrap().position(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_the_entries_of_its_tag() {
+    let (_, log) = log(2, 16).await;
+    for number in 0..600 {
+        let entry = entry(number).tag(format!("stream {}", number % 50));
+        let entry = if number % 3 == 0 { entry.tag("thirds") } else { entry };
+        drop(log.appender().submit(entry).await.unwrap());
+    }
+    log.append(entry("end").tag("thirds").tag("stream 7")).await.unwrap();
+    for (tag, wanted) in [
+        ("thirds", (0..600).filter(|number| number % 3 == 0).collect::<Vec<u64>>()),
+        ("stream 7", (0..600).filter(|number| number % 50 == 7).collect()),
+        ("none", vec![]),
+    ] {
+        let mut follower = log.follow(0, FollowOptions { tag: Some(tag.into()), ..FollowOptions::default() });
+        let mut found = Vec::new();
+        while let Some(step) = follower.next_before(600).await.unwrap() {
+            found.push(step.position());
+        }
+        assert_eq!(found, wanted, "{tag}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hole_of_a_dead_writer_is_filled_after_a_time() {
+    let (store, log) = log(3, 1).await;
+    let other = open(&store).await;
+    log.append(entry("before")).await.unwrap();
+    // A writer takes two positions and dies.
+    let sequencer =
+        nacre_zlog::StoreSequencer::new(store.clone(), nacre_zlog::layout::head(log.id()).unwrap());
+    use nacre_zlog::Sequencer as _;
+    assert_eq!(sequencer.next(1, 2).await, Ok(1));
+    other.append(entry("after")).await.unwrap();
+    let mut follower = log.follow(0, FollowOptions::default());
+    assert_eq!(next(&mut follower).await.position(), 0);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(next(&mut follower).await.position(), 3);
+    let waited = begun.elapsed();
+    assert!((Duration::from_secs(1)..Duration::from_secs(2)).contains(&waited), "{waited:?}");
+    assert_eq!(log.read(1).await, Ok(Slot::Filled));
+    assert_eq!(log.fill(2).await, Ok(Slot::Filled));
+    assert_eq!(log.fill(3).await, Ok(Slot::Entry(entry("after"))));
+    assert!(matches!(log.fill(4).await, Err(LogError::Invalid(_))), "beyond the tail nobody is late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handle_for_reading_changes_nothing() {
+    let (store, log) = log(2, 1).await;
+    use nacre_zlog::Sequencer as _;
+    let head = nacre_zlog::layout::head(log.id()).unwrap();
+    assert_eq!(nacre_zlog::StoreSequencer::new(store.clone(), head).next(1, 1).await, Ok(0));
+    log.append(entry("after a hole")).await.unwrap();
+    let reader =
+        Log::open(store.clone(), "log", Options { read_only: true, ..Options::default() }).await.unwrap();
+    let before = store.model().clone();
+    assert_eq!(reader.append(entry("x")).await, Err(LogError::ReadOnly));
+    assert_eq!(reader.fill(0).await, Err(LogError::ReadOnly));
+    assert_eq!(reader.trim(0).await, Err(LogError::ReadOnly));
+    assert_eq!(reader.trim_prefix(1).await, Err(LogError::ReadOnly));
+    assert!(matches!(reader.seal().await, Err(LogError::ReadOnly)));
+    let mut follower = reader.follow(0, FollowOptions::default());
+    assert!(
+        timeout(Duration::from_secs(100), follower.next()).await.is_err(),
+        "it waits for somebody who may fill"
+    );
+    assert!(*store.model() == before);
+    assert_eq!(log.fill(0).await, Ok(Slot::Filled));
+    assert_eq!(next(&mut follower).await.position(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_trimmed_is_gone_for_ever() {
+    let (store, log) = log(3, 2).await;
+    for number in 0..30 {
+        log.append(entry(number)).await.unwrap();
+    }
+    let bytes = || {
+        let model = store.model();
+        let extents = model.objects().flat_map(|(_, state)| {
+            state.known_forks().flat_map(|fork| state.all_extents(fork)).collect::<Vec<_>>()
+        });
+        extents.filter(|extent| extent.kind == ExtentKind::Data).map(|extent| extent.range.len).sum::<u64>()
+    };
+    let full = bytes();
+    log.trim(5).await.unwrap();
+    log.trim(5).await.unwrap();
+    assert_eq!(log.read(5).await, Ok(Slot::Trimmed));
+    assert!(bytes() < full);
+    log.trim_prefix(20).await.unwrap();
+    assert!(bytes() < full / 2, "space comes back");
+    assert_eq!(log.begin().await, Ok(20));
+    for position in 0..20 {
+        assert_eq!(log.read(position).await, Ok(Slot::Trimmed));
+    }
+    assert_eq!(log.read(20).await, Ok(Slot::Entry(entry(20))));
+    let mut follower = log.follow(3, FollowOptions::default());
+    assert_eq!(next(&mut follower).await, Followed::Trimmed { from: 3, to: 20 });
+    assert_eq!(next(&mut follower).await.position(), 20);
+    // Trimming goes only forwards, and not beyond the tail.
+    log.trim_prefix(10).await.unwrap();
+    assert_eq!(log.begin().await, Ok(20));
+    assert!(matches!(log.trim_prefix(31).await, Err(LogError::Invalid(_))));
+    log.trim_prefix(30).await.unwrap();
+    let sealed = log.seal().await.unwrap();
+    assert_eq!(sealed.tail, 30, "a log that is empty goes on where it was");
+    assert_eq!(log.append(entry("x")).await, Ok(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_goes_on_after_the_last_entry_and_clients_go_on_with_it() {
+    let (store, log) = log(4, 2).await;
+    let other = open(&store).await;
+    for number in 0..21 {
+        log.append(entry(number)).await.unwrap();
+    }
+    let mut follower = other.follow(0, FollowOptions::default());
+    assert_eq!(next(&mut follower).await.position(), 0);
+    let sealed = log.seal().await.unwrap();
+    assert_eq!((sealed.epoch, sealed.tail, sealed.sealed), (2, 21, 4));
+    assert_eq!(other.append(entry("of a client that does not know")).await, Ok(21));
+    for position in 1..22 {
+        assert_eq!(next(&mut follower).await.position(), position);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_whose_client_died_is_completed_by_others() {
+    let died = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let store = {
+        let died = died.clone();
+        Faulty::new(move |object, _| {
+            // The objects are sealed; then the client reaches nothing any more.
+            let is_head = object.as_bytes().ends_with(b"/head");
+            if is_head && died.load(std::sync::atomic::Ordering::Relaxed) { Fate::Away } else { Fate::Done }
+        })
+    };
+    let log = log_on(store.clone(), 3, 1).await;
+    log.append(entry(0)).await.unwrap();
+    died.store(true, std::sync::atomic::Ordering::Relaxed);
+    let recovery = tokio::spawn({
+        let log = open(&store).await;
+        async move { log.seal().await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    recovery.abort();
+    died.store(false, std::sync::atomic::Ordering::Relaxed);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(timeout(FOREVER, log.append(entry(1))).await.unwrap(), Ok(1));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(log.read(0).await, Ok(Slot::Entry(entry(0))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_grows_onto_more_objects_while_entries_are_appended() {
+    let (store, log) = log(1, 4).await;
+    let writers: Vec<_> = (0..4)
+        .map(|client| {
+            let log = log.apart();
+            tokio::spawn(async move {
+                for number in 0..50 {
+                    log.append(entry(format_args!("{client} {number}"))).await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            })
+        })
+        .collect();
+    for width in [2, 3, 5] {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        open(&store).await.reshape(Shape { width, unit: 2 }).await.unwrap();
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let info = log.info().await.unwrap();
+    assert_eq!(info.views.iter().map(|view| view.width).collect::<Vec<_>>(), [1, 2, 3, 5]);
+    let mut follower = open(&store).await.follow(0, FollowOptions::default());
+    let mut seen = BTreeSet::new();
+    while let Some(step) = follower.next_before(info.tail).await.unwrap() {
+        let Followed::Entry { entry, .. } = step else { panic!("{step:?}") };
+        assert!(seen.insert(entry.data));
+    }
+    assert_eq!(seen.len(), 200);
+    // Views whose entries are all trimmed go with their objects.
+    log.trim_prefix(info.views[2].start).await.unwrap();
+    assert_eq!(log.info().await.unwrap().views.len(), 2);
+    let objects = store
+        .model()
+        .list(None, 1000)
+        .into_iter()
+        .filter(|object| object.as_bytes().starts_with(b"nacre/zlog/"));
+    assert_eq!(objects.count(), 3 + 5 + 1);
+    assert_eq!(log.read(0).await, Ok(Slot::Trimmed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_are_listed_renamed_and_deleted() {
+    let store = Arc::new(MemoryStore::new());
+    let directory = Directory::new(store.clone()).unwrap();
+    for name in ["b", "a", "größe/x"] {
+        directory.create(name, Shape::default()).await.unwrap();
+    }
+    assert_eq!(directory.create("a", Shape::default()).await, Err(LogError::Exists("a".to_owned())));
+    let names = async || -> Vec<String> {
+        directory.list().await.unwrap().into_iter().map(|listed| listed.name).collect()
+    };
+    assert_eq!(names().await, ["a", "b", "größe/x"]);
+    let log = Log::open(store.clone(), "a", Options::default()).await.unwrap();
+    log.append(entry("x")).await.unwrap();
+    directory.rename("a", "c").await.unwrap();
+    assert_eq!(log.append(entry("y")).await, Ok(1), "handles go on");
+    assert_eq!(directory.rename("b", "c").await, Err(LogError::Exists("c".to_owned())));
+    assert_eq!(directory.rename("a", "d").await, Err(LogError::Missing("a".to_owned())));
+    let reopened = Log::open(store.clone(), "c", Options::default()).await.unwrap();
+    assert_eq!(reopened.read(0).await, Ok(Slot::Entry(entry("x"))));
+    directory.delete("c").await.unwrap();
+    assert_eq!(names().await, ["b", "größe/x"]);
+    assert!(matches!(timeout(FOREVER, log.append(entry("z"))).await.unwrap(), Err(LogError::Missing(_))));
+    assert!(matches!(timeout(FOREVER, reopened.read(0)).await.unwrap(), Err(LogError::Missing(_))));
+    let left = store
+        .model()
+        .list(None, 1000)
+        .into_iter()
+        .filter(|object| object.to_string().contains(&log.id().to_string()));
+    assert_eq!(left.count(), 0);
+    for wrong in ["", "a\nb", &"x".repeat(256)] {
+        assert!(matches!(directory.create(wrong, Shape::default()).await, Err(LogError::Invalid(_))));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn appends_wait_for_a_store_that_is_away_and_fail_when_it_stays_away() {
+    let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let store = {
+        let away = away.clone();
+        Faulty::new(
+            move |_, _| if away.load(std::sync::atomic::Ordering::Relaxed) { Fate::Away } else { Fate::Done },
+        )
+    };
+    let log = log_on(store, 2, 2).await;
+    away.store(true, std::sync::atomic::Ordering::Relaxed);
+    let append = tokio::spawn({
+        let log = log.clone();
+        async move { log.append(entry("x")).await }
+    });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    away.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(append.await.unwrap(), Ok(0));
+    away.store(true, std::sync::atomic::Ordering::Relaxed);
+    let error = timeout(FOREVER, log.append(entry("y"))).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}

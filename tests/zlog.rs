@@ -1,0 +1,209 @@
+//! `nacre zlog`: logs in a folder and at servers; several programs that append and one that follows while a server is killed.
+
+mod harness;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use harness::{Ended, PATIENCE, Server, folder, program, run_with};
+use serde_json::{Value, json};
+
+/// Runs `nacre zlog` on a store.
+#[track_caller]
+fn zlog(store: &str, words: &[&str], input: &str) -> Ended {
+    let mut command = program();
+    command.args(["--store", store, "zlog"]).args(words);
+    run_with(command, input.as_bytes())
+}
+
+/// Checks logs in a store that programs use one after another.
+#[track_caller]
+fn one_after_another(store: &str) {
+    let run = |words: &[&str]| zlog(store, words, "");
+    assert_eq!(run(&["create", "l", "--width", "3", "--unit", "2"]).text(), "");
+    run(&["create", "l"]).failed(1, &["there is a log \"l\" already"]);
+    run(&["create", "m", "--width", "0"]).failed(1, &["width"]);
+    run(&["append", "none", "x"]).failed(1, &["no log \"none\"", "nacre zlog ls"]);
+    assert_eq!(run(&["append", "l", "one", "two", "--tag", "red"]).text(), "0\n1");
+    let lines: String = (0..50).map(|number| format!("line {number}\n")).collect();
+    let positions = zlog(store, &["append", "l", "--tag", "blue", "--tag", "red"], &lines).text();
+    assert_eq!(positions, (2..52).map(|position| position.to_string()).collect::<Vec<_>>().join("\n"));
+    assert_eq!(
+        zlog(store, &["append", "l", "--whole", "--json"], "a\nb\n").json(),
+        json!({ "position": 52 })
+    );
+    assert_eq!(run(&["tail", "l"]).text(), "53");
+    assert_eq!(run(&["read", "l", "1"]).text(), "two");
+    assert_eq!(
+        run(&["read", "l", "3", "--json"]).json(),
+        json!({ "position": 3, "tags": [{ "tag": "blue" }, { "tag": "red" }], "data": "line 1" })
+    );
+    assert_eq!(run(&["read", "l", "0", "4"]).text(), "one\ntwo\nline 0\nline 1");
+    assert_eq!(run(&["read", "l", "53"]).failed(3, &["unwritten"]).trim(), "unwritten");
+    assert_eq!(
+        run(&["follow", "l", "--from", "0", "--tag", "blue", "--count", "1", "-p"]).text(),
+        "2\tline 0"
+    );
+    assert_eq!(run(&["follow", "l", "--from", "51", "--count", "2"]).text(), "line 49\na\nb");
+    run(&["fill", "l", "5"]).failed(3, &["there is an entry"]);
+    run(&["fill", "l", "53"]).failed(1, &["not given out"]);
+    run(&["trim", "l", "3"]).ok();
+    assert_eq!(run(&["read", "l", "3"]).failed(3, &["trimmed"]).trim(), "trimmed");
+    run(&["trim", "l", "20", "--before"]).ok();
+    let sealed = run(&["seal", "l", "--json"]).json();
+    assert_eq!(sealed, json!({ "log": "l", "epoch": 2, "tail": 53, "sealed": 3 }));
+    assert_eq!(run(&["reshape", "l", "--width", "5", "--json"]).json()["epoch"], 3);
+    assert_eq!(run(&["append", "l", "after"]).text(), "53");
+    let checked = run(&["check", "l", "--json"]).json();
+    assert_eq!(
+        (&checked["entries"], &checked["begin"], &checked["unwritten"]),
+        (&json!(34), &json!(20), &json!(0))
+    );
+    let followed = run(&["follow", "l", "--from", "0", "--count", "1"]);
+    assert!(followed.stderr.contains("positions 0 to 19 were trimmed"), "{followed:?}");
+    assert_eq!(followed.text(), "line 18");
+    let info = run(&["info", "l", "--json"]).json();
+    assert_eq!((&info["tail"], &info["views"][1]["width"]), (&json!(54), &json!(5)));
+    run(&["mv", "l", "größe/2"]).ok();
+    assert_eq!(run(&["ls", "--json"]).json()[0]["log"], "größe/2");
+    assert_eq!(run(&["ls"]).text().lines().count(), 2);
+    run(&["rm", "größe/2"]).ok();
+    run(&["rm", "größe/2"]).failed(1, &["no log"]);
+    assert_eq!(run(&["ls"]).text().lines().count(), 1);
+}
+
+#[test]
+fn a_log_in_a_folder_and_at_a_server() {
+    let folder = folder();
+    one_after_another(&harness::file(&folder.path().join("store")));
+    let server = Server::in_memory();
+    one_after_another(&server.uri);
+}
+
+/// A program that appends lines, or follows.
+struct Running {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    fn start(store: &str, words: &[&str]) -> Running {
+        let mut command = program();
+        command.args(["--store", store, "zlog"]).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (send, lines) = mpsc::channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in output.lines() {
+                let Ok(line) = line else { return };
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Running { input: child.stdin.take(), child, lines }
+    }
+
+    fn next(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("the program does not go on")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn two_shells_append_and_a_third_one_follows() {
+    let server = Server::in_memory();
+    let store = &server.uri;
+    zlog(store, &["create", "l"], "").ok();
+    let follower = Running::start(store, &["follow", "l", "--from", "0"]);
+    let mut shells = [Running::start(store, &["append", "l"]), Running::start(store, &["append", "l"])];
+    for number in 0..20 {
+        let shell = &mut shells[number % 2];
+        writeln!(shell.input.as_mut().unwrap(), "line {number}").unwrap();
+        assert_eq!(shell.next(), number.to_string());
+        assert_eq!(follower.next(), format!("line {number}"));
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_once_after_the_server_was_killed() {
+    const WRITERS: usize = 3;
+    const KILLS: usize = 3;
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = harness::file(&folder.path().join("store"));
+    let mut server = Server::listen(&address, &store, &[]);
+    zlog(&address, &["create", "l", "--width", "3", "--unit", "4"], "").ok();
+    let follower = Running::start(&address, &["follow", "l", "--from", "0", "--json"]);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let acknowledged: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (address, stop) = (&address, &stop);
+                scope.spawn(move || {
+                    let mut program =
+                        Running::start(address, &["append", "l", "--tag", &format!("writer {writer}")]);
+                    let mut input = program.input.take().unwrap();
+                    let mut positions = Vec::new();
+                    let mut sent = 0;
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        // Some are on their way whenever the server dies.
+                        while sent < positions.len() + 8 {
+                            writeln!(input, "{writer} {sent}").unwrap();
+                            sent += 1;
+                        }
+                        positions.push(program.next().parse().unwrap());
+                    }
+                    drop(input);
+                    while positions.len() < sent {
+                        positions.push(program.next().parse().unwrap());
+                    }
+                    assert_eq!(harness::wait(&mut program.child, PATIENCE).code(), Some(0));
+                    positions
+                })
+            })
+            .collect();
+        for _ in 0..KILLS {
+            std::thread::sleep(Duration::from_millis(400));
+            server.kill();
+            server = Server::listen(&address, &store, &[]);
+        }
+        std::thread::sleep(Duration::from_millis(400));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    let mut wanted = BTreeMap::new();
+    for (writer, positions) in acknowledged.iter().enumerate() {
+        assert!(positions.is_sorted(), "a writer's entries are in its order");
+        for (number, position) in positions.iter().enumerate() {
+            assert_eq!(
+                wanted.insert(*position, format!("{writer} {number}")),
+                None,
+                "position {position} was given twice"
+            );
+        }
+    }
+    let begun = Instant::now();
+    let mut seen = BTreeSet::new();
+    for (position, data) in &wanted {
+        let found: Value = serde_json::from_str(&follower.next()).unwrap();
+        assert_eq!((&found["position"], &found["data"]), (&json!(position), &json!(data)));
+        assert!(seen.insert(data.clone()));
+    }
+    assert!(begun.elapsed() < PATIENCE);
+    let checked = zlog(&address, &["check", "l", "--json"], "").json();
+    assert_eq!(checked["entries"], wanted.len());
+    let stream = zlog(&address, &["read", "l", "0", "1000000000", "--tag", "writer 1"], "").text();
+    let wanted: Vec<String> = (0..acknowledged[1].len()).map(|number| format!("1 {number}")).collect();
+    assert_eq!(stream.lines().collect::<Vec<_>>(), wanted);
+}
