@@ -259,8 +259,7 @@ fn programs_lock_what_datatypes_describe_by_the_c_library() {
     }
     let made = command.output().unwrap();
     assert!(made.status.success(), "{}", told(&made));
-    let box_of_array =
-        "view(count=3, of=subarray(sizes=[8, 8], subsizes=[2, 8], starts=[2, 0], of=bytes(4)))\n";
+    let box_of_array = "view(displacement=0, count=3, of=subarray(sizes=[8, 8], subsizes=[2, 8], starts=[2, 0], of=bytes(4)))\n";
     for ranks in [2, 3] {
         assert_eq!(succeed(&[], ranks, &program, &[]), box_of_array, "{ranks} ranks");
     }
