@@ -35,7 +35,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help nacre run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-fs soak-zlog ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-fs soak-zlog ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -44,6 +44,7 @@ help:
 	@echo "make check      format, lints and documentation, with warnings denied"
 	@echo "make mpi        nacre-mpi, for walks by the ranks of an MPI job, and the library of nacre mpirun (needs MPI and libclang:"
 	@echo "                mpich libmpich-dev libclang-dev; MPICC=mpicc.openmpi chooses another MPI)"
+	@echo "make c          the C library: $(TARGET)/release/libnacre.so (needs a C compiler)"
 	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look; that of the reflector needs root)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
@@ -57,7 +58,7 @@ help:
 	@echo "                make soak-fs, $(SOAK_HISTORIES) histories of a namespace whose ranks crash at any step;"
 	@echo "                make soak-zlog, shared logs through $(SOAK_LOGS) histories of faults, crashes and recoveries"
 	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
-	@echo "make install    both, stripped, their manual pages and completions, and what make mpi made before, below $(PREFIX)"
+	@echo "make install    both, stripped, their manual pages and completions, and what make c and make mpi made before, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
 RUST_IS_THERE = command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
@@ -80,6 +81,7 @@ install: release
 	for library in $(wildcard $(TARGET)/release/libnacre_mpiio_*.so); do \
 		install -D --strip $$library $(DESTDIR)$(PREFIX)/lib/nacre/$${library##*/} || exit 1; \
 	done
+	if [ -e $(TARGET)/release/libnacre.so ]; then crates/c/install $(TARGET)/release $(PREFIX) $(DESTDIR); fi
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(NACRE) man --folder $(DESTDIR)$(PREFIX)/share/man/man1
@@ -118,6 +120,12 @@ mpi:
 		install -D $(TARGET)/mpi/release/libnacre_mpiio.so $(TARGET)/release/libnacre_mpiio_$$mpi.so && \
 		echo "made $(TARGET)/release/libnacre_mpiio_$$mpi.so: nacre mpirun --mpi $$mpi -n 4 ./program"
 	@echo "made $(TARGET)/mpi/release/nacre-mpi: mpirun -n 4 $(TARGET)/mpi/release/nacre-mpi walk /some/tree"
+
+# Without what it does not use: built beside the program, it would have Lua in it.
+c:
+	@$(RUST_IS_THERE)
+	$(CARGO) build --release --package nacre-c
+	CC="$(CC)" crates/c/link $(TARGET)/release/libnacre_c.a $(TARGET)/release
 
 bench: release install-deps mpi
 	experiments/rmw/run.sh $(abspath $(NACRE))

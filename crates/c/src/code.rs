@@ -7,6 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nacre::{Error, ErrorKind};
 
+use crate::signal::Blocked;
+
 /// It is done.
 pub const NACRE_OK: c_int = 0;
 /// An argument or the request is wrong: a null pointer, a handle that was closed, a limit exceeded.
@@ -107,6 +109,7 @@ thread_local! {
 
 /// Runs the body of an exported function. Returns its code, and keeps the sentence of a failure.
 pub fn call(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    let _blocked = Blocked::new();
     let Failure { code, text } = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return NACRE_OK,
         Ok(Err(failure)) => failure,

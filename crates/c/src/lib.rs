@@ -16,5 +16,6 @@ pub mod lock;
 pub mod object;
 pub mod pattern;
 pub mod result;
+mod signal;
 pub mod store;
 pub mod transaction;

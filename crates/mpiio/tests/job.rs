@@ -239,6 +239,33 @@ fn opposite_orders_of_two_files_do_not_deadlock() {
 }
 
 #[test]
+fn programs_lock_what_datatypes_describe_by_the_c_library() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, here) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), folder.path());
+    // Cargo has built it beside the program.
+    let archive = nacre().with_file_name("deps").join("libnacre_c.a");
+    let linked = Command::new(root.join("crates/c/link")).arg(archive).arg(here).output().unwrap();
+    assert!(linked.status.success(), "{}", told(&linked));
+    let program = here.join("pattern");
+    let compiler = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".to_owned());
+    let mut command = Command::new(compiler);
+    command.args(["-std=c99", "-Wall", "-Wextra", "-Werror"]);
+    for include in ["crates/c/include", "crates/mpiio/include"] {
+        command.arg("-I").arg(root.join(include));
+    }
+    command.arg(root.join("crates/mpiio/tests/programs/pattern.c")).arg("-o").arg(&program);
+    for (folder, name) in [(here, "-lnacre"), (library().parent().unwrap(), "-lnacre_mpiio")] {
+        command.arg("-L").arg(folder).arg(name).arg(format!("-Wl,-rpath,{}", folder.display()));
+    }
+    let made = command.output().unwrap();
+    assert!(made.status.success(), "{}", told(&made));
+    let box_of_array = "view(displacement=0, count=3, of=subarray(sizes=[8, 8], subsizes=[2, 8], starts=[2, 0], of=bytes(4)))\n";
+    for ranks in [2, 3] {
+        assert_eq!(succeed(&[], ranks, &program, &[]), box_of_array, "{ranks} ranks");
+    }
+}
+
+#[test]
 fn without_a_server_atomic_mode_fails_and_says_why_and_other_files_need_none() {
     let folder = tempfile::tempdir().unwrap();
     let nowhere = format!("unix:{}", path(&folder, "nowhere"));

@@ -199,6 +199,31 @@ fn wrong_arguments_are_errors_and_nothing_is_leaked_or_overrun() {
 }
 
 #[test]
+fn connections_that_end_do_not_end_the_program() {
+    // Its lock server ends with the store, sometimes before the last message to it is written.
+    let program = program("crates/c/tests/programs/hostile.c");
+    for _ in 0..20 {
+        succeed(Command::new(&program).arg("mem:"));
+    }
+}
+
+#[test]
+fn the_address_sanitizer_and_valgrind_find_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("hostile");
+    let source = root().join("crates/c/tests/programs/hostile.c");
+    compile(&["cc", "-std=c99", "-fsanitize=address,undefined", "-fno-sanitize-recover"], &source, &program);
+    assert_eq!(succeed(Command::new(&program).arg("mem:")), "all as it should be\n");
+    compile(&["cc", "-std=c99"], &source, &program);
+    let mut command = Command::new("valgrind");
+    command.args(["-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
+    assert_eq!(
+        succeed(command.arg("--show-leak-kinds=definite").arg(&program).arg("mem:")),
+        "all as it should be\n"
+    );
+}
+
+#[test]
 fn the_examples_are_also_programs_in_cpp() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["counter", "transfer", "stripes"] {
