@@ -500,9 +500,54 @@ fn take_error(reader: &mut Reader<'_>) -> Decoded<Error> {
     })
 }
 
+/// Decodes bytes as every message and value of the namespace, and checks that what decodes encodes to the same bytes
+/// again: for fuzzing.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) {
+    if let Ok(request) = Request::decode(bytes) {
+        assert_eq!(Request::decode(&request.encode()).as_ref(), Ok(&request));
+    }
+    if let Ok(response) = Response::decode(bytes) {
+        assert_eq!(Response::decode(&response.encode()).as_ref(), Ok(&response));
+    }
+    if let Ok(inode) = crate::inode::Inode::decode(bytes) {
+        assert_eq!(inode.encode(), bytes);
+    }
+    if let Ok(entry) = crate::directory::Entry::decode(bytes) {
+        assert_eq!(crate::directory::Entry::decode(&entry.encode()).as_ref(), Ok(&entry));
+    }
+    if let Ok(parts) = crate::intent::decode(bytes) {
+        assert_eq!(crate::intent::decode(&crate::intent::encode(&parts)).as_ref(), Ok(&parts));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mutations_of_sound_messages_are_refused_or_encode_to_themselves() {
+        use rand::{Rng, SeedableRng};
+        let mut random = rand::rngs::StdRng::seed_from_u64(5);
+        let name = Bytes::from_static(b"name");
+        let calls = [
+            Call::Create { directory: Ino(9), name: name.clone(), creation: Creation::symlink("there") },
+            Call::SetAttribute { ino: Ino(4), name: name.clone(), value: Some(name.clone()), exists: None },
+            Call::Rename { from: Ino(9), name: name.clone(), to: Ino(7), new: name, keep: false },
+        ];
+        for call in calls {
+            let bytes = Request { user: Credentials::new(1, 2), call }.encode();
+            for _ in 0..5_000 {
+                let mut mutated = bytes.to_vec();
+                for _ in 0..random.random_range(1..4) {
+                    let at = random.random_range(0..mutated.len());
+                    mutated[at] = random.random();
+                }
+                mutated.truncate(random.random_range(0..=mutated.len() * 2));
+                fuzz(&mutated);
+            }
+        }
+    }
 
     #[test]
     fn requests_decode_to_themselves_and_no_part_of_them_decodes() {

@@ -524,7 +524,11 @@ impl Rank {
             };
             if let (Some(victim), Some((there, _))) = (&victim, &destination.entry) {
                 if there.ino == entry.ino {
-                    return Ok(());
+                    // Two links to one inode: nothing happens, if both are there at the same time.
+                    match self.look(from, from_name).await?.entry_version() {
+                        now if now == *version => return Ok(()),
+                        _ => continue,
+                    }
                 }
                 check_removal(user, &destination.directory.inode, &victim.inode)?;
                 match (is_directory, there.kind == Kind::Directory) {
@@ -666,6 +670,14 @@ impl Rank {
                 tracing::debug!(%error, "a removed file is left to be removed from the store later")
             }
         }
+    }
+
+    /// Checks that a user has all of the `wanted` rights ([`READ`], [`WRITE`], [`EXECUTE`]) to an inode.
+    ///
+    /// # Errors
+    /// [`Error::Denied`], [`Error::NotFound`].
+    pub async fn access(&self, user: &Credentials, ino: Ino, wanted: u32) -> Result<()> {
+        user.check(&self.load(ino).await?.inode, wanted)
     }
 
     /// Opens a file: while it is open, its inode and its content stay although its last link goes.

@@ -191,7 +191,8 @@ fn explain(tree: &Tree, calls: &[Seen], used: &mut Vec<bool>, shape: &crate::mod
 
 /// Returns whether a call can fail in some order of the others.
 fn can_fail(before: &Tree, calls: &[Seen], failed: usize, used: &mut Vec<bool>) -> bool {
-    if before.clone().apply(&calls[failed].0).is_err() {
+    let is_gone = matches!(&calls[failed].0, Call::Link(ino, ..) if before.gone.contains_key(ino));
+    if is_gone || before.clone().apply(&calls[failed].0).is_err() {
         return true;
     }
     for index in 0..calls.len() {
@@ -208,6 +209,21 @@ fn can_fail(before: &Tree, calls: &[Seen], failed: usize, used: &mut Vec<bool>) 
         }
     }
     false
+}
+
+/// Checks that results and tree are explained by some order of the calls.
+fn judge(before: &Tree, seen: &[Seen], after: &Tree) -> Result<(), String> {
+    if !is_explained(before, seen, after) {
+        let (was, is) = (before.shape(), after.shape());
+        return Err(format!("no order of the calls explains the tree\n  was {was:#?}\n  is {is:#?}"));
+    }
+    for index in 0..seen.len() {
+        let has_failed = matches!(&seen[index].1, Some(Err(error)) if !matches!(error, Error::Store(_)));
+        if has_failed && !can_fail(before, seen, index, &mut vec![false; seen.len()]) {
+            return Err(format!("call {index} fails for no reason"));
+        }
+    }
+    Ok(())
 }
 
 /// What happened in histories, to see that they are worth something.
@@ -235,6 +251,8 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         let call = random_call(&mut random, &tree, &mut count);
         let _ = at_once(&store, run(ranks[0].clone(), call));
     }
+    // Calls that nobody knows the results of, and whose intents may be finished by whoever comes upon them yet.
+    let mut left: Vec<Seen> = Vec::new();
     for round in 0..ROUNDS {
         let before = read(&store, &ranks[0])?;
         let number = random.random_range(1..=3);
@@ -253,7 +271,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         // The step at which a rank goes away, if one does.
         let crash = random
             .random_bool(0.7)
-            .then(|| (random.random_range(0..60), random.random_range(0..ranks.len())));
+            .then(|| (random.random_range(0..20), random.random_range(0..ranks.len())));
         let mut trouble = String::new();
         let mut idle = 0;
         for step in 0.. {
@@ -327,20 +345,39 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         if !is_late {
             settle(&mut random);
         }
+        let wrong = |text: String, seen: &[Seen]| {
+            format!("seed {seed}, round {round}: {text}\n  calls {seen:#?}{trouble}")
+        };
+        if !is_late && round + 1 < ROUNDS && random.random_bool(0.5) {
+            // Nobody checks: whoever comes by finishes what was left. So the tree is whole, whatever else is in the store.
+            let after = read(&store, &ranks[0]).map_err(|text| wrong(text, &seen))?;
+            seen.append(&mut left);
+            judge(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
+            let has_intent =
+                |call: &Call| matches!(call, Call::Rename(..) | Call::Link(..) | Call::Rmdir(..));
+            left = seen.into_iter().filter(|(call, result)| result.is_none() && has_intent(call)).collect();
+            continue;
+        }
         let doctor = open(&store);
         let report = at_once(&store, doctor.check(true)).map_err(|error| error.to_string())?;
-        let wrong = |text: String| format!("seed {seed}, round {round}: {text}\n  calls {seen:#?}{trouble}");
         if let Some(finding) = report.findings.iter().find(|finding| !finding.mended) {
-            return Err(wrong(format!("the check finds: {}", finding.text)));
+            return Err(wrong(format!("the check finds: {}", finding.text), &seen));
         }
         // Nothing that could happen in a round is more than something left to be done.
         let is_damage = |text: &str| {
-            ["has no inode", "not among the links", "two entries", "is in", "another kind", "not reached"]
-                .iter()
-                .any(|damage| text.contains(damage))
+            let damages = [
+                "has no inode",
+                "not among the links",
+                "two entries",
+                "is in",
+                "another kind",
+                "not reached",
+                "a link without an entry",
+            ];
+            damages.iter().any(|damage| text.contains(damage))
         };
         if let Some(finding) = report.findings.iter().find(|finding| is_damage(&finding.text)) {
-            return Err(wrong(format!("the check mends: {}", finding.text)));
+            return Err(wrong(format!("the check mends: {}", finding.text), &seen));
         }
         if is_late {
             settle(&mut random);
@@ -348,26 +385,19 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         let again = at_once(&store, doctor.check(true)).map_err(|error| error.to_string())?;
         let third = at_once(&store, doctor.check(false)).map_err(|error| error.to_string())?;
         if !is_late && !again.findings.is_empty() || !third.findings.is_empty() {
-            return Err(wrong(format!("the second check finds {again:?}, the third {third:?}")));
+            return Err(wrong(format!("the second check finds {again:?}, the third {third:?}"), &seen));
         }
         // The logs of the ranks are closed: they go on with new ones.
         ranks = vec![open(&store), open(&store)];
-        let after = read(&store, &ranks[0]).map_err(&wrong)?;
-        if !is_explained(&before, &seen, &after) {
-            let (was, is) = (before.shape(), after.shape());
-            return Err(wrong(format!(
-                "no order of the calls explains the tree\n  was {was:#?}\n  is {is:#?}"
-            )));
-        }
-        for index in 0..seen.len() {
-            let may_fail = matches!(&seen[index].1, Some(Err(error)) if !matches!(error, Error::Store(_)));
-            if may_fail && !can_fail(&before, &seen, index, &mut vec![false; seen.len()]) {
-                return Err(wrong(format!("call {index} fails for no reason")));
-            }
-        }
+        let after = read(&store, &ranks[0]).map_err(|text| wrong(text, &seen))?;
+        seen.append(&mut left);
+        judge(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
         let inodes = store.objects().iter().filter(|object| object.starts_with("nacre/fs/i/")).count();
         if inodes != after.nodes.len() {
-            return Err(wrong(format!("{inodes} inodes in the store, {} in the tree", after.nodes.len())));
+            return Err(wrong(
+                format!("{inodes} inodes in the store, {} in the tree", after.nodes.len()),
+                &seen,
+            ));
         }
     }
     Ok(())
@@ -386,7 +416,9 @@ fn nothing_is_lost_or_doubled_whatever_goes_away_in_the_middle() {
     }
     println!("{} histories: {counts:?}", seeds.end - seeds.start);
     if seed.is_none() {
-        assert!(counts.crashes > histories && counts.late > histories / 4 && counts.lost > histories / 10);
+        assert!(
+            counts.crashes > histories / 2 && counts.late > histories / 8 && counts.lost > histories / 10
+        );
         assert!(counts.renames_across > histories);
     }
 }
@@ -394,8 +426,9 @@ fn nothing_is_lost_or_doubled_whatever_goes_away_in_the_middle() {
 /// Returns whether a fault in the protocol is noticed in a few hundred histories.
 fn is_noticed(sabotage: Sabotage) -> bool {
     let run = |seed| history(seed, &mut Counts::default(), Some(sabotage));
-    // A fault may also break what the program relies on, and end in a panic.
-    (0..400).any(|seed| std::panic::catch_unwind(|| run(seed)).is_ok_and(|result| result.is_err()))
+    let failure = (0..2_000).find_map(|seed| run(seed).err());
+    println!("{}", failure.as_deref().unwrap_or("nothing").lines().next().unwrap_or_default());
+    failure.is_some()
 }
 
 fn sets(transaction: &Transaction, name: &[u8]) -> bool {

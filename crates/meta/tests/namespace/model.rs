@@ -33,6 +33,8 @@ pub struct Node {
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub nodes: BTreeMap<u64, Node>,
+    /// Files whose last links were removed: one that is being removed can still be linked by its number.
+    pub gone: BTreeMap<u64, Node>,
     next: u64,
 }
 
@@ -43,7 +45,7 @@ pub type Shape = BTreeMap<String, (bool, u32, String, usize, String)>;
 impl Tree {
     pub fn new(nodes: BTreeMap<u64, Node>) -> Tree {
         // Inodes that the model makes have numbers of their own.
-        Tree { nodes, next: 1 << 60 }
+        Tree { nodes, gone: BTreeMap::new(), next: 1 << 60 }
     }
 
     fn directory(&self, ino: u64) -> Result<&BTreeMap<String, u64>, Error> {
@@ -72,8 +74,11 @@ impl Tree {
     }
 
     fn release(&mut self, ino: u64) {
-        if self.links(ino) == 0 {
-            self.nodes.remove(&ino);
+        if self.links(ino) == 0
+            && let Some(node) = self.nodes.remove(&ino)
+            && node.entries.is_none()
+        {
+            self.gone.insert(ino, node);
         }
     }
 
@@ -115,6 +120,9 @@ impl Tree {
             Call::Link(ino, directory, name) => {
                 if self.directory(*directory)?.contains_key(name) {
                     return Err(Error::Exists);
+                }
+                if let Some(node) = self.gone.remove(ino) {
+                    self.nodes.insert(*ino, node);
                 }
                 let node = self.nodes.get(ino).ok_or(Error::NotFound)?;
                 if node.entries.is_some() {

@@ -1,0 +1,603 @@
+//! The namespace of a store as a mounted file system, by FUSE.
+//!
+//! Nothing is cached but what the kernel has read of a file between its opening and its closing: entries and attributes
+//! are asked for each time they are needed, so changes by others show at once. Permissions are judged by the rank, for the
+//! user and the groups of the process that calls.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::future::Future;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use fuser::{
+    AccessFlags, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    SessionACL, TimeOrNow, WriteFlags,
+};
+use nacre_meta::inode::{Ino, Kind};
+use nacre_meta::{
+    Attributes, Creation, Credentials, Error, Listed, READ, Rank, SetAttributes, SetTime, WRITE,
+};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+/// The time for which the kernel may believe what it was told.
+const TTL: Duration = Duration::ZERO;
+const O_ACCMODE: i32 = 3;
+const O_WRONLY: i32 = 1;
+const O_EXCL: i32 = 0o200;
+const O_APPEND: i32 = 0o2000;
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+
+/// A mounted namespace. It is unmounted when this is dropped.
+pub struct Mount(fuser::BackgroundSession);
+
+impl Mount {
+    /// Mounts a namespace on a folder; `source` is what the list of mounts shows. Calls are made in the runtime of
+    /// `handle`, which must have threads of its own. With `others`, all users may come in, not only who mounted it.
+    ///
+    /// # Errors
+    /// Those of the operating system: there is no FUSE, or the user may not mount.
+    pub fn new(
+        rank: Arc<Rank>,
+        folder: &Path,
+        source: &str,
+        others: bool,
+        handle: Handle,
+    ) -> io::Result<Mount> {
+        let mut config = Config::default();
+        config.mount_options =
+            vec![MountOption::FSName(source.to_owned()), MountOption::Subtype("nacre".to_owned())];
+        config.acl = if others { SessionACL::All } else { SessionACL::Owner };
+        let calls = Arc::new(Calls { rank, listings: Mutex::default(), next: AtomicU64::new(1) });
+        fuser::spawn_mount(Bridge { calls, handle }, folder, &config).map(Mount)
+    }
+
+    /// Waits until somebody has unmounted it.
+    ///
+    /// # Errors
+    /// Those of the connection to the kernel.
+    pub fn wait(self) -> io::Result<()> {
+        self.0.join()
+    }
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    /// Those of the operating system, such as that a process is in it.
+    pub fn unmount(self) -> io::Result<()> {
+        self.0.umount_and_join()
+    }
+}
+
+/// What calls share.
+struct Calls {
+    rank: Arc<Rank>,
+    /// The listings of open directories, each as it was when it was begun.
+    listings: Mutex<HashMap<u64, Arc<Vec<Listed>>>>,
+    next: AtomicU64,
+}
+
+/// Takes the kernel's requests, and answers each from a task of its own.
+struct Bridge {
+    calls: Arc<Calls>,
+    handle: Handle,
+}
+
+impl Bridge {
+    fn spawn<F: Future<Output = ()> + Send + 'static>(&self, call: impl FnOnce(Arc<Calls>) -> F) {
+        self.handle.spawn(call(self.calls.clone()));
+    }
+}
+
+/// Returns the user of a request, with all groups of the process that makes it.
+fn user(request: &Request) -> Credentials {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", request.pid())).unwrap_or_default();
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    let groups = groups.split_whitespace().filter_map(|group| group.parse().ok()).collect();
+    Credentials { uid: request.uid(), gid: request.gid(), groups }
+}
+
+fn errno(error: Error) -> Errno {
+    Errno::from_i32(error.errno())
+}
+
+fn time(nanoseconds: i64) -> SystemTime {
+    let distance = Duration::from_nanos(nanoseconds.unsigned_abs());
+    if nanoseconds < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
+}
+
+fn nanoseconds(time: SystemTime) -> i64 {
+    let bounded = |distance: Duration| i64::try_from(distance.as_nanos()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => bounded(since),
+        Err(before) => -bounded(before.duration()),
+    }
+}
+
+fn file_type(kind: &Kind) -> FileType {
+    match kind {
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::File | Kind::Typed(_) => FileType::RegularFile,
+    }
+}
+
+fn attributes(found: &Attributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(found.ino.0),
+        size: found.size,
+        blocks: found.size.div_ceil(512),
+        atime: time(found.atime),
+        mtime: time(found.mtime),
+        ctime: time(found.ctime),
+        crtime: time(found.btime),
+        kind: file_type(&found.kind),
+        perm: found.mode as u16,
+        nlink: found.links,
+        uid: found.uid,
+        gid: found.gid,
+        rdev: 0,
+        blksize: 128 << 10,
+        flags: 0,
+    }
+}
+
+fn answer_entry(result: Result<Attributes, Error>, reply: ReplyEntry) {
+    match result {
+        Ok(found) => reply.entry(&TTL, &attributes(&found), Generation(0)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn answer_empty(result: Result<(), Error>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn answer_xattr(result: Result<Bytes, Error>, size: u32, reply: ReplyXattr) {
+    match result {
+        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn bytes(name: &OsStr) -> Bytes {
+    Bytes::copy_from_slice(name.as_bytes())
+}
+
+fn rights(flags: i32) -> u32 {
+    match flags & O_ACCMODE {
+        0 => READ,
+        O_WRONLY => WRITE,
+        _ => READ | WRITE,
+    }
+}
+
+impl Filesystem for Bridge {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (user, name) = (user(request), bytes(name));
+        self.spawn(|calls| async move {
+            let found = match &name[..] {
+                b"." => calls.rank.stat(Ino(parent.0)).await,
+                _ => calls.rank.lookup(&user, Ino(parent.0), &name).await,
+            };
+            answer_entry(found, reply);
+        });
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.spawn(|calls| async move {
+            match calls.rank.stat(Ino(ino.0)).await {
+                Ok(found) => reply.attr(&TTL, &attributes(&found)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        file: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let user = user(request);
+        let set_time = |time| match time {
+            TimeOrNow::Now => SetTime::Now,
+            TimeOrNow::SpecificTime(time) => SetTime::To(nanoseconds(time)),
+        };
+        let set = SetAttributes {
+            mode: mode.map(|mode| mode & 0o7777),
+            uid,
+            gid,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            layout: None,
+        };
+        self.spawn(|calls| async move {
+            let ino = Ino(ino.0);
+            let done = async {
+                if let Some(size) = size {
+                    // Who has opened the file for writing may go on with it whatever its permissions are now.
+                    let judged = if file.is_some() { Credentials::root() } else { user.clone() };
+                    calls.rank.truncate(&judged, ino, size).await?;
+                }
+                match set == SetAttributes::default() {
+                    true => calls.rank.stat(ino).await,
+                    false => calls.rank.set_attributes(&user, ino, &set).await,
+                }
+            };
+            match done.await {
+                Ok(found) => reply.attr(&TTL, &attributes(&found)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        self.spawn(|calls| async move {
+            match calls.rank.stat(Ino(ino.0)).await {
+                Ok(found) => reply.data(&found.target),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let (user, name) = (user(request), bytes(name));
+        let kind = match mode & 0o170_000 {
+            0 | 0o100_000 => Kind::File,
+            0o010_000 => Kind::Fifo,
+            0o140_000 => Kind::Socket,
+            _ => return reply.error(Errno::EPERM),
+        };
+        let creation = Creation::new(kind, mode & 0o7777 & !umask);
+        self.spawn(|calls| async move {
+            answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
+        });
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (user, name) = (user(request), bytes(name));
+        let creation = Creation::new(Kind::Directory, mode & 0o7777 & !umask);
+        self.spawn(|calls| async move {
+            answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
+        });
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (user, name) = (user(request), bytes(name));
+        self.spawn(|calls| async move {
+            answer_empty(calls.rank.unlink(&user, Ino(parent.0), &name).await, reply);
+        });
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (user, name) = (user(request), bytes(name));
+        self.spawn(|calls| async move {
+            answer_empty(calls.rank.rmdir(&user, Ino(parent.0), &name).await, reply);
+        });
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (user, name) = (user(request), bytes(name));
+        let creation = Creation::symlink(bytes(target.as_os_str()));
+        self.spawn(|calls| async move {
+            answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
+        });
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        to: INodeNo,
+        new: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (user, name, new) = (user(request), bytes(name), bytes(new));
+        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
+            return reply.error(Errno::EINVAL);
+        }
+        let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
+        self.spawn(|calls| async move {
+            let done = calls.rank.rename(&user, (Ino(parent.0), &name), (Ino(to.0), &new), keep).await;
+            answer_empty(done, reply);
+        });
+    }
+
+    fn link(&self, request: &Request, ino: INodeNo, to: INodeNo, new: &OsStr, reply: ReplyEntry) {
+        let (user, new) = (user(request), bytes(new));
+        self.spawn(|calls| async move {
+            answer_entry(calls.rank.link(&user, Ino(ino.0), Ino(to.0), &new).await, reply);
+        });
+    }
+
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let user = user(request);
+        self.spawn(|calls| async move {
+            match calls.rank.open_file(&user, Ino(ino.0), rights(flags.0)).await {
+                Ok(_) => reply.opened(FileHandle(0), FopenFlags::empty()),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (user, name, parent) = (user(request), bytes(name), Ino(parent.0));
+        let creation = Creation::new(Kind::File, mode & 0o7777 & !umask);
+        self.spawn(|calls| async move {
+            let done = async {
+                match calls.rank.create(&user, parent, &name, creation).await {
+                    // Who makes a file may write it whatever its permissions are.
+                    Ok(made) => calls.rank.open_file(&Credentials::root(), made.ino, READ | WRITE).await,
+                    Err(Error::Exists) if flags & O_EXCL == 0 => {
+                        let found = calls.rank.lookup(&user, parent, &name).await?;
+                        calls.rank.open_file(&user, found.ino, rights(flags)).await
+                    }
+                    Err(error) => Err(error),
+                }
+            };
+            match done.await {
+                Ok(found) => {
+                    let attributes = attributes(&found);
+                    reply.created(&TTL, &attributes, Generation(0), FileHandle(0), FopenFlags::empty());
+                }
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.spawn(|calls| async move {
+            match calls.rank.read_file(Ino(ino.0), offset, size as usize).await {
+                Ok(bytes) => reply.data(&bytes),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let data = Bytes::copy_from_slice(data);
+        self.spawn(|calls| async move {
+            let len = data.len() as u32;
+            let done = match flags.0 & O_APPEND != 0 {
+                true => calls.rank.append_file(Ino(ino.0), data).await.map(|_| ()),
+                false => calls.rank.write_file(Ino(ino.0), offset, data).await,
+            };
+            match done {
+                Ok(()) => reply.written(len),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        // Every change is as durable as the store makes it before its call returns.
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.spawn(|calls| async move {
+            calls.rank.close_file(Ino(ino.0)).await;
+            reply.ok();
+        });
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let handle = self.calls.next.fetch_add(1, Ordering::Relaxed);
+        reply.opened(FileHandle(handle), FopenFlags::empty());
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        file: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let user = user(request);
+        self.spawn(|calls| async move {
+            let known = calls.listings.lock().get(&file.0).cloned();
+            let listing = match known {
+                Some(listing) if offset > 0 => listing,
+                _ => match calls.list(&user, Ino(ino.0)).await {
+                    Ok(listing) => {
+                        let listing = Arc::new(listing);
+                        calls.listings.lock().insert(file.0, listing.clone());
+                        listing
+                    }
+                    Err(error) => return reply.error(errno(error)),
+                },
+            };
+            for (index, listed) in listing.iter().enumerate().skip(offset as usize) {
+                let name = OsStr::from_bytes(&listed.name);
+                if reply.add(INodeNo(listed.ino.0), index as u64 + 1, file_type(&listed.kind), name) {
+                    break;
+                }
+            }
+            reply.ok();
+        });
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, file: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.calls.listings.lock().remove(&file.0);
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        // Stores do not say how much room there is: some, rather than none.
+        let blocks = 1 << 40;
+        reply.statfs(blocks, blocks, blocks, blocks, blocks, 4096, 255, 4096);
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (user, name, value) = (user(request), bytes(name), Bytes::copy_from_slice(value));
+        let exists = match flags & (XATTR_CREATE | XATTR_REPLACE) {
+            XATTR_CREATE => Some(false),
+            XATTR_REPLACE => Some(true),
+            _ => None,
+        };
+        self.spawn(|calls| async move {
+            let done = calls.rank.set_attribute(&user, Ino(ino.0), &name, Some(value), exists).await;
+            answer_empty(done, reply);
+        });
+    }
+
+    fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let (user, name) = (user(request), bytes(name));
+        self.spawn(|calls| async move {
+            answer_xattr(calls.rank.attribute(&user, Ino(ino.0), &name).await, size, reply);
+        });
+    }
+
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let user = user(request);
+        self.spawn(|calls| async move {
+            let names = calls.rank.attributes(&user, Ino(ino.0)).await;
+            let list = names.map(|names| names.iter().flat_map(|name| [&name[..], b"\0"].concat()).collect());
+            answer_xattr(list, size, reply);
+        });
+    }
+
+    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (user, name) = (user(request), bytes(name));
+        self.spawn(|calls| async move {
+            answer_empty(calls.rank.set_attribute(&user, Ino(ino.0), &name, None, None).await, reply);
+        });
+    }
+
+    fn access(&self, request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let user = user(request);
+        self.spawn(|calls| async move {
+            answer_empty(calls.rank.access(&user, Ino(ino.0), mask.bits() as u32 & 7).await, reply);
+        });
+    }
+}
+
+impl Calls {
+    /// Returns a whole directory, with itself and the one above it.
+    async fn list(&self, user: &Credentials, ino: Ino) -> Result<Vec<Listed>, Error> {
+        let itself = |name: &'static [u8]| Listed {
+            name: Bytes::from_static(name),
+            ino,
+            kind: Kind::Directory,
+            attributes: None,
+        };
+        let mut listing = vec![itself(b"."), itself(b"..")];
+        let mut after = Bytes::new();
+        loop {
+            let page = self.rank.readdir(user, ino, &after, 1024, false).await?;
+            after = page.entries.last().map_or(after, |listed| listed.name.clone());
+            let is_last = !page.more || page.entries.is_empty();
+            listing.extend(page.entries);
+            if is_last {
+                return Ok(listing);
+            }
+        }
+    }
+}
