@@ -2,10 +2,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod capability;
+mod clock;
 pub mod codec;
 mod credentials;
 mod error;
 pub mod inode;
+pub mod rank;
+pub mod remote;
+pub mod role;
+pub mod sequencer;
+pub mod wire;
 
 pub use credentials::{Credentials, EXECUTE, READ, WRITE};
 pub use error::{Error, Result};
