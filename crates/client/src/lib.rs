@@ -56,6 +56,7 @@ mod lock_members;
 pub mod map;
 mod object;
 mod pager;
+pub mod sequencer;
 mod session;
 mod store;
 mod transfer;

@@ -26,6 +26,7 @@ pub struct Store {
     /// The longest time for which a transfer that has begun waits for servers that are away.
     pub(crate) patience: Duration,
     pub(crate) locks: Arc<crate::lock::Sessions>,
+    pub(crate) meta: Arc<crate::sequencer::Sessions>,
     pub(crate) classes: crate::class::Shared,
     /// True if methods run in this process even where there are servers, because the handle guards what they change.
     pub(crate) calls_here: bool,
@@ -53,17 +54,17 @@ impl Store {
             }
             _ => Duration::ZERO,
         };
-        let (locks, classes) = (Arc::default(), Arc::default());
+        let (locks, meta, classes) = (Arc::default(), Arc::default(), Arc::default());
         let objects = opened.objects();
-        Ok(Store { objects, opened, name: name.into(), patience, locks, classes, calls_here: false })
+        Ok(Store { objects, opened, name: name.into(), patience, locks, meta, classes, calls_here: false })
     }
 
     /// Creates a handle on an engine of the caller's own, with a name for it in messages.
     pub fn from_engine(engine: Arc<dyn ObjectStore>, name: &str) -> Store {
         let (objects, opened) = (engine.clone(), Opened::Other(engine));
-        let (locks, classes) = (Arc::default(), Arc::default());
+        let (locks, meta, classes) = (Arc::default(), Arc::default(), Arc::default());
         let (name, patience) = (name.into(), Duration::ZERO);
-        Store { objects, opened, name, patience, locks, classes, calls_here: true }
+        Store { objects, opened, name, patience, locks, meta, classes, calls_here: true }
     }
 
     /// Connects to the servers now, where there are any, instead of when they are first needed. Fails if none of

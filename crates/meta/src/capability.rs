@@ -51,6 +51,52 @@ impl Policy {
     }
 }
 
+/// The words of policies, for messages.
+pub const POLICIES: &str = "best-effort, round-trip, hold=TIME, quota=COUNT or quota=COUNT/TIME";
+/// The time for which a holder may use a quota unless it is said.
+const QUOTA_TIME: Duration = Duration::from_millis(100);
+
+impl std::fmt::Display for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Policy::BestEffort => f.write_str("best-effort"),
+            Policy::Hold(time) => write!(f, "hold={}us", time.as_micros()),
+            Policy::Quota { operations, within } => write!(f, "quota={operations}/{}us", within.as_micros()),
+            Policy::RoundTrip => f.write_str("round-trip"),
+        }
+    }
+}
+
+impl std::str::FromStr for Policy {
+    type Err = String;
+
+    /// Parses a policy: `best-effort`, `round-trip`, `hold=TIME`, `quota=COUNT` or `quota=COUNT/TIME`.
+    fn from_str(text: &str) -> Result<Policy, String> {
+        let time = |text: &str| {
+            let time = nacre_quantity::parse_time(text)?;
+            match time <= crate::wire::HOLD_MAX {
+                true => Ok(time),
+                false => Err(format!("{text} is longer than {} s", crate::wire::HOLD_MAX.as_secs())),
+            }
+        };
+        let (word, value) = text.split_once('=').unwrap_or((text, ""));
+        match (word, value) {
+            ("best-effort", "") => Ok(Policy::BestEffort),
+            ("round-trip", "") => Ok(Policy::RoundTrip),
+            ("hold", value) => Ok(Policy::Hold(time(value)?)),
+            ("quota", value) => {
+                let (count, within) = match value.split_once('/') {
+                    Some((count, within)) => (count, time(within)?),
+                    None => (value, QUOTA_TIME),
+                };
+                let operations = count.parse().map_err(|_| format!("\"{count}\" is not a count"))?;
+                Ok(Policy::Quota { operations, within })
+            }
+            _ => Err(format!("\"{text}\" is no policy: {POLICIES}")),
+        }
+    }
+}
+
 /// An order of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order<R> {
@@ -287,7 +333,9 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
 
     /// Returns whether a request would be served at once: nobody holds the resource, and nobody waits for it.
     pub fn is_free(&self, resource: &R) -> bool {
-        self.resources.get(resource).is_some_and(|resource| resource.hold.is_none() && resource.line.is_empty())
+        self.resources
+            .get(resource)
+            .is_some_and(|resource| resource.hold.is_none() && resource.line.is_empty())
     }
 
     /// Counts a request that was served at once.
@@ -296,7 +344,14 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
     }
 
     /// Asks for a grant of the resource.
-    pub fn acquire(&mut self, now: Duration, resource: &R, session: Session, ticket: Ticket, out: &mut Vec<Order<R>>) {
+    pub fn acquire(
+        &mut self,
+        now: Duration,
+        resource: &R,
+        session: Session,
+        ticket: Ticket,
+        out: &mut Vec<Order<R>>,
+    ) {
         self.enter(now, resource, ticket, Wanted::Cache(session), out);
     }
 
@@ -312,7 +367,14 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         self.enter(now, resource, ticket, Wanted::Serve(session), out);
     }
 
-    fn enter(&mut self, now: Duration, resource: &R, ticket: Ticket, wanted: Wanted, out: &mut Vec<Order<R>>) {
+    fn enter(
+        &mut self,
+        now: Duration,
+        resource: &R,
+        ticket: Ticket,
+        wanted: Wanted,
+        out: &mut Vec<Order<R>>,
+    ) {
         if let Some(found) = self.resources.get_mut(resource) {
             found.line.push_back((ticket, wanted));
             self.go_on(now, resource, out);
@@ -355,7 +417,8 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         operations: u64,
     ) -> Result<(), NotHeld> {
         self.check(resource, session, grant)?;
-        let hold = self.resources.get_mut(resource).and_then(|resource| resource.hold.take()).ok_or(NotHeld)?;
+        let hold =
+            self.resources.get_mut(resource).and_then(|resource| resource.hold.take()).ok_or(NotHeld)?;
         self.counts.releases += 1;
         self.counts.held_us += now.saturating_sub(hold.since).as_micros() as u64;
         self.counts.operations += operations;
@@ -377,7 +440,8 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         if !self.sessions.get(&session).is_some_and(|lease| !lease.broken) {
             return Err(NotHeld);
         }
-        let hold = self.resources.get_mut(resource).and_then(|resource| resource.hold.as_mut()).ok_or(NotHeld)?;
+        let hold =
+            self.resources.get_mut(resource).and_then(|resource| resource.hold.as_mut()).ok_or(NotHeld)?;
         if hold.session != UNKNOWN {
             return Err(NotHeld);
         }
@@ -529,7 +593,9 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             due = due.min(match (hold.asked, found.policy) {
                 _ if hold.session == UNKNOWN => hold.until,
                 // A broken session loses the resource with its lease.
-                (Asked::Yes(_), _) if self.sessions.get(&hold.session).is_none_or(|lease| lease.broken) => continue,
+                (Asked::Yes(_), _) if self.sessions.get(&hold.session).is_none_or(|lease| lease.broken) => {
+                    continue;
+                }
                 (Asked::Yes(asked), _) => asked + self.patience,
                 (Asked::Quota(until), _) => until,
                 (Asked::No, Policy::Hold(time)) => hold.since + time,

@@ -7,6 +7,8 @@ mod clock;
 pub mod codec;
 mod credentials;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod inode;
 pub mod rank;
 pub mod remote;

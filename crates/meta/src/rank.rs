@@ -277,9 +277,19 @@ impl Rank {
 
     /// Hands out positions if that can be done at once: the common case of a round trip.
     #[inline]
-    pub fn next_at_once(&mut self, now: Duration, id: &ObjectId, count: u64, out: &mut Vec<Output>) -> Option<Reply> {
+    pub fn next_at_once(
+        &mut self,
+        now: Duration,
+        id: &ObjectId,
+        count: u64,
+        out: &mut Vec<Output>,
+    ) -> Option<Reply> {
         let Some(Entry::Live(live)) = self.sequencers.get_mut(id) else { return None };
-        if count == 0 || !live.operations.is_empty() || live.sequencer.is_lent() || !self.capabilities.is_free(id) {
+        if count == 0
+            || !live.operations.is_empty()
+            || live.sequencer.is_lent()
+            || !self.capabilities.is_free(id)
+        {
             return None;
         }
         let first = live.sequencer.next(count)?;
@@ -567,7 +577,9 @@ impl Rank {
                 }
                 Order::Serve { resource, ticket } => {
                     let call = self.waiting.remove(&ticket);
-                    if let (Some(Entry::Live(live)), Some((_, call))) = (self.sequencers.get_mut(&resource), call) {
+                    if let (Some(Entry::Live(live)), Some((_, call))) =
+                        (self.sequencers.get_mut(&resource), call)
+                    {
                         live.operations.push_back(match call {
                             Call::Next(count) => Operation::Next(ticket, count),
                             Call::Remove => Operation::Remove(ticket),
@@ -606,7 +618,8 @@ impl Rank {
         }
         let caches = live.policy.caches();
         // A record under way that says that nobody caches may be durable already.
-        let on_record = live.record.cached.is_some() && live.writing.is_none_or(|record| record.cached.is_some());
+        let on_record =
+            live.record.cached.is_some() && live.writing.is_none_or(|record| record.cached.is_some());
         while let Some(operation) = live.operations.front() {
             let reply = match *operation {
                 Operation::Next(ticket, count) => match live.sequencer.next(count) {
@@ -657,7 +670,8 @@ impl Rank {
             live.operations.pop_front();
         }
         write_if_needed(now, self.lease, id, live, out);
-        let cached = live.record.cached.is_some() || live.writing.is_some_and(|record| record.cached.is_some());
+        let cached =
+            live.record.cached.is_some() || live.writing.is_some_and(|record| record.cached.is_some());
         if cached && !live.sequencer.is_lent() {
             self.idle.insert(id.clone());
         }

@@ -11,7 +11,7 @@ mod sequencer;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
@@ -30,7 +30,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// The settings of a session.
 #[derive(Clone)]
 pub struct SessionOptions {
-    /// The store, which says who has the authority.
+    /// The store, which says who has the authority. It must not depend on the runtime of a caller.
     pub store: Arc<dyn ObjectStore>,
     /// The number of the rank.
     pub rank: u32,
@@ -46,6 +46,8 @@ pub struct SessionOptions {
 #[derive(Clone)]
 pub(crate) struct Route {
     link: Arc<Link>,
+    /// A further connection for round trips, which is driven in the runtime of whoever uses it first.
+    round_trips: Arc<Link>,
     /// The number of the binding, which grows.
     number: u64,
 }
@@ -72,6 +74,8 @@ pub(crate) struct Inner {
     moved: Notify,
     useless: AtomicU64,
     sequencers: Mutex<HashMap<ObjectId, Arc<sequencer::State>>>,
+    /// True once the session has ended.
+    over: AtomicBool,
     /// The reason why there is no binding.
     trouble: Mutex<Option<StoreError>>,
     /// The runtime of the background, whose clock is there for callers without one.
@@ -103,6 +107,7 @@ impl Session {
             moved: Notify::new(),
             useless: AtomicU64::new(0),
             sequencers: Mutex::default(),
+            over: AtomicBool::new(false),
             trouble: Mutex::default(),
             runtime: runtime.handle().clone(),
             options,
@@ -118,7 +123,8 @@ impl Session {
     /// Returns a handle on a sequencer, whether it exists or not.
     pub fn sequencer(&self, id: &ObjectId) -> Sequencer {
         let mut sequencers = self.inner.sequencers.lock();
-        let state = sequencers.entry(id.clone()).or_insert_with(|| Arc::new(sequencer::State::new(id.clone())));
+        let state =
+            sequencers.entry(id.clone()).or_insert_with(|| Arc::new(sequencer::State::new(id.clone())));
         Sequencer { session: self.clone(), state: state.clone() }
     }
 

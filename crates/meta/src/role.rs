@@ -47,12 +47,9 @@ pub struct Options {
     pub store: Arc<dyn ObjectStore>,
     /// The number of the rank.
     pub rank: u32,
-    /// The name of the daemon. One of the same name is taken for this one, before it was started again.
-    pub name: String,
-    /// The addresses at which clients reach it; none if they are those of the store.
-    pub addresses: Vec<String>,
-    /// True if the authority is taken with the first request, and not before.
-    pub lazy: bool,
+    /// True for the daemon that keeps the store in its process: it takes the authority with the first request, and not
+    /// before, and one of its name is known to be itself before it was started again.
+    pub keeps_store: bool,
     /// The lease of sessions.
     pub lease: Duration,
     /// The time after which a standby takes over.
@@ -62,16 +59,17 @@ pub struct Options {
 /// A running rank, or one that stands by. Dropping it stops it.
 pub struct MetaRole {
     shared: Arc<Shared>,
+    options: Options,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl MetaRole {
-    /// Starts the role.
+    /// Creates the role, whose service may be served. It answers nobody before it [begins](MetaRole::begin).
     ///
     /// # Errors
-    /// `Invalid` if a time is out of range; `Io` if no thread can be started.
-    pub fn start(options: Options) -> Result<MetaRole, StoreError> {
+    /// `Invalid` if a time is out of range.
+    pub fn new(options: Options) -> Result<MetaRole, StoreError> {
         let within = |what: &str, time: Duration, least: Duration, most: Duration| match time {
             time if (least..=most).contains(&time) => Ok(()),
             time => {
@@ -81,23 +79,33 @@ impl MetaRole {
         };
         within("a lease of capabilities", options.lease, LEASE_MIN, LEASE_MAX)?;
         within("a time to take over", options.takeover, TAKEOVER_MIN, TAKEOVER_MAX)?;
-        let failed = |error: std::io::Error| {
-            StoreError::new(ErrorKind::Io, format!("cannot start the thread of the metadata rank: {error}"))
-        };
-        let keeper = Keeper::new(&options)?;
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(options.lease)),
             work: Notify::new(),
             connections: AtomicU64::new(0),
         });
+        Ok(MetaRole { shared, options, stop: None, thread: None })
+    }
+
+    /// Begins. `name` is the name of the daemon; `addresses` are those at which clients reach it, none if they are those of
+    /// the store.
+    ///
+    /// # Errors
+    /// `Invalid` if the name or an address is too long; `Io` if no thread can be started.
+    pub fn begin(&mut self, name: String, addresses: Vec<String>) -> Result<(), StoreError> {
+        let failed = |error: std::io::Error| {
+            StoreError::new(ErrorKind::Io, format!("cannot start the thread of the metadata rank: {error}"))
+        };
+        let keeper = Keeper::new(&self.options, name, addresses)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (stop, stopped) = oneshot::channel();
-        let running = shared.clone();
+        let (running, lazy) = (self.shared.clone(), self.options.keeps_store);
         let thread = std::thread::Builder::new()
             .name("nacre-meta".to_owned())
-            .spawn(move || runtime.block_on(run::run(running, keeper, options.lazy, stopped)))
+            .spawn(move || runtime.block_on(run::run(running, keeper, lazy, stopped)))
             .map_err(failed)?;
-        Ok(MetaRole { shared, stop: Some(stop), thread: Some(thread) })
+        (self.stop, self.thread) = (Some(stop), Some(thread));
+        Ok(())
     }
 
     /// Returns the service by which clients reach the rank.

@@ -8,6 +8,7 @@ pub mod copy;
 pub mod copy_tree;
 pub mod daemon;
 pub mod extents;
+pub mod fail;
 pub mod fence;
 pub mod keygen;
 pub mod keys;
@@ -21,6 +22,7 @@ pub mod read;
 pub mod reflect;
 pub mod remove;
 pub mod rm;
+pub mod sequencer;
 pub mod serve;
 pub mod shell;
 pub mod stat;
@@ -79,6 +81,8 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Log(args) => log::run(session, args).await,
         Command::Lock(args) => lock::run(session, args).await,
         Command::Locks(args) => locks::run(session, args).await,
+        Command::Sequencer(args) => sequencer::run(session, args).await,
+        Command::Fail(args) => fail::run(session, args).await,
         Command::Watch(args) => watch::watch(session, args).await,
         Command::Notify(args) => watch::notify(session, args).await,
         Command::Serve(_)

@@ -134,8 +134,10 @@ pub(super) async fn exchange<R: Request + Unpin>(link: &Arc<Link>, request: R) -
 
 /// Sends a call over a binding.
 pub(super) async fn ask(route: &Route, id: &ObjectId, call: Call) -> Result<Reply, Lost> {
-    let frame = exchange(&route.link, CallRequest { id: id.clone(), call }).await?;
-    reply(&route.link, &frame)
+    // What needs no session takes the other way.
+    let link = if let Call::Next(_) = call { &route.round_trips } else { &route.link };
+    let frame = exchange(link, CallRequest { id: id.clone(), call }).await?;
+    reply(link, &frame)
 }
 
 /// The wait for a rank: calls are made again until there is an answer, for as long as the session's patience.
@@ -158,15 +160,13 @@ impl<'a> Patience<'a> {
         let mut routes = self.inner.route.subscribe();
         let until = *self.until.get_or_insert_with(|| Instant::now() + self.inner.options.patience);
         // The clock of this wait is that of the session's own runtime: the caller may have none.
-        let found = self.inner.timeout(until, routes.wait_for(Option::is_some)).await;
-        match found {
-            Some(Ok(route)) => match &*route {
-                Some(route) => Ok(route.clone()),
-                None => Err(self.unavailable()),
-            },
-            Some(Err(_)) => Err(StoreError::new(ErrorKind::Closed, "the session is over")),
-            None => Err(self.unavailable()),
-        }
+        let over = || self.inner.over.load(Ordering::SeqCst);
+        let found = self.inner.timeout(until, routes.wait_for(|route| route.is_some() || over())).await;
+        let route = found.and_then(Result::ok).and_then(|route| route.clone());
+        route.ok_or_else(|| match over() {
+            true => StoreError::new(ErrorKind::Closed, "the session with the metadata rank has ended"),
+            false => self.unavailable(),
+        })
     }
 
     /// Waits before a call is made again whose answer was lost.
@@ -189,8 +189,8 @@ impl<'a> Patience<'a> {
         Ok(())
     }
 
-    fn unavailable(&mut self) -> StoreError {
-        self.why.take().or_else(|| self.inner.trouble.lock().clone()).unwrap_or_else(|| {
+    fn unavailable(&self) -> StoreError {
+        self.why.clone().or_else(|| self.inner.trouble.lock().clone()).unwrap_or_else(|| {
             StoreError::new(ErrorKind::Unavailable, "no metadata rank has answered in time")
         })
     }

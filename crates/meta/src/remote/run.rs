@@ -1,11 +1,11 @@
 //! The background of a session: its binding to a connection, its lease, and what its sequencers are asked for.
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nacre_rpc::Address;
-use nacre_rpc::client::{Event, Link, Subscription};
+use nacre_rpc::client::{Event, Host, Link, Subscription};
 use tokio::sync::oneshot;
 
 use super::call::{self, AttachRequest, BareRequest, Lost};
@@ -103,6 +103,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                         inner.route.send_replace(None);
                         hint = addresses;
                         links.discard(&route.link);
+                        route.round_trips.close();
                     }
                 }
             }
@@ -155,10 +156,11 @@ async fn bind(inner: &Arc<Inner>, links: &mut Links, hint: &[String]) -> Result<
         };
         let refused = match started.unwrap_or_else(|_| Err(late())) {
             Ok((frame, Some(subscription))) if frame.kind == wire::ATTACHED => {
-                let attached =
-                    wire::get_attached(&frame.body).map_err(|error| Lost::Failed(error.into()))?;
+                let attached = wire::get_attached(&frame.body).map_err(|error| Lost::Failed(error.into()))?;
                 let number = inner.connections.load(Ordering::Relaxed);
-                let route = Route { link, number };
+                let host = Arc::new(Host::new(false));
+                let round_trips = Link::new(address, (), inner.link_options.clone(), host);
+                let route = Route { link, round_trips, number };
                 assert_holds(inner, &route).await?;
                 return Ok((route, subscription, attached, sent));
             }
@@ -175,7 +177,8 @@ async fn bind(inner: &Arc<Inner>, links: &mut Links, hint: &[String]) -> Result<
         };
         match (&last, &refused) {
             // What another daemon says of who has the authority is better than that one is not there.
-            (Some(Lost::Moved(known, _)), Lost::Moved(addresses, _)) if !known.is_empty() && addresses.is_empty() => {}
+            (Some(Lost::Moved(known, _)), Lost::Moved(addresses, _))
+                if !known.is_empty() && addresses.is_empty() => {}
             _ => last = Some(refused),
         }
     }
@@ -261,6 +264,7 @@ async fn stay(
 
 /// Gives back what the session holds, and ends it.
 async fn farewell(inner: &Inner) {
+    inner.over.store(true, Ordering::SeqCst);
     let Some(route) = inner.route.send_replace(None) else { return inner.drop_all() };
     for state in inner.held() {
         state.finish(&route);

@@ -327,7 +327,8 @@ impl Sequencer {
     #[cold]
     async fn ask(&self, count: u64) -> Result<u64, StoreError> {
         if count == 0 || count > crate::rank::COUNT_MAX {
-            let text = format!("{count} positions at once; at least 1 and at most {}", crate::rank::COUNT_MAX);
+            let text =
+                format!("{count} positions at once; at least 1 and at most {}", crate::rank::COUNT_MAX);
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
         let state = &*self.state;

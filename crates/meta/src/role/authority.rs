@@ -124,6 +124,8 @@ pub(super) struct Keeper {
     pub store: Arc<dyn ObjectStore>,
     id: ObjectId,
     own: Authority,
+    /// True if no other daemon can have this one's name.
+    keeps_store: bool,
     /// The authority that this daemon wrote last.
     written: Option<Authority>,
 }
@@ -136,22 +138,19 @@ pub(super) struct Seen {
 }
 
 impl Keeper {
-    pub fn new(options: &super::Options) -> Result<Keeper, StoreError> {
+    pub fn new(options: &super::Options, name: String, addresses: Vec<String>) -> Result<Keeper, StoreError> {
         let long = |text: &String, most: usize| text.len() > most;
-        if long(&options.name, NAME_BYTES_MAX)
-            || options.addresses.len() > ADDRESSES_MAX
-            || options.addresses.iter().any(|address| long(address, ADDRESS_BYTES_MAX))
+        if long(&name, NAME_BYTES_MAX)
+            || addresses.len() > ADDRESSES_MAX
+            || addresses.iter().any(|address| long(address, ADDRESS_BYTES_MAX))
         {
-            let text = "the name of a rank has 200 bytes at most, and it has 16 addresses of 255 bytes at most";
+            let text =
+                "the name of a rank has 200 bytes at most, and it has 16 addresses of 255 bytes at most";
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
-        let own = Authority {
-            takeover: options.takeover,
-            name: options.name.clone(),
-            addresses: options.addresses.clone(),
-            ..Authority::default()
-        };
-        Ok(Keeper { store: options.store.clone(), id: object(options.rank)?, own, written: None })
+        let own = Authority { takeover: options.takeover, name, addresses, ..Authority::default() };
+        let (store, id) = (options.store.clone(), object(options.rank)?);
+        Ok(Keeper { store, id, own, keeps_store: options.keeps_store, written: None })
     }
 
     pub fn takeover(&self) -> Duration {
@@ -160,7 +159,7 @@ impl Keeper {
 
     /// Returns whether an authority is this daemon's, from before it was started again.
     pub fn is_own(&self, authority: &Authority) -> bool {
-        authority.name == self.own.name
+        authority.name == self.own.name && self.keeps_store
     }
 
     /// Returns whether an authority is the one that this daemon took last.

@@ -217,12 +217,19 @@ impl Shared {
     }
 
     /// Handles a call.
-    pub fn call(&self, link: u64, session: Option<Session>, id: &ObjectId, call: Call) -> Result<Begun, Moved> {
+    pub fn call(
+        &self,
+        link: u64,
+        session: Option<Session>,
+        id: &ObjectId,
+        call: Call,
+    ) -> Result<Begun, Moved> {
         let now = clock::now();
         let mut core = self.core.lock();
         let core = &mut *core;
         // A session whose client goes on over another connection is not spoken for over this one.
-        let session = session.filter(|session| core.attached.get(session).is_some_and(|bound| bound.link == link));
+        let session =
+            session.filter(|session| core.attached.get(session).is_some_and(|bound| bound.link == link));
         core.tickets += 1;
         let ticket = core.tickets;
         let mut out = std::mem::take(&mut core.out);

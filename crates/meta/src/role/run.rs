@@ -49,10 +49,14 @@ impl Watcher {
         let seen = self.keeper.look().await?.authority;
         let now = clock::now();
         let takeover = self.keeper.takeover();
+        if seen.as_ref().is_some_and(|seen| !self.keeper.is_written(seen)) {
+            // Somebody took what was given back.
+            self.handed_over = false;
+        }
         let may = match &seen {
             None => true,
             Some(seen) if self.keeper.is_own(seen) && !self.handed_over => true,
-            Some(seen) if seen.free && !self.keeper.is_own(seen) => true,
+            Some(seen) if seen.free && !self.handed_over => true,
             Some(seen) => match &self.still {
                 Some((known, since)) if known == seen && self.registered => {
                     let takeover = takeover.max(seen.takeover);
@@ -118,12 +122,7 @@ enum Carried {
 }
 
 /// Runs until `stopped` is dropped.
-pub(super) async fn run(
-    shared: Arc<Shared>,
-    keeper: Keeper,
-    lazy: bool,
-    mut stopped: oneshot::Receiver<()>,
-) {
+pub(super) async fn run(shared: Arc<Shared>, keeper: Keeper, lazy: bool, mut stopped: oneshot::Receiver<()>) {
     let store = keeper.store.clone();
     let takeover = keeper.takeover();
     let mut idle = Some(Watcher { keeper, still: None, registered: false, handed_over: false });
