@@ -60,9 +60,21 @@ impl std::fmt::Display for Policy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Policy::BestEffort => f.write_str("best-effort"),
-            Policy::Hold(time) => write!(f, "hold={}us", time.as_micros()),
-            Policy::Quota { operations, within } => write!(f, "quota={operations}/{}us", within.as_micros()),
+            Policy::Hold(time) => write!(f, "hold={}", Shown(*time)),
+            Policy::Quota { operations, within } => write!(f, "quota={operations}/{}", Shown(*within)),
             Policy::RoundTrip => f.write_str("round-trip"),
+        }
+    }
+}
+
+/// A time in whole milliseconds, or else in microseconds.
+struct Shown(Duration);
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0.as_micros() {
+            us if us.is_multiple_of(1000) => write!(f, "{}ms", us / 1000),
+            us => write!(f, "{us}us"),
         }
     }
 }

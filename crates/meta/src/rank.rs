@@ -88,11 +88,11 @@ pub enum Reply {
         /// True if its policy lets it be cached.
         caches: bool,
     },
-    /// The sequencer is the session's: positions from `first` up to `bound`.
+    /// The sequencer is the session's: positions from `first` up to `bound`. After [`Call::Assert`] the holder's own count.
     Granted {
         /// The grant.
         grant: Grant,
-        /// The tail. After [`Call::Assert`] and [`Call::Extend`] the holder's own counts.
+        /// The tail. After [`Call::Extend`] the holder's own counts.
         first: u64,
         /// The bound of the positions that it may hand out.
         bound: u64,
@@ -368,11 +368,17 @@ impl Rank {
                 self.waiting.insert(ticket, (id.clone(), call));
                 self.capabilities.acquire(now, id, session, ticket, &mut orders);
             }
-            Call::Extend(grant) => match self.check(id, session, grant) {
+            Call::Extend(grant) => match self.capabilities.check(id, session.unwrap_or(0), grant) {
+                Ok(()) if live.sequencer.is_lent_before() => {
+                    // It is to ask anew: which positions an earlier rank lent it is not known here.
+                    reply(out, Reply::NotHeld);
+                    self.capabilities.disown(id, session.unwrap_or(0));
+                    lose(live, out);
+                    live.idle_since = now;
+                    self.capabilities.go_on(now, id, &mut orders);
+                }
                 Ok(()) => {
-                    if let Some(Entry::Live(live)) = self.sequencers.get_mut(id) {
-                        live.operations.push_back(Operation::More(ticket, grant));
-                    }
+                    live.operations.push_back(Operation::More(ticket, grant));
                 }
                 Err(NotHeld) => return reply(out, Reply::NotHeld),
             },
@@ -411,10 +417,6 @@ impl Rank {
         }
         self.carry(now, orders, out);
         self.go_on(now, id, out);
-    }
-
-    fn check(&self, id: &ObjectId, session: Option<Session>, grant: Grant) -> Result<(), NotHeld> {
-        self.capabilities.check(id, session.ok_or(NotHeld)?, grant)
     }
 
     /// Gives up a call that was not answered, or of which nobody has taken the reply.

@@ -179,7 +179,7 @@ impl Inner {
 
     /// Waits for a future until a time.
     async fn timeout<T>(&self, until: Instant, future: impl Future<Output = T>) -> Option<T> {
-        let alarm = self.runtime.spawn(tokio::time::sleep_until(until.into()));
+        let alarm = self.runtime.spawn(async move { tokio::time::sleep_until(until.into()).await });
         let stop = alarm.abort_handle();
         let done = match futures::future::select(std::pin::pin!(future), alarm).await {
             futures::future::Either::Left((done, _)) => Some(done),

@@ -31,8 +31,18 @@ pub struct Sequencer {
     batch: u64,
     /// The time at which the latest reservation began.
     began: Option<Duration>,
-    /// The first position that is lent and the bound of those, if any are.
-    lent: Option<(u64, u64)>,
+    lent: Option<Lent>,
+}
+
+/// The positions that are lent to a holder.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
+    first: u64,
+    bound: u64,
+    /// The first of those that were lent last.
+    last: u64,
+    /// True if an earlier rank lent them.
+    before: bool,
 }
 
 impl Sequencer {
@@ -72,14 +82,15 @@ impl Sequencer {
 
     /// Notes that somebody waits for so many positions behind the tail, or behind what is lent.
     pub fn want(&mut self, count: u64) {
-        let from = self.lent.map_or(self.tail, |(_, bound)| bound);
+        let from = self.lent.map_or(self.tail, |lent| lent.bound);
         // At least 1: a sequencer that was used is to have some ahead.
         self.wanted = self.wanted.max(from.saturating_add(count).clamp(1, POSITIONS));
     }
 
     /// Returns whether less is reserved than there should be. A sequencer that nobody uses reserves nothing.
     pub fn is_short(&self) -> bool {
-        let from = self.lent.map_or(self.tail, |(_, bound)| bound);
+        // A holder has what is reserved: more is needed when it asks for it, and not for each one.
+        let from = self.lent.map_or(self.tail, |lent| lent.last);
         let used = self.wanted > 0;
         self.writing.is_none()
             && used
@@ -126,28 +137,39 @@ impl Sequencer {
         if self.lent.is_some() || self.tail >= self.reserved {
             return None;
         }
-        self.lent = Some((self.tail, self.reserved));
-        self.lent
+        let (first, bound) = (self.tail, self.reserved);
+        self.lent = Some(Lent { first, bound, last: first, before: false });
+        Some((first, bound))
     }
 
-    /// Takes in that a holder whom an earlier rank lent positions still has them: any up to what is reserved.
+    /// Takes in that a holder whom an earlier rank lent positions may still have them: any up to what is reserved. It gets no
+    /// more of them, since nobody knows which they are.
     pub fn lent_before(&mut self) {
-        self.lent = Some((0, self.reserved));
+        let bound = self.reserved;
+        self.lent = Some(Lent { first: 0, bound, last: bound, before: true });
+    }
+
+    /// Returns whether an earlier rank lent what is lent.
+    pub fn is_lent_before(&self) -> bool {
+        self.lent.is_some_and(|lent| lent.before)
     }
 
     /// Lends what was reserved since to the holder. Returns the new bound if there is more.
     pub fn lend_more(&mut self) -> Option<u64> {
-        let (_, bound) = self.lent.as_mut()?;
-        let more = *bound < self.reserved;
-        *bound = self.reserved;
-        more.then_some(self.reserved)
+        let reserved = self.reserved;
+        let lent = self.lent.as_mut().filter(|lent| !lent.before && lent.bound < reserved)?;
+        (lent.last, lent.bound) = (lent.bound, reserved);
+        Some(reserved)
     }
 
     /// Takes the tail back from its holder. Returns how many positions it handed out; `None` if the tail makes no sense,
     /// and then all that was lent counts as handed out.
     pub fn give_back(&mut self, tail: u64) -> Option<u64> {
-        let (first, bound) = self.lent.take()?;
+        let Lent { first, bound, .. } = self.lent.take()?;
         let sound = (first..=bound).contains(&tail);
+        if !sound {
+            self.batch = BATCH_MIN;
+        }
         // Behind what an earlier rank lent, the tail stands at the end of what that rank reserved.
         let tail = if sound { tail } else { bound };
         let used = tail.saturating_sub(self.tail);
@@ -157,14 +179,16 @@ impl Sequencer {
 
     /// Takes in that the holder is gone: all that was lent counts as handed out.
     pub fn lose(&mut self) {
-        if let Some((_, bound)) = self.lent.take() {
-            self.tail = self.tail.max(bound);
+        if let Some(lent) = self.lent.take() {
+            self.tail = self.tail.max(lent.bound);
+            // What is lost is not used: the next holder gets less.
+            self.batch = BATCH_MIN;
         }
     }
 
     /// Returns the bound of what is lent.
     pub fn bound(&self) -> Option<u64> {
-        self.lent.map(|(_, bound)| bound)
+        self.lent.map(|lent| lent.bound)
     }
 
     /// Returns whether positions are lent.

@@ -77,6 +77,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
     let mut lease = Lease { until: None, renew: Duration::from_secs(1) };
     let mut hint: Vec<String> = Vec::new();
     let mut pause = PAUSE_MIN;
+    let mut bound_to_the_end = None;
     let told = loop {
         if lease.is_over() {
             let_go(&inner, &mut lease);
@@ -88,13 +89,16 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
             () = lease.over() => continue,
         };
         match bound {
-            Ok((route, subscription, attached, sent)) => {
+            Ok((route, mut subscription, attached, sent)) => {
                 pause = PAUSE_MIN;
                 lease.renewed(sent, attached.lease);
                 inner.route.send_replace(Some(route.clone()));
-                match stay(&inner, &route, subscription, &mut lease, attached.lease, &mut ended).await {
-                    // The binding is needed for the farewell.
-                    Stayed::Ended(told) => break told,
+                match stay(&inner, &route, &mut subscription, &mut lease, attached.lease, &mut ended).await {
+                    Stayed::Ended(told) => {
+                        // Without the subscription the rank would take nothing back from the session any more.
+                        bound_to_the_end = Some(subscription);
+                        break told;
+                    }
                     Stayed::Lapsed => {
                         inner.route.send_replace(None);
                         let_go(&inner, &mut lease);
@@ -123,6 +127,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
         }
     };
     farewell(&inner).await;
+    drop(bound_to_the_end);
     for link in links.0 {
         link.close();
     }
@@ -193,7 +198,7 @@ async fn assert_holds(inner: &Inner, route: &Route) -> Result<(), Lost> {
     for state in inner.held() {
         let Some(grant) = state.grant() else { continue };
         match call::ask(route, &state.id, Call::Assert(grant)).await? {
-            Reply::Granted { grant: now, bound, .. } => state.asserted(grant, Some((now, bound))),
+            Reply::Granted { grant: now, .. } => state.asserted(grant, Some(now)),
             _ => state.asserted(grant, None),
         }
     }
@@ -212,7 +217,7 @@ enum Stayed {
 async fn stay(
     inner: &Arc<Inner>,
     route: &Route,
-    mut subscription: Subscription<AttachRequest>,
+    subscription: &mut Subscription<AttachRequest>,
     lease: &mut Lease,
     length: Duration,
     ended: &mut oneshot::Receiver<oneshot::Sender<()>>,

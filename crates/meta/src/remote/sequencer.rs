@@ -95,17 +95,12 @@ impl State {
         hold.held = None;
     }
 
-    /// Takes in a grant that was asserted, or that it is not held any more.
-    pub fn asserted(&self, before: Grant, granted: Option<(Grant, u64)>) {
+    /// Takes in that a grant was asserted, and its present number, or that it is not held any more. Its positions stay those
+    /// that it had.
+    pub fn asserted(&self, before: Grant, granted: Option<Grant>) {
         let mut hold = self.hold.lock();
         match (&mut hold.held, granted) {
-            (Some(held), Some((grant, bound))) if held.grant == before => {
-                held.grant = grant;
-                held.bound = bound;
-                if !held.ending {
-                    self.cache.bind(bound);
-                }
-            }
+            (Some(held), Some(grant)) if held.grant == before => held.grant = grant,
             (Some(held), None) if held.grant == before => {
                 self.cache.close();
                 hold.held = None;
@@ -122,7 +117,13 @@ impl State {
             Some(held) if held.grant == grant => self.end(&mut hold, held, quota, route),
             _ if hold.asking => hold.early = Some((grant, quota)),
             // A grant that was never heard of is not used.
-            _ => submit(route, &self.id, Call::Release(grant, u64::MAX)),
+            held => {
+                if held.is_some() {
+                    self.cache.close();
+                    hold.held = None;
+                }
+                submit(route, &self.id, Call::Release(grant, u64::MAX));
+            }
         }
     }
 

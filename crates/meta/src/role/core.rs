@@ -145,11 +145,13 @@ impl Core {
     /// Carries out the orders of the rank. Returns the reply to the call `own`, if it is there.
     fn carry(&mut self, own: Option<Ticket>) -> Option<Reply> {
         let mut answer = None;
+        // Without authority nothing is told that another rank may have contradicted.
+        let acts = matches!(&self.state, State::Active(_, until) if clock::now() < *until);
         for output in std::mem::take(&mut self.out) {
             match output {
                 Output::Reply(ticket, reply) if Some(ticket) == own => answer = Some(reply),
                 Output::Reply(ticket, reply) => {
-                    if let Some(waiter) = self.waiters.remove(&ticket) {
+                    if let Some(waiter) = self.waiters.remove(&ticket).filter(|_| acts) {
                         // Whoever waited may be gone. What it was granted goes with its session, or when it asks anew.
                         let _ = waiter.send(reply);
                     }

@@ -103,6 +103,7 @@ struct Client {
     connection: u64,
     rank: Option<usize>,
     attaching: Option<Duration>,
+    target: usize,
     lease_until: Option<Duration>,
     renewing: Option<Duration>,
     renew_at: Duration,
@@ -140,6 +141,8 @@ struct World {
     sessions: u64,
     failure: Option<String>,
     taken: u64,
+    /// Prints what happens.
+    trace: bool,
 }
 
 impl World {
@@ -164,6 +167,7 @@ impl World {
             sessions: 0,
             failure: None,
             taken: 0,
+            trace: std::env::var("NACRE_TRACE").is_ok_and(|traced| traced == seed.to_string()),
         };
         world.record.as_mut().unwrap().policy = world.policy();
         world.take_over();
@@ -245,6 +249,9 @@ impl World {
     }
 
     fn handle(&mut self, event: Event) {
+        if self.trace && !matches!(event, Event::Client(_) | Event::Tick(_) | Event::Beat(_)) {
+            println!("{:?} {event:?}", self.now);
+        }
         match event {
             Event::ToRank { rank, client, connection, number, message } => {
                 let paused = self.processes[rank].paused_until;
@@ -281,12 +288,13 @@ impl World {
                 self.at(at, Event::Tick(rank));
             }
             Event::Beat(rank) => {
+                let later = rank + 1 < self.processes.len();
                 let process = &mut self.processes[rank];
                 if !process.alive {
                     return;
                 }
                 if process.paused_until <= self.now {
-                    if rank + 1 < self.processes.len() && !self.zombies {
+                    if later && !self.zombies {
                         // Another one has the authority.
                         return process.alive = false;
                     }
@@ -422,7 +430,9 @@ impl World {
                 Output::Reply(ticket, reply) => {
                     let known = self.processes[rank].tickets.remove(&ticket);
                     let Some((client, connection, number)) = known else { continue };
-                    self.answer(client, connection, Answer::Reply(number, reply));
+                    let acts = self.zombies || self.now < self.processes[rank].until;
+                    let answer = if acts { Answer::Reply(number, reply) } else { Answer::Moved };
+                    self.answer(client, connection, answer);
                 }
                 Output::Revoke { session, grant, quota, .. } => {
                     if let Some((client, connection)) = self.processes[rank].attached.get(&session).copied() {
@@ -532,7 +542,7 @@ impl World {
         match answer {
             Answer::Attached => {
                 let Some(sent) = client.attaching.take() else { return };
-                client.rank = client.rank.or(Some(self.processes.len() - 1));
+                client.rank = Some(client.target);
                 client.lease_until = Some(sent + LEASE);
                 client.renew_at = now + LEASE / 3;
                 if let (Some(hold), Some(rank)) = (client.hold, client.rank) {
@@ -580,7 +590,10 @@ impl World {
                     _ => self.give_back(number, grant, hold.tail),
                 }
             }
-            _ if matches!(client.call, Some((_, Call::Acquire, _))) => client.early = Some((grant, quota)),
+            // It is looked at when the number of the grant is known.
+            _ if matches!(client.call, Some((_, Call::Acquire | Call::Assert(_), _))) => {
+                client.early = Some((grant, quota));
+            }
             _ => {
                 if let Some(rank) = client.rank {
                     self.send(number, rank, 0, Message::Call(Call::Release(grant, u64::MAX)));
@@ -624,13 +637,14 @@ impl World {
                     hold.bound = bound;
                 }
             }
-            (Call::Assert(before), Reply::Granted { grant, bound, .. }) => {
+            (Call::Assert(before), Reply::Granted { grant, .. }) => {
                 if let Some(hold) = self.clients[number].hold.as_mut()
                     && hold.grant == before
                 {
                     hold.grant = grant;
-                    if !hold.ending {
-                        hold.bound = bound;
+                    let early = self.clients[number].early.take();
+                    if let Some((early, quota)) = early.filter(|(early, _)| *early == grant) {
+                        self.revoked(number, early, quota);
                     }
                 }
             }
@@ -645,6 +659,9 @@ impl World {
 
     fn hand_out(&mut self, number: usize, first: u64, count: u64, known: u64) {
         self.taken += count;
+        if self.trace {
+            println!("{:?} client {number} has {first} and {count} in all", self.now);
+        }
         for position in first..first + count {
             if !self.handed.insert(position) {
                 self.failure = Some(format!("position {position} was handed out twice, at {:?}", self.now));
@@ -685,10 +702,11 @@ impl World {
                 client.attaching = Some(now);
                 let session = client.session;
                 let to = zombie.filter(|_| self.rng.random_ratio(1, 3)).unwrap_or(current);
-                self.clients[number].rank = None;
+                self.clients[number].target = to;
                 self.send(number, to, 0, Message::Attach(session));
             }
-            return self.use_hold(number);
+            self.use_hold(number);
+            return;
         };
         if client.renewing.is_some_and(|sent| now > sent + Duration::from_millis(60)) {
             Self::disconnect(client);
