@@ -20,6 +20,8 @@ SOAK_PATTERNS ?= 3000000
 # processor time. Histories of a lock table, and states of each small system of lock servers that it runs through.
 SOAK_CLUSTERS ?= 1000000
 SOAK_TABLES ?= 100000
+# Schedules of metadata ranks and clients with faults, of each kind, that `make soak-sequencer` runs.
+SOAK_SCHEDULES ?= 100000
 SOAK_STATES ?= 3000000
 
 # Where `make install` puts the programs, their manual pages and completions.
@@ -31,7 +33,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help nacre run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help nacre run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -48,7 +50,8 @@ help:
 	@echo "                make soak-ceph, clients that count on Ceph while OSDs and the monitor are killed, for $(SOAK_SECONDS) s;"
 	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
 	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, $(SOAK_CLUSTERS) schedules of clusters of lock"
-	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s"
+	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s;"
+	@echo "                make soak-sequencer, $(SOAK_SCHEDULES) schedules of metadata ranks and clients with faults, twice"
 	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
 	@echo "make install    both, stripped, their manual pages and completions, and what make mpi made before, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
@@ -128,7 +131,7 @@ fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
 
 # Every part of the project that has a soak adds its own here.
-soak: soak-reflect soak-store soak-ceph soak-walk soak-lock
+soak: soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer
 
 soak-reflect:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
@@ -148,6 +151,9 @@ soak-lock:
 	NACRE_LOCK_HISTORIES=$(SOAK_CLUSTERS) NACRE_LOCK_CLUSTER=10000,1000 $(CARGO) test --release --package nacre-lock --test history
 	NACRE_LOCK_STATES=$(SOAK_STATES) $(CARGO) test --release --package nacre-lock --test exhaustive
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test lock_history -- --nocapture
+
+soak-sequencer:
+	NACRE_SOAK_SEQUENCERS=$(SOAK_SCHEDULES) $(CARGO) test --release --package nacre-meta --test rank schedule
 
 # The promise is for an hour: make soak-ceph SOAK_SECONDS=3600.
 soak-ceph:
