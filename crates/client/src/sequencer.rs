@@ -24,9 +24,9 @@ use std::sync::Arc;
 
 use futures::executor::block_on;
 pub use nacre_meta::capability::{POLICIES, Policy};
-pub use nacre_meta::rank::Shown;
 pub use nacre_meta::remote::{Sequencer, Statistics};
 use nacre_meta::remote::{Session, SessionOptions};
+pub use nacre_meta::service::Shown;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 use nacre_remote::{RemoteOptions, RemoteStore};
 

@@ -134,7 +134,7 @@ impl Part for MetaPart {
             "grants",
             format!("{}, {} asked back, {} lost", counts.grants, counts.revocations, counts.losses),
         );
-        let cells = |(id, shown): &(nacre_object::ObjectId, nacre_meta::rank::Shown)| {
+        let cells = |(id, shown): &(nacre_object::ObjectId, nacre_meta::service::Shown)| {
             let holder = match (shown.held, shown.holder) {
                 (false, _) => "-".to_owned(),
                 (true, 0) => "not known yet".to_owned(),

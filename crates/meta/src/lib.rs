@@ -10,10 +10,10 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod inode;
-pub mod rank;
 pub mod remote;
 pub mod role;
 pub mod sequencer;
+pub mod service;
 pub mod wire;
 
 pub use credentials::{Credentials, EXECUTE, READ, WRITE};

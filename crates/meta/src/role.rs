@@ -152,7 +152,7 @@ impl Handle {
     }
 
     /// Returns up to `limit` sequencers that the rank has in memory.
-    pub fn list(&self, limit: usize) -> Vec<(nacre_object::ObjectId, crate::rank::Shown)> {
+    pub fn list(&self, limit: usize) -> Vec<(nacre_object::ObjectId, crate::service::Shown)> {
         self.shared.core.lock().list(limit)
     }
 

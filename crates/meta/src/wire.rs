@@ -8,7 +8,7 @@ use nacre_object::limit::OBJECT_ID_BYTES_MAX;
 use nacre_rpc::{Cursor, Kind, Outbox, WireError};
 
 use crate::capability::{Grant, Policy};
-use crate::rank::{Call, Reply, Shown};
+use crate::service::{Call, Reply, Shown};
 
 /// The number of the service.
 pub const META: u8 = 7;

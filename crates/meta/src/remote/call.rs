@@ -10,7 +10,7 @@ use nacre_rpc::client::{Call as Submitted, Link, Request};
 use nacre_rpc::{Frame, Kind, Outbox, control};
 
 use super::{Inner, Route};
-use crate::rank::{Call, Reply};
+use crate::service::{Call, Reply};
 use crate::wire::{self, Attach, META};
 
 /// The pause before a rank that has moved, or is not there, is asked again.

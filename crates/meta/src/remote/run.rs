@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::call::{self, AttachRequest, BareRequest, Lost};
 use super::{Inner, Route, new_number};
 use crate::clock;
-use crate::rank::{Call, Reply};
+use crate::service::{Call, Reply};
 use crate::wire;
 
 /// The pause before the rank is looked for again.

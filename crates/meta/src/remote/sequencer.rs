@@ -9,7 +9,7 @@ use super::cache::Cache;
 use super::call::{self, CallRequest, Lost, Patience};
 use super::{Inner, Route, Session};
 use crate::capability::{Grant, Policy};
-use crate::rank::{Call, Reply, Shown};
+use crate::service::{Call, Reply, Shown};
 
 /// A sequencer: a tail from which all its clients take positions, each of them once.
 ///
@@ -327,9 +327,9 @@ impl Sequencer {
     /// Returns positions that this process cannot hand out by itself.
     #[cold]
     async fn ask(&self, count: u64) -> Result<u64, StoreError> {
-        if count == 0 || count > crate::rank::COUNT_MAX {
+        if count == 0 || count > crate::service::COUNT_MAX {
             let text =
-                format!("{count} positions at once; at least 1 and at most {}", crate::rank::COUNT_MAX);
+                format!("{count} positions at once; at least 1 and at most {}", crate::service::COUNT_MAX);
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
         let state = &*self.state;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::capability::{Counts, Session, Ticket};
 use crate::clock;
-use crate::rank::{Call, Output, Rank, Reply, Shown, StoreOrder};
+use crate::service::{Call, Output, Rank, Reply, Shown, StoreOrder};
 use crate::wire::{self, Attach, Attached, Revoked};
 
 /// The parts of the role that its connections and its thread share.

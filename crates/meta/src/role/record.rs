@@ -15,8 +15,8 @@ use bytes::Bytes;
 use nacre_object::{Answer, Check, ErrorKind, Found, Guard, Key, ObjectId, ObjectStore, Outcome, Read};
 use nacre_object::{StoreError, Transaction, Write};
 
-use crate::rank::Record;
 use crate::sequencer::POSITIONS;
+use crate::service::Record;
 use crate::wire::{policy_numbers, policy_of};
 
 /// The key of the record.

@@ -13,7 +13,7 @@ use super::authority::{Authority, Keeper};
 use super::core::{Shared, State};
 use super::record::{self, Ending};
 use crate::clock;
-use crate::rank::{Record, StoreOrder};
+use crate::service::{Record, StoreOrder};
 
 /// The pause after the first failed attempt of an order; it doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(20);

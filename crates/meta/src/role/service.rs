@@ -11,7 +11,7 @@ use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, control};
 
 use super::core::{Begun, Moved, Shared};
 use crate::capability::{Session, Ticket};
-use crate::rank::{Call, Reply};
+use crate::service::{Call, Reply};
 use crate::wire;
 
 /// The requests of one connection that may wait: each is a place in a line.

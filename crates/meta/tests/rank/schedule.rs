@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::time::Duration;
 
 use nacre_meta::capability::Policy;
-use nacre_meta::rank::{Call, Output, Rank, Record, Reply, StoreOrder};
+use nacre_meta::service::{Call, Output, Rank, Record, Reply, StoreOrder};
 use nacre_object::ObjectId;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

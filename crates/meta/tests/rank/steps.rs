@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use nacre_meta::capability::Policy;
-use nacre_meta::rank::{Call, Output, Rank, Record, Reply, Shown, StoreOrder};
 use nacre_meta::role::authority::Authority;
 use nacre_meta::role::record;
+use nacre_meta::service::{Call, Output, Rank, Record, Reply, Shown, StoreOrder};
 use nacre_meta::wire;
 use nacre_object::ObjectId;
 use nacre_rpc::{Frame, Outbox};
