@@ -92,7 +92,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// `Unavailable` if no daemon stands by, or no rank can be reached; `Unsupported` if the store has no servers.
+    /// `Invalid` if no daemon stands by, `Unavailable` if no rank can be reached, `Unsupported` if the store has no servers.
     pub async fn fail_rank(&self) -> Result<(), StoreError> {
         self.meta_session().await?.hand_over().await
     }

@@ -131,7 +131,7 @@ impl Session {
     /// Asks whoever has the authority to hand it over to a standby, and waits until it has accepted that.
     ///
     /// # Errors
-    /// `Unavailable` if there is no standby, or no rank.
+    /// `Invalid` if there is no standby, `Unavailable` if there is no rank.
     pub async fn hand_over(&self) -> Result<(), StoreError> {
         call::hand_over(&self.inner).await
     }

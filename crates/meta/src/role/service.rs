@@ -117,7 +117,7 @@ impl MetaService {
                 }
                 false => {
                     let text = "there is no standby that could take over, or this daemon has no authority";
-                    Err(StoreError::new(ErrorKind::Unavailable, text).into())
+                    Err(StoreError::new(ErrorKind::Invalid, text).into())
                 }
             },
             kind => {
