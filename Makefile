@@ -11,7 +11,8 @@ FLAGS ?=
 FUZZ_SECONDS ?= 600
 # Seconds that each soak with threads or processes of its own runs for.
 SOAK_SECONDS ?= 600
-# Histories of crashes and faults on the simulated disk that `make soak-store` runs, and of those how many with all threads.
+# Histories of crashes and faults that `make soak-store` (on the simulated disk) and `make soak-fs` run, and of the former how many with all
+# threads.
 SOAK_HISTORIES ?= 100000
 SOAK_INTERLEAVINGS ?= 20000
 # Pairs of access patterns that each test of `make soak-lock` compares with bitmaps or lists.
@@ -33,7 +34,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help nacre run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help nacre run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -51,7 +52,8 @@ help:
 	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
 	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, $(SOAK_CLUSTERS) schedules of clusters of lock"
 	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s;"
-	@echo "                make soak-sequencer, $(SOAK_SCHEDULES) schedules of metadata ranks and clients with faults, twice"
+	@echo "                make soak-sequencer, $(SOAK_SCHEDULES) schedules of metadata ranks and clients with faults, twice;"
+	@echo "                make soak-fs, $(SOAK_HISTORIES) histories of a namespace whose ranks crash at any step"
 	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
 	@echo "make install    both, stripped, their manual pages and completions, and what make mpi made before, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
@@ -131,7 +133,7 @@ fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
 
 # Every part of the project that has a soak adds its own here.
-soak: soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer
+soak: soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs
 
 soak-reflect:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
@@ -154,6 +156,10 @@ soak-lock:
 
 soak-sequencer:
 	NACRE_SOAK_SEQUENCERS=$(SOAK_SCHEDULES) $(CARGO) test --release --package nacre-meta --test rank schedule
+
+# A failure names its seed; NACRE_SEED=n runs that history again.
+soak-fs:
+	NACRE_META_HISTORIES=$(SOAK_HISTORIES) $(CARGO) test --release --package nacre-meta --test namespace history
 
 # The promise is for an hour: make soak-ceph SOAK_SECONDS=3600.
 soak-ceph:

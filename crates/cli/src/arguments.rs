@@ -150,6 +150,7 @@ pub enum Command {
     CopyObjects(copy::Args),
     Class(class::Args),
     Map(map::Args),
+    Fs(fs::Args),
     Status(status::Args),
     Log(log::Args),
     Lock(lock::Args),

@@ -51,6 +51,7 @@ mod administration;
 mod blocking;
 pub mod class;
 mod engine;
+pub mod fs;
 pub mod lock;
 mod lock_members;
 pub mod map;

@@ -449,7 +449,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         session: Session,
         out: &mut Vec<Order<R>>,
     ) -> Result<Grant, NotHeld> {
-        if !self.sessions.get(&session).is_some_and(|lease| !lease.broken) {
+        if self.sessions.get(&session).is_none_or(|lease| lease.broken) {
             return Err(NotHeld);
         }
         let hold =

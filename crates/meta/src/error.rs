@@ -1,5 +1,7 @@
 //! Failures of calls on the namespace.
 
+use std::borrow::Cow;
+
 use nacre_object::{ErrorKind, StoreError};
 
 /// The result of a call on the namespace.
@@ -52,10 +54,10 @@ pub enum Error {
     Stale,
     /// The call makes no sense, for this reason.
     #[error("{0}")]
-    Invalid(&'static str),
+    Invalid(Cow<'static, str>),
     /// It cannot be done with this kind of inode.
     #[error("it is not supported: {0}")]
-    Unsupported(&'static str),
+    Unsupported(Cow<'static, str>),
     /// Another rank has taken over what this one wanted to change, and this rank's changes are refused from now on.
     #[error("another rank has taken over")]
     Fenced,

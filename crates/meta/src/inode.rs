@@ -169,6 +169,8 @@ pub struct Content {
     pub number: u64,
     /// The number of objects, from the first one on, that may exist.
     pub objects: u64,
+    /// True if it was the present content, and its objects are to be removed.
+    pub dead: bool,
 }
 
 /// The record of an inode. Times are in nanoseconds since 1970.
@@ -221,7 +223,7 @@ impl Inode {
         self.layout.encode(&mut out);
         out.u64(self.content).count(self.contents.len());
         for content in &self.contents {
-            out.u64(content.number).u64(content.objects);
+            out.u64(content.number).u64(content.objects).flag(content.dead);
         }
         out.u64(self.parent.0).bytes(&self.target);
         out.finish()
@@ -249,7 +251,7 @@ impl Inode {
         let content = reader.u64()?;
         let mut contents = Vec::new();
         for _ in 0..reader.count(CONTENTS_MAX)? {
-            contents.push(Content { number: reader.u64()?, objects: reader.u64()? });
+            contents.push(Content { number: reader.u64()?, objects: reader.u64()?, dead: reader.flag()? });
         }
         let parent = Ino(reader.u64()?);
         let target = reader.bytes(TARGET_BYTES_MAX)?;
@@ -292,7 +294,7 @@ mod tests {
             size: 10,
             layout: Layout::default(),
             content: 3,
-            contents: vec![Content { number: 3, objects: 2 }],
+            contents: vec![Content { number: 3, objects: 2, dead: true }],
             parent: Ino::ROOT,
             target: Bytes::from_static(b"over/there"),
         }

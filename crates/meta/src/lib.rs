@@ -1,20 +1,35 @@
-//! A namespace on objects: directories, files, links and inodes with types of their own, on any store.
+//! A namespace on objects: directories, files, links and inodes with types of their own, on any store; and metadata ranks with
+//! capabilities and sequencers.
 
 #![forbid(unsafe_code)]
 
+mod attribute;
 pub mod capability;
+mod check;
 mod clock;
 pub mod codec;
 mod credentials;
+mod directory;
 mod error;
+mod file;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod inode;
+mod intent;
+pub mod message;
+mod namespace;
+mod rank;
 pub mod remote;
 pub mod role;
 pub mod sequencer;
 pub mod service;
 pub mod wire;
 
+pub use attribute::{Attributes, SetAttributes, SetTime};
+pub use check::{Finding, Report};
 pub use credentials::{Credentials, EXECUTE, READ, WRITE};
+pub use directory::{NAME_BYTES_MAX, check_name};
 pub use error::{Error, Result};
+pub use file::{Piece, Put, SIZE_MAX};
+pub use namespace::{Creation, Listed, PATH_BYTES_MAX, Page};
+pub use rank::{Clock, Rank, RankOptions};

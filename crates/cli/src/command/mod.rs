@@ -10,6 +10,7 @@ pub mod daemon;
 pub mod extents;
 pub mod fail;
 pub mod fence;
+pub mod fs;
 pub mod keygen;
 pub mod keys;
 pub mod lock;
@@ -67,6 +68,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Extents(args) => extents::run(session, args).await,
         Command::Stat(args) => stat::run(session, args).await,
         Command::Fence(args) => fence::run(session, args).await,
+        Command::Fs(args) => fs::run(session, args).await,
         Command::Ls(args) => ls::run(session, args).await,
         Command::Rm(args) => rm::run(session, args).await,
         Command::Keys(args) => keys::keys(session, args).await,

@@ -1,0 +1,239 @@
+//! `nacre fs`: the namespace of a store, looked at and changed.
+
+mod change;
+mod check;
+mod look;
+mod move_bytes;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use bytes::Bytes;
+use nacre::fs::{Attributes, Credentials, Error, Kind, Rank, RankOptions};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::session::Session;
+
+/// Look at and change the namespace: directories, files and links on the objects of a store
+///
+/// Paths begin at the root of the namespace, with or without a slash. The calling user's permissions apply; who holds the
+/// store's key can do without them, as can who writes its objects directly.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    Ls(look::LsArgs),
+    Stat(look::StatArgs),
+    Find(look::FindArgs),
+    Tree(look::TreeArgs),
+    Cat(move_bytes::CatArgs),
+    Get(move_bytes::GetArgs),
+    Put(move_bytes::PutArgs),
+    Mkdir(change::MkdirArgs),
+    Mv(change::MvArgs),
+    Rm(change::RmArgs),
+    Ln(change::LnArgs),
+    Chmod(change::ChmodArgs),
+    Chown(change::ChownArgs),
+    Check(check::Args),
+}
+
+/// Runs `nacre fs`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let fills = matches!(&args.action, Action::Put(_) | Action::Mkdir(_) | Action::Ln(_));
+    let store = if fills { session.open_to_fill()? } else { session.open()? };
+    let user = caller();
+    let options = RankOptions { create: fills, owner: user.clone(), ..RankOptions::default() };
+    let rank = store.rank(options).await.map_err(|error| match error {
+        Error::NotFound => Failure::Failed(format!(
+            "{} has no namespace yet; \"nacre fs mkdir\" and \"nacre fs put\" make one",
+            store.name()
+        )),
+        error => failure(error, format_args!("cannot open the namespace of {}", store.name())),
+    })?;
+    let tree = Tree { rank, user, json: session.json };
+    let done = match args.action {
+        Action::Ls(args) => look::ls(&tree, args).await,
+        Action::Stat(args) => look::stat(&tree, args).await,
+        Action::Find(args) => look::find(&tree, args).await,
+        Action::Tree(args) => look::tree(&tree, args).await,
+        Action::Cat(args) => move_bytes::cat(&tree, args).await,
+        Action::Get(args) => move_bytes::get(&tree, args).await,
+        Action::Put(args) => move_bytes::put(&tree, args).await,
+        Action::Mkdir(args) => change::mkdir(&tree, args).await,
+        Action::Mv(args) => change::mv(&tree, args).await,
+        Action::Rm(args) => change::rm(&tree, args).await,
+        Action::Ln(args) => change::ln(&tree, args).await,
+        Action::Chmod(args) => change::chmod(&tree, args).await,
+        Action::Chown(args) => change::chown(&tree, args).await,
+        Action::Check(args) => check::run(&tree, &args).await,
+    };
+    if let Err(error) = tree.rank.close().await {
+        output::complain(&format!("nacre: the log of this command stays in the store: {error}"));
+    }
+    done
+}
+
+/// The namespace, for the user who called.
+struct Tree {
+    rank: Rank,
+    user: Credentials,
+    json: bool,
+}
+
+impl Tree {
+    /// Finds what a path leads to.
+    async fn find(&self, path: &Path, follow: bool, attempted: &str) -> Result<Attributes, Failure> {
+        let found = self.rank.resolve(&self.user, path.bytes(), follow).await;
+        found.map_err(|error| failure(error, format_args!("cannot {attempted} {path}")))
+    }
+
+    /// Finds the directory that a path's last component is or would be in, and that component.
+    async fn parent(&self, path: &Path, attempted: &str) -> Result<(Attributes, Bytes), Failure> {
+        let found = self.rank.resolve_parent(&self.user, path.bytes()).await;
+        found.map_err(|error| failure(error, format_args!("cannot {attempted} {path}")))
+    }
+
+    /// Lists a directory, page by page.
+    async fn list(
+        &self,
+        directory: &Attributes,
+        path: &Path,
+        attributes: bool,
+        mut entry: impl AsyncFnMut(nacre::fs::Listed) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut after = Bytes::new();
+        loop {
+            let page = self.rank.readdir(&self.user, directory.ino, &after, 1024, attributes).await;
+            let page = page.map_err(|error| failure(error, format_args!("cannot list {path}")))?;
+            after = page.entries.last().map_or(after, |listed| listed.name.clone());
+            let is_last = !page.more || page.entries.is_empty();
+            for listed in page.entries {
+                entry(listed).await?;
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A path in the namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Path(OsString);
+
+impl From<OsString> for Path {
+    fn from(path: OsString) -> Self {
+        Path(path)
+    }
+}
+
+impl Path {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    /// Returns the path of an entry of the directory at this path.
+    fn join(&self, name: &[u8]) -> Path {
+        let mut path = self.0.clone().into_vec();
+        if !path.is_empty() && !path.ends_with(b"/") {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        Path(OsString::from_vec(path))
+    }
+
+    /// Returns the last component; `None` if there is none.
+    fn name(&self) -> Option<Bytes> {
+        let mut names = self.bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        names.next_back().map(Bytes::copy_from_slice)
+    }
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", output::text(if self.bytes().is_empty() { b"/" } else { self.bytes() }))
+    }
+}
+
+/// Returns the failure of a call on the namespace.
+fn failure(error: Error, attempted: impl std::fmt::Display) -> Failure {
+    match error {
+        Error::Store(error) => error.context(attempted).into(),
+        Error::Fenced => Failure::Failed(format!("{attempted}: {error}; try again")),
+        error => Failure::Failed(format!("{attempted}: {error}")),
+    }
+}
+
+/// Returns the user and the groups of this process.
+fn caller() -> Credentials {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    Credentials {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+    }
+}
+
+/// Returns permission bits without those that this process's mask takes away.
+fn masked(mode: u32) -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    let mask = mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022);
+    mode & !mask
+}
+
+/// Returns kind and permissions as `ls -l` shows them.
+fn mode_text(kind: &Kind, mode: u32) -> String {
+    let mut text = String::with_capacity(10);
+    text.push(match kind {
+        Kind::File => '-',
+        Kind::Directory => 'd',
+        Kind::Symlink => 'l',
+        Kind::Fifo => 'p',
+        Kind::Socket => 's',
+        Kind::Typed(_) => 't',
+    });
+    for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
+    {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (mode & special != 0, bits & 1 != 0) {
+            (true, true) => set,
+            (true, false) => unset,
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_look_as_ls_shows_them() {
+        assert_eq!(mode_text(&Kind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_text(&Kind::File, 0o4754), "-rwsr-xr--");
+        assert_eq!(mode_text(&Kind::Symlink, 0o2060), "l---rwS---");
+        assert_eq!(mode_text(&Kind::Typed("sequencer".into()), 0o7000), "t--S--S--T");
+    }
+
+    #[test]
+    fn paths_join_with_one_slash() {
+        let join = |path: &str, name: &str| Path(path.into()).join(name.as_bytes()).to_string();
+        assert_eq!(join("", "a"), "a");
+        assert_eq!(join("/", "a"), "/a");
+        assert_eq!(join("b/", "a"), "b/a");
+        assert_eq!(join("/b", "a"), "/b/a");
+        assert_eq!(Path("/b//c/".into()).name().unwrap(), "c");
+        assert_eq!(Path("/".into()).name(), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! `nacre fs check`.
+
+use serde_json::json;
+
+use super::{Tree, failure};
+use crate::failure::Failure;
+use crate::{output, quantity};
+
+/// Check the whole namespace
+///
+/// Finds what commands left behind that were killed, and entries, inodes and content that do not fit. Fails if anything
+/// is wrong that was not mended. Others may be at work meanwhile.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Put right what is wrong, and finish or undo what was left behind; a call that is under way elsewhere may fail as
+    /// unknown
+    #[arg(long)]
+    mend: bool,
+}
+
+/// Runs `nacre fs check`.
+pub async fn run(tree: &Tree, args: &Args) -> Result<(), Failure> {
+    let report = tree.rank.check(args.mend).await;
+    let report = report.map_err(|error| failure(error, "cannot check the namespace"))?;
+    if tree.json {
+        let finding =
+            |finding: &nacre::fs::Finding| json!({ "finding": finding.text, "mended": finding.mended });
+        let findings: Vec<_> = report.findings.iter().map(finding).collect();
+        let value = json!({
+            "clean": report.is_clean(),
+            "directories": report.directories,
+            "files": report.files,
+            "others": report.others,
+            "entries": report.entries,
+            "bytes": report.bytes,
+            "objects": report.objects,
+            "ranks": report.ranks,
+            "changed": report.changed,
+            "findings": findings,
+        });
+        output::line(&value.to_string())?;
+    } else {
+        for finding in &report.findings {
+            let mended = if finding.mended { " (mended)" } else { "" };
+            output::line(&format!("{}{mended}", finding.text))?;
+        }
+        output::line(&format!(
+            "{} {}, {} of {} in {}, {}",
+            quantity::grouped(report.directories),
+            if report.directories == 1 { "directory" } else { "directories" },
+            quantity::count(report.files, "file"),
+            quantity::count(report.bytes, "byte"),
+            quantity::count(report.objects, "object"),
+            quantity::count(report.others, "other inode"),
+        ))?;
+        if report.ranks > 0 {
+            output::line(&format!(
+                "{} at work, or killed: --mend finishes what they left",
+                quantity::count(report.ranks, "rank")
+            ))?;
+        }
+    }
+    let left = report.findings.iter().filter(|finding| !finding.mended).count() as u64;
+    if report.changed {
+        let text = "entries changed during the check: it did not judge how entries and inodes fit; try again";
+        return Err(Failure::Failed(text.to_owned()));
+    }
+    match left {
+        0 => Ok(()),
+        _ => Err(Failure::Failed(format!(
+            "{} left; --mend puts right what it can",
+            quantity::count(left, "finding")
+        ))),
+    }
+}

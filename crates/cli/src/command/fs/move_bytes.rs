@@ -1,0 +1,170 @@
+//! `nacre fs cat`, `get` and `put`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use nacre::fs::{Attributes, Creation, Error, Kind};
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::{Path, Tree, failure, masked};
+use crate::failure::Failure;
+use crate::{output, quantity};
+
+/// The number of bytes that are read together.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// Print files
+#[derive(clap::Args, Debug)]
+pub struct CatArgs {
+    /// The files
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+}
+
+/// Fetch a file
+#[derive(clap::Args, Debug)]
+pub struct GetArgs {
+    /// The file in the namespace
+    path: OsString,
+    /// The file of this machine, or a folder; - is standard output
+    #[arg(default_value = "-")]
+    file: PathBuf,
+}
+
+/// Store a file of this machine, or standard input
+///
+/// Who reads the file meanwhile gets the old content or the new one; a put that fails leaves the old one. A file that was
+/// not there before is empty until then.
+#[derive(clap::Args, Debug)]
+pub struct PutArgs {
+    /// The file of this machine; - is standard input
+    file: PathBuf,
+    /// The file in the namespace, or a directory
+    path: OsString,
+}
+
+/// Runs `nacre fs cat`.
+pub async fn cat(tree: &Tree, args: CatArgs) -> Result<(), Failure> {
+    for path in args.paths.into_iter().map(Path::from) {
+        let found = tree.find(&path, true, "read").await?;
+        copy(tree, &path, &found, tokio::io::stdout()).await?;
+    }
+    Ok(())
+}
+
+/// Runs `nacre fs get`.
+pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
+    let path = Path(args.path);
+    let found = tree.find(&path, true, "read").await?;
+    if args.file.as_os_str() == "-" {
+        return copy(tree, &path, &found, tokio::io::stdout()).await;
+    }
+    let mut target = args.file;
+    if target.is_dir() {
+        let name = path.name().ok_or_else(|| Failure::Usage("the root is a directory".to_owned()))?;
+        target.push(std::ffi::OsStr::new(&*String::from_utf8_lossy(&name)));
+    }
+    let shown = target.display().to_string();
+    let file = tokio::fs::File::create(&target).await.map_err(Failure::io(format!("write to {shown}")))?;
+    copy(tree, &path, &found, file).await
+}
+
+/// Writes a file's content to somewhere else.
+async fn copy(
+    tree: &Tree,
+    path: &Path,
+    found: &Attributes,
+    mut target: impl AsyncWrite + Unpin,
+) -> Result<(), Failure> {
+    let attempted = format!("cannot read {path}");
+    let opened = tree.rank.open_file(&tree.user, found.ino, nacre::fs::READ).await;
+    opened.map_err(|error| failure(error, &attempted))?;
+    let mut offset = 0;
+    let done = loop {
+        let read = tree.rank.read_file(found.ino, offset, CHUNK_BYTES).await;
+        let bytes = match read {
+            Ok(bytes) if bytes.is_empty() => break target.flush().await.map_err(Failure::from),
+            Ok(bytes) => bytes,
+            Err(error) => break Err(failure(error, &attempted)),
+        };
+        if let Err(error) = target.write_all(&bytes).await {
+            break Err(error.into());
+        }
+        offset += bytes.len() as u64;
+    };
+    tree.rank.close_file(found.ino).await;
+    done
+}
+
+/// Runs `nacre fs put`.
+pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
+    let is_stream = args.file.as_os_str() == "-";
+    let shown = args.file.display().to_string();
+    let mut path = Path(args.path);
+    let existing = match tree.rank.resolve(&tree.user, path.bytes(), true).await {
+        Ok(found) if found.kind == Kind::Directory => {
+            let name = args.file.file_name().filter(|_| !is_stream).ok_or_else(|| {
+                Failure::Usage(format!("{path} is a directory; name the file that standard input goes to"))
+            })?;
+            path = path.join(std::os::unix::ffi::OsStrExt::as_bytes(name));
+            tree.rank.resolve(&tree.user, path.bytes(), true).await
+        }
+        found => found,
+    };
+    // The file is opened before anything is made in the namespace.
+    let source: Box<dyn AsyncRead + Unpin> = if is_stream {
+        Box::new(tokio::io::stdin())
+    } else {
+        Box::new(tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?)
+    };
+    let attempted = format!("cannot write {path}");
+    let ino = match existing {
+        Ok(found) => found.ino,
+        Err(Error::NotFound) => {
+            let (parent, name) = tree.parent(&path, "make").await?;
+            let creation = Creation::new(Kind::File, masked(0o666));
+            let made = tree.rank.create(&tree.user, parent.ino, &name, creation).await;
+            made.map_err(|error| failure(error, format_args!("cannot make {path}")))?.ino
+        }
+        Err(error) => return Err(failure(error, &attempted)),
+    };
+    let bytes = stream(tree, ino, source, &shown).await?;
+    let bytes = bytes.map_err(|error| failure(error, &attempted))?;
+    match tree.json {
+        true => {
+            output::line(&json!({ "path": path.to_string(), "inode": ino.0, "bytes": bytes }).to_string())?
+        }
+        false => output::line(&format!("{} stored in {path}", quantity::count(bytes, "byte")))?,
+    }
+    Ok(())
+}
+
+/// Puts all bytes of a source into a file.
+async fn stream(
+    tree: &Tree,
+    ino: nacre::fs::Ino,
+    mut source: Box<dyn AsyncRead + Unpin>,
+    shown: &str,
+) -> Result<Result<u64, Error>, Failure> {
+    let mut put = match tree.rank.put(&tree.user, ino).await {
+        Ok(put) => put,
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let count = match source.read(&mut buffer).await {
+            Ok(0) => return Ok(put.commit().await),
+            Ok(count) => count,
+            Err(error) => {
+                // The first failure is the one to report.
+                let _ = put.abort().await;
+                return Err(Failure::io(format!("read {shown}"))(error));
+            }
+        };
+        if let Err(error) = put.write(&buffer[..count]).await {
+            let _ = put.abort().await;
+            return Ok(Err(error));
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! The check of a whole namespace, and the work that ranks left behind which went away.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use bytes::Bytes;
+use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, Read, Transaction, Write};
+
+use crate::directory::{Entry, entry_key, gone_link};
+use crate::error::Result;
+use crate::inode::{Content, Ino, Kind, PREFIX};
+use crate::intent::intent_of;
+use crate::namespace::PAGE_ENTRIES_MAX;
+use crate::rank::{
+    ATTEMPTS_MAX, Loaded, RANK_KEY, Rank, Sought, at_version, log_object, namespace_object, nonsense,
+    too_busy, unclaimed,
+};
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The number of directories.
+    pub directories: u64,
+    /// The number of files.
+    pub files: u64,
+    /// The number of other inodes.
+    pub others: u64,
+    /// The number of entries.
+    pub entries: u64,
+    /// The sum of the files' sizes in bytes.
+    pub bytes: u64,
+    /// The number of objects with content.
+    pub objects: u64,
+    /// The number of ranks that have logs: they are at work, or went away.
+    pub ranks: u64,
+    /// What is wrong, or was left behind.
+    pub findings: Vec<Finding>,
+    /// True if entries changed while the check was under way, so that it could not judge how inodes and entries fit.
+    pub changed: bool,
+}
+
+impl Report {
+    /// Returns whether nothing is wrong that was not mended.
+    pub fn is_clean(&self) -> bool {
+        self.findings.iter().all(|finding| finding.mended) && !self.changed
+    }
+}
+
+/// Something that is wrong with a namespace, or was left behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is.
+    pub text: String,
+    /// True if it was mended.
+    pub mended: bool,
+}
+
+/// What names an object of the namespace.
+enum Named {
+    Inode(Ino),
+    Data { ino: Ino, content: u64, index: u64 },
+    Log,
+    Namespace,
+    Other,
+}
+
+fn named(object: &ObjectId) -> Option<Named> {
+    let rest = object.as_bytes().strip_prefix(PREFIX.as_bytes())?;
+    let Ok(rest) = std::str::from_utf8(rest) else { return Some(Named::Other) };
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let mut parts = rest.split('/');
+    Some(match (parts.next(), parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some("tree"), None, ..) => Named::Namespace,
+        (Some("r"), Some(rank), None, ..) if hex(rank).is_some() => Named::Log,
+        (Some("i"), Some(ino), None, ..) => hex(ino).map_or(Named::Other, |ino| Named::Inode(Ino(ino))),
+        (Some("d"), Some(ino), Some(content), Some(index), None) => {
+            match (hex(ino), hex(content), hex(index)) {
+                (Some(ino), Some(content), Some(index)) => Named::Data { ino: Ino(ino), content, index },
+                _ => Named::Other,
+            }
+        }
+        _ => Named::Other,
+    })
+}
+
+impl Rank {
+    /// Finishes or undoes what a rank that went away has left: its intents, links that have left a directory and not yet
+    /// their inodes, and contents that were not put to their end. Then removes its log. Nothing bad happens if it is at
+    /// work after all: a call of it may fail as unknown.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn recover(&self, rank: u64) -> Result<()> {
+        let log = log_object(rank);
+        let mut notes: Vec<Key> = Vec::new();
+        let mut after = None;
+        loop {
+            let range = KeyRange { after, ..KeyRange::all() };
+            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
+            let done = self.read(&log, vec![read]).await?;
+            let Some(Answer::Keys(page)) = done.answers.first() else { return Err(nonsense()) };
+            notes.extend(page.entries.iter().map(|(key, _)| key.clone()));
+            after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
+            if after.is_none() {
+                break;
+            }
+        }
+        // What is undecided is undone: whoever began it may have been told long ago that it failed.
+        for claim in notes.iter().filter_map(|note| intent_of(rank, note)) {
+            self.undo(claim).await?;
+            self.drive(claim).await?;
+        }
+        for note in &notes {
+            match note.as_bytes() {
+                [b'd', ino @ ..] => {
+                    let ino = Ino(number(ino)?);
+                    self.reap_directory(ino, false).await?;
+                }
+                [b'p', rest @ ..] if rest.len() == 16 => {
+                    let (ino, content) = rest.split_at(8);
+                    self.recover_put(Ino(number(ino)?), number(content)?).await?;
+                }
+                _ => {}
+            }
+        }
+        self.remove_log(rank).await
+    }
+
+    /// Removes a content that was not put to its end, and those that it replaced if it was.
+    async fn recover_put(&self, ino: Ino, content: u64) -> Result<()> {
+        let inode = match self.find(ino, Vec::new()).await? {
+            Sought::Found(loaded, _) => loaded.inode,
+            Sought::Missing(_) => return Ok(()),
+        };
+        let is_left = |one: &&Content| one.dead || (one.number == content && inode.content != content);
+        let left: Vec<Content> = inode.contents.iter().filter(is_left).copied().collect();
+        self.remove_contents(ino, &left).await
+    }
+
+    /// Returns the ranks that have logs: those that are at work, and those that went away.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn ranks(&self) -> Result<Vec<u64>> {
+        let mut ranks = Vec::new();
+        let mut after = None;
+        loop {
+            let range = KeyRange { after, ..KeyRange::prefix(RANK_KEY) };
+            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
+            let done = self.read(&namespace_object(), vec![read]).await?;
+            let Some(Answer::Keys(page)) = done.answers.first() else { return Err(nonsense()) };
+            for (key, _) in &page.entries {
+                ranks.push(number(&key.as_bytes()[RANK_KEY.len()..])?);
+            }
+            after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
+            if after.is_none() {
+                return Ok(ranks);
+            }
+        }
+    }
+
+    /// Checks the whole namespace, and with `mend` puts right what is wrong and finishes what ranks left behind that went
+    /// away. Keeps about 200 bytes in memory for each inode.
+    ///
+    /// Others may be at work meanwhile: what looks wrong only because it changed is not reported, and nothing is mended
+    /// that is not certain to be wrong. A call of theirs may fail as unknown with `mend`.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn check(&self, mend: bool) -> Result<Report> {
+        let mut report = Report::default();
+        let own = self.log_number().await;
+        for rank in self.ranks().await? {
+            report.ranks += 1;
+            if mend && Some(rank) != own {
+                self.recover(rank).await?;
+                report.ranks -= 1;
+            }
+        }
+        let mut scan = Scan::default();
+        let mut after: Option<ObjectId> = Some(ObjectId::new(PREFIX)?);
+        loop {
+            let page = self.store.list(after.as_ref(), PAGE_ENTRIES_MAX).await?;
+            let Some(last) = page.last().cloned() else { break };
+            let mut is_end = false;
+            for object in page {
+                match named(&object) {
+                    Some(Named::Inode(ino)) => scan.inodes.push(ino),
+                    Some(Named::Data { ino, content, index }) => scan.data.push((ino, content, index)),
+                    Some(Named::Log | Named::Namespace) => {}
+                    Some(Named::Other) => {
+                        report.add(format!("object \"{object}\" is none of the namespace's"), false);
+                    }
+                    None => is_end = true,
+                }
+            }
+            if is_end {
+                break;
+            }
+            after = Some(last);
+        }
+        for ino in std::mem::take(&mut scan.inodes) {
+            self.check_inode(ino, mend, &mut scan, &mut report).await?;
+        }
+        // Entries and inodes are judged together only if all directories stood still while they were read.
+        for (ino, version) in &scan.directories {
+            let done = self.read(&ino.object(), Vec::new()).await?;
+            report.changed |= done.version != *version;
+        }
+        if !report.changed {
+            self.check_links(mend, &mut scan, &mut report).await?;
+        }
+        self.check_data(mend, &scan, &mut report).await?;
+        Ok(report)
+    }
+
+    async fn check_inode(&self, ino: Ino, mend: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            // Finishes the intent that has claimed it, if one has.
+            let Sought::Found(loaded, _) = self.find(ino, Vec::new()).await? else { return Ok(()) };
+            if loaded.inode.kind == Kind::Directory {
+                let (entries, gone, version) = self.whole_directory(ino).await?;
+                if !gone.is_empty() {
+                    let text = format!("{} removed entries of directory {ino} are left", gone.len());
+                    if mend {
+                        self.reap_directory(ino, false).await?;
+                    }
+                    report.add(text, mend);
+                    if mend {
+                        continue;
+                    }
+                }
+                scan.directories.insert(ino, version);
+                report.directories += 1;
+                for (name, (entry, version)) in entries {
+                    report.entries += 1;
+                    scan.entries.entry(entry.ino).or_default().push(Found {
+                        directory: ino,
+                        name,
+                        entry,
+                        version,
+                    });
+                }
+            } else if loaded.inode.links.is_empty() {
+                if !self.open.lock().contains_key(&ino) {
+                    report.add(format!("inode {ino} has no links left"), mend);
+                    if mend {
+                        self.drop_link(ino, 0).await?;
+                        return Ok(());
+                    }
+                }
+            } else if loaded.inode.kind == Kind::File {
+                report.files += 1;
+                report.bytes += loaded.inode.size;
+            } else {
+                report.others += 1;
+            }
+            let left = |one: &&Content| one.number != loaded.inode.content;
+            let left: Vec<Content> = loaded.inode.contents.iter().filter(left).copied().collect();
+            if !left.is_empty() {
+                let text = format!(
+                    "inode {ino} has {} contents that were replaced, or not put to their end",
+                    left.len()
+                );
+                // While ranks are at work they may be putting them.
+                let is_certain = mend && (report.ranks == 0 || left.iter().all(|content| content.dead));
+                if is_certain {
+                    self.remove_contents(ino, &left).await?;
+                }
+                if is_certain || report.ranks == 0 {
+                    report.add(text, is_certain);
+                }
+            }
+            scan.loaded.insert(ino, *loaded);
+            return Ok(());
+        }
+        Err(too_busy())
+    }
+
+    /// Reads all entries of a directory, as they stood at one version of it.
+    #[allow(clippy::type_complexity)]
+    async fn whole_directory(&self, ino: Ino) -> Result<(BTreeMap<Bytes, (Entry, u64)>, Vec<u64>, u64)> {
+        'again: for _ in 0..ATTEMPTS_MAX {
+            let (mut entries, mut gone) = (BTreeMap::new(), Vec::new());
+            let (mut after, mut version) = (None, None);
+            loop {
+                let range = KeyRange { after, ..KeyRange::all() };
+                let read = Read::VersionedKeys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
+                let done = self.read(&ino.object(), vec![read]).await?;
+                if *version.get_or_insert(done.version) != done.version {
+                    continue 'again;
+                }
+                let Some(Answer::VersionedKeys(page)) = done.answers.first() else { return Err(nonsense()) };
+                for (key, value) in &page.entries {
+                    match key.as_bytes() {
+                        [b'e', ..] => {
+                            let entry = Entry::decode(&value.value)?;
+                            entries.insert(key.to_bytes().slice(1..), (entry, value.version));
+                        }
+                        [b'g', ..] => gone.extend(gone_link(key)),
+                        _ => {}
+                    }
+                }
+                after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
+                if after.is_none() {
+                    return Ok((entries, gone, done.version));
+                }
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Checks that entries and inodes fit: every link of an inode is an entry, and every entry is a link.
+    async fn check_links(&self, mend: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
+        for (ino, found) in &scan.entries {
+            for Found { directory, name, entry, version } in found {
+                let shown = name.escape_ascii();
+                let Some(loaded) = scan.loaded.get(ino) else {
+                    match self.load_entry(*directory, entry).await? {
+                        // It was left to be made later, or is newer than the list of objects.
+                        Some(_) => {}
+                        None => {
+                            let text = format!("entry \"{shown}\" of directory {directory} has no inode");
+                            let mended = mend && self.remove_entry(*directory, name, *version).await?;
+                            report.add(text, mended);
+                        }
+                    }
+                    continue;
+                };
+                if !loaded.inode.links.contains(&entry.link) {
+                    let text =
+                        format!("entry \"{shown}\" of directory {directory} is not among the links of {ino}");
+                    let mended = mend && {
+                        let mut inode = loaded.inode.clone();
+                        inode.links.push(entry.link);
+                        self.store_inode(loaded, &inode).await?
+                    };
+                    report.add(text, mended);
+                }
+                if loaded.inode.kind != entry.kind {
+                    let text = format!(
+                        "entry \"{shown}\" of directory {directory} is of another kind than its inode"
+                    );
+                    report.add(text, false);
+                }
+                if loaded.inode.kind == Kind::Directory && loaded.inode.parent != *directory {
+                    let text = format!(
+                        "directory {ino} is in {directory}, and says it is in {}",
+                        loaded.inode.parent
+                    );
+                    report.add(text, false);
+                }
+            }
+            let links: HashSet<u64> = found.iter().map(|found| found.entry.link).collect();
+            if links.len() != found.len() {
+                report.add(format!("inode {ino} has two entries for one link"), false);
+            }
+        }
+        for (ino, loaded) in &scan.loaded {
+            if *ino == Ino::ROOT {
+                continue;
+            }
+            let found = scan.entries.get(ino).map_or(&[][..], Vec::as_slice);
+            for link in &loaded.inode.links {
+                if found.iter().any(|found| found.entry.link == *link) {
+                    continue;
+                }
+                // A link without an entry never gets one again.
+                let is_directory = loaded.inode.kind == Kind::Directory;
+                if mend && !is_directory {
+                    self.drop_link(*ino, *link).await?;
+                }
+                report.add(format!("inode {ino} has a link without an entry"), mend && !is_directory);
+            }
+        }
+        // Everything must be reached from the root: a directory in itself would not be.
+        let mut reached = HashSet::from([Ino::ROOT]);
+        let mut waiting = vec![Ino::ROOT];
+        let mut below: HashMap<Ino, Vec<Ino>> = HashMap::new();
+        for (ino, found) in &scan.entries {
+            for found in found {
+                below.entry(found.directory).or_default().push(*ino);
+            }
+        }
+        while let Some(at) = waiting.pop() {
+            for ino in below.get(&at).into_iter().flatten() {
+                if reached.insert(*ino) {
+                    waiting.push(*ino);
+                }
+            }
+        }
+        for directory in scan.directories.keys().filter(|ino| !reached.contains(ino)) {
+            report.add(format!("directory {directory} is not reached from the root"), false);
+        }
+        Ok(())
+    }
+
+    async fn remove_entry(&self, directory: Ino, name: &[u8], version: u64) -> Result<bool> {
+        let transaction = Transaction::new()
+            .guard(at_version(entry_key(name), version))
+            .guard(unclaimed())
+            .change(Write::RemoveKey { key: entry_key(name) });
+        self.change(&directory.object(), transaction).await
+    }
+
+    /// Checks that every object with content belongs to a content of a file.
+    async fn check_data(&self, mend: bool, scan: &Scan, report: &mut Report) -> Result<()> {
+        for &(ino, content, index) in &scan.data {
+            // Read now: the object may be newer than the list.
+            let owned = match self.find(ino, Vec::new()).await? {
+                Sought::Found(loaded, _) => {
+                    let has = |one: &Content| one.number == content && index < one.objects;
+                    loaded.inode.contents.iter().any(has)
+                }
+                Sought::Missing(_) => false,
+            };
+            let object = ino.data_object(content, index);
+            if owned || !self.read(&object, Vec::new()).await?.existed {
+                report.objects += u64::from(owned);
+                continue;
+            }
+            if mend {
+                let remove = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+                self.change(&object, remove).await?;
+            }
+            report.add(format!("object \"{object}\" belongs to no content of a file"), mend);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Scan {
+    inodes: Vec<Ino>,
+    data: Vec<(Ino, u64, u64)>,
+    loaded: BTreeMap<Ino, Loaded>,
+    /// The directories, with the versions at which they were read.
+    directories: BTreeMap<Ino, u64>,
+    entries: BTreeMap<Ino, Vec<Found>>,
+}
+
+struct Found {
+    directory: Ino,
+    name: Bytes,
+    entry: Entry,
+    version: u64,
+}
+
+impl Report {
+    fn add(&mut self, text: String, mended: bool) {
+        self.findings.push(Finding { text, mended });
+    }
+}
+
+fn number(bytes: &[u8]) -> Result<u64> {
+    Ok(u64::from_be_bytes(bytes.try_into().map_err(|_| nonsense())?))
+}

@@ -1,0 +1,160 @@
+//! Entries of directories, and the keys of an inode's object.
+//!
+//! | key | value |
+//! |---|---|
+//! | `a` | the inode's record ([`Inode`]) |
+//! | `c` | the intent that has claimed the object, while one has |
+//! | `m` | the last intent that claimed the object |
+//! | `s` | the state of an inode of a program's own type |
+//! | `t` | the time at which a directory's entries last changed |
+//! | `e` name | an entry of a directory |
+//! | `g` link | a link that has left the directory, and has not left its inode yet |
+//! | `x` name | an extended attribute |
+
+use bytes::Bytes;
+use nacre_object::{Key, StoreError};
+
+use crate::codec::{Reader, Writer};
+use crate::error::{Error, Result};
+use crate::inode::{Ino, Inode, Kind, Layout, TARGET_BYTES_MAX, key};
+
+/// The maximum length of an entry's name, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// The key of the intent that has claimed the object.
+pub(crate) const CLAIM: &[u8] = b"c";
+/// The key of the last intent that claimed the object.
+pub(crate) const MOVES: &[u8] = b"m";
+/// The key of the time at which a directory's entries last changed.
+pub(crate) const CHANGED: &[u8] = b"t";
+
+const FORMAT: u8 = 1;
+
+/// Checks the name of an entry.
+///
+/// # Errors
+/// [`Error::NameTooLong`]; [`Error::Invalid`] if it is empty, `.` or `..`, or has a slash or a zero in it.
+pub fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        name if name.len() > NAME_BYTES_MAX => Err(Error::NameTooLong),
+        b"" => Err(Error::Invalid("the name is empty".into())),
+        b"." | b".." => Err(Error::Invalid("the name is . or ..".into())),
+        name if name.contains(&b'/') || name.contains(&0) => {
+            Err(Error::Invalid("the name has a slash or a zero byte in it".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the key of an entry, whose name was checked.
+pub(crate) fn entry_key(name: &[u8]) -> Key {
+    key(&[b"e", name].concat())
+}
+
+/// Returns the key of a link that has left a directory.
+pub(crate) fn gone_key(link: u64) -> Key {
+    key(&[&b"g"[..], &link.to_be_bytes()].concat())
+}
+
+/// Returns the key of an extended attribute, whose name was checked.
+pub(crate) fn attribute_key(name: &[u8]) -> Key {
+    key(&[b"x", name].concat())
+}
+
+/// Reads the link's id from the key of one that has left a directory.
+pub(crate) fn gone_link(key: &Key) -> Option<u64> {
+    let bytes = key.as_bytes().strip_prefix(b"g")?;
+    Some(u64::from_be_bytes(bytes.try_into().ok()?))
+}
+
+/// What the first record of an inode is made from. It stands in the entry that the inode was made with: whoever finds
+/// the entry and no inode makes the inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Initial {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub time: i64,
+    pub layout: Layout,
+    pub target: Bytes,
+}
+
+/// An entry of a directory: a link to an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub ino: Ino,
+    /// The id of the link.
+    pub link: u64,
+    pub kind: Kind,
+    pub initial: Option<Initial>,
+}
+
+impl Entry {
+    pub fn encode(&self) -> Bytes {
+        let mut out = Writer::begin(FORMAT);
+        out.u64(self.ino.0).u64(self.link);
+        self.kind.encode(&mut out);
+        out.flag(self.initial.is_some());
+        if let Some(initial) = &self.initial {
+            out.u32(initial.mode).u32(initial.uid).u32(initial.gid).i64(initial.time);
+            initial.layout.encode(&mut out);
+            out.bytes(&initial.target);
+        }
+        out.finish()
+    }
+
+    pub fn decode(bytes: &[u8]) -> std::result::Result<Entry, StoreError> {
+        let mut reader = Reader::begin("an entry of a directory", FORMAT, bytes)?;
+        let (ino, link) = (Ino(reader.u64()?), reader.u64()?);
+        let kind = Kind::decode(&mut reader)?;
+        let initial = match reader.flag()? {
+            false => None,
+            true => Some(Initial {
+                mode: reader.u32()? & 0o7777,
+                uid: reader.u32()?,
+                gid: reader.u32()?,
+                time: reader.i64()?,
+                layout: Layout::decode(&mut reader)?,
+                target: reader.bytes(TARGET_BYTES_MAX)?,
+            }),
+        };
+        reader.end()?;
+        Ok(Entry { ino, link, kind, initial })
+    }
+
+    /// Returns the first record of the inode, if the entry is the one that it was made with.
+    pub fn first_record(&self, directory: Ino) -> Option<Inode> {
+        let initial = self.initial.as_ref()?;
+        Some(Inode {
+            kind: self.kind.clone(),
+            mode: initial.mode,
+            uid: initial.uid,
+            gid: initial.gid,
+            atime: initial.time,
+            mtime: initial.time,
+            ctime: initial.time,
+            btime: initial.time,
+            links: vec![self.link],
+            size: initial.target.len() as u64,
+            layout: initial.layout,
+            content: 0,
+            contents: Vec::new(),
+            parent: directory,
+            target: initial.target.clone(),
+        })
+    }
+
+    /// Returns the same link in another place.
+    pub fn moved(&self) -> Entry {
+        Entry { initial: None, ..self.clone() }
+    }
+}
+
+/// Encodes a time of a directory.
+pub(crate) fn encode_time(time: i64) -> Bytes {
+    Bytes::copy_from_slice(&time.to_le_bytes())
+}
+
+/// Decodes a time of a directory.
+pub(crate) fn decode_time(bytes: &[u8]) -> Option<i64> {
+    Some(i64::from_le_bytes(bytes.try_into().ok()?))
+}

@@ -1,0 +1,578 @@
+//! Content of files: byte streams striped over objects.
+//!
+//! A file's record says how long it is, and which *contents* it has: the present one, and those that are being put or
+//! removed. Each content has objects of its own, whose names no other content ever has. Before an object is first
+//! written, the record says that it may exist, so whoever removes the file knows all that there is to remove; and an
+//! object that was removed is never made again, so what a late writer sends finds nothing and leaves nothing.
+//!
+//! - [`Rank::write`] first makes the file as long as it will be, then writes: what was never written reads as zeros.
+//!   Bytes behind a file's end, left by a writer that was too late for a truncation, are zeroed before the file grows
+//!   over them.
+//! - [`Put`] writes a content of its own beside the present one, and makes it the present one by one transaction: others
+//!   see the old content or the new one.
+
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, TryStreamExt, stream};
+use nacre_object::{
+    Answer, ByteRange, Fork, Guard, Intent, Outcome, Read, Transaction, Write, limit::OFFSET_MAX,
+};
+
+use crate::credentials::{Credentials, WRITE};
+use crate::error::{Error, Result};
+use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, Kind, Layout};
+use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, nonsense, too_busy};
+
+/// The maximum length of a file in bytes.
+pub const SIZE_MAX: u64 = OFFSET_MAX;
+/// The number of requests about objects of one file that are under way at a time.
+const REQUESTS_MAX: usize = 16;
+
+/// A piece of a byte range of a file: what one object holds of it, without a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The number of the object.
+    pub object: u64,
+    /// The range in the object.
+    pub offset: u64,
+    /// The length in bytes.
+    pub len: u64,
+    /// The offset in the file.
+    pub at: u64,
+}
+
+impl Layout {
+    /// Returns the place of a byte of a file: the number of its object, the offset there, and the number of bytes that
+    /// follow in the same stripe, itself counted.
+    fn place(&self, at: u64) -> (u64, u64, u64) {
+        let (unit, width) = (u64::from(self.unit_bytes), u64::from(self.width));
+        let round_bytes = width * self.object_bytes;
+        let (round, inside) = (at / round_bytes, at % round_bytes);
+        let stripe = inside / unit;
+        let offset = stripe / width * unit + inside % unit;
+        (round * width + stripe % width, offset, unit - inside % unit)
+    }
+
+    /// Cuts a range of a file into pieces, in ascending order.
+    pub fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = Piece> + use<> {
+        let layout = *self;
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        std::iter::from_fn(move || {
+            let left = end.checked_sub(at).filter(|left| *left > 0)?;
+            let (object, offset, rest) = layout.place(at);
+            let piece = Piece { object, offset, len: rest.min(left), at };
+            at += piece.len;
+            Some(piece)
+        })
+    }
+
+    /// Returns the number of objects, from the first one on, that files up to a size are in.
+    pub fn objects(&self, size: u64) -> u64 {
+        let Some(last) = size.checked_sub(1) else { return 0 };
+        let (unit, width) = (u64::from(self.unit_bytes), u64::from(self.width));
+        let round_bytes = width * self.object_bytes;
+        let in_last_round = (last % round_bytes / unit + 1).min(width);
+        last / round_bytes * width + in_last_round
+    }
+}
+
+impl Rank {
+    /// Reads at most `len` bytes of a file. Fewer come only at the file's end.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`].
+    pub async fn read_file(&self, ino: Ino, offset: u64, len: usize) -> Result<Bytes> {
+        for _ in 0..ATTEMPTS_MAX {
+            let inode = self.load_file(ino).await?.inode;
+            let len = inode.size.saturating_sub(offset).min(len as u64);
+            match self.read_content(ino, &inode, offset, len).await? {
+                Some(bytes) => return Ok(bytes),
+                None => continue,
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Reads a range of a file that lies within its size. `None` if the content was replaced meanwhile.
+    pub(crate) async fn read_content(
+        &self,
+        ino: Ino,
+        inode: &Inode,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<Bytes>> {
+        if inode.content == 0 || len == 0 {
+            return Ok(Some(vec![0; len as usize].into()));
+        }
+        let pieces = inode.layout.pieces(offset, len);
+        let reads = pieces.map(|piece| self.read_piece(ino, inode.content, piece));
+        let parts: Vec<(Bytes, bool)> = stream::iter(reads).buffered(REQUESTS_MAX).try_collect().await?;
+        if parts.iter().any(|(_, exists)| !exists) {
+            // Perhaps a hole, perhaps a content that has been removed.
+            match self.load(ino).await {
+                Ok(now) if now.inode.content == inode.content => {}
+                Ok(_) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        if let [(only, _)] = &parts[..] {
+            return Ok(Some(only.clone()));
+        }
+        let mut bytes = BytesMut::with_capacity(len as usize);
+        for (part, _) in parts {
+            bytes.extend_from_slice(&part);
+        }
+        Ok(Some(bytes.freeze()))
+    }
+
+    /// Reads a piece; returns also whether its object exists.
+    async fn read_piece(&self, ino: Ino, content: u64, piece: Piece) -> Result<(Bytes, bool)> {
+        let object = ino.data_object(content, piece.object);
+        let mut bytes = Bytes::new();
+        loop {
+            let have = bytes.len() as u64;
+            let range = ByteRange::new(piece.offset + have, piece.len - have);
+            let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
+            let done = self.read(&object, vec![read]).await?;
+            let Some(Answer::Range(read)) = done.answers.into_iter().next() else { return Err(nonsense()) };
+            let next = read.next;
+            bytes = match bytes.is_empty() {
+                true => read.data,
+                false => [bytes, read.data].concat().into(),
+            };
+            match next {
+                Some(next) if next > range.offset => {
+                    // What the answer covers and does not give are zeros behind the object's end.
+                    let covered = (next - piece.offset) as usize;
+                    bytes = padded(bytes, covered);
+                    if covered as u64 >= piece.len {
+                        return Ok((bytes, done.existed));
+                    }
+                }
+                Some(_) => return Err(nonsense()),
+                None => return Ok((padded(bytes, piece.len as usize), done.existed)),
+            }
+        }
+    }
+
+    /// Writes bytes into a file, which becomes longer if they go beyond its end.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::TooLarge`].
+    pub async fn write_file(&self, ino: Ino, offset: u64, data: Bytes) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let end = end_of(offset, data.len() as u64)?;
+            let inode = self.extend(ino, offset, end, true).await?;
+            match self.write_content(ino, &inode, inode.content, offset, data.clone()).await {
+                // Truncated to nothing, or replaced, since: this write comes after that.
+                Err(Error::Stale) => {}
+                Ok(()) => {
+                    // A truncation that came between would have cut off what was written: then the file grows again.
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Writes bytes at the end of a file, as one piece also where others do the same. Returns the offset.
+    ///
+    /// # Errors
+    /// As [`Rank::write_file`].
+    pub async fn append_file(&self, ino: Ino, data: Bytes) -> Result<u64> {
+        for _ in 0..ATTEMPTS_MAX {
+            let loaded = self.load_file(ino).await?;
+            let offset = loaded.inode.size;
+            let end = end_of(offset, data.len() as u64)?;
+            let Some(inode) = self.grow(&loaded, end, true).await? else { continue };
+            match self.write_content(ino, &inode, inode.content, offset, data.clone()).await {
+                Err(Error::Stale) => {}
+                result => return result.map(|()| offset),
+            }
+        }
+        Err(too_busy())
+    }
+
+    async fn load_file(&self, ino: Ino) -> Result<Loaded> {
+        let loaded = self.load(ino).await?;
+        match loaded.inode.kind {
+            Kind::File => Ok(loaded),
+            Kind::Directory => Err(Error::IsDirectory),
+            _ => Err(Error::Invalid("it is not a file".into())),
+        }
+    }
+
+    /// Makes a file at least `end` bytes long, with objects to hold bytes up to there.
+    async fn extend(&self, ino: Ino, _offset: u64, end: u64, objects: bool) -> Result<Inode> {
+        for _ in 0..ATTEMPTS_MAX {
+            let loaded = self.load_file(ino).await?;
+            if let Some(inode) = self.grow(&loaded, end, objects).await? {
+                return Ok(inode);
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Makes a file longer in one attempt. `None` if another change came between.
+    async fn grow(&self, loaded: &Loaded, end: u64, objects: bool) -> Result<Option<Inode>> {
+        let mut inode = loaded.inode.clone();
+        if inode.size < end {
+            if inode.content != 0 && !self.clear(loaded, inode.size, end).await? {
+                return Ok(None);
+            }
+            inode.size = end;
+        }
+        if objects {
+            if inode.content == 0 {
+                inode.content = self.next_id().await?;
+                if inode.contents.len() >= CONTENTS_MAX {
+                    self.remove_dead(loaded.ino).await?;
+                    return Ok(None);
+                }
+                inode.contents.push(Content { number: inode.content, objects: 0, dead: false });
+            }
+            let wanted = inode.layout.objects(end);
+            let number = inode.content;
+            for content in inode.contents.iter_mut().filter(|content| content.number == number) {
+                content.objects = content.objects.max(wanted);
+            }
+        }
+        let now = self.now();
+        (inode.mtime, inode.ctime) = (now, now);
+        inode.mode &= !0o6000;
+        Ok(self.store_inode(loaded, &inode).await?.then_some(inode))
+    }
+
+    /// Zeroes what stands behind a file's end, between two offsets, as long as the record stays as it was loaded. Returns
+    /// false if it did not.
+    async fn clear(&self, loaded: &Loaded, from: u64, to: u64) -> Result<bool> {
+        let inode = &loaded.inode;
+        let objects = inode.contents.iter().find(|content| content.number == inode.content);
+        let objects = objects.map_or(0, |content| content.objects);
+        // Regions by object: the pieces of one object may be many.
+        let mut regions: Vec<(u64, ByteRange)> = Vec::new();
+        for (object, range) in regions_behind(&inode.layout, objects, from, to) {
+            regions.push((object, range));
+        }
+        let mut dirty = Vec::new();
+        for (number, range) in regions {
+            let object = loaded.ino.data_object(inode.content, number);
+            let done = self.read(&object, vec![Read::Extents { fork: Fork::DEFAULT, range }]).await?;
+            let Some(Answer::Range(read)) = done.answers.first() else { return Err(nonsense()) };
+            let data = |extent: &nacre_object::Extent| extent.kind == nacre_object::ExtentKind::Data;
+            if read.extents.iter().any(data) || read.next.is_some() {
+                dirty.push((object, range, read.version));
+            }
+        }
+        if dirty.is_empty() {
+            return Ok(true);
+        }
+        // Whoever made the file longer since may have written there; only then may the versions just read be theirs.
+        if self.load(loaded.ino).await?.record != loaded.record {
+            return Ok(false);
+        }
+        for (object, range, version) in dirty {
+            let transaction = Transaction::new()
+                .guard(Guard::Exists)
+                .guard(Guard::Region { fork: Fork::DEFAULT, range, version })
+                .change(Write::Zero { fork: Fork::DEFAULT, range });
+            if !self.change(&object, transaction).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes bytes into the objects of a content.
+    async fn write_content(
+        &self,
+        ino: Ino,
+        inode: &Inode,
+        content: u64,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<()> {
+        let pieces = inode.layout.pieces(offset, data.len() as u64);
+        let writes = pieces.map(|piece| {
+            let from = (piece.at - offset) as usize;
+            self.write_piece(ino, content, piece, data.slice(from..from + piece.len as usize))
+        });
+        stream::iter(writes).buffer_unordered(REQUESTS_MAX).try_collect::<()>().await
+    }
+
+    async fn write_piece(&self, ino: Ino, content: u64, piece: Piece, data: Bytes) -> Result<()> {
+        let object = ino.data_object(content, piece.object);
+        // An object that is made is made once: a guard tells it from one that was removed.
+        let mut guard = Guard::Exists;
+        for _ in 0..ATTEMPTS_MAX {
+            let transaction =
+                Transaction::new().guard(guard.clone()).write(Fork::DEFAULT, piece.offset, data.clone());
+            match (self.apply(&object, transaction).await?, &guard) {
+                (Outcome::Done(_), _) => return Ok(()),
+                (Outcome::Refused(refusal), Guard::Exists) if refusal.version == 0 => {
+                    guard = Guard::Version { version: 0 };
+                }
+                (Outcome::Refused(_), Guard::Exists) => return Err(Error::Stale),
+                (Outcome::Refused(_), _) => guard = Guard::Exists,
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Changes the size of a file.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] if the user may not write, [`Error::NotFound`], [`Error::IsDirectory`], [`Error::TooLarge`].
+    pub async fn truncate(&self, user: &Credentials, ino: Ino, size: u64) -> Result<()> {
+        end_of(size, 0)?;
+        for _ in 0..ATTEMPTS_MAX {
+            let loaded = self.load_file(ino).await?;
+            user.check(&loaded.inode, WRITE)?;
+            if size >= loaded.inode.size {
+                if size == loaded.inode.size || self.grow(&loaded, size, false).await?.is_some() {
+                    return Ok(());
+                }
+                continue;
+            }
+            let mut inode = loaded.inode.clone();
+            let now = self.now();
+            (inode.size, inode.mtime, inode.ctime) = (size, now, now);
+            inode.mode &= !0o6000;
+            if size == 0 {
+                bury(&mut inode);
+            }
+            if !self.store_inode(&loaded, &inode).await? {
+                continue;
+            }
+            // Nothing depends on the rest: what stands behind the end is zeroed before the file grows over it.
+            let rest = match size {
+                0 => self.remove_dead(ino).await,
+                _ => match self.load(ino).await {
+                    Ok(now) if now.inode.size == size && now.inode.content == inode.content => {
+                        self.clear(&now, size, loaded.inode.size).await.map(|_| ())
+                    }
+                    other => other.map(|_| ()),
+                },
+            };
+            if let Err(error) = rest {
+                tracing::debug!(%error, "bytes behind the end of a file are left where they are");
+            }
+            return Ok(());
+        }
+        Err(too_busy())
+    }
+
+    /// Begins to put a new content into a file; its present one stays until [`Put::commit`].
+    ///
+    /// # Errors
+    /// [`Error::Denied`], [`Error::NotFound`], [`Error::IsDirectory`].
+    pub async fn put(&self, user: &Credentials, ino: Ino) -> Result<Put<'_>> {
+        let number = self.next_id().await?;
+        let note: Bytes = [&b"p"[..], &ino.0.to_be_bytes(), &number.to_be_bytes()].concat().into();
+        self.note(note.clone(), Bytes::new()).await?;
+        let mut tries = 0;
+        let inode = loop {
+            let loaded = self.load_file(ino).await?;
+            user.check(&loaded.inode, WRITE)?;
+            let mut inode = loaded.inode.clone();
+            if inode.contents.len() >= CONTENTS_MAX {
+                self.remove_dead(ino).await?;
+            } else {
+                inode.contents.push(Content { number, objects: 1, dead: false });
+                if self.store_inode(&loaded, &inode).await? {
+                    break inode;
+                }
+            }
+            tries += 1;
+            if tries >= ATTEMPTS_MAX {
+                return Err(too_busy());
+            }
+        };
+        Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer: BytesMut::new() })
+    }
+
+    /// Removes the objects of contents that were replaced, and takes them off the record.
+    pub(crate) async fn remove_dead(&self, ino: Ino) -> Result<()> {
+        let inode = self.load(ino).await?.inode;
+        let dead: Vec<Content> = inode.contents.iter().filter(|content| content.dead).copied().collect();
+        self.remove_contents(ino, &dead).await
+    }
+
+    /// Removes contents that are not the present one.
+    pub(crate) async fn remove_contents(&self, ino: Ino, contents: &[Content]) -> Result<()> {
+        if contents.is_empty() {
+            return Ok(());
+        }
+        for content in contents {
+            self.remove_content(ino, content).await?;
+        }
+        let removed = |content: &Content| {
+            contents.iter().any(|one| one.number == content.number && one.objects >= content.objects)
+        };
+        let result = self.update_inode(ino, |inode| {
+            let present = inode.content;
+            inode.contents.retain(|content| content.number == present || !removed(content));
+            Ok(())
+        });
+        match result.await {
+            Ok(_) | Err(Error::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the objects of a content, so that none of them is ever made again.
+    pub(crate) async fn remove_content(&self, ino: Ino, content: &Content) -> Result<()> {
+        let removals = (0..content.objects).map(async |index| {
+            let transaction = Transaction::new().change(Write::Create).change(Write::Remove);
+            self.change(&ino.data_object(content.number, index), transaction).await.map(|_| ())
+        });
+        stream::iter(removals).buffer_unordered(REQUESTS_MAX).try_collect::<()>().await
+    }
+}
+
+/// A content that is being put into a file. Dropped without [`Put::commit`] or [`Put::abort`], it leaves its objects to
+/// be removed with the file, or by `nacre fs check`.
+pub struct Put<'a> {
+    rank: &'a Rank,
+    ino: Ino,
+    number: u64,
+    note: Bytes,
+    inode: Inode,
+    size: u64,
+    objects: u64,
+    buffer: BytesMut,
+}
+
+impl Put<'_> {
+    /// Adds bytes.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the file was removed, or this content to make room for others.
+    pub async fn write(&mut self, data: &[u8]) -> Result<()> {
+        self.buffer.extend_from_slice(data);
+        let layout = self.inode.layout;
+        // Whole rounds of stripes, so that all objects are written side by side.
+        let round = layout.unit_bytes as usize * (layout.width as usize).min(REQUESTS_MAX);
+        while self.buffer.len() >= round {
+            let data = self.buffer.split_to(round).freeze();
+            self.flush(data).await?;
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self, data: Bytes) -> Result<()> {
+        let end = end_of(self.size, data.len() as u64)?;
+        let wanted = self.inode.layout.objects(end);
+        if wanted > self.objects {
+            let (number, now_wanted) = (self.number, wanted.max(self.objects * 2));
+            let update = self.rank.update_inode(self.ino, |inode| {
+                let content = inode.contents.iter_mut().find(|content| content.number == number);
+                content.ok_or(Error::Stale)?.objects = now_wanted;
+                Ok(())
+            });
+            update.await.map_err(|error| if error == Error::NotFound { Error::Stale } else { error })?;
+            self.objects = now_wanted;
+        }
+        self.rank.write_content(self.ino, &self.inode, self.number, self.size, data).await?;
+        self.size = end;
+        Ok(())
+    }
+
+    /// Makes the new content that of the file. Returns its size in bytes.
+    ///
+    /// # Errors
+    /// As [`Put::write`].
+    pub async fn commit(mut self) -> Result<u64> {
+        let rest = self.buffer.split().freeze();
+        if !rest.is_empty() {
+            self.flush(rest).await?;
+        }
+        let (rank, number, size) = (self.rank, self.number, self.size);
+        let update = rank.update_inode(self.ino, |inode| {
+            if !inode.contents.iter().any(|content| content.number == number) {
+                return Err(Error::Stale);
+            }
+            bury(inode);
+            let now = rank.now();
+            (inode.content, inode.size, inode.mtime, inode.ctime) = (number, size, now, now);
+            inode.mode &= !0o6000;
+            Ok(())
+        });
+        update.await?;
+        match rank.remove_dead(self.ino).await {
+            Ok(()) => rank.forget(&self.note, None).await,
+            Err(error) => tracing::debug!(%error, "a content that was replaced is left to be removed later"),
+        }
+        Ok(size)
+    }
+
+    /// Removes what was put so far; the file stays as it was.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn abort(self) -> Result<()> {
+        let content = Content { number: self.number, objects: self.objects, dead: true };
+        self.rank.remove_contents(self.ino, &[content]).await?;
+        self.rank.forget(&self.note, None).await;
+        Ok(())
+    }
+}
+
+/// Takes the present content away from a file; its objects are to be removed.
+fn bury(inode: &mut Inode) {
+    for content in inode.contents.iter_mut().filter(|content| content.number == inode.content) {
+        content.dead = true;
+    }
+    inode.content = 0;
+}
+
+fn end_of(offset: u64, len: u64) -> Result<u64> {
+    offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Error::TooLarge)
+}
+
+fn padded(bytes: Bytes, len: usize) -> Bytes {
+    if bytes.len() >= len {
+        return bytes;
+    }
+    let mut longer = BytesMut::with_capacity(len);
+    longer.extend_from_slice(&bytes);
+    longer.resize(len, 0);
+    longer.freeze()
+}
+
+/// Returns, for each of the first `objects` objects, the range of it that holds bytes of a file from one offset to
+/// another and no byte before that; what lies behind the file in between is no loss.
+fn regions_behind(layout: &Layout, objects: u64, from: u64, to: u64) -> Vec<(u64, ByteRange)> {
+    if from >= to {
+        return Vec::new();
+    }
+    let width = u64::from(layout.width);
+    let round_bytes = width * layout.object_bytes;
+    let mut regions = Vec::new();
+    for object in 0..objects {
+        let round_begin = object / width * round_bytes;
+        if round_begin >= to || round_begin + round_bytes <= from {
+            continue;
+        }
+        let begin = first_behind(layout, object % width, from.max(round_begin) - round_begin);
+        let end = match to >= round_begin + round_bytes {
+            true => layout.object_bytes,
+            false => first_behind(layout, object % width, to - round_begin),
+        };
+        if begin < end {
+            regions.push((object, ByteRange::from(begin..end)));
+        }
+    }
+    regions
+}
+
+/// Returns the offset in an object of a round, the `column`th, of the first byte of it that is not before `inside`.
+fn first_behind(layout: &Layout, column: u64, inside: u64) -> u64 {
+    let (unit, width) = (u64::from(layout.unit_bytes), u64::from(layout.width));
+    let (row, rest) = (inside / (unit * width), inside % (unit * width));
+    row * unit + rest.saturating_sub(column * unit).min(unit)
+}

@@ -1,0 +1,347 @@
+//! Intents: changes that span objects, wholly or not at all, whoever goes away in the middle.
+//!
+//! An intent is a list of parts, one for each object: conditions, and changes of keys. It is written down in its
+//! rank's log before anything else. Then
+//!
+//! 1. each object is *claimed*, in ascending order, by a transaction that judges the part's conditions. While an object
+//!    is claimed, nobody else changes it;
+//! 2. the intent's *outcome* is written down: committed if every object could be claimed, undone otherwise. That is the
+//!    moment at which the change takes effect;
+//! 3. each part's changes are made, and each claim is given up, by one transaction for each object.
+//!
+//! Every step can be repeated by anybody at any time. Whoever comes upon a claim takes these steps itself until the
+//! claim is gone, so nobody waits for the rank that began it. Three rules make that safe:
+//!
+//! - Claims are made in the order of the objects, so those who help each other never go round in a circle.
+//! - An intent claims an object at most once: each claim sets the key `m` too, and is made on condition of that key's
+//!   version. So a helper that was asleep for long cannot claim an object again after its part has been done.
+//! - An intent stays in the log until its rank has seen all claims gone; a claim whose intent is not in the log is a
+//!   late helper's, and means nothing. It is taken away.
+
+use bytes::Bytes;
+use nacre_object::{
+    Answer, Check, Found, Guard, Key, ObjectId, Outcome, Read, StoreError, Transaction, Write,
+};
+
+use crate::codec::{Reader, Writer};
+use crate::directory::{CLAIM, MOVES};
+use crate::error::Result;
+use crate::inode::{Ino, key};
+use crate::rank::{
+    ATTEMPTS_MAX, Rank, at_version, log_object, namespace_object, too_busy, unclaimed, versioned,
+};
+
+const FORMAT: u8 = 1;
+const PARTS_MAX: usize = 8;
+const OPERATIONS_MAX: usize = 64;
+const KEY_BYTES_MAX: usize = 1024;
+const VALUE_BYTES_MAX: usize = 128 << 10;
+/// The beginnings of the keys of intents and of their outcomes in a log.
+pub(crate) const INTENT_KEY: &[u8] = b"i";
+pub(crate) const OUTCOME_KEY: &[u8] = b"o";
+
+const COMMITTED: &[u8] = b"\x01";
+const UNDONE: &[u8] = b"\x02";
+
+/// The name of an intent: the rank in whose log it is, and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub rank: u64,
+    pub number: u64,
+}
+
+impl Claim {
+    pub fn encode(self) -> Bytes {
+        Writer::new().u64(self.rank).u64(self.number).finish()
+    }
+
+    pub fn decode(bytes: &[u8]) -> std::result::Result<Claim, StoreError> {
+        let mut reader = Reader::new("a claim", bytes);
+        let claim = Claim { rank: reader.u64()?, number: reader.u64()? };
+        reader.end().map(|()| claim)
+    }
+
+    fn intent_key(self) -> Key {
+        key(&[INTENT_KEY, &self.number.to_be_bytes()].concat())
+    }
+
+    fn outcome_key(self) -> Key {
+        key(&[OUTCOME_KEY, &self.number.to_be_bytes()].concat())
+    }
+
+    fn guard(self) -> Guard {
+        Guard::Key { key: key(CLAIM), check: Check::Equal(self.encode()) }
+    }
+}
+
+/// An object that an intent changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Target {
+    /// The object of the namespace itself: only one directory at a time is moved to another one.
+    Namespace,
+    /// An inode.
+    Inode(Ino),
+}
+
+impl Target {
+    fn object(self) -> ObjectId {
+        match self {
+            Target::Namespace => namespace_object(),
+            Target::Inode(ino) => ino.object(),
+        }
+    }
+}
+
+/// The part of an intent that concerns one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub target: Target,
+    /// The version that the key of the last intent must have.
+    pub moves: u64,
+    /// The version that the object must have, if nothing at all of it may change.
+    pub version: Option<u64>,
+    /// Keys with the versions that they must have; 0: there must be no such key.
+    pub keys: Vec<(Key, u64)>,
+    /// Keys with their new values; `None`: the key is removed.
+    pub changes: Vec<(Key, Option<Bytes>)>,
+    /// True if the object is removed.
+    pub remove: bool,
+}
+
+impl Part {
+    pub fn new(target: Target, moves: u64) -> Part {
+        Part { target, moves, version: None, keys: Vec::new(), changes: Vec::new(), remove: false }
+    }
+
+    /// Adds the condition that a key has a version.
+    pub fn at(mut self, key: Key, version: u64) -> Part {
+        self.keys.push((key, version));
+        self
+    }
+
+    /// Adds a change of a key.
+    pub fn set(mut self, key: Key, value: Option<Bytes>) -> Part {
+        self.changes.push((key, value));
+        self
+    }
+}
+
+/// Encodes an intent.
+pub(crate) fn encode(parts: &[Part]) -> Bytes {
+    let mut out = Writer::begin(FORMAT);
+    out.count(parts.len());
+    for part in parts {
+        let target = match part.target {
+            Target::Namespace => 0,
+            Target::Inode(ino) => ino.0,
+        };
+        out.u64(target).u64(part.moves).flag(part.version.is_some()).u64(part.version.unwrap_or(0));
+        out.count(part.keys.len());
+        for (key, version) in &part.keys {
+            out.bytes(key.as_bytes()).u64(*version);
+        }
+        out.count(part.changes.len());
+        for (key, value) in &part.changes {
+            out.bytes(key.as_bytes()).flag(value.is_some());
+            out.bytes(value.as_deref().unwrap_or(&[]));
+        }
+        out.flag(part.remove);
+    }
+    out.finish()
+}
+
+/// Decodes an intent.
+pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Vec<Part>, StoreError> {
+    let mut reader = Reader::begin("an intent", FORMAT, bytes)?;
+    let mut parts = Vec::new();
+    for _ in 0..reader.count(PARTS_MAX)? {
+        let target = match reader.u64()? {
+            0 => Target::Namespace,
+            ino => Target::Inode(Ino(ino)),
+        };
+        let moves = reader.u64()?;
+        let version = match (reader.flag()?, reader.u64()?) {
+            (true, version) => Some(version),
+            (false, _) => None,
+        };
+        let mut part = Part { version, ..Part::new(target, moves) };
+        for _ in 0..reader.count(OPERATIONS_MAX)? {
+            part.keys.push((Key::new(reader.bytes(KEY_BYTES_MAX)?)?, reader.u64()?));
+        }
+        for _ in 0..reader.count(OPERATIONS_MAX)? {
+            let key = Key::new(reader.bytes(KEY_BYTES_MAX)?)?;
+            let is_set = reader.flag()?;
+            let value = reader.bytes(VALUE_BYTES_MAX)?;
+            part.changes.push((key, is_set.then_some(value)));
+        }
+        part.remove = reader.flag()?;
+        parts.push(part);
+    }
+    reader.end()?;
+    Ok(parts)
+}
+
+/// The end of an intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Committed,
+    Undone,
+    /// The intent is not in its log: it came to its end before.
+    Forgotten,
+}
+
+impl Rank {
+    /// Makes a change that spans objects. Returns false if a condition did not hold, and nothing was changed.
+    pub(crate) async fn execute(&self, mut parts: Vec<Part>) -> Result<bool> {
+        parts.sort_by_key(|part| part.target);
+        let number = self.next_id().await?;
+        let name: Bytes = [INTENT_KEY, &number.to_be_bytes()].concat().into();
+        let rank = self.note(name.clone(), encode(&parts)).await?;
+        let claim = Claim { rank, number };
+        let mut result = self.drive(claim).await;
+        for _ in 0..3 {
+            match &result {
+                Err(error) if error.is_unknown() => result = self.drive(claim).await,
+                _ => break,
+            }
+        }
+        let end = result?;
+        let outcome = [OUTCOME_KEY, &number.to_be_bytes()].concat().into();
+        self.forget(&name, Some(outcome)).await;
+        match end {
+            End::Committed => Ok(true),
+            End::Undone => Ok(false),
+            End::Forgotten => {
+                let text = "the rank's log was closed by another one while a change was under way";
+                Err(StoreError::new(nacre_object::ErrorKind::Unknown, text).into())
+            }
+        }
+    }
+
+    /// Brings the intent that has claimed `object` to its end, and sees that the claim is gone.
+    pub(crate) async fn help(&self, claim: Claim, object: &ObjectId) -> Result<()> {
+        // Boxed, because those who help may have to help others first.
+        let end = Box::pin(self.drive(claim)).await?;
+        if end == End::Forgotten {
+            self.give_up(claim, object).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes all steps of an intent that are left, up to its end.
+    pub(crate) async fn drive(&self, claim: Claim) -> Result<End> {
+        let log = log_object(claim.rank);
+        for _ in 0..ATTEMPTS_MAX {
+            let reads =
+                vec![Read::VersionedKey { key: claim.intent_key() }, Read::Key { key: claim.outcome_key() }];
+            let done = self.read(&log, reads).await?;
+            let Some(intent) = versioned(done.answers.first())? else { return Ok(End::Forgotten) };
+            let parts = decode(&intent.value)?;
+            match done.answers.get(1) {
+                Some(Answer::Value(Some(outcome))) if outcome == COMMITTED => {
+                    for part in &parts {
+                        self.finish(claim, part).await?;
+                    }
+                    return Ok(End::Committed);
+                }
+                Some(Answer::Value(Some(_))) => {
+                    for part in &parts {
+                        self.give_up(claim, &part.target.object()).await?;
+                    }
+                    return Ok(End::Undone);
+                }
+                _ => {
+                    let mut outcome = COMMITTED;
+                    for part in &parts {
+                        if !self.claim(claim, part).await? {
+                            outcome = UNDONE;
+                            break;
+                        }
+                    }
+                    self.decide(claim, intent.version, outcome).await?;
+                }
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Writes down that an intent is undone, unless its outcome stands already.
+    pub(crate) async fn undo(&self, claim: Claim) -> Result<()> {
+        let done =
+            self.read(&log_object(claim.rank), vec![Read::VersionedKey { key: claim.intent_key() }]).await?;
+        if let Some(intent) = versioned(done.answers.first())? {
+            self.decide(claim, intent.version, UNDONE).await?;
+        }
+        Ok(())
+    }
+
+    async fn decide(&self, claim: Claim, version: u64, outcome: &'static [u8]) -> Result<()> {
+        let transaction = Transaction::new()
+            .guard(at_version(claim.intent_key(), version))
+            .guard(at_version(claim.outcome_key(), 0))
+            .change(Write::SetKey { key: claim.outcome_key(), value: Bytes::from_static(outcome) });
+        self.change(&log_object(claim.rank), transaction).await.map(|_| ())
+    }
+
+    /// Claims an object. Returns false if a condition does not hold.
+    async fn claim(&self, claim: Claim, part: &Part) -> Result<bool> {
+        let object = part.target.object();
+        for _ in 0..ATTEMPTS_MAX {
+            let mut transaction =
+                Transaction::new().guard(unclaimed()).guard(at_version(key(MOVES), part.moves));
+            for (key, version) in &part.keys {
+                transaction = transaction.guard(at_version(key.clone(), *version));
+            }
+            if let Some(version) = part.version {
+                transaction = transaction.guard(Guard::Version { version });
+            }
+            for name in [CLAIM, MOVES] {
+                transaction = transaction.change(Write::SetKey { key: key(name), value: claim.encode() });
+            }
+            match self.apply(&object, transaction).await? {
+                Outcome::Done(_) => return Ok(true),
+                Outcome::Refused(refusal) => match refusal.found {
+                    Found::Value(Some(holder)) if refusal.guard == 0 => {
+                        let holder = Claim::decode(&holder)?;
+                        if holder == claim {
+                            return Ok(true);
+                        }
+                        self.help(holder, &object).await?;
+                    }
+                    _ => return Ok(false),
+                },
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Makes the changes of a part of a committed intent, unless somebody has done so.
+    async fn finish(&self, claim: Claim, part: &Part) -> Result<()> {
+        let mut transaction = Transaction::new().guard(claim.guard());
+        if part.remove {
+            transaction = transaction.change(Write::Remove);
+        } else {
+            for (key, value) in &part.changes {
+                transaction = transaction.change(match value {
+                    Some(value) => Write::SetKey { key: key.clone(), value: value.clone() },
+                    None => Write::RemoveKey { key: key.clone() },
+                });
+            }
+            transaction = transaction.change(Write::RemoveKey { key: key(CLAIM) });
+        }
+        self.change(&part.target.object(), transaction).await.map(|_| ())
+    }
+
+    /// Takes a claim away that has no effect.
+    async fn give_up(&self, claim: Claim, object: &ObjectId) -> Result<()> {
+        let transaction =
+            Transaction::new().guard(claim.guard()).change(Write::RemoveKey { key: key(CLAIM) });
+        self.change(object, transaction).await.map(|_| ())
+    }
+}
+
+/// Returns the name of an intent, given its key in a rank's log.
+pub(crate) fn intent_of(rank: u64, key: &Key) -> Option<Claim> {
+    let number = key.as_bytes().strip_prefix(INTENT_KEY)?;
+    Some(Claim { rank, number: u64::from_be_bytes(number.try_into().ok()?) })
+}

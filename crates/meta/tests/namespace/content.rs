@@ -1,0 +1,123 @@
+//! Content of files, against a vector of bytes.
+
+use bytes::Bytes;
+use nacre_meta::inode::{Ino, Kind, Layout};
+use nacre_meta::{Creation, Credentials, Error};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::calls::open;
+use crate::scheduler::{SlowStore, at_once};
+
+const LAYOUTS: [Layout; 3] = [
+    Layout { unit_bytes: 4096, width: 1, object_bytes: 4096 },
+    Layout { unit_bytes: 4096, width: 3, object_bytes: 8192 },
+    Layout { unit_bytes: 8192, width: 2, object_bytes: 1 << 20 },
+];
+
+#[test]
+fn every_byte_has_one_place() {
+    for layout in LAYOUTS {
+        let mut places = std::collections::HashSet::new();
+        let mut at = 0;
+        for piece in layout.pieces(0, 100_000) {
+            assert_eq!(piece.at, at);
+            at += piece.len;
+            assert!(piece.offset + piece.len <= layout.object_bytes);
+            assert!(piece.object < layout.objects(at), "{layout:?} {piece:?}");
+            assert!(layout.objects(at) <= layout.objects(100_000));
+            for byte in (piece.offset..piece.offset + piece.len).step_by(512) {
+                assert!(places.insert((piece.object, byte)), "{layout:?} {piece:?}");
+            }
+        }
+        assert_eq!(at, 100_000);
+        assert_eq!((layout.objects(0), layout.objects(1)), (0, 1));
+    }
+}
+
+#[test]
+fn files_hold_what_was_written() {
+    for seed in 0..60 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let store = SlowStore::default();
+        at_once(&store, async {
+            let (rank, root) = (open(&store).await, Credentials::root());
+            let layout = LAYOUTS[random.random_range(0..LAYOUTS.len())];
+            let creation = Creation { layout: Some(layout), ..Creation::new(Kind::Directory, 0o755) };
+            let directory = rank.create(&root, Ino::ROOT, b"d", creation).await.unwrap().ino;
+            let file = rank.create(&root, directory, b"f", Creation::new(Kind::File, 0o644)).await.unwrap();
+            assert_eq!(file.layout, layout);
+            let file = file.ino;
+            let mut model: Vec<u8> = Vec::new();
+            for step in 0..30_u8 {
+                let offset = random.random_range(0..60_000_usize);
+                let data = vec![step + 1; random.random_range(1..20_000)];
+                match random.random_range(0..7) {
+                    0 | 1 => {
+                        model.resize(model.len().max(offset + data.len()), 0);
+                        model[offset..offset + data.len()].copy_from_slice(&data);
+                        rank.write_file(file, offset as u64, data.into()).await.unwrap();
+                    }
+                    2 => {
+                        let at = rank.append_file(file, Bytes::from(data.clone())).await.unwrap();
+                        assert_eq!(at as usize, model.len());
+                        model.extend(data);
+                    }
+                    3 => {
+                        let size = if random.random_bool(0.2) { 0 } else { offset };
+                        model.resize(size, 0);
+                        rank.truncate(&root, file, size as u64).await.unwrap();
+                    }
+                    4 => {
+                        let mut put = rank.put(&root, file).await.unwrap();
+                        for part in data.chunks(5000) {
+                            put.write(part).await.unwrap();
+                        }
+                        let before = rank.read_file(file, 0, 1 << 20).await.unwrap();
+                        assert_eq!(before, model, "until the end there is the old content");
+                        if random.random_bool(0.3) {
+                            put.abort().await.unwrap();
+                        } else {
+                            assert_eq!(put.commit().await.unwrap() as usize, data.len());
+                            model = data;
+                        }
+                    }
+                    _ => {
+                        let found = rank.read_file(file, offset as u64, data.len()).await.unwrap();
+                        let end = model.len().min(offset + data.len());
+                        assert_eq!(found, model[offset.min(end)..end], "seed {seed}, step {step}");
+                    }
+                }
+                assert_eq!(rank.stat(file).await.unwrap().size as usize, model.len());
+            }
+            assert_eq!(rank.read_file(file, 0, 1 << 20).await.unwrap(), model, "seed {seed}");
+            let report = rank.check(false).await.unwrap();
+            assert!(report.findings.is_empty(), "seed {seed}: {report:?}");
+            rank.unlink(&root, directory, b"f").await.unwrap();
+            let data = store.objects().into_iter().filter(|object| object.starts_with("nacre/fs/d/"));
+            assert_eq!(data.collect::<Vec<_>>(), Vec::<String>::new(), "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_put_that_is_left_alone_is_tidied_up_and_a_late_one_fails() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, root) = (open(&store).await, Credentials::root());
+        let file = rank.create(&root, Ino::ROOT, b"f", Creation::new(Kind::File, 0o644)).await.unwrap().ino;
+        rank.write_file(file, 0, Bytes::from_static(b"old")).await.unwrap();
+        let other = open(&store).await;
+        let mut left = rank.put(&root, file).await.unwrap();
+        left.write(&vec![7; 9 << 20]).await.unwrap();
+        let objects = store.objects().len();
+        // Somebody thinks that the rank has gone away.
+        assert!(other.check(true).await.unwrap().is_clean());
+        assert!(store.objects().len() < objects);
+        assert_eq!(left.commit().await.err(), Some(Error::Stale));
+        assert_eq!(other.read_file(file, 0, 9).await.unwrap(), "old");
+        assert!(other.check(true).await.unwrap().is_clean());
+        let report = other.check(false).await.unwrap();
+        assert!(report.findings.is_empty(), "{report:?}");
+    });
+}

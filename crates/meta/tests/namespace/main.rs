@@ -1,0 +1,7 @@
+//! Tests of the namespace: single calls, permissions, content, and random histories with crashes.
+
+mod calls;
+mod content;
+mod history;
+mod model;
+mod scheduler;
