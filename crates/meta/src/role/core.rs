@@ -133,6 +133,14 @@ impl Core {
         self.handing_over = false;
     }
 
+    /// Tells those who wait that the rank has moved once its authority is over: the store, for which they may wait, may be out
+    /// of its reach for long.
+    pub fn tell_waiters(&mut self, now: Duration) {
+        if matches!(&self.state, State::Active(_, until) if now >= *until) {
+            self.waiters.clear();
+        }
+    }
+
     /// Stops to act as a rank: whoever waits is told that it has moved.
     pub fn step_down(&mut self, addresses: Vec<String>) {
         self.state = State::Standing(addresses);

@@ -134,6 +134,7 @@ pub(super) async fn run(shared: Arc<Shared>, keeper: Keeper, lazy: bool, mut sto
             let mut core = shared.core.lock();
             let now = clock::now();
             core.with_rank(|rank, out| rank.tick(now, out));
+            core.tell_waiters(now);
             if let State::Active(rank, _) = &core.state {
                 let epoch = rank.epoch();
                 for (id, order) in std::mem::take(&mut core.orders) {
