@@ -21,6 +21,8 @@ SOAK_PATTERNS ?= 3000000
 # processor time. Histories of a lock table, and states of each small system of lock servers that it runs through.
 SOAK_CLUSTERS ?= 1000000
 SOAK_TABLES ?= 100000
+# Schedules of metadata ranks and clients with faults, of each kind, that `make soak-sequencer` runs.
+SOAK_SCHEDULES ?= 100000
 SOAK_STATES ?= 3000000
 
 # Histories of shared logs under faults.
@@ -35,7 +37,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-fs soak-zlog ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -55,6 +57,7 @@ help:
 	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
 	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, $(SOAK_CLUSTERS) schedules of clusters of lock"
 	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s;"
+	@echo "                make soak-sequencer, $(SOAK_SCHEDULES) schedules of metadata ranks and clients with faults, twice;"
 	@echo "                make soak-fs, $(SOAK_HISTORIES) histories of a namespace whose ranks crash at any step;"
 	@echo "                make soak-zlog, shared logs through $(SOAK_LOGS) histories of faults, crashes and recoveries"
 	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
@@ -143,7 +146,7 @@ fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
 
 # Every part of the project that has a soak adds its own here.
-soak: soak-reflect soak-store soak-ceph soak-walk soak-lock soak-fs soak-zlog
+soak: soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog
 
 soak-reflect:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
@@ -164,6 +167,9 @@ soak-lock:
 	NACRE_LOCK_HISTORIES=$(SOAK_CLUSTERS) NACRE_LOCK_CLUSTER=10000,1000 $(CARGO) test --release --package nacre-lock --test history
 	NACRE_LOCK_STATES=$(SOAK_STATES) $(CARGO) test --release --package nacre-lock --test exhaustive
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test lock_history -- --nocapture
+
+soak-sequencer:
+	NACRE_SOAK_SEQUENCERS=$(SOAK_SCHEDULES) $(CARGO) test --release --package nacre-meta --test rank schedule
 
 # A failure names its seed; NACRE_SEED=n runs that history again.
 soak-fs:

@@ -11,6 +11,7 @@ mod kit;
 mod locks;
 mod reflect;
 mod rmw;
+mod sequencer;
 mod shell;
 mod walk;
 
@@ -79,6 +80,11 @@ enum Command {
     /// One client process of that study, started by it
     #[command(hide = true)]
     LocksClient,
+    /// Take positions from a shared sequencer: cached, passed on by each policy, and by round trips
+    Sequencer(Box<sequencer::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    SequencerClient,
     /// Walk a large tree: Nacre against find, du, bfs, fd and the system's calls alone
     Walk(Box<walk::Args>),
     /// Make the tree of that study, and leave it there
@@ -151,6 +157,8 @@ fn run(command: Command, common: &Common) -> Result<(), BenchError> {
         Command::ReflectServe => reflect::serve_main(),
         Command::Locks(args) => locks::run(&args, common),
         Command::LocksClient => locks::client_main(),
+        Command::Sequencer(args) => sequencer::run(&args, common),
+        Command::SequencerClient => sequencer::client_main(),
         Command::Walk(args) => walk::run(&args, common),
         Command::WalkTree(args) => walk::make_tree(&args, common),
         Command::WalkFloor(args) => walk::floor_main(&args),

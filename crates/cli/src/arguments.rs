@@ -156,6 +156,8 @@ pub enum Command {
     Log(log::Args),
     Lock(lock::Args),
     Locks(locks::Args),
+    Sequencer(sequencer::Args),
+    Fail(fail::Args),
     Mpirun(mpirun::Args),
     Watch(watch::WatchArgs),
     Notify(watch::NotifyArgs),

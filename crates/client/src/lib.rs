@@ -56,7 +56,7 @@
 //! | `rados` | stores in a Ceph cluster: `rados://` |
 //! | `class` | object classes, methods in Lua |
 //! | `map` | maps, with `class` for their validators |
-//! | `meta` | the namespace and sequencers |
+//! | `meta` | the namespace, and sequencers with `servers` |
 //! | `zlog` | shared logs, with `map` for their views |
 //!
 //! A uri of an engine that is not built in is refused as [`ErrorKind::Unsupported`], with the feature's name.
@@ -83,6 +83,8 @@ mod lock_members;
 pub mod map;
 mod object;
 mod pager;
+#[cfg(feature = "meta")]
+pub mod sequencer;
 mod session;
 mod store;
 mod transfer;

@@ -26,6 +26,8 @@ pub struct Store {
     /// The longest time for which a transfer that has begun waits for servers that are away.
     pub(crate) patience: Duration,
     pub(crate) locks: Arc<Sessions>,
+    #[cfg(feature = "meta")]
+    pub(crate) meta: Arc<crate::sequencer::Sessions>,
     #[cfg(feature = "class")]
     pub(crate) classes: crate::class::Shared,
     /// True if methods run in this process even where there are servers, because the handle guards what they change.
@@ -64,6 +66,8 @@ impl Store {
             name: name.into(),
             patience,
             locks,
+            #[cfg(feature = "meta")]
+            meta: Arc::default(),
             #[cfg(feature = "class")]
             classes: Arc::default(),
             #[cfg(feature = "class")]
@@ -79,6 +83,8 @@ impl Store {
             name: name.into(),
             patience: Duration::ZERO,
             locks: Arc::default(),
+            #[cfg(feature = "meta")]
+            meta: Arc::default(),
             #[cfg(feature = "class")]
             classes: Arc::default(),
             #[cfg(feature = "class")]

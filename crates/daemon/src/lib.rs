@@ -29,6 +29,7 @@ mod kept;
 mod lock;
 mod lock_cycles;
 mod membership;
+mod meta;
 mod metrics;
 mod options;
 mod shown;
@@ -43,6 +44,7 @@ use nacre_class::network::Runner;
 use nacre_lock::role::LockRole;
 pub use nacre_lock::role::{LEASE_MAX, LEASE_MIN};
 pub use nacre_lock::table::Indexing;
+use nacre_meta::role::MetaRole;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_reflect::forward::ForwardError;
@@ -73,6 +75,7 @@ pub struct Daemon {
     server: Option<Server>,
     lock: Option<LockRole>,
     lock_cycles: Option<CycleWatch>,
+    meta: Option<MetaRole>,
     cluster: Option<Cluster>,
     classes: Option<Arc<Runner>>,
     watches: Option<WatchStats>,
@@ -105,6 +108,11 @@ impl Daemon {
         if options.lock && options.store.is_none() {
             return invalid("the role lock locks bytes of objects, and is for a daemon with the role store");
         }
+        if options.meta && options.store.is_none() {
+            return invalid(
+                "the role meta keeps its state in a store, and is for a daemon with the role store",
+            );
+        }
         if options.store.is_some() && listen.is_empty() {
             return invalid("the role store has to listen somewhere");
         }
@@ -124,6 +132,7 @@ impl Daemon {
             server: None,
             lock: None,
             lock_cycles: None,
+            meta: None,
             cluster: None,
             classes: None,
             watches: None,
@@ -159,6 +168,10 @@ impl Daemon {
             Some(kept) if options.lock => Some(lock::start(options, &membership, kept)?),
             _ => None,
         };
+        self.meta = match kept {
+            Some(kept) if options.meta => Some(meta::create(options, &membership, kept)?),
+            _ => None,
+        };
         let lock = self.lock.as_ref().map(LockRole::handle);
         if let Some(lock) = lock.as_ref().filter(|_| membership.own() == 0 && !membership.is_alone()) {
             let servers = membership.members().names().len() as u32;
@@ -171,7 +184,12 @@ impl Daemon {
                 true => format!("{}@{}", listen[0], machine()),
                 false => membership.name().to_owned(),
             };
-            let roles = [("store", true), ("lock", lock.is_some()), ("reflect", self.reflector.is_some())];
+            let roles = [
+                ("store", true),
+                ("lock", lock.is_some()),
+                ("meta", self.meta.is_some()),
+                ("reflect", self.reflector.is_some()),
+            ];
             let roles = roles.into_iter().filter_map(|(role, has)| has.then_some(role)).collect();
             let (kept, requests) = (kept.clone(), self.requests.clone());
             let (started, stats) = (Instant::now(), Default::default());
@@ -199,6 +217,9 @@ impl Daemon {
         if let Some(lock) = &self.lock {
             services = services.with(lock.service());
         }
+        if let Some(meta) = &self.meta {
+            services = services.with(meta.service());
+        }
         if let Some(classes) = &self.classes {
             services = services.with(classes.service());
         }
@@ -213,6 +234,9 @@ impl Daemon {
             poll: options.poll,
         };
         let server = Server::start(serve)?;
+        if let (Some(kept), Some(meta)) = (kept, &mut self.meta) {
+            meta::begin(meta, &membership, kept, server.addresses())?;
+        }
         if let (Some(kept), Some(summary)) = (kept, summary) {
             let _ = summary.stats.set(server.stats().clone());
             self.cluster = cluster::start(options, &membership, kept, summary)?;
@@ -233,6 +257,9 @@ impl Daemon {
         }
         if let Some(lock) = &self.lock {
             parts.push(Arc::new(lock::LockPart(lock.handle())));
+        }
+        if let Some(meta) = &self.meta {
+            parts.push(Arc::new(meta::MetaPart(meta.handle())));
         }
         if let Some(classes) = &self.classes {
             parts.push(Arc::new(ClassPart(classes.clone())));
@@ -278,9 +305,13 @@ impl Daemon {
     /// # Errors
     /// The reason why a role failed, earlier or while stopping; the other roles are stopped in good order in any case.
     pub fn stop(self) -> Result<(), StoreError> {
-        let Daemon { server, lock, lock_cycles, cluster, classes, reflector, http, store, .. } = self;
+        let Daemon { server, lock, lock_cycles, meta, cluster, classes, reflector, http, store, .. } = self;
         // It says that the server stops, while the others can still be reached over their connections and this one.
         drop(cluster);
+        // A standby can take over while the last replies are still on their way.
+        if let Some(meta) = meta {
+            meta.stop();
+        }
         // Its calls are to end before the connections over which it makes them.
         drop(lock_cycles);
         if let Some(classes) = &classes {

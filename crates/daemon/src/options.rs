@@ -57,6 +57,13 @@ pub struct ServerOptions {
     /// The way in which the lock server indexes what is held. [`Indexing::Unrolled`] is there to be compared with: it keeps
     /// every region singly, and refuses patterns of more than 2^20.
     pub lock_table: Indexing,
+    /// Runs a metadata rank, which keeps its state in the store: the role `meta`. Of several daemons on one store one has the
+    /// authority, and the others stand by.
+    pub meta: bool,
+    /// The time after which the session of a client that holds capabilities and is not heard of lapses.
+    pub meta_lease: Duration,
+    /// The time after which a daemon that stands by takes over from a rank that it does not hear of.
+    pub meta_takeover: Duration,
     /// The addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. If empty, the
     /// socket of the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
     pub listen: Vec<String>,
@@ -139,6 +146,9 @@ impl Default for ServerOptions {
             lock_lease: nacre_lock::server::Settings::default().lease,
             lock_stripe_bytes: LOCK_STRIPE_BYTES_DEFAULT,
             lock_table: Indexing::default(),
+            meta: false,
+            meta_lease: nacre_meta::role::LEASE_DEFAULT,
+            meta_takeover: nacre_meta::role::TAKEOVER_DEFAULT,
             listen: Vec::new(),
             listen_if_possible: false,
             socket_mode: format!("{SOCKET_MODE_DEFAULT:04o}"),

@@ -1,19 +1,29 @@
-//! A namespace on objects: directories, files, links and inodes with types of their own, on any store.
+//! A namespace on objects: directories, files, links and inodes with types of their own, on any store; and metadata ranks with
+//! capabilities and sequencers.
 
 #![forbid(unsafe_code)]
 
 mod attribute;
+pub mod capability;
 mod check;
+mod clock;
 pub mod codec;
 mod credentials;
 mod directory;
 mod error;
 mod file;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod inode;
 mod intent;
 pub mod message;
 mod namespace;
 mod rank;
+pub mod remote;
+pub mod role;
+pub mod sequencer;
+pub mod service;
+pub mod wire;
 
 pub use attribute::{Attributes, SetAttributes, SetTime};
 pub use check::{Finding, Report};

@@ -44,6 +44,13 @@ impl Latencies {
         self.0 += ns;
     }
 
+    /// Records a latency that many operations had.
+    pub(crate) fn record_many(&mut self, latency: Duration, count: u64) {
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        // The histogram grows to what it is given; only a count without memory for it could fail.
+        let _ = self.0.record_n(ns, count);
+    }
+
     /// Adds the counts of another process.
     pub(crate) fn add(&mut self, counts: &LatencyCounts) {
         for (ns, count) in &counts.0 {

@@ -8,6 +8,7 @@ pub mod copy;
 pub mod copy_tree;
 pub mod daemon;
 pub mod extents;
+pub mod fail;
 pub mod fence;
 pub mod fs;
 pub mod keygen;
@@ -22,6 +23,7 @@ pub mod read;
 pub mod reflect;
 pub mod remove;
 pub mod rm;
+pub mod sequencer;
 pub mod serve;
 pub mod shell;
 pub mod stat;
@@ -83,6 +85,8 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Zlog(args) => zlog::run(session, args).await,
         Command::Lock(args) => lock::run(session, args).await,
         Command::Locks(args) => locks::run(session, args).await,
+        Command::Sequencer(args) => sequencer::run(session, args).await,
+        Command::Fail(args) => fail::run(session, args).await,
         Command::Watch(args) => watch::watch(session, args).await,
         Command::Notify(args) => watch::notify(session, args).await,
         Command::Serve(_)

@@ -46,6 +46,8 @@ pub enum Role {
     Store,
     /// Grant locks on the store's objects
     Lock,
+    /// Keep sequencers, and stand by for a daemon that does
+    Meta,
     /// Reflect datagrams
     Reflect,
 }
@@ -62,8 +64,8 @@ enum LockTable {
 /// The settings that both the command line and the file may contain.
 #[derive(clap::Args, Clone, Debug)]
 struct Settings {
-    /// The daemon's roles; one process has any of them together [default: store,lock; store alone in front of another store,
-    /// unless --members names the daemons in front of it]
+    /// The daemon's roles; one process has any of them together [default: store,lock,meta; store alone in front of another
+    /// store, unless --members names the daemons in front of it]
     #[arg(long, value_name = "ROLE", value_delimiter = ',', value_enum)]
     roles: Vec<Role>,
     /// Time after which the locks of a client that is not heard of are taken away, 500ms to 1h [default: 10s]
@@ -75,6 +77,13 @@ struct Settings {
     /// Form in which the lock server keeps what is held; "unrolled" is there to be compared with [default: described]
     #[arg(long, value_name = "KIND", value_enum)]
     lock_table: Option<LockTable>,
+    /// Time after which what a client caches that is not heard of, such as a sequencer, is taken away, 300ms to 1h [default: 3s]
+    #[arg(long, value_name = "TIME")]
+    meta_lease: Option<Time>,
+    /// Time after which a daemon that stands by takes over from a metadata rank that it does not hear of, 200ms to 1min
+    /// [default: 600ms]
+    #[arg(long, value_name = "TIME")]
+    meta_takeover: Option<Time>,
     /// A setting of the role reflect: a flag of "nacre reflect serve" without its dashes, as in listen=0.0.0.0:7400; may be
     /// given several times. In the file, settings of the role are in the part "reflect"
     #[arg(long, value_name = "NAME[=VALUE]")]
@@ -228,6 +237,13 @@ impl Settings {
             store => store.is_some(),
         };
         self.check_lock(lock)?;
+        let meta = if self.roles.is_empty() { lock } else { has(Role::Meta) };
+        for (name, given) in [("meta-lease", &self.meta_lease), ("meta-takeover", &self.meta_takeover)] {
+            if given.is_some() && !meta {
+                let text = format!("--{name} is for a daemon with the role meta: say --roles store,meta");
+                return Err(Failure::Usage(text));
+            }
+        }
         let beacons = self.beacons()?;
         let reflect = match has(Role::Reflect) {
             true => Some(reflect_options(&self.reflect, common)?),
@@ -257,6 +273,9 @@ impl Settings {
                 Some(LockTable::Unrolled) => Indexing::Unrolled,
                 None => default.lock_table,
             },
+            meta,
+            meta_lease: self.meta_lease.map_or(default.meta_lease, |time| time.0),
+            meta_takeover: self.meta_takeover.map_or(default.meta_takeover, |time| time.0),
             listen: self.listen,
             open: self.open,
             socket_mode: self.socket_mode.unwrap_or(default.socket_mode.clone()),

@@ -100,6 +100,13 @@ impl Client {
         Ok(Some(found.unwrap_or_default().revised()))
     }
 
+    /// Writes a value, and returns the store's revision, which each change counts up.
+    pub(crate) async fn put(&mut self, key: Bytes, value: Bytes) -> Result<u64, BenchError> {
+        let path = PathAndQuery::from_static("/etcdserverpb.KV/Put");
+        let response: PutResponse = self.call(path, PutRequest { key, value }).await?;
+        Ok(response.header.map_or(0, |header| header.revision as u64))
+    }
+
     /// Makes a lease, which lasts for so many seconds and is not renewed.
     pub(crate) async fn lease(&mut self, seconds: i64) -> Result<i64, BenchError> {
         let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseGrant");
@@ -140,6 +147,18 @@ const COMPARE_MOD: i32 = 2;
 struct RangeRequest {
     #[prost(bytes = "bytes", tag = "1")]
     key: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ResponseHeader {
+    #[prost(int64, tag = "3")]
+    revision: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PutResponse {
+    #[prost(message, optional, tag = "1")]
+    header: Option<ResponseHeader>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

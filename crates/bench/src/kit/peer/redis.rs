@@ -56,8 +56,10 @@ pub(crate) struct Connection {
 
 /// A reply.
 enum Answer {
-    /// A one-line reply, such as `+OK` or `:1`.
+    /// A one-line reply, such as `+OK`.
     Line,
+    /// A number, such as `:1`.
+    Number(u64),
     /// A value, or nil.
     Value(Option<Bytes>),
     /// An array of the given number of replies, which follow, or nil.
@@ -109,6 +111,22 @@ impl Connection {
         }
     }
 
+    /// Counts a key up so many times, by commands that are sent together, and returns its last value.
+    pub(crate) async fn count_up(&mut self, key: &str, times: u32) -> Result<u64, BenchError> {
+        for _ in 0..times {
+            self.command(&[b"INCR", key.as_bytes()]);
+        }
+        self.flush().await?;
+        let mut last = 0;
+        for _ in 0..times {
+            last = match self.answer().await? {
+                Answer::Number(number) => number,
+                _ => return Err(BenchError::peer(NAME, "INCR was not answered with a number")),
+            };
+        }
+        Ok(last)
+    }
+
     fn command(&mut self, words: &[&[u8]]) {
         self.output.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
         for word in words {
@@ -148,7 +166,8 @@ impl Connection {
             text.parse::<i64>().map_err(wrong)
         };
         match line.first() {
-            Some(b'+' | b':') => Ok(Answer::Line),
+            Some(b'+') => Ok(Answer::Line),
+            Some(b':') => Ok(Answer::Number(u64::try_from(length()?).unwrap_or(0))),
             Some(b'*') => Ok(Answer::Array(usize::try_from(length()?).ok())),
             Some(b'$') => {
                 let Ok(length) = usize::try_from(length()?) else { return Ok(Answer::Value(None)) };

@@ -1,0 +1,237 @@
+//! A client process of the study.
+
+use std::time::{Duration, Instant};
+
+use nacre::sequencer::Sequencer;
+use serde::{Deserialize, Serialize};
+
+use super::NAME;
+use super::point::Subject;
+use crate::BenchError;
+use crate::kit::latency::{Latencies, LatencyCounts};
+use crate::kit::peer::{etcd, redis};
+use crate::kit::{process, server};
+
+/// The cached positions between two looks at the clock.
+const UNTIMED: u64 = 4096;
+/// The interval of the record of positions over time.
+const INTERVAL: Duration = Duration::from_millis(1);
+/// The spans of positions that are kept for the check.
+const SPANS_MAX: usize = 200_000;
+
+/// The parameters of a client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Orders {
+    pub(super) subject: Subject,
+    pub(super) place: String,
+    pub(super) connections: u32,
+    pub(super) depth: u32,
+    pub(super) window_ms: u64,
+}
+
+/// What a client did.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Tally {
+    pub(super) positions: u64,
+    pub(super) grants: u64,
+    pub(super) latency_ns_counts: LatencyCounts,
+    /// The last position of each interval.
+    pub(super) spans: Vec<(u64, u64)>,
+    /// Spans of positions that nobody else may have got; not of all if there are many.
+    pub(super) exact: Vec<(u64, u64)>,
+}
+
+/// The counting side of a client.
+struct Counter {
+    begin: Instant,
+    end: Instant,
+    tally: Tally,
+    latencies: Latencies,
+    noted: Instant,
+}
+
+impl Counter {
+    fn note(&mut self, now: Instant, position: u64) {
+        if now >= self.noted + INTERVAL {
+            self.noted = now;
+            self.tally.spans.push(((now - self.begin).as_micros() as u64, position));
+        }
+    }
+
+    fn span(&mut self, first: u64, end: u64) {
+        match self.tally.exact.last_mut() {
+            Some(last) if last.1 == first => last.1 = end,
+            _ if self.tally.exact.len() < SPANS_MAX => self.tally.exact.push((first, end)),
+            _ => {}
+        }
+    }
+}
+
+enum Ready {
+    Nacre(Vec<nacre::Store>, Vec<Sequencer>),
+    Redis(Vec<redis::Connection>),
+    Etcd(Vec<etcd::Client>),
+}
+
+/// Runs the hidden command of a client process.
+pub(crate) fn main() -> Result<(), BenchError> {
+    process::serve_rounds(
+        async |orders: Orders| {
+            let ready = prepare(&orders).await?;
+            Ok((orders, Some(ready)))
+        },
+        async |(orders, ready): &mut (Orders, Option<Ready>), (), begin| {
+            let once = || BenchError::Process("a client has one round".into());
+            work(orders, ready.take().ok_or_else(once)?, begin).await
+        },
+        async |_| (),
+    )
+}
+
+async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
+    match orders.subject {
+        Subject::Nacre(policy) => {
+            let (mut stores, mut sequencers) = (Vec::new(), Vec::new());
+            for _ in 0..orders.connections {
+                let store = server::open(&orders.place).await?;
+                let sequencer = store.sequencer(NAME).await?;
+                match policy.caches() {
+                    // Bound, so that the first position is not that of a new connection.
+                    true => _ = sequencer.look().await?,
+                    false => _ = sequencer.next().await?,
+                }
+                stores.push(store);
+                sequencers.push(sequencer);
+            }
+            Ok(Ready::Nacre(stores, sequencers))
+        }
+        Subject::Redis => {
+            let mut connections = Vec::new();
+            for _ in 0..orders.connections {
+                connections.push(redis::Connection::open(&orders.place).await?);
+            }
+            Ok(Ready::Redis(connections))
+        }
+        Subject::Etcd => {
+            let mut clients = Vec::new();
+            for _ in 0..orders.connections {
+                clients.push(etcd::Client::connect(&orders.place).await?);
+            }
+            Ok(Ready::Etcd(clients))
+        }
+    }
+}
+
+async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<Tally, BenchError> {
+    let end = begin + Duration::from_millis(orders.window_ms);
+    let (tally, latencies) = (Tally::default(), Latencies::new()?);
+    let counter = std::cell::RefCell::new(Counter { begin, end, tally, latencies, noted: begin });
+    match ready {
+        Ready::Nacre(stores, sequencers) => {
+            let Subject::Nacre(policy) = orders.subject else {
+                return Err(BenchError::Process("a client has other orders".into()));
+            };
+            if policy.caches() {
+                cached(&sequencers[0], &mut counter.borrow_mut()).await?;
+            } else {
+                let tasks = sequencers.iter().flat_map(|sequencer| (0..orders.depth).map(move |_| sequencer));
+                let tasks = tasks.map(async |sequencer| {
+                    while Instant::now() < end {
+                        let asked = Instant::now();
+                        let position = sequencer.next().await?;
+                        counted(&counter, asked, position, 1);
+                    }
+                    Ok::<(), BenchError>(())
+                });
+                futures::future::try_join_all(tasks).await?;
+            }
+            counter.borrow_mut().tally.grants =
+                sequencers.iter().map(|sequencer| sequencer.statistics().grants).sum();
+            for store in stores {
+                store.end_sequencers().await;
+            }
+        }
+        Ready::Redis(connections) => {
+            let tasks = connections.into_iter().map(async |mut connection| {
+                while Instant::now() < end {
+                    let asked = Instant::now();
+                    let last = connection.count_up(NAME, orders.depth).await?;
+                    counted(&counter, asked, last + 1 - u64::from(orders.depth), u64::from(orders.depth));
+                }
+                Ok::<(), BenchError>(())
+            });
+            futures::future::try_join_all(tasks).await?;
+        }
+        Ready::Etcd(clients) => {
+            let tasks = clients.into_iter().map(async |mut client| {
+                while Instant::now() < end {
+                    let asked = Instant::now();
+                    let revision = client.put(NAME.into(), bytes::Bytes::new()).await?;
+                    counted(&counter, asked, revision, 1);
+                }
+                Ok::<(), BenchError>(())
+            });
+            futures::future::try_join_all(tasks).await?;
+        }
+    }
+    let Counter { mut tally, latencies, .. } = counter.into_inner();
+    tally.latency_ns_counts = latencies.counts();
+    Ok(tally)
+}
+
+/// Counts positions of a round trip. Only single ones are known to be the client's alone.
+fn counted(counter: &std::cell::RefCell<Counter>, asked: Instant, first: u64, count: u64) {
+    let now = Instant::now();
+    let mut counter = counter.borrow_mut();
+    if now > counter.end {
+        return;
+    }
+    counter.tally.positions += count;
+    counter.latencies.record(now - asked);
+    counter.note(now, first);
+    if count == 1 {
+        counter.span(first, first + 1);
+    }
+}
+
+/// Takes single positions as fast as they come.
+async fn cached(sequencer: &Sequencer, counter: &mut Counter) -> Result<(), BenchError> {
+    loop {
+        let begun = Instant::now();
+        if begun >= counter.end {
+            return Ok(());
+        }
+        let (mut first, mut next) = (u64::MAX, u64::MAX);
+        let mut taken = 0;
+        while taken < UNTIMED {
+            let Some(position) = sequencer.try_next() else { break };
+            // What is not in a row was passed on in between.
+            if position != next {
+                if first != u64::MAX {
+                    counter.span(first, next);
+                }
+                first = position;
+            }
+            next = position + 1;
+            taken += 1;
+        }
+        let now = Instant::now();
+        if taken > 0 {
+            counter.span(first, next);
+            counter.tally.positions += taken;
+            let each = (now - begun) / taken as u32;
+            counter.latencies.record_many(each, taken);
+            counter.note(now, next - 1);
+        }
+        if taken < UNTIMED {
+            let position = sequencer.next().await?;
+            let came = Instant::now();
+            if came < counter.end {
+                counter.tally.positions += 1;
+                counter.latencies.record(came - now);
+                counter.span(position, position + 1);
+                counter.note(came, position);
+            }
+        }
+    }
+}

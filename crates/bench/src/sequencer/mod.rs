@@ -1,0 +1,235 @@
+//! The sequencer study (*Malacology: A Programmable Storage System*, section 6.1.1): positions from a shared counter.
+//!
+//! One client that caches the sequencer; two that pass it to each other by each policy; and round trips to the rank, beside
+//! counters of Redis and etcd. Measured are the positions per second, the latency of single positions, and how the
+//! positions of the clients lie between each other over time.
+
+mod client;
+mod figures;
+mod point;
+
+use std::path::PathBuf;
+
+use nacre::sequencer::Policy;
+
+pub(crate) use client::main as client_main;
+
+use self::client::{Orders, Tally};
+use self::point::{Measurement, Point, Results, Series, Subject};
+use crate::kit::goal::Unit;
+use crate::kit::latency::Latencies;
+use crate::kit::peer::{self, Peer, validate_folder};
+use crate::kit::process::Crew;
+use crate::kit::report::Report;
+use crate::kit::server::{self, Keep, ServerPlan, Servers};
+use crate::kit::study::{self, Steps, by_turns};
+use crate::{BenchError, Common};
+
+/// The command that makes this program a client.
+const CLIENT: &str = "sequencer-client";
+/// The name of the sequencer.
+const NAME: &str = "study";
+
+/// Take positions from a shared sequencer: cached, passed on, and by round trips
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Measure what the goals need, and show them
+    #[arg(long)]
+    reach: bool,
+    /// Time that each point is measured for, in milliseconds
+    #[arg(long, value_name = "MS", default_value = "2000")]
+    window_ms: u64,
+    /// Measurements of each point
+    #[arg(long, value_name = "COUNT", default_value = "3")]
+    repetitions: u32,
+    /// Durability of the servers' stores
+    #[arg(long, value_enum, default_value = "volatile")]
+    keep: Keep,
+    /// Times for which a client holds the sequencer, in milliseconds
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "1,10,100,1000")]
+    holds_ms: Vec<u64>,
+    /// Positions that a client hands out when it holds the sequencer
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1000,100000")]
+    quotas: Vec<u64>,
+    /// Folder for the figures
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    out: PathBuf,
+    /// File for the raw results, as JSON
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+    /// Folder for the files of servers and peers
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+}
+
+/// Runs the study, prints the table, and writes the requested files.
+///
+/// # Errors
+/// [`BenchError`] if the study cannot run, or a position was handed out twice.
+pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
+    validate_folder(args.folder.as_deref())?;
+    validate_folder(Some(&args.out))?;
+    if args.window_ms == 0 || args.repetitions == 0 {
+        return Err(BenchError::Usage("--window-ms and --repetitions are at least 1".into()));
+    }
+    let peers = [peer::redis::version(), peer::etcd::version()];
+    let report = Report::new("sequencer", peers, Results::default(), args.results.as_deref());
+    study::run(report, common, async |report| measure(args, common, report).await)
+}
+
+async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> Result<(), BenchError> {
+    let nacre = |label: &str, policy, clients, connections, depth| Point {
+        label: label.to_owned(),
+        subject: Subject::Nacre(policy),
+        clients,
+        connections,
+        depth,
+    };
+    let cached = nacre("1C, cached", Policy::BestEffort, 1, 1, 1);
+    let hold = |ms: u64| {
+        let time = std::time::Duration::from_millis(ms);
+        nacre(&format!("2C, hold {ms} ms"), Policy::Hold(time), 2, 1, 1)
+    };
+    let mut groups: Vec<Vec<Point>> = Vec::new();
+    if args.reach {
+        groups.push(vec![cached, hold(10)]);
+    } else {
+        let mut points = vec![cached, nacre("2C, best effort", Policy::BestEffort, 2, 1, 1)];
+        points.extend(args.holds_ms.iter().map(|ms| hold(*ms)));
+        points.extend(args.quotas.iter().map(|operations| {
+            let within = std::time::Duration::from_millis(100);
+            let policy = Policy::Quota { operations: *operations, within };
+            nacre(&format!("2C, quota {operations}"), policy, 2, 1, 1)
+        }));
+        points.push(nacre("2C, round trip", Policy::RoundTrip, 2, 1, 1));
+        groups.push(points);
+    }
+    let peer = |label: &str, subject, clients, connections, depth| Point {
+        label: label.to_owned(),
+        subject,
+        clients,
+        connections,
+        depth,
+    };
+    groups.push(vec![
+        nacre("round trip, 64 connections", Policy::RoundTrip, 1, 64, 1),
+        peer("Redis INCR, 64 connections", Subject::Redis, 1, 64, 1),
+        peer("etcd put, 64 connections", Subject::Etcd, 1, 64, 1),
+    ]);
+    groups.push(vec![
+        nacre("round trip, 2 connections, 128 under way on each", Policy::RoundTrip, 2, 1, 128),
+        peer("Redis INCR, 2 connections, pipelines of 128", Subject::Redis, 2, 1, 128),
+    ]);
+    let steps = groups.iter().map(|points| points.len() as u64).sum::<u64>() * u64::from(args.repetitions);
+    let steps = Steps::new(steps);
+    for points in groups {
+        let once = async |point: &Point, repetition| {
+            steps.step(&point.label, repetition)?;
+            measure_once(args, common, point).await
+        };
+        by_turns(report, |results| &mut results.series, &points, args.repetitions, once).await?;
+        report.keep()?;
+    }
+    conclude(report);
+    report.figures = figures::draw(&report.series, &args.out)?;
+    Ok(())
+}
+
+/// The servers of a measurement, which end when this is dropped.
+struct Stage {
+    _servers: Option<Servers>,
+    _peer: Option<Peer>,
+    place: String,
+}
+
+async fn stage(args: &Args, common: &Common, point: &Point) -> Result<Stage, BenchError> {
+    let folder = args.folder.as_deref();
+    match point.subject {
+        Subject::Nacre(policy) => {
+            let plan = ServerPlan { keep: args.keep, ..ServerPlan::volatile(1) };
+            let servers = Servers::start(&common.nacre()?, plan, folder).await?;
+            let place = servers.uri.clone();
+            let store = server::open(&place).await?;
+            store.sequencer(NAME).await?.create(policy).await?;
+            store.end_sequencers().await;
+            Ok(Stage { _servers: Some(servers), _peer: None, place })
+        }
+        Subject::Redis => {
+            let peer = peer::redis::start(args.keep == Keep::Always, folder).await?;
+            let place = peer.address.clone();
+            Ok(Stage { _servers: None, _peer: Some(peer), place })
+        }
+        Subject::Etcd => {
+            let peer = peer::etcd::start(folder).await?;
+            let place = peer.address.clone();
+            Ok(Stage { _servers: None, _peer: Some(peer), place })
+        }
+    }
+}
+
+async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Measurement, BenchError> {
+    let stage = stage(args, common, point).await?;
+    let orders: Vec<Orders> = (0..point.clients)
+        .map(|_| Orders {
+            subject: point.subject,
+            place: stage.place.clone(),
+            connections: point.connections,
+            depth: point.depth,
+            window_ms: args.window_ms,
+        })
+        .collect();
+    let tallies: Vec<Tally> = Crew::start(CLIENT, &orders).await?.run().await?;
+    check(&tallies)?;
+    let mut latencies = Latencies::new()?;
+    tallies.iter().for_each(|tally| latencies.add(&tally.latency_ns_counts));
+    let positions = tallies.iter().map(|tally| tally.positions).sum::<u64>();
+    Ok(Measurement {
+        per_second: positions as f64 * 1000.0 / args.window_ms as f64,
+        grants: tallies.iter().map(|tally| tally.grants).sum(),
+        latency: latencies.summary(),
+        latency_ns_counts: latencies.coarse_counts(),
+        spans: tallies.into_iter().map(|tally| tally.spans).collect(),
+    })
+}
+
+/// Checks that the clients' spans of positions do not overlap.
+fn check(tallies: &[Tally]) -> Result<(), BenchError> {
+    let mut spans: Vec<(u64, u64)> = tallies.iter().flat_map(|tally| tally.exact.iter().copied()).collect();
+    spans.sort_unstable();
+    match spans.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+        Some(pair) => {
+            let text = format!("positions were handed out twice: {:?} and {:?}", pair[0], pair[1]);
+            Err(BenchError::Process(text))
+        }
+        None => Ok(()),
+    }
+}
+
+fn conclude(report: &mut Report<Results>) {
+    let rate = |series: &[Series], label: &str| {
+        series.iter().find(|series| series.point.label.starts_with(label)).map(Series::per_second)
+    };
+    let Results { series, goals } = &mut **report;
+    let cached = rate(series, "1C, cached");
+    if let Some(cached) = cached {
+        goals.at_least("cached positions, one client", cached, Unit::PerSecond, 100e6);
+    }
+    if let (Some(cached), Some(shared)) = (cached, rate(series, "2C, hold 10 ms")) {
+        goals.at_least("  two clients, 10 ms holds", 100.0 * shared / cached, Unit::Percent, 60.0);
+    }
+    if let Some(many) = rate(series, "round trip, 64") {
+        goals.open("round trips, 64 connections", many, Unit::PerSecond);
+        if let Some(redis) = rate(series, "Redis INCR, 64") {
+            goals.at_least("  ÷ Redis INCR", many / redis, Unit::Times, 2.0);
+        }
+        if let Some(etcd) = rate(series, "etcd") {
+            goals.open("  ÷ etcd", many / etcd, Unit::Times);
+        }
+    }
+    if let Some(pipelined) = rate(series, "round trip, 2 connections") {
+        goals.at_least("round trips, pipelined on two connections", pipelined, Unit::PerSecond, 300e3);
+        if let Some(redis) = rate(series, "Redis INCR, 2 connections") {
+            goals.open("  ÷ Redis INCR", pipelined / redis, Unit::Times);
+        }
+    }
+}

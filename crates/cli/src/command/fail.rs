@@ -1,0 +1,24 @@
+//! `nacre fail`: the authority of a metadata rank is handed over.
+
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// Let a daemon that stands by take over a metadata rank, as before an upgrade
+///
+/// The daemon that has the authority stops to act for the rank, and a standby goes on with it at once: another "nacre serve"
+/// with the role meta on the same store. Clients wait for that moment, and see no error.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The rank; there is one, 0
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=0), default_value = "0")]
+    rank: u32,
+}
+
+/// Runs `nacre fail`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let store = session.open()?;
+    let failed = store.fail_rank().await;
+    store.end_sequencers().await;
+    let rank = args.rank;
+    Ok(failed.map_err(|error| error.context(format_args!("cannot hand metadata rank {rank} over")))?)
+}

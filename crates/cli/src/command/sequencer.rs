@@ -1,0 +1,219 @@
+//! `nacre sequencer`: counters from which many programs take positions.
+
+use nacre::ErrorKind;
+use nacre::sequencer::{Policy, Shown};
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::name;
+use crate::output::{self, Table};
+use crate::session::Session;
+
+const AFTER_HELP: &str = "\
+Policies say how long a program that caches the sequencer keeps it when others wait:
+  best-effort      it gives it back at once
+  hold=10ms        it keeps it for 10 ms at least
+  quota=1000/50ms  it hands out up to 1000 positions, within 50 ms (100 ms unless said)
+  round-trip       nobody caches it: each request goes to the metadata rank
+
+Positions begin at 0, and none is handed out twice. After a crash some may be missing.";
+
+/// The number of names that are asked for at once.
+const PAGE: usize = 1000;
+
+/// Make sequencers, and take positions from them
+///
+/// A sequencer is a counter that many programs share, each of whose positions is handed out once. Programs that use it much
+/// cache it; its policy says for how long.
+#[derive(clap::Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Make a sequencer
+    Create {
+        /// The sequencer
+        name: String,
+        /// Its policy, as below
+        #[arg(long, value_name = "POLICY", default_value = "best-effort")]
+        policy: Policy,
+    },
+    /// Take the next position and print it; or several in a row, one a line
+    Next {
+        /// The sequencer
+        name: String,
+        /// How many
+        #[arg(short = 'n', long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+        count: u64,
+    },
+    /// Print the tail: the position that comes next
+    Read {
+        /// The sequencer
+        name: String,
+    },
+    /// Print the policy, or change it, for the present holder too
+    Policy {
+        /// The sequencer
+        name: String,
+        /// The policy, as in "nacre sequencer --help"
+        policy: Option<Policy>,
+    },
+    /// List sequencers, without asking holders for them
+    ///
+    /// TAIL is the position that comes next; of one that is held, the first that its holder was lent. No position at or above
+    /// RESERVED has been handed out.
+    Ls {
+        /// Only these
+        names: Vec<String>,
+    },
+    /// Remove a sequencer, once nobody holds it; one that is made later under its name begins at 0
+    Rm {
+        /// The sequencer
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+/// Runs `nacre sequencer`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let store = session.open()?;
+    let done = act(session, &store, args.action).await;
+    store.end_sequencers().await;
+    done
+}
+
+fn failed(what: &str, name: &str, error: nacre::Error) -> Failure {
+    let advice = match error.kind {
+        ErrorKind::Invalid => "; \"nacre sequencer ls\" lists those that are there",
+        _ => "",
+    };
+    let shown = name::shown(name);
+    error.context(format_args!("cannot {what} sequencer \"{shown}\"")).into_failure(advice)
+}
+
+/// The failure of an error with advice behind it.
+trait Advised {
+    fn into_failure(self, advice: &str) -> Failure;
+}
+
+impl Advised for nacre::Error {
+    fn into_failure(mut self, advice: &str) -> Failure {
+        self.message.push_str(advice);
+        self.into()
+    }
+}
+
+async fn act(session: &Session, store: &nacre::Store, action: Action) -> Result<(), Failure> {
+    match action {
+        Action::Create { name, policy } => {
+            let made = store.sequencer(&name).await?.create(policy).await;
+            made.map_err(|error| failed("make", &name, error))
+        }
+        Action::Next { name, count } => {
+            let sequencer = store.sequencer(&name).await?;
+            let first = sequencer.next_many_by_rank(count).await;
+            let first = first.map_err(|error| failed("take a position of", &name, error))?;
+            if session.json {
+                return Ok(output::line(&json!({ "first": first, "count": count }).to_string())?);
+            }
+            for position in first..first + count {
+                output::line(&position.to_string())?;
+            }
+            Ok(())
+        }
+        Action::Read { name } => {
+            let tail = store.sequencer(&name).await?.read().await;
+            let tail = tail.map_err(|error| failed("read", &name, error))?;
+            let line = if session.json { json!({ "tail": tail }).to_string() } else { tail.to_string() };
+            Ok(output::line(&line)?)
+        }
+        Action::Policy { name, policy } => {
+            let sequencer = store.sequencer(&name).await?;
+            match policy {
+                Some(policy) => {
+                    let set = sequencer.set_policy(policy).await;
+                    set.map_err(|error| failed("change the policy of", &name, error))
+                }
+                None => {
+                    let shown = sequencer.look().await.map_err(|error| failed("look at", &name, error))?;
+                    let policy = shown.policy.to_string();
+                    let line = if session.json { json!({ "policy": policy }).to_string() } else { policy };
+                    Ok(output::line(&line)?)
+                }
+            }
+        }
+        Action::Ls { names } => list(session, store, names).await,
+        Action::Rm { names } => {
+            for name in names {
+                let removed = store.sequencer(&name).await?.remove().await;
+                removed.map_err(|error| failed("remove", &name, error))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn list(session: &Session, store: &nacre::Store, names: Vec<String>) -> Result<(), Failure> {
+    let all = names.is_empty();
+    let mut page: Vec<Vec<u8>> = names.into_iter().map(String::into_bytes).collect();
+    if all {
+        page = store.sequencers(None, PAGE).await?;
+    }
+    let mut table = Table::new(&["name", "policy", "tail", "reserved", "holder", "waiting"]);
+    let mut rows = Vec::new();
+    while let Some(last) = page.last().cloned() {
+        for name in &page {
+            let text = String::from_utf8_lossy(name).into_owned();
+            let shown = match store.sequencer(name).await?.look().await {
+                Ok(shown) => shown,
+                // It was removed meanwhile.
+                Err(error) if all && error.kind == ErrorKind::Invalid => continue,
+                Err(error) => return Err(failed("look at", &text, error)),
+            };
+            match session.json {
+                true => rows.push(row_json(&text, &shown)),
+                false => table.row(row(&text, &shown)),
+            }
+        }
+        page = if all { store.sequencers(Some(&last), PAGE).await? } else { Vec::new() };
+    }
+    match session.json {
+        true => Ok(output::line(&serde_json::Value::from(rows).to_string())?),
+        false => Ok(table.print()?),
+    }
+}
+
+fn holder(shown: &Shown) -> String {
+    match (shown.held, shown.holder) {
+        (false, _) => "-".to_owned(),
+        (true, 0) => "unknown".to_owned(),
+        (true, session) => format!("{session:x}"),
+    }
+}
+
+fn row(name: &str, shown: &Shown) -> [String; 6] {
+    [
+        name::shown(name),
+        shown.policy.to_string(),
+        shown.tail.to_string(),
+        shown.reserved.to_string(),
+        holder(shown),
+        shown.waiting.to_string(),
+    ]
+}
+
+fn row_json(name: &str, shown: &Shown) -> serde_json::Value {
+    json!({
+        "name": name,
+        "policy": shown.policy.to_string(),
+        "tail": shown.tail,
+        "reserved": shown.reserved,
+        "held": shown.held,
+        "holder": holder(shown),
+        "waiting": shown.waiting,
+    })
+}

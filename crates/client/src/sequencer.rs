@@ -1,0 +1,200 @@
+//! Sequencers: counters from which many programs take positions, each of them once.
+//!
+//! While nobody else wants it, a sequencer is cached in the program that uses it, and a position costs a few nanoseconds; its
+//! [`Policy`] says how it goes from one program to the next, or that each position is a round trip.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), nacre::Error> {
+//! use nacre::sequencer::Policy;
+//!
+//! let store = nacre::open("nacre://localhost:6470")?;
+//! let log = store.sequencer("log").await?;
+//! log.create(Policy::BestEffort).await?;
+//! let first = log.next().await?;
+//! let second = log.next().await?;
+//! assert!(second > first);
+//! // Three in a row.
+//! let third = log.next_many(3).await?;
+//! assert!(log.read().await? >= third + 3);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+
+use futures::executor::block_on;
+pub use nacre_meta::capability::{POLICIES, Policy};
+pub use nacre_meta::remote::{Sequencer, Statistics};
+use nacre_meta::remote::{Session, SessionOptions};
+pub use nacre_meta::service::Shown;
+use nacre_object::{ErrorKind, ObjectId, StoreError};
+use nacre_remote::{RemoteOptions, RemoteStore};
+
+use crate::blocking::BlockingStore;
+use crate::engine::Opened;
+use crate::store::Store;
+
+/// The beginning of the ids of objects that hold sequencers.
+pub const SEQUENCER_PREFIX: &str = "nacre/sequencers/";
+/// The longest name of a sequencer, in bytes.
+pub const SEQUENCER_NAME_BYTES_MAX: usize = 200;
+
+/// The session of a store's handles with its metadata rank: begun when it is first needed.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    current: tokio::sync::Mutex<Option<Session>>,
+}
+
+/// Returns the object of a sequencer.
+fn object(name: &[u8]) -> Result<ObjectId, StoreError> {
+    if name.is_empty() || name.len() > SEQUENCER_NAME_BYTES_MAX {
+        let text = format!("the name of a sequencer has 1 to {SEQUENCER_NAME_BYTES_MAX} bytes");
+        return Err(StoreError::new(ErrorKind::Invalid, text));
+    }
+    ObjectId::new([SEQUENCER_PREFIX.as_bytes(), name].concat())
+}
+
+impl Store {
+    /// Returns a handle on a sequencer, whether it exists or not.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the name is not 1 to 200 bytes long, `Unsupported` if the store has no servers.
+    pub async fn sequencer(&self, name: impl AsRef<[u8]>) -> Result<Sequencer, StoreError> {
+        let object = object(name.as_ref())?;
+        Ok(self.meta_session().await?.sequencer(&object))
+    }
+
+    /// Returns the names of up to `limit` sequencers in ascending order, those behind `after`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn sequencers(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        let prefix = SEQUENCER_PREFIX.as_bytes();
+        let from = match after {
+            Some(after) => ObjectId::new([prefix, after].concat())?,
+            // Its last byte is a slash; no id lies between the two.
+            None => ObjectId::new(prefix.to_vec())?,
+        };
+        let mut objects = self.list_after(from);
+        let mut names = Vec::new();
+        while names.len() < limit
+            && let Some(id) = objects.next().await?
+            && let Some(name) = id.as_bytes().strip_prefix(prefix)
+        {
+            names.push(name.to_vec());
+        }
+        Ok(names)
+    }
+
+    /// Asks the metadata rank to hand its authority over to a daemon that stands by. Clients go on without an error.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if no daemon stands by, `Unavailable` if no rank can be reached, `Unsupported` if the store has no servers.
+    pub async fn fail_rank(&self) -> Result<(), StoreError> {
+        self.meta_session().await?.hand_over().await
+    }
+
+    /// Ends the session of this store's handles with the metadata rank: what they hold is given back. Waits until the rank
+    /// knows it. Without this, the end of a program leaves its session to lapse.
+    pub async fn end_sequencers(&self) {
+        let session = self.meta.current.lock().await.take();
+        if let Some(session) = session {
+            session.end().await;
+        }
+    }
+
+    async fn meta_session(&self) -> Result<Session, StoreError> {
+        let Opened::Remote(remote) = &self.opened else {
+            let advice = match &self.opened {
+                Opened::Rados(_) => {
+                    "start \"nacre serve --roles store,meta\" in front of it, and use them there"
+                }
+                _ => "start \"nacre serve\" on it, and use them there",
+            };
+            let text = format!("{} has no metadata rank, which keeps sequencers; {advice}", self.name());
+            return Err(StoreError::new(ErrorKind::Unsupported, text));
+        };
+        let mut current = self.meta.current.lock().await;
+        if let Some(session) = &*current {
+            return Ok(session.clone());
+        }
+        let addresses = remote.addresses().await?;
+        let link = remote.link_options();
+        // The background looks for the rank while the program's own runtime may be busy, or gone.
+        let apart = RemoteOptions {
+            key: link.key.clone(),
+            owner: link.owner,
+            connect_timeout: link.connect_timeout,
+            silence_timeout: link.silence_timeout,
+            own_thread: true,
+            ..RemoteOptions::default()
+        };
+        let store = Arc::new(RemoteStore::new(&addresses, apart)?);
+        let options = SessionOptions { store, rank: 0, addresses, link, patience: self.patience };
+        let session = Session::begin(options)?;
+        *current = Some(session.clone());
+        Ok(session)
+    }
+}
+
+/// A [`Sequencer`] whose calls block the calling thread.
+#[derive(Clone)]
+pub struct BlockingSequencer {
+    sequencer: Sequencer,
+}
+
+impl BlockingStore {
+    /// Returns a handle on a sequencer. See [`Store::sequencer`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::sequencer`].
+    pub fn sequencer(&self, name: impl AsRef<[u8]>) -> Result<BlockingSequencer, StoreError> {
+        Ok(BlockingSequencer { sequencer: block_on(self.nonblocking().sequencer(name))? })
+    }
+}
+
+impl BlockingSequencer {
+    /// Returns the sequencer with calls that are awaited.
+    pub fn nonblocking(&self) -> &Sequencer {
+        &self.sequencer
+    }
+
+    /// Returns the next position. See [`Sequencer::next`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Sequencer::next`].
+    #[inline]
+    pub fn next(&self) -> Result<u64, StoreError> {
+        match self.sequencer.try_next() {
+            Some(position) => Ok(position),
+            None => block_on(self.sequencer.next()),
+        }
+    }
+
+    /// Returns the first of the next positions. See [`Sequencer::next_many`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Sequencer::next_many`].
+    #[inline]
+    pub fn next_many(&self, count: u64) -> Result<u64, StoreError> {
+        match self.sequencer.try_next_many(count) {
+            Some(position) => Ok(position),
+            None => block_on(self.sequencer.next_many(count)),
+        }
+    }
+
+    /// Returns the tail. See [`Sequencer::read`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Sequencer::read`].
+    pub fn read(&self) -> Result<u64, StoreError> {
+        block_on(self.sequencer.read())
+    }
+}

@@ -1,0 +1,158 @@
+//! The role `meta`: the daemon's metadata rank, and what it shows.
+
+use std::fmt;
+
+use futures::future::{BoxFuture, FutureExt, ready};
+use nacre_meta::role::{Handle, MetaRole, Options, Totals};
+use nacre_object::StoreError;
+use nacre_remote::Membership;
+use nacre_rpc::Address;
+use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section, Table};
+
+use crate::kept::Kept;
+use crate::lock;
+use crate::options::ServerOptions;
+
+/// The name of a daemon that keeps its store alone: there is no other one.
+const KEEPER: &str = "store";
+/// The number of sequencers that the status page shows.
+const SHOWN_MAX: usize = 100;
+
+/// Creates the rank of a daemon.
+pub(crate) fn create(
+    options: &ServerOptions,
+    membership: &Membership,
+    kept: &Kept,
+) -> Result<MetaRole, StoreError> {
+    MetaRole::new(Options {
+        store: lock::objects(options, membership, kept)?,
+        rank: 0,
+        keeps_store: matches!(kept, Kept::Log { .. }),
+        lease: options.meta_lease,
+        takeover: options.meta_takeover,
+    })
+}
+
+/// Lets the rank of a daemon that listens begin.
+pub(crate) fn begin(
+    role: &mut MetaRole,
+    membership: &Membership,
+    kept: &Kept,
+    listen: &[Address],
+) -> Result<(), StoreError> {
+    let (name, addresses) = match kept {
+        _ if !membership.is_alone() => (membership.name().to_owned(), vec![membership.name().to_owned()]),
+        Kept::Log { .. } => (KEEPER.to_owned(), Vec::new()),
+        Kept::Other(_) => {
+            let addresses: Vec<String> = listen.iter().map(reachable).collect();
+            let first = addresses.first().cloned().unwrap_or_default();
+            (format!("{first}@{}", crate::machine()), addresses)
+        }
+    };
+    role.begin(name, addresses)
+}
+
+/// Returns an address as others reach it: one that stands for all of the machine's by the machine's name.
+fn reachable(address: &Address) -> String {
+    let text = address.to_string();
+    for all in ["0.0.0.0:", "[::]:"] {
+        if let Some(port) = text.strip_prefix(all) {
+            return format!("{}:{port}", crate::machine());
+        }
+    }
+    text
+}
+
+/// The rank as a part of the daemon's pages.
+pub(crate) struct MetaPart(pub(crate) Handle);
+
+struct Source(Handle);
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Source(meta)")
+    }
+}
+
+impl Collector for Source {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Totals { state, epoch, sessions, sequencers, positions, takeovers, counts, .. } = self.0.totals();
+        let mut encoder = Encoder::new(encoder);
+        encoder.gauge("active", "1 if the daemon has the authority", f64::from(state == "active"))?;
+        encoder.gauge("epoch", "The rank's epoch", epoch as f64)?;
+        encoder.gauge("sessions", "Sessions of clients", sessions as f64)?;
+        encoder.gauge("sequencers", "Sequencers in memory", sequencers as f64)?;
+        encoder.counter("takeovers", "Times that the daemon took the authority", takeovers)?;
+        encoder.counter("positions", "Positions that the rank itself handed out", positions)?;
+        encoder.counter("served", "Requests that the rank itself answered", counts.served)?;
+        encoder.counter("grants", "Grants of capabilities", counts.grants)?;
+        encoder.counter("revocations", "Requests to holders for their capabilities", counts.revocations)?;
+        encoder.counter("releases", "Capabilities that were given back", counts.releases)?;
+        encoder.counter("losses", "Capabilities that were lost with their holders", counts.losses)?;
+        encoder.counter(
+            "sessions_broken",
+            "Sessions that did not give back what they were asked for",
+            counts.broken,
+        )?;
+        let help = "Time for which capabilities that were given back had been held, in microseconds";
+        encoder.counter("held_us", help, counts.held_us)?;
+        encoder.counter(
+            "held_operations",
+            "Operations under capabilities that were given back",
+            counts.operations,
+        )
+    }
+}
+
+impl Part for MetaPart {
+    fn metrics(&self) -> BoxFuture<'_, Result<Metrics, String>> {
+        ready(Ok(Metrics { prefix: "nacre_meta", source: Box::new(Source(self.0.clone())) })).boxed()
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), String>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
+        let totals = self.0.totals();
+        let mut section = Section { title: "meta".to_owned(), ..Section::default() };
+        section.row("rank 0", totals.state);
+        match totals.epoch {
+            0 => section.row(
+                "authority",
+                match &totals.elsewhere[..] {
+                    [] => "with another daemon, or with none yet".to_owned(),
+                    addresses => addresses.join(", "),
+                },
+            ),
+            epoch => section.row("epoch", epoch),
+        }
+        section.row("lease", format!("{} ms", totals.lease.as_millis()));
+        section.row("sessions", totals.sessions);
+        let counts = totals.counts;
+        section.row(
+            "grants",
+            format!("{}, {} asked back, {} lost", counts.grants, counts.revocations, counts.losses),
+        );
+        let cells = |(id, shown): &(nacre_object::ObjectId, nacre_meta::service::Shown)| {
+            let holder = match (shown.held, shown.holder) {
+                (false, _) => "-".to_owned(),
+                (true, 0) => "not known yet".to_owned(),
+                (true, session) => session.to_string(),
+            };
+            vec![
+                id.to_string(),
+                shown.policy.to_string(),
+                shown.tail.to_string(),
+                holder,
+                shown.waiting.to_string(),
+            ]
+        };
+        section.tables.push(Table {
+            title: "sequencers".to_owned(),
+            heads: vec!["object", "policy", "tail", "holder", "waiting"],
+            rows: self.0.list(SHOWN_MAX).iter().map(cells).collect(),
+        });
+        ready(Ok(section)).boxed()
+    }
+}

@@ -1,0 +1,279 @@
+//! The background of a session: its binding to a connection, its lease, and what its sequencers are asked for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nacre_rpc::Address;
+use nacre_rpc::client::{Event, Host, Link, Subscription};
+use tokio::sync::oneshot;
+
+use super::call::{self, AttachRequest, BareRequest, Lost};
+use super::{Inner, Route, new_number};
+use crate::clock;
+use crate::service::{Call, Reply};
+use crate::wire;
+
+/// The pause before the rank is looked for again.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The time that the end of a session may take.
+const END_MAX: Duration = Duration::from_secs(1);
+/// The time that a daemon has for answering a request to be bound.
+const ATTACH_MAX: Duration = Duration::from_secs(2);
+
+/// The time that a rank has for renewing a lease before it is looked for anew.
+const RENEWED_MAX: Duration = Duration::from_millis(500);
+
+/// The lease as the client counts it: from before it was asked for, and less what clocks drift apart.
+struct Lease {
+    until: Option<Duration>,
+    /// The time from one renewal to the next.
+    renew: Duration,
+}
+
+impl Lease {
+    fn renewed(&mut self, sent: Duration, lease: Duration) {
+        self.until = Some(sent + lease - lease / 16);
+        self.renew = lease / 3;
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| clock::now() >= until)
+    }
+
+    async fn over(&self) {
+        match self.until {
+            Some(until) => tokio::time::sleep(until.saturating_sub(clock::now())).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The links that were made, so that one that is good is used again.
+#[derive(Default)]
+struct Links(Vec<Arc<Link>>);
+
+impl Links {
+    fn get(&mut self, inner: &Inner, address: &Address) -> Arc<Link> {
+        if let Some(known) = self.0.iter().find(|link| link.address().to_string() == address.to_string()) {
+            return known.clone();
+        }
+        let link = Link::new(address.clone(), (), inner.link_options.clone(), inner.host.clone());
+        self.0.push(link.clone());
+        link
+    }
+
+    /// Drops a link over which nothing is to be sent any more.
+    fn discard(&mut self, link: &Arc<Link>) {
+        link.close();
+        self.0.retain(|known| !Arc::ptr_eq(known, link));
+    }
+}
+
+/// Runs until the session is ended, or its last handle is gone.
+pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot::Sender<()>>) {
+    let mut links = Links::default();
+    let mut lease = Lease { until: None, renew: Duration::from_secs(1) };
+    let mut hint: Vec<String> = Vec::new();
+    let mut pause = PAUSE_MIN;
+    let mut bound_to_the_end = None;
+    let told = loop {
+        if lease.is_over() {
+            let_go(&inner, &mut lease);
+        }
+        let bound = tokio::select! {
+            bound = bind(&inner, &mut links, &hint) => bound,
+            told = &mut ended => break told.ok(),
+            // What is held is given up in time, whether the rank answers or not.
+            () = lease.over() => continue,
+        };
+        match bound {
+            Ok((route, mut subscription, attached, sent)) => {
+                pause = PAUSE_MIN;
+                lease.renewed(sent, attached.lease);
+                inner.route.send_replace(Some(route.clone()));
+                match stay(&inner, &route, &mut subscription, &mut lease, attached.lease, &mut ended).await {
+                    Stayed::Ended(told) => {
+                        // Without the subscription the rank would take nothing back from the session any more.
+                        bound_to_the_end = Some(subscription);
+                        break told;
+                    }
+                    Stayed::Lapsed => {
+                        inner.route.send_replace(None);
+                        let_go(&inner, &mut lease);
+                    }
+                    Stayed::Moved(addresses) => {
+                        inner.route.send_replace(None);
+                        hint = addresses;
+                        links.discard(&route.link);
+                        route.round_trips.close();
+                    }
+                }
+            }
+            Err(lost) => {
+                let (addresses, why) = match lost {
+                    Lost::Moved(addresses, why) => (addresses, why),
+                    Lost::Failed(why) => (Vec::new(), why),
+                };
+                *inner.trouble.lock() = Some(why);
+                hint = addresses;
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => {}
+                    told = &mut ended => break told.ok(),
+                }
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    };
+    farewell(&inner).await;
+    drop(bound_to_the_end);
+    for link in links.0 {
+        link.close();
+    }
+    if let Some(told) = told {
+        // Whoever waited may be gone.
+        let _ = told.send(());
+    }
+}
+
+/// Gives up what is held, and goes on as another session.
+fn let_go(inner: &Inner, lease: &mut Lease) {
+    inner.drop_all();
+    inner.number.store(new_number(), Ordering::Relaxed);
+    lease.until = None;
+}
+
+type Bound = (Route, Subscription<AttachRequest>, wire::Attached, Duration);
+
+/// Binds the session to a connection to the rank, and says what it holds.
+async fn bind(inner: &Arc<Inner>, links: &mut Links, hint: &[String]) -> Result<Bound, Lost> {
+    let mut last = None;
+    for address in inner.candidates(hint).await {
+        let link = links.get(inner, &address);
+        let session = inner.number.load(Ordering::Relaxed);
+        let sent = clock::now();
+        let request = AttachRequest { session, inner: inner.clone() };
+        let started = tokio::time::timeout(ATTACH_MAX, Subscription::start(link.clone(), request)).await;
+        let late = || {
+            let text = format!("the daemon at {address} does not answer");
+            nacre_object::StoreError::new(nacre_object::ErrorKind::Unavailable, text)
+        };
+        let refused = match started.unwrap_or_else(|_| Err(late())) {
+            Ok((frame, Some(subscription))) if frame.kind == wire::ATTACHED => {
+                let attached = wire::get_attached(&frame.body).map_err(|error| Lost::Failed(error.into()))?;
+                let number = inner.connections.load(Ordering::Relaxed);
+                let host = Arc::new(Host::new(false));
+                let round_trips = Link::new(address, (), inner.link_options.clone(), host);
+                let route = Route { link, round_trips, number };
+                assert_holds(inner, &route).await?;
+                return Ok((route, subscription, attached, sent));
+            }
+            Ok((frame, _)) if frame.kind == wire::LAPSED => {
+                inner.drop_all();
+                inner.number.store(new_number(), Ordering::Relaxed);
+                call::refusal(&link, &frame)
+            }
+            Ok((frame, _)) => call::refusal(&link, &frame),
+            Err(error) => {
+                links.discard(&link);
+                call::lost(error)
+            }
+        };
+        match (&last, &refused) {
+            // What another daemon says of who has the authority is better than that one is not there.
+            (Some(Lost::Moved(known, _)), Lost::Moved(addresses, _))
+                if !known.is_empty() && addresses.is_empty() => {}
+            _ => last = Some(refused),
+        }
+    }
+    Err(last.unwrap_or_else(|| {
+        let text = "no address of a metadata rank is known";
+        Lost::Failed(nacre_object::StoreError::new(nacre_object::ErrorKind::Unavailable, text))
+    }))
+}
+
+/// Says what the session holds; what it does not hold any more is given up.
+async fn assert_holds(inner: &Inner, route: &Route) -> Result<(), Lost> {
+    for state in inner.held() {
+        let Some(grant) = state.grant() else { continue };
+        match call::ask(route, &state.id, Call::Assert(grant)).await? {
+            Reply::Granted { grant: now, .. } => state.asserted(grant, Some(now)),
+            _ => state.asserted(grant, None),
+        }
+    }
+    Ok(())
+}
+
+/// The reason why a binding is of no use any more.
+enum Stayed {
+    /// The session ends; whom to tell, if anybody waits.
+    Ended(Option<oneshot::Sender<()>>),
+    Lapsed,
+    Moved(Vec<String>),
+}
+
+/// Renews the lease and handles what the rank asks for, as long as the binding lasts.
+async fn stay(
+    inner: &Arc<Inner>,
+    route: &Route,
+    subscription: &mut Subscription<AttachRequest>,
+    lease: &mut Lease,
+    length: Duration,
+    ended: &mut oneshot::Receiver<oneshot::Sender<()>>,
+) -> Stayed {
+    let mut renew_at = clock::now() + lease.renew;
+    loop {
+        if inner.useless.load(Ordering::Relaxed) >= route.number {
+            return Stayed::Moved(Vec::new());
+        }
+        tokio::select! {
+            event = subscription.next() => match event {
+                Some(Ok(Event::Pushed(payload))) => {
+                    if let Ok(revoked) = wire::get_revoked(&payload) {
+                        match inner.state(&revoked.id) {
+                            Some(state) => state.revoked(route, revoked.grant, revoked.quota),
+                            None => return Stayed::Moved(Vec::new()),
+                        }
+                    }
+                }
+                // Bound anew, it is told again what it missed.
+                Some(Ok(Event::Missed(_)) | Err(_)) | None => return Stayed::Moved(Vec::new()),
+            },
+            () = inner.moved.notified() => {}
+            told = &mut *ended => return Stayed::Ended(told.ok()),
+            () = lease.over() => return Stayed::Lapsed,
+            () = tokio::time::sleep(renew_at.saturating_sub(clock::now())) => {
+                let sent = clock::now();
+                let renewed = tokio::time::timeout(RENEWED_MAX.min(length / 4), call::exchange(&route.link, BareRequest(wire::RENEW)));
+                let renewed = tokio::select! {
+                    renewed = renewed => renewed,
+                    () = lease.over() => return Stayed::Lapsed,
+                };
+                match renewed {
+                    Ok(Ok(frame)) if frame.kind == wire::DONE => {
+                        lease.renewed(sent, length);
+                        renew_at = sent + lease.renew;
+                    }
+                    Ok(Ok(frame)) if frame.kind == wire::LAPSED => return Stayed::Lapsed,
+                    Ok(Ok(frame)) => return match call::refusal(&route.link, &frame) {
+                        Lost::Moved(addresses, _) => Stayed::Moved(addresses),
+                        Lost::Failed(_) => Stayed::Moved(Vec::new()),
+                    },
+                    Ok(Err(_)) | Err(_) => return Stayed::Moved(Vec::new()),
+                }
+            }
+        }
+    }
+}
+
+/// Gives back what the session holds, and ends it.
+async fn farewell(inner: &Inner) {
+    inner.over.store(true, Ordering::SeqCst);
+    let Some(route) = inner.route.send_replace(None) else { return inner.drop_all() };
+    for state in inner.held() {
+        state.finish(&route);
+    }
+    // A rank that does not answer lets the lease lapse.
+    let _ = tokio::time::timeout(END_MAX, call::exchange(&route.link, BareRequest(wire::END))).await;
+}

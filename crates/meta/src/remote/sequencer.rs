@@ -1,0 +1,446 @@
+//! A sequencer as a client uses it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nacre_object::{ErrorKind, ObjectId, StoreError};
+use parking_lot::Mutex;
+
+use super::cache::Cache;
+use super::call::{self, CallRequest, Lost, Patience};
+use super::{Inner, Route, Session};
+use crate::capability::{Grant, Policy};
+use crate::service::{Call, Reply, Shown};
+
+/// A sequencer: a tail from which all its clients take positions, each of them once.
+///
+/// Positions of one handle ascend. Those of different clients ascend in the order in which they were asked for one after the
+/// other, as long as leases hold. After a crash positions may be missing, and none is there twice.
+#[derive(Clone)]
+pub struct Sequencer {
+    pub(super) session: Session,
+    pub(super) state: std::sync::Arc<State>,
+}
+
+/// Counts of a sequencer in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// The grants that this process had.
+    pub grants: u64,
+    /// The times that it was asked for the sequencer.
+    pub revocations: u64,
+    /// The round trips for positions.
+    pub round_trips: u64,
+}
+
+/// The state of a sequencer that the handles of a session share.
+pub(super) struct State {
+    pub id: ObjectId,
+    cache: Cache,
+    hold: Mutex<Hold>,
+    /// Taken by whoever asks the rank for a grant or for more positions.
+    turn: tokio::sync::Mutex<()>,
+    /// True once the rank has said that it is not to be cached.
+    round_trip: AtomicBool,
+    grants: AtomicU64,
+    revocations: AtomicU64,
+    round_trips: AtomicU64,
+}
+
+#[derive(Default)]
+struct Hold {
+    held: Option<Held>,
+    /// True while a grant is asked for.
+    asking: bool,
+    /// The grant that was asked back before it was known, and its quota.
+    early: Option<(Grant, Option<u64>)>,
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    grant: Grant,
+    /// The tail at the time of the grant.
+    first: u64,
+    /// The bound of what is lent.
+    bound: u64,
+    /// True if it is to be given back when the bound of the quota is reached.
+    ending: bool,
+}
+
+impl State {
+    pub fn new(id: ObjectId) -> State {
+        State {
+            id,
+            cache: Cache::new(),
+            hold: Mutex::default(),
+            turn: tokio::sync::Mutex::new(()),
+            round_trip: AtomicBool::new(false),
+            grants: AtomicU64::new(0),
+            revocations: AtomicU64::new(0),
+            round_trips: AtomicU64::new(0),
+        }
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.hold.lock().held.is_some()
+    }
+
+    pub fn grant(&self) -> Option<Grant> {
+        self.hold.lock().held.map(|held| held.grant)
+    }
+
+    /// Takes in that the session holds it no longer.
+    pub fn drop_hold(&self) {
+        let mut hold = self.hold.lock();
+        self.cache.close();
+        hold.held = None;
+    }
+
+    /// Takes in that a grant was asserted, and its present number, or that it is not held any more. Its positions stay those
+    /// that it had.
+    pub fn asserted(&self, before: Grant, granted: Option<Grant>) {
+        let mut hold = self.hold.lock();
+        match (&mut hold.held, granted) {
+            (Some(held), Some(grant)) if held.grant == before => held.grant = grant,
+            (Some(held), None) if held.grant == before => {
+                self.cache.close();
+                hold.held = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes in that the rank asks for it. Gives it back over the link if that is to be done now.
+    pub fn revoked(&self, route: &Route, grant: Grant, quota: Option<u64>) {
+        self.revocations.fetch_add(1, Ordering::Relaxed);
+        let mut hold = self.hold.lock();
+        match hold.held {
+            Some(held) if held.grant == grant => self.end(&mut hold, held, quota, route),
+            _ if hold.asking => hold.early = Some((grant, quota)),
+            // A grant that was never heard of is not used.
+            held => {
+                if held.is_some() {
+                    self.cache.close();
+                    hold.held = None;
+                }
+                submit(route, &self.id, Call::Release(grant, u64::MAX));
+            }
+        }
+    }
+
+    /// Gives it back, at once or when the quota is used.
+    fn end(&self, hold: &mut Hold, held: Held, quota: Option<u64>, route: &Route) {
+        let bound = quota.map(|quota| held.first.saturating_add(quota).min(held.bound));
+        match (bound, self.cache.tail()) {
+            (Some(bound), Some(tail)) if tail < bound => {
+                self.cache.bind(bound);
+                hold.held = Some(Held { ending: true, ..held });
+            }
+            _ => self.give_back(hold, held, route),
+        }
+    }
+
+    fn give_back(&self, hold: &mut Hold, held: Held, route: &Route) {
+        let tail = self.cache.close().map_or(held.bound, |tail| tail.min(held.bound));
+        // On its way before anything else is asked for: else the rank would take the sequencer for lost.
+        submit(route, &self.id, Call::Release(held.grant, tail));
+        hold.held = None;
+    }
+
+    /// Gives it back because the session ends.
+    pub fn finish(&self, route: &Route) {
+        let mut hold = self.hold.lock();
+        if let Some(held) = hold.held {
+            self.give_back(&mut hold, held, route);
+        }
+    }
+
+    /// Takes positions, of a new grant for whoever asked for it. Returns the first, or none if there are not so many.
+    fn granted(&self, route: &Route, grant: Grant, first: u64, bound: u64, count: u64) -> Option<u64> {
+        self.grants.fetch_add(1, Ordering::Relaxed);
+        let mut hold = self.hold.lock();
+        let held = Held { grant, first, bound, ending: false };
+        let own = (bound - first >= count).then_some(first);
+        self.cache.open(first + own.map_or(0, |_| count), bound);
+        hold.held = Some(held);
+        hold.asking = false;
+        if let Some((early, quota)) = hold.early.take()
+            && early == grant
+        {
+            self.end(&mut hold, held, quota, route);
+        }
+        own
+    }
+
+    fn extended(&self, grant: Grant, bound: u64) {
+        let mut hold = self.hold.lock();
+        if let Some(held) = &mut hold.held
+            && held.grant == grant
+        {
+            held.bound = held.bound.max(bound);
+            if !held.ending {
+                self.cache.bind(held.bound);
+            }
+        }
+    }
+}
+
+/// Sends a call whose reply nobody needs.
+fn submit(route: &Route, id: &ObjectId, call: Call) {
+    let request = CallRequest { id: id.clone(), call };
+    let call = nacre_rpc::client::Call::start(route.link.clone(), request);
+    // It is under way, and has no one to be cancelled for.
+    drop(call);
+}
+
+/// Marks that a grant is asked for, until it is dropped.
+struct Asking<'a>(&'a State);
+
+impl<'a> Asking<'a> {
+    fn begin(state: &'a State) -> Asking<'a> {
+        let mut hold = state.hold.lock();
+        (hold.asking, hold.early) = (true, None);
+        Asking(state)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.hold.lock().asking = false;
+    }
+}
+
+impl Sequencer {
+    /// Returns the next position.
+    ///
+    /// # Errors
+    /// As [`Sequencer::next_many`].
+    #[inline]
+    pub async fn next(&self) -> Result<u64, StoreError> {
+        self.next_many(1).await
+    }
+
+    /// Returns the first of the next `count` positions, at least one, which are in a row.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such sequencer or the count is none, `OutOfSpace` if it has not so many positions left,
+    /// `Unavailable` if no rank answers.
+    #[inline]
+    pub async fn next_many(&self, count: u64) -> Result<u64, StoreError> {
+        match self.try_next_many(count) {
+            Some(first) => Ok(first),
+            None => self.ask(count).await,
+        }
+    }
+
+    /// Returns the next position if that needs nobody else: the sequencer is granted to this process.
+    #[inline]
+    pub fn try_next(&self) -> Option<u64> {
+        self.state.cache.take(1)
+    }
+
+    /// Returns the first of the next positions, at least one, if that needs nobody else.
+    #[inline]
+    pub fn try_next_many(&self, count: u64) -> Option<u64> {
+        if count == 0 { None } else { self.state.cache.take(count) }
+    }
+
+    /// Returns the tail: the position that is handed out next.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such sequencer, `Unavailable` if no rank answers.
+    pub async fn read(&self) -> Result<u64, StoreError> {
+        if let Some(tail) = self.state.cache.tail() {
+            return Ok(tail);
+        }
+        match call::call(self.inner(), &self.state.id, Call::Read).await? {
+            Reply::Positions { first, .. } => Ok(first),
+            reply => Err(self.refused(reply)),
+        }
+    }
+
+    /// Makes the sequencer.
+    ///
+    /// # Errors
+    /// `Busy` if there is one, `Unavailable` if no rank answers.
+    pub async fn create(&self, policy: Policy) -> Result<(), StoreError> {
+        self.done(Call::Create(policy)).await
+    }
+
+    /// Removes the sequencer, once nobody holds it. One that is made later under its name begins at 0.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such sequencer, `Unavailable` if no rank answers.
+    pub async fn remove(&self) -> Result<(), StoreError> {
+        self.done(Call::Remove).await
+    }
+
+    /// Changes the sequencer's policy, for its present holder too.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such sequencer, `Unavailable` if no rank answers.
+    pub async fn set_policy(&self, policy: Policy) -> Result<(), StoreError> {
+        self.done(Call::SetPolicy(policy)).await
+    }
+
+    /// Returns the sequencer as the rank sees it, without asking its holder for it.
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such sequencer, `Unavailable` if no rank answers.
+    pub async fn look(&self) -> Result<Shown, StoreError> {
+        match call::call(self.inner(), &self.state.id, Call::Look).await? {
+            Reply::Shown(shown) => Ok(shown),
+            reply => Err(self.refused(reply)),
+        }
+    }
+
+    /// Returns the next positions from the rank itself, whether the sequencer may be cached or not: for who needs few.
+    ///
+    /// # Errors
+    /// As [`Sequencer::next_many`].
+    pub async fn next_many_by_rank(&self, count: u64) -> Result<u64, StoreError> {
+        match call::call(self.inner(), &self.state.id, Call::Next(count)).await? {
+            Reply::Positions { first, .. } => Ok(first),
+            reply => Err(self.refused(reply)),
+        }
+    }
+
+    /// Returns what this process did with the sequencer.
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            grants: self.state.grants.load(Ordering::Relaxed),
+            revocations: self.state.revocations.load(Ordering::Relaxed),
+            round_trips: self.state.round_trips.load(Ordering::Relaxed),
+        }
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.session.inner
+    }
+
+    async fn done(&self, call: Call) -> Result<(), StoreError> {
+        match call::call(self.inner(), &self.state.id, call).await? {
+            Reply::Done => Ok(()),
+            reply => Err(self.refused(reply)),
+        }
+    }
+
+    /// Returns positions that this process cannot hand out by itself.
+    #[cold]
+    async fn ask(&self, count: u64) -> Result<u64, StoreError> {
+        if count == 0 || count > crate::service::COUNT_MAX {
+            let text =
+                format!("{count} positions at once; at least 1 and at most {}", crate::service::COUNT_MAX);
+            return Err(StoreError::new(ErrorKind::Invalid, text));
+        }
+        let state = &*self.state;
+        let mut patience = Patience::new(self.inner());
+        loop {
+            if state.round_trip.load(Ordering::Relaxed) {
+                let route = patience.route().await?;
+                state.round_trips.fetch_add(1, Ordering::Relaxed);
+                match call::ask(&route, &state.id, Call::Next(count)).await {
+                    Ok(Reply::Positions { first, caches }) => {
+                        if caches {
+                            state.round_trip.store(false, Ordering::Relaxed);
+                        }
+                        return Ok(first);
+                    }
+                    Ok(reply) => return Err(self.refused(reply)),
+                    Err(lost) => patience.again(&route, lost).await?,
+                }
+                continue;
+            }
+            let _turn = state.turn.lock().await;
+            // Whoever had the turn before may have brought enough, or learnt that there is nothing to be had here.
+            if let Some(first) = state.cache.take(count) {
+                return Ok(first);
+            }
+            if state.round_trip.load(Ordering::Relaxed) {
+                continue;
+            }
+            let route = patience.route().await?;
+            let held = {
+                let mut hold = state.hold.lock();
+                match hold.held {
+                    Some(held) if held.ending => {
+                        state.give_back(&mut hold, held, &route);
+                        None
+                    }
+                    held => held,
+                }
+            };
+            let asked = match held {
+                Some(held) => {
+                    let more = call::ask(&route, &state.id, Call::Extend(held.grant)).await;
+                    self.take_more(held, more)
+                }
+                None => {
+                    let asking = Asking::begin(state);
+                    let granted = call::ask(&route, &state.id, Call::Acquire).await;
+                    let first = self.take_grant(&route, count, granted);
+                    drop(asking);
+                    first
+                }
+            };
+            match asked {
+                Ok(Some(first)) => return Ok(first),
+                Ok(None) => {}
+                Err(Asked::Lost(lost)) => patience.again(&route, lost).await?,
+                Err(Asked::Refused(reply)) => return Err(self.refused(reply)),
+            }
+        }
+    }
+
+    fn take_more(&self, held: Held, more: Result<Reply, Lost>) -> Result<Option<u64>, Asked> {
+        match more.map_err(Asked::Lost)? {
+            Reply::Granted { grant, bound, .. } => {
+                self.state.extended(grant, bound);
+                Ok(None)
+            }
+            Reply::NotHeld => {
+                self.state.asserted(held.grant, None);
+                Ok(None)
+            }
+            reply => Err(Asked::Refused(reply)),
+        }
+    }
+
+    fn take_grant(
+        &self,
+        route: &Route,
+        count: u64,
+        granted: Result<Reply, Lost>,
+    ) -> Result<Option<u64>, Asked> {
+        match granted.map_err(Asked::Lost)? {
+            Reply::Granted { grant, first, bound } if first <= bound => {
+                Ok(self.state.granted(route, grant, first, bound, count))
+            }
+            Reply::NotCached => {
+                self.state.round_trip.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            // The session has to be bound anew.
+            Reply::NotHeld => {
+                let error = StoreError::new(ErrorKind::Closed, "the session was not known to the rank");
+                Err(Asked::Lost(Lost::Moved(Vec::new(), error)))
+            }
+            reply => Err(Asked::Refused(reply)),
+        }
+    }
+
+    fn refused(&self, reply: Reply) -> StoreError {
+        let (kind, text) = match reply {
+            Reply::Unknown => (ErrorKind::Invalid, "there is no such sequencer"),
+            Reply::Exists => (ErrorKind::Busy, "there is such a sequencer already"),
+            Reply::Exhausted => (ErrorKind::OutOfSpace, "it has not so many positions left"),
+            _ => (ErrorKind::Unavailable, "the rank gave an answer that makes no sense"),
+        };
+        StoreError::new(kind, text)
+    }
+}
+
+/// The reason why there are no positions yet.
+enum Asked {
+    Lost(Lost),
+    Refused(Reply),
+}

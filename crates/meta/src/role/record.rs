@@ -1,0 +1,178 @@
+//! The record of a sequencer in its object: the value of the key `sequencer`.
+//!
+//! | bytes | meaning |
+//! |---|---|
+//! | 1 | 1, the version of the format |
+//! | 8 | the bound of the positions that may have been handed out |
+//! | 8 | the lease of whoever may cache it, in milliseconds; 0 if nobody does |
+//! | 1, 8, 8 | the policy: its code and two numbers ([`policy_numbers`](crate::wire::policy_numbers)) |
+//!
+//! Numbers are little-endian. Ranks write it under their fence, and on condition that it is as they wrote it last.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use nacre_object::{Answer, Check, ErrorKind, Found, Guard, Key, ObjectId, ObjectStore, Outcome, Read};
+use nacre_object::{StoreError, Transaction, Write};
+
+use crate::sequencer::POSITIONS;
+use crate::service::Record;
+use crate::wire::{policy_numbers, policy_of};
+
+/// The key of the record.
+pub const KEY: &str = "sequencer";
+const VERSION: u8 = 1;
+const BYTES: usize = 34;
+
+/// Encodes a record.
+pub fn encode(record: &Record) -> Bytes {
+    let mut out = Vec::with_capacity(BYTES);
+    out.push(VERSION);
+    out.extend_from_slice(&record.reserved.to_le_bytes());
+    let lease = record.cached.map_or(0, |lease| (lease.as_millis() as u64).max(1));
+    out.extend_from_slice(&lease.to_le_bytes());
+    let (code, first, second) = policy_numbers(record.policy);
+    out.push(code);
+    out.extend_from_slice(&first.to_le_bytes());
+    out.extend_from_slice(&second.to_le_bytes());
+    out.into()
+}
+
+/// Decodes a record; `None` if the bytes are none.
+pub fn decode(bytes: &[u8]) -> Option<Record> {
+    let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
+    let number = |at: usize| {
+        let mut number = [0; 8];
+        number.copy_from_slice(&bytes[at..at + 8]);
+        u64::from_le_bytes(number)
+    };
+    let (reserved, lease) = (number(1), number(9));
+    if bytes[0] != VERSION || reserved > POSITIONS {
+        return None;
+    }
+    let cached = (lease > 0).then(|| Duration::from_millis(lease));
+    Some(Record { reserved, cached, policy: policy_of(bytes[17], number(18), number(26))? })
+}
+
+/// The end of an order of a rank at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending<T> {
+    /// It took effect, or had taken effect before.
+    Done(T),
+    /// A later rank has touched the object.
+    Superseded,
+}
+
+impl<T> Ending<T> {
+    pub fn map<U>(self, map: impl FnOnce(T) -> U) -> Ending<U> {
+        match self {
+            Ending::Done(value) => Ending::Done(map(value)),
+            Ending::Superseded => Ending::Superseded,
+        }
+    }
+}
+
+fn key() -> Result<Key, StoreError> {
+    KEY.parse()
+}
+
+/// Reads a sequencer's record, and fences earlier ranks at its object if there is one.
+pub(super) async fn load(
+    store: &dyn ObjectStore,
+    id: &ObjectId,
+    epoch: u64,
+) -> Result<Ending<Option<Record>>, StoreError> {
+    // Looked at before anything is written: most of what does not exist is a mistyped name.
+    let look = Transaction::new().read(Read::Key { key: key()? });
+    if value(store.apply(id, look).await?)?.is_none() {
+        return Ok(Ending::Done(None));
+    }
+    let fence = Transaction::new()
+        .guard(Guard::Fence { token: epoch })
+        .read(Read::Key { key: key()? })
+        .change(Write::RaiseFence { token: epoch });
+    let found = match store.apply(id, fence).await? {
+        Outcome::Refused(_) => return Ok(Ending::Superseded),
+        done => value(done)?,
+    };
+    let Some(found) = found else { return Ok(Ending::Done(None)) };
+    match decode(&found) {
+        Some(record) => Ok(Ending::Done(Some(record))),
+        None => Err(StoreError::new(ErrorKind::Corrupt, format!("object \"{id}\" holds no sequencer"))),
+    }
+}
+
+fn value(outcome: Outcome) -> Result<Option<Bytes>, StoreError> {
+    match outcome {
+        Outcome::Done(done) => match done.answers.into_iter().next() {
+            Some(Answer::Value(value)) => Ok(value),
+            _ => Err(StoreError::new(ErrorKind::Unknown, "the store did not answer a read")),
+        },
+        Outcome::Refused(_) => {
+            Err(StoreError::new(ErrorKind::Unknown, "the store refused a read without guards"))
+        }
+    }
+}
+
+/// Makes a sequencer. Returns false if there is one.
+pub(super) async fn create(
+    store: &dyn ObjectStore,
+    id: &ObjectId,
+    epoch: u64,
+    record: &Record,
+) -> Result<Ending<bool>, StoreError> {
+    let value = encode(record);
+    let make = Transaction::new()
+        .guard(Guard::Fence { token: epoch })
+        .guard(Guard::Key { key: key()?, check: Check::Absent })
+        .change(Write::SetKey { key: key()?, value })
+        .change(Write::RaiseFence { token: epoch });
+    Ok(match store.apply(id, make).await? {
+        Outcome::Done(_) => Ending::Done(true),
+        Outcome::Refused(refusal) if refusal.guard == 0 => Ending::Superseded,
+        Outcome::Refused(_) => Ending::Done(false),
+    })
+}
+
+/// Replaces a sequencer's record. It may be repeated.
+pub(super) async fn write(
+    store: &dyn ObjectStore,
+    id: &ObjectId,
+    epoch: u64,
+    before: &Record,
+    after: &Record,
+) -> Result<Ending<()>, StoreError> {
+    let value = encode(after);
+    let change = Transaction::new()
+        .guard(Guard::Fence { token: epoch })
+        .guard(Guard::Key { key: key()?, check: Check::Equal(encode(before)) })
+        .change(Write::SetKey { key: key()?, value: value.clone() });
+    Ok(match store.apply(id, change).await? {
+        Outcome::Done(_) => Ending::Done(()),
+        // An earlier attempt, of which no reply came, has taken effect.
+        Outcome::Refused(refusal) if refusal.guard == 1 && is(&refusal.found, &value) => Ending::Done(()),
+        Outcome::Refused(_) => Ending::Superseded,
+    })
+}
+
+/// Removes a sequencer. It may be repeated.
+pub(super) async fn remove(
+    store: &dyn ObjectStore,
+    id: &ObjectId,
+    epoch: u64,
+    before: &Record,
+) -> Result<Ending<()>, StoreError> {
+    let change = Transaction::new()
+        .guard(Guard::Fence { token: epoch })
+        .guard(Guard::Key { key: key()?, check: Check::Equal(encode(before)) })
+        .change(Write::Remove);
+    Ok(match store.apply(id, change).await? {
+        Outcome::Done(_) => Ending::Done(()),
+        Outcome::Refused(refusal) if matches!(refusal.found, Found::Value(None)) => Ending::Done(()),
+        Outcome::Refused(_) => Ending::Superseded,
+    })
+}
+
+fn is(found: &Found, value: &Bytes) -> bool {
+    matches!(found, Found::Value(Some(found)) if found == value)
+}

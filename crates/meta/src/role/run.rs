@@ -1,0 +1,315 @@
+//! The thread of the role: the authority, time, and the rank's orders at the store.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use nacre_object::{ObjectId, ObjectStore, StoreError};
+use tokio::sync::oneshot;
+
+use super::authority::{Authority, Keeper};
+use super::core::{Shared, State};
+use super::record::{self, Ending};
+use crate::clock;
+use crate::service::{Record, StoreOrder};
+
+/// The pause after the first failed attempt of an order; it doubles with each further failure.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The time that giving the authority back may take when the daemon ends.
+const LEAVE_MAX: Duration = Duration::from_secs(1);
+
+/// The daemon's view of the authority.
+struct Watcher {
+    keeper: Keeper,
+    /// The authority of another daemon, and since when it has stood still.
+    still: Option<(Authority, Duration)>,
+    /// True if whoever has the authority was told that this daemon stands by.
+    registered: bool,
+    /// True if this daemon gave the authority back for another one to take it.
+    handed_over: bool,
+}
+
+/// What came of a look at the authority.
+enum Looked {
+    /// This daemon took it, at this epoch, until this time.
+    Taken(u64, Duration),
+    /// This daemon has it until this time; and whether somebody stands by.
+    Kept(Duration, bool),
+    /// Another daemon has it, at these addresses.
+    Elsewhere(Vec<String>),
+    Failed(StoreError),
+}
+
+impl Watcher {
+    /// Looks who has the authority, and takes it if nobody has it.
+    async fn stand(&mut self) -> Result<Looked, StoreError> {
+        let seen = self.keeper.look().await?.authority;
+        let now = clock::now();
+        let takeover = self.keeper.takeover();
+        if seen.as_ref().is_some_and(|seen| !self.keeper.is_written(seen)) {
+            // Somebody took what was given back.
+            self.handed_over = false;
+        }
+        let may = match &seen {
+            None => true,
+            Some(seen) if self.keeper.is_own(seen) && !self.handed_over => true,
+            Some(seen) if seen.free && !self.handed_over => true,
+            Some(seen) => match &self.still {
+                Some((known, since)) if known == seen && self.registered => {
+                    let takeover = takeover.max(seen.takeover);
+                    now.saturating_sub(*since) >= takeover + takeover / 8
+                }
+                _ => {
+                    if !self.registered {
+                        self.keeper.stand_by().await?;
+                        self.registered = true;
+                    }
+                    self.still = Some((seen.clone(), clock::now()));
+                    false
+                }
+            },
+        };
+        if may {
+            let sent = clock::now();
+            if let Some(epoch) = self.keeper.take(seen.as_ref()).await? {
+                tracing::info!("this daemon is metadata rank 0 now, at epoch {epoch}");
+                (self.still, self.registered, self.handed_over) = (None, false, false);
+                return Ok(Looked::Taken(epoch, sent + takeover));
+            }
+            self.still = None;
+        }
+        Ok(Looked::Elsewhere(seen.map_or_else(Vec::new, |seen| seen.addresses)))
+    }
+
+    /// Renews the authority that this daemon has.
+    async fn keep(&mut self, standby: bool) -> Result<Looked, StoreError> {
+        let mut sent = clock::now();
+        let takeover = self.keeper.takeover();
+        if !standby {
+            let seen = self.keeper.look().await?;
+            if !seen.authority.as_ref().is_some_and(|seen| self.keeper.is_written(seen)) {
+                return Ok(Looked::Elsewhere(Vec::new()));
+            }
+            if !seen.standby {
+                return Ok(Looked::Kept(sent + takeover, false));
+            }
+            sent = clock::now();
+        }
+        match self.keeper.show().await? {
+            true => Ok(Looked::Kept(sent + takeover, true)),
+            false => Ok(Looked::Elsewhere(Vec::new())),
+        }
+    }
+
+    async fn hand_over(&mut self) -> Result<Looked, StoreError> {
+        self.handed_over = true;
+        self.keeper.give_back().await?;
+        Ok(Looked::Elsewhere(Vec::new()))
+    }
+}
+
+type Looking = Pin<Box<dyn Future<Output = (Watcher, Looked)> + Send>>;
+
+/// An order that was carried out.
+enum Carried {
+    Loaded(Option<Record>),
+    Created(bool),
+    Written,
+    Removed,
+}
+
+/// Runs until `stopped` is dropped.
+pub(super) async fn run(shared: Arc<Shared>, keeper: Keeper, lazy: bool, mut stopped: oneshot::Receiver<()>) {
+    let store = keeper.store.clone();
+    let takeover = keeper.takeover();
+    let mut idle = Some(Watcher { keeper, still: None, registered: false, handed_over: false });
+    let mut looking: Option<Looking> = None;
+    let mut look_at = if lazy { None } else { Some(clock::now()) };
+    let mut orders = FuturesUnordered::new();
+    loop {
+        let due = {
+            let mut core = shared.core.lock();
+            let now = clock::now();
+            core.with_rank(|rank, out| rank.tick(now, out));
+            core.tell_waiters(now);
+            if let State::Active(rank, _) = &core.state {
+                let epoch = rank.epoch();
+                for (id, order) in std::mem::take(&mut core.orders) {
+                    orders.push(carry_out(store.clone(), epoch, id, order));
+                }
+            }
+            if std::mem::take(&mut core.wanted) && matches!(core.state, State::Lazy) {
+                look_at = look_at.or(Some(now));
+            }
+            let hand_over = core.handing_over;
+            if (hand_over || look_at.is_some_and(|at| at <= now))
+                && let Some(mut watcher) = idle.take()
+            {
+                let (active, standby) = (matches!(core.state, State::Active(..)), core.standby);
+                looking = Some(Box::pin(async move {
+                    let looked = match active {
+                        true if hand_over => watcher.hand_over().await,
+                        true => watcher.keep(standby).await,
+                        false => watcher.stand().await,
+                    };
+                    (watcher, looked.unwrap_or_else(Looked::Failed))
+                }));
+                if hand_over {
+                    // Nothing is answered from here on.
+                    core.step_down(Vec::new());
+                }
+                look_at = None;
+            }
+            let due = match &core.state {
+                State::Active(rank, _) => rank.next_deadline(),
+                _ => None,
+            };
+            core.sleeps_until = due;
+            due.into_iter().chain(look_at).min()
+        };
+        let sleep = async {
+            match due {
+                Some(due) => tokio::time::sleep(due.saturating_sub(clock::now())).await,
+                None => std::future::pending().await,
+            }
+        };
+        let looked = async {
+            match &mut looking {
+                Some(looking) => looking.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = &mut stopped => break,
+            () = shared.work.notified() => {}
+            () = sleep => {}
+            Some((epoch, id, ending)) = orders.next(), if !orders.is_empty() => {
+                finish(&shared, epoch, &id, ending);
+                if matches!(shared.core.lock().state, State::Standing(_)) {
+                    look_at = look_at.or(Some(clock::now()));
+                }
+            }
+            (watcher, looked) = looked => {
+                looking = None;
+                idle = Some(watcher);
+                let pause = take_in(&shared, looked, takeover);
+                look_at = Some(clock::now() + pause);
+            }
+        }
+    }
+    leave(&shared, idle, looking).await;
+}
+
+/// Takes in what came of a look. Returns the pause before the next one.
+fn take_in(shared: &Shared, looked: Looked, takeover: Duration) -> Duration {
+    let mut core = shared.core.lock();
+    match looked {
+        Looked::Taken(epoch, until) => {
+            core.begin(epoch, until);
+            takeover / 4
+        }
+        Looked::Kept(until, standby) => {
+            if let State::Active(_, end) = &mut core.state {
+                *end = until;
+            }
+            // A standby that has just been noticed counts from when it was first shown something.
+            core.standby = standby;
+            takeover / 4
+        }
+        Looked::Elsewhere(addresses) => {
+            if matches!(core.state, State::Active(..)) {
+                tracing::warn!("another daemon is metadata rank 0 now");
+            }
+            core.step_down(addresses);
+            takeover / 8
+        }
+        Looked::Failed(error) => {
+            tracing::warn!("the authority of metadata rank 0 cannot be seen to: {error}");
+            takeover / 8
+        }
+    }
+}
+
+/// Carries out an order, however often it takes.
+async fn carry_out(
+    store: Arc<dyn ObjectStore>,
+    epoch: u64,
+    id: ObjectId,
+    order: StoreOrder,
+) -> (u64, ObjectId, Ending<Carried>) {
+    let mut pause = PAUSE_MIN;
+    loop {
+        let done = match &order {
+            StoreOrder::Load => record::load(&*store, &id, epoch).await.map(|end| end.map(Carried::Loaded)),
+            StoreOrder::Create(record) => {
+                record::create(&*store, &id, epoch, record).await.map(|end| end.map(Carried::Created))
+            }
+            StoreOrder::Write(before, after) => {
+                let written = record::write(&*store, &id, epoch, before, after).await;
+                written.map(|end| end.map(|()| Carried::Written))
+            }
+            StoreOrder::Remove(before) => {
+                let removed = record::remove(&*store, &id, epoch, before).await;
+                removed.map(|end| end.map(|()| Carried::Removed))
+            }
+        };
+        match done {
+            Ok(ending) => return (epoch, id, ending),
+            Err(error) => tracing::error!("the store does not take what rank 0 says of \"{id}\": {error}"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: Ending<Carried>) {
+    let mut core = shared.core.lock();
+    let now = clock::now();
+    let State::Active(rank, _) = &core.state else { return };
+    if rank.epoch() != epoch {
+        return;
+    }
+    let carried = match ending {
+        Ending::Done(carried) => carried,
+        Ending::Superseded => {
+            tracing::warn!("a later metadata rank has fenced this one at \"{id}\"");
+            return core.step_down(Vec::new());
+        }
+    };
+    core.with_rank(|rank, out| match carried {
+        Carried::Loaded(record) => rank.loaded(now, id, record, out),
+        Carried::Created(made) => rank.created(now, id, made, out),
+        Carried::Written => rank.written(now, id, out),
+        Carried::Removed => rank.removed(id, out),
+    });
+}
+
+/// Gives the authority back when the daemon ends, so that nobody waits for it.
+async fn leave(shared: &Shared, idle: Option<Watcher>, looking: Option<Looking>) {
+    let active = {
+        let mut core = shared.core.lock();
+        let active = matches!(core.state, State::Active(..));
+        core.step_down(Vec::new());
+        active
+    };
+    let leaving = async {
+        let mut watcher = match (idle, looking) {
+            (Some(watcher), _) => watcher,
+            (None, Some(looking)) => looking.await.0,
+            (None, None) => return Ok(()),
+        };
+        match active {
+            true => watcher.keeper.give_back().await.map(drop),
+            false if watcher.registered => watcher.keeper.leave().await,
+            false => Ok(()),
+        }
+    };
+    match tokio::time::timeout(LEAVE_MAX, leaving).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!("the authority was not given back: {error}"),
+        Err(_) => tracing::warn!("the authority was not given back: the store does not answer"),
+    }
+}

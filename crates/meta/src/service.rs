@@ -1,0 +1,719 @@
+//! A metadata rank's sequencers and the capabilities on them: a state machine without clock or I/O.
+//!
+//! Calls, the store's answers and time go in; replies, requests to holders and orders for the store come out. A rank acts at
+//! an *epoch*, which is its fence at the store: what it orders has no effect once a later rank has touched the object.
+//!
+//! Invariants:
+//! - A sequencer's record in the store bounds what may have been handed out, and says whether somebody may cache it. Both are
+//!   durable before the first position, or the grant, goes out.
+//! - What was accepted in an order is answered in that order, also when it waits for the store.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use nacre_object::ObjectId;
+
+use crate::capability::{Capabilities, Counts, Grant, NotHeld, Order, Policy, Session, Ticket};
+use crate::sequencer::{POSITIONS, Sequencer};
+
+/// The most positions in one request.
+pub const COUNT_MAX: u64 = 1 << 40;
+/// The time without a holder after which a sequencer is on record as one that nobody caches.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// A sequencer as it is in the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The bound of the positions that may have been handed out.
+    pub reserved: u64,
+    /// The lease of whoever may cache it; none if nobody does.
+    pub cached: Option<Duration>,
+    /// Its policy.
+    pub policy: Policy,
+}
+
+/// A call about a sequencer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Makes it.
+    Create(Policy),
+    /// Removes it.
+    Remove,
+    /// Changes its policy.
+    SetPolicy(Policy),
+    /// Shows it, without asking a holder for it.
+    Look,
+    /// Asks for the next positions.
+    Next(u64),
+    /// Asks for the tail.
+    Read,
+    /// Asks for a grant.
+    Acquire,
+    /// Asks for more positions to hand out.
+    Extend(Grant),
+    /// Gives it back with its tail; one that makes no sense stands for all positions that were lent.
+    Release(Grant, u64),
+    /// Says that the session holds it, after a break of the connection or at a rank that has taken over.
+    Assert(Grant),
+}
+
+/// A sequencer as it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The next position; with a holder, the first that it was lent.
+    pub tail: u64,
+    /// The durable bound of what may be handed out.
+    pub reserved: u64,
+    /// The policy.
+    pub policy: Policy,
+    /// The session that holds it; 0 if none does or it is not known yet.
+    pub holder: Session,
+    /// True if somebody holds it.
+    pub held: bool,
+    /// The number of requests that wait for it.
+    pub waiting: u64,
+}
+
+/// A reply to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It is done.
+    Done,
+    /// The sequencer as it is.
+    Shown(Shown),
+    /// The first of the positions, or the tail; and whether the sequencer may be cached.
+    Positions {
+        /// The position.
+        first: u64,
+        /// True if its policy lets it be cached.
+        caches: bool,
+    },
+    /// The sequencer is the session's: positions from `first` up to `bound`. After [`Call::Assert`] the holder's own count.
+    Granted {
+        /// The grant.
+        grant: Grant,
+        /// The tail. After [`Call::Extend`] the holder's own counts.
+        first: u64,
+        /// The bound of the positions that it may hand out.
+        bound: u64,
+    },
+    /// The sequencer is not cached.
+    NotCached,
+    /// There is no such sequencer.
+    Unknown,
+    /// There is one already.
+    Exists,
+    /// The session does not hold it by that grant.
+    NotHeld,
+    /// It has not so many positions left.
+    Exhausted,
+}
+
+/// An order of the rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// The reply to a call.
+    Reply(Ticket, Reply),
+    /// A session is asked for a sequencer.
+    Revoke {
+        /// The session.
+        session: Session,
+        /// The sequencer.
+        id: ObjectId,
+        /// The grant.
+        grant: Grant,
+        /// The positions, counted from the grant, that it may still hand out; none if it is to give it back at once.
+        quota: Option<u64>,
+    },
+    /// The lease of a session is over.
+    Lapsed(Session),
+    /// Something is to be read or made durable. There is one such order at a time for a sequencer.
+    Store(ObjectId, StoreOrder),
+}
+
+/// An order for the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreOrder {
+    /// Read the record, and fence earlier ranks. Answered by [`Rank::loaded`].
+    Load,
+    /// Make an object with a record, unless there is one. Answered by [`Rank::created`].
+    Create(Record),
+    /// Replace the one record by the other. Answered by [`Rank::written`].
+    Write(Record, Record),
+    /// Remove the object. Answered by [`Rank::removed`].
+    Remove(Record),
+}
+
+/// An operation that was accepted, and may wait for the store.
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Next(Ticket, u64),
+    Read(Ticket),
+    Lend(Ticket, Grant),
+    More(Ticket, Grant),
+    Remove(Ticket),
+}
+
+#[derive(Debug)]
+struct Live {
+    sequencer: Sequencer,
+    record: Record,
+    writing: Option<Record>,
+    operations: VecDeque<Operation>,
+    policy: Policy,
+    /// Those who wait for the policy to be durable.
+    changes: Vec<(Ticket, Policy)>,
+    removing: bool,
+    /// The time since which nobody holds it.
+    idle_since: Duration,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Loading(Vec<(Ticket, Option<Session>, Call)>),
+    Creating(Record, Ticket, Vec<(Ticket, Option<Session>, Call)>),
+    Live(Box<Live>),
+}
+
+/// A rank that has authority.
+#[derive(Debug)]
+pub struct Rank {
+    epoch: u64,
+    lease: Duration,
+    capabilities: Capabilities<ObjectId>,
+    sequencers: HashMap<ObjectId, Entry, foldhash::fast::RandomState>,
+    /// The calls that wait in a line.
+    waiting: HashMap<Ticket, (ObjectId, Call)>,
+    /// The sequencers that nobody holds and that are on record as cached.
+    idle: BTreeSet<ObjectId>,
+    positions: u64,
+}
+
+impl Rank {
+    /// Creates a rank that knows nothing yet.
+    pub fn new(epoch: u64, lease: Duration) -> Rank {
+        Rank {
+            epoch,
+            lease,
+            // Grants are numbered across ranks, so that none is taken for one of an earlier rank.
+            capabilities: Capabilities::new(lease, epoch << 32),
+            sequencers: HashMap::default(),
+            waiting: HashMap::new(),
+            idle: BTreeSet::new(),
+            positions: 0,
+        }
+    }
+
+    /// Returns the epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns the lease of sessions.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Returns the counts of capabilities.
+    pub fn counts(&self) -> Counts {
+        self.capabilities.counts()
+    }
+
+    /// Returns the number of positions that the rank itself has handed out.
+    pub fn positions(&self) -> u64 {
+        self.positions
+    }
+
+    /// Returns the number of sequencers in memory.
+    pub fn sequencers(&self) -> usize {
+        self.sequencers.len()
+    }
+
+    /// Returns the number of sessions.
+    pub fn sessions(&self) -> usize {
+        self.capabilities.sessions()
+    }
+
+    /// Returns the sequencers that are in memory, as they are shown.
+    pub fn list(&self, limit: usize) -> Vec<(ObjectId, Shown)> {
+        let live = self.sequencers.iter().filter_map(|(id, entry)| match entry {
+            Entry::Live(live) => Some((id.clone(), self.shown(id, live))),
+            _ => None,
+        });
+        let mut live: Vec<_> = live.collect();
+        live.sort_by(|(one, _), (other, _)| one.cmp(other));
+        live.truncate(limit);
+        live
+    }
+
+    fn shown(&self, id: &ObjectId, live: &Live) -> Shown {
+        let holder = self.capabilities.holder(id);
+        Shown {
+            tail: live.sequencer.tail(),
+            reserved: live.sequencer.reserved(),
+            policy: live.policy,
+            holder: holder.map_or(0, |(session, _)| session),
+            held: holder.is_some(),
+            waiting: self.capabilities.waiting(id) as u64,
+        }
+    }
+
+    /// Begins a session or renews its lease; false if that is not renewed any more.
+    pub fn renew(&mut self, now: Duration, session: Session) -> bool {
+        self.capabilities.renew(now, session)
+    }
+
+    /// Returns whether a session has a lease.
+    pub fn has_session(&self, session: Session) -> bool {
+        self.capabilities.has_session(session)
+    }
+
+    /// Ends a session.
+    pub fn end(&mut self, now: Duration, session: Session, out: &mut Vec<Output>) {
+        let mut orders = Vec::new();
+        self.capabilities.end(now, session, &mut orders);
+        self.carry(now, orders, out);
+    }
+
+    /// Hands out positions if that can be done at once: the common case of a round trip.
+    #[inline]
+    pub fn next_at_once(
+        &mut self,
+        now: Duration,
+        id: &ObjectId,
+        count: u64,
+        out: &mut Vec<Output>,
+    ) -> Option<Reply> {
+        let Some(Entry::Live(live)) = self.sequencers.get_mut(id) else { return None };
+        if count == 0
+            || !live.operations.is_empty()
+            || live.sequencer.is_lent()
+            || !self.capabilities.is_free(id)
+        {
+            return None;
+        }
+        let first = live.sequencer.next(count)?;
+        self.capabilities.count_served();
+        self.positions += count;
+        let caches = live.policy.caches();
+        // It was used, so that more is reserved ahead.
+        live.sequencer.want(0);
+        if live.sequencer.is_short() {
+            write_if_needed(now, self.lease, id, live, out);
+        }
+        Some(Reply::Positions { first, caches })
+    }
+
+    /// Handles a call, which is answered by an output with this ticket.
+    pub fn call(
+        &mut self,
+        now: Duration,
+        ticket: Ticket,
+        session: Option<Session>,
+        id: &ObjectId,
+        call: Call,
+        out: &mut Vec<Output>,
+    ) {
+        if let Call::Next(count) = call
+            && (count == 0 || count > COUNT_MAX)
+        {
+            return out.push(Output::Reply(ticket, Reply::Exhausted));
+        }
+        match self.sequencers.get_mut(id) {
+            None => {
+                self.sequencers.insert(id.clone(), Entry::Loading(vec![(ticket, session, call)]));
+                out.push(Output::Store(id.clone(), StoreOrder::Load));
+            }
+            Some(Entry::Loading(calls) | Entry::Creating(_, _, calls)) => calls.push((ticket, session, call)),
+            Some(Entry::Live(_)) => self.call_live(now, ticket, session, id, call, out),
+        }
+    }
+
+    fn call_live(
+        &mut self,
+        now: Duration,
+        ticket: Ticket,
+        session: Option<Session>,
+        id: &ObjectId,
+        call: Call,
+        out: &mut Vec<Output>,
+    ) {
+        let mut orders = Vec::new();
+        let Some(Entry::Live(live)) = self.sequencers.get_mut(id) else { return };
+        let reply = |out: &mut Vec<Output>, reply| out.push(Output::Reply(ticket, reply));
+        match call {
+            Call::Create(_) => reply(out, Reply::Exists),
+            Call::Look => {
+                let shown = match self.sequencers.get(id) {
+                    Some(Entry::Live(live)) => self.shown(id, live),
+                    _ => return,
+                };
+                reply(out, Reply::Shown(shown));
+            }
+            Call::SetPolicy(policy) => {
+                live.policy = policy;
+                live.changes.push((ticket, policy));
+                self.capabilities.set_policy(now, id, policy, &mut orders);
+            }
+            Call::Next(_) | Call::Read | Call::Remove => {
+                self.waiting.insert(ticket, (id.clone(), call));
+                self.capabilities.serve(now, id, session, ticket, &mut orders);
+            }
+            Call::Acquire => {
+                let Some(session) = session else { return reply(out, Reply::NotHeld) };
+                // Whoever asks for it does not have it: an earlier grant of this session has not reached it.
+                if self.capabilities.disown(id, session) {
+                    lose(live, out);
+                }
+                self.waiting.insert(ticket, (id.clone(), call));
+                self.capabilities.acquire(now, id, session, ticket, &mut orders);
+            }
+            Call::Extend(grant) => match self.capabilities.check(id, session.unwrap_or(0), grant) {
+                Ok(()) if live.sequencer.is_lent_before() => {
+                    // It is to ask anew: which positions an earlier rank lent it is not known here.
+                    reply(out, Reply::NotHeld);
+                    self.capabilities.disown(id, session.unwrap_or(0));
+                    lose(live, out);
+                    live.idle_since = now;
+                    self.capabilities.go_on(now, id, &mut orders);
+                }
+                Ok(()) => {
+                    live.operations.push_back(Operation::More(ticket, grant));
+                }
+                Err(NotHeld) => return reply(out, Reply::NotHeld),
+            },
+            Call::Release(grant, tail) => {
+                let Some(by) = session else { return reply(out, Reply::NotHeld) };
+                if self.capabilities.check(id, by, grant).is_err() {
+                    return reply(out, Reply::NotHeld);
+                }
+                lose_operations(live, out);
+                let used = live.sequencer.give_back(tail).unwrap_or(0);
+                live.idle_since = now;
+                // Checked above.
+                let _ = self.capabilities.release(now, id, by, grant, used);
+                self.capabilities.go_on(now, id, &mut orders);
+                reply(out, Reply::Done);
+            }
+            Call::Assert(grant) => {
+                let Some(by) = session else { return reply(out, Reply::NotHeld) };
+                let held = match self.capabilities.check(id, by, grant) {
+                    Ok(()) => {
+                        self.capabilities.remind(id, &mut orders);
+                        Ok(grant)
+                    }
+                    Err(NotHeld) if grant >> 32 < self.epoch => {
+                        self.capabilities.assert(now, id, by, &mut orders)
+                    }
+                    Err(NotHeld) => Err(NotHeld),
+                };
+                match (held, live.sequencer.bound()) {
+                    (Ok(grant), Some(bound)) => {
+                        reply(out, Reply::Granted { grant, first: live.sequencer.tail(), bound });
+                    }
+                    _ => reply(out, Reply::NotHeld),
+                }
+            }
+        }
+        self.carry(now, orders, out);
+        self.go_on(now, id, out);
+    }
+
+    /// Gives up a call that was not answered, or of which nobody has taken the reply.
+    pub fn cancel(&mut self, now: Duration, ticket: Ticket, out: &mut Vec<Output>) {
+        let Some((id, _)) = self.waiting.remove(&ticket) else { return };
+        let mut orders = Vec::new();
+        self.capabilities.give_up(now, &id, ticket, &mut orders);
+        self.carry(now, orders, out);
+        self.go_on(now, &id, out);
+    }
+
+    /// Takes in what was loaded: a record, or that there is no such sequencer.
+    pub fn loaded(&mut self, now: Duration, id: &ObjectId, found: Option<Record>, out: &mut Vec<Output>) {
+        let Some(Entry::Loading(calls)) = self.sequencers.get_mut(id) else { return };
+        let mut calls = std::mem::take(calls);
+        match found {
+            Some(record) => self.begin(now, id, record, true, calls, out),
+            None => {
+                let create = calls.iter().position(|(_, _, call)| matches!(call, Call::Create(_)));
+                let later = calls.split_off(create.unwrap_or(calls.len()));
+                for (ticket, _, _) in calls {
+                    out.push(Output::Reply(ticket, Reply::Unknown));
+                }
+                let mut later = later.into_iter();
+                match later.next() {
+                    Some((ticket, _, Call::Create(policy))) => {
+                        let record = Record { policy, ..Record::default() };
+                        let entry = Entry::Creating(record, ticket, later.collect());
+                        self.sequencers.insert(id.clone(), entry);
+                        out.push(Output::Store(id.clone(), StoreOrder::Create(record)));
+                    }
+                    _ => _ = self.sequencers.remove(id),
+                }
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Duration,
+        id: &ObjectId,
+        record: Record,
+        held: bool,
+        calls: Vec<(Ticket, Option<Session>, Call)>,
+        out: &mut Vec<Output>,
+    ) {
+        let mut sequencer = Sequencer::new(record.reserved);
+        // Its lease may have been asked for just before the earlier rank ended.
+        let held_for = record.cached.filter(|_| held);
+        if held_for.is_some() {
+            sequencer.lent_before();
+        }
+        let live = Live {
+            sequencer,
+            record,
+            writing: None,
+            operations: VecDeque::new(),
+            policy: record.policy,
+            changes: Vec::new(),
+            removing: false,
+            idle_since: now,
+        };
+        self.sequencers.insert(id.clone(), Entry::Live(Box::new(live)));
+        self.capabilities.add(now, id.clone(), record.policy, held_for);
+        for (ticket, session, call) in calls {
+            self.call(now, ticket, session, id, call, out);
+        }
+    }
+
+    /// Takes in that an object was made, or that there was one.
+    pub fn created(&mut self, now: Duration, id: &ObjectId, made: bool, out: &mut Vec<Output>) {
+        let Some(Entry::Creating(record, ticket, calls)) = self.sequencers.get_mut(id) else { return };
+        let (record, ticket, calls) = (*record, *ticket, std::mem::take(calls));
+        if made {
+            out.push(Output::Reply(ticket, Reply::Done));
+            return self.begin(now, id, record, false, calls, out);
+        }
+        out.push(Output::Reply(ticket, Reply::Exists));
+        self.sequencers.insert(id.clone(), Entry::Loading(calls));
+        out.push(Output::Store(id.clone(), StoreOrder::Load));
+    }
+
+    /// Takes in that the record that was to be written is durable.
+    pub fn written(&mut self, now: Duration, id: &ObjectId, out: &mut Vec<Output>) {
+        let Some(Entry::Live(live)) = self.sequencers.get_mut(id) else { return };
+        let Some(record) = live.writing.take() else { return };
+        if record.reserved > live.record.reserved {
+            live.sequencer.reserved_durably();
+        }
+        live.record = record;
+        live.changes.retain(|(ticket, policy)| {
+            // A later change stands for this one.
+            let done = *policy == record.policy || live.policy == record.policy;
+            if done {
+                out.push(Output::Reply(*ticket, Reply::Done));
+            }
+            !done
+        });
+        self.go_on(now, id, out);
+    }
+
+    /// Takes in that an object is removed.
+    pub fn removed(&mut self, id: &ObjectId, out: &mut Vec<Output>) {
+        let Some(Entry::Live(live)) = self.sequencers.remove(id) else { return };
+        for operation in &live.operations {
+            let (ticket, reply) = match operation {
+                Operation::Remove(ticket) => (ticket, Reply::Done),
+                Operation::Next(ticket, _) | Operation::Read(ticket) => (ticket, Reply::Unknown),
+                Operation::Lend(ticket, _) | Operation::More(ticket, _) => (ticket, Reply::Unknown),
+            };
+            out.push(Output::Reply(*ticket, reply));
+        }
+        for (ticket, _) in &live.changes {
+            out.push(Output::Reply(*ticket, Reply::Unknown));
+        }
+        for ticket in self.capabilities.remove(id) {
+            self.waiting.remove(&ticket);
+            out.push(Output::Reply(ticket, Reply::Unknown));
+        }
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
+        let mut orders = Vec::new();
+        self.capabilities.tick(now, &mut orders);
+        self.carry(now, orders, out);
+        for id in std::mem::take(&mut self.idle) {
+            let Some(Entry::Live(live)) = self.sequencers.get_mut(&id) else { continue };
+            if live.sequencer.is_lent() || live.record.cached.is_none() && live.writing.is_none() {
+                continue;
+            }
+            match live.writing.is_none() && now >= live.idle_since + IDLE {
+                true => self.go_on(now, &id, out),
+                false => _ = self.idle.insert(id),
+            }
+        }
+    }
+
+    /// Returns the time at which [`Rank::tick`] is to be called; none if nothing is due.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let idle = self.idle.iter().filter_map(|id| match self.sequencers.get(id) {
+            // Otherwise it is looked at when what is being written is durable.
+            Some(Entry::Live(live)) if live.writing.is_none() => Some(live.idle_since + IDLE),
+            _ => None,
+        });
+        idle.chain(self.capabilities.next_deadline()).min()
+    }
+
+    /// Carries out the orders of the capabilities.
+    fn carry(&mut self, now: Duration, orders: Vec<Order<ObjectId>>, out: &mut Vec<Output>) {
+        let mut touched: Vec<ObjectId> = Vec::new();
+        for order in orders {
+            match order {
+                Order::Grant { resource, ticket, grant, .. } => {
+                    self.waiting.remove(&ticket);
+                    if let Some(Entry::Live(live)) = self.sequencers.get_mut(&resource) {
+                        live.operations.push_back(Operation::Lend(ticket, grant));
+                    }
+                    touched.push(resource);
+                }
+                Order::Serve { resource, ticket } => {
+                    let call = self.waiting.remove(&ticket);
+                    if let (Some(Entry::Live(live)), Some((_, call))) =
+                        (self.sequencers.get_mut(&resource), call)
+                    {
+                        live.operations.push_back(match call {
+                            Call::Next(count) => Operation::Next(ticket, count),
+                            Call::Remove => Operation::Remove(ticket),
+                            _ => Operation::Read(ticket),
+                        });
+                    }
+                    touched.push(resource);
+                }
+                Order::NotCached { ticket } => {
+                    self.waiting.remove(&ticket);
+                    out.push(Output::Reply(ticket, Reply::NotCached));
+                }
+                Order::Revoke { resource, session, grant, quota } => {
+                    out.push(Output::Revoke { session, id: resource, grant, quota });
+                }
+                Order::Lost { resource } => {
+                    if let Some(Entry::Live(live)) = self.sequencers.get_mut(&resource) {
+                        lose(live, out);
+                        live.idle_since = now;
+                    }
+                    touched.push(resource);
+                }
+                Order::Lapsed { session } => out.push(Output::Lapsed(session)),
+            }
+        }
+        for id in touched {
+            self.go_on(now, &id, out);
+        }
+    }
+
+    /// Answers what can be answered of a sequencer's operations, in order, and orders what the store has to do for the next.
+    fn go_on(&mut self, now: Duration, id: &ObjectId, out: &mut Vec<Output>) {
+        let Some(Entry::Live(live)) = self.sequencers.get_mut(id) else { return };
+        if live.removing {
+            return;
+        }
+        let caches = live.policy.caches();
+        // A record under way that says that nobody caches may be durable already.
+        let on_record =
+            live.record.cached.is_some() && live.writing.is_none_or(|record| record.cached.is_some());
+        while let Some(operation) = live.operations.front() {
+            let reply = match *operation {
+                Operation::Next(ticket, count) => match live.sequencer.next(count) {
+                    Some(first) => {
+                        self.positions += count;
+                        live.sequencer.want(0);
+                        Output::Reply(ticket, Reply::Positions { first, caches })
+                    }
+                    None if !live.sequencer.has(count) => Output::Reply(ticket, Reply::Exhausted),
+                    None => {
+                        live.sequencer.want(count);
+                        break;
+                    }
+                },
+                Operation::Read(ticket) => {
+                    Output::Reply(ticket, Reply::Positions { first: live.sequencer.tail(), caches })
+                }
+                Operation::Lend(ticket, grant) => {
+                    let lent = if on_record { live.sequencer.lend() } else { None };
+                    match lent {
+                        Some((first, bound)) => Output::Reply(ticket, Reply::Granted { grant, first, bound }),
+                        None => {
+                            live.sequencer.want(1);
+                            break;
+                        }
+                    }
+                }
+                Operation::More(ticket, grant) => match live.sequencer.lend_more() {
+                    Some(bound) => {
+                        Output::Reply(ticket, Reply::Granted { grant, first: live.sequencer.tail(), bound })
+                    }
+                    None if live.sequencer.reserved() == POSITIONS => Output::Reply(ticket, Reply::Exhausted),
+                    None => {
+                        live.sequencer.want(1);
+                        break;
+                    }
+                },
+                Operation::Remove(_) => {
+                    if live.writing.is_none() {
+                        live.removing = true;
+                        out.push(Output::Store(id.clone(), StoreOrder::Remove(live.record)));
+                        return;
+                    }
+                    break;
+                }
+            };
+            out.push(reply);
+            live.operations.pop_front();
+        }
+        write_if_needed(now, self.lease, id, live, out);
+        let cached =
+            live.record.cached.is_some() || live.writing.is_some_and(|record| record.cached.is_some());
+        if cached && !live.sequencer.is_lent() {
+            self.idle.insert(id.clone());
+        }
+    }
+}
+
+/// Orders a record to be written if it is to be another one than the store has.
+fn write_if_needed(now: Duration, lease: Duration, id: &ObjectId, live: &mut Live, out: &mut Vec<Output>) {
+    if live.writing.is_some() || live.removing {
+        return;
+    }
+    let lends = live.operations.iter().any(|operation| matches!(operation, Operation::Lend(..)));
+    let held = live.sequencer.is_lent();
+    let cached = match live.record.cached {
+        // The holder may rely on the longest lease since it was granted.
+        Some(before) if held => Some(before.max(lease)),
+        before if lends => Some(before.map_or(lease, |before| before.max(lease))),
+        Some(before) if live.policy.caches() && now < live.idle_since + IDLE => Some(before),
+        _ => None,
+    };
+    let reserved = live.sequencer.reserve(now).unwrap_or(live.record.reserved);
+    let record = Record { reserved, cached, policy: live.policy };
+    if record != live.record {
+        live.writing = Some(record);
+        out.push(Output::Store(id.clone(), StoreOrder::Write(live.record, record)));
+    }
+}
+
+/// Takes in that the holder is gone: what it was lent counts as handed out, and what it asked for is refused.
+fn lose(live: &mut Live, out: &mut Vec<Output>) {
+    lose_operations(live, out);
+    live.sequencer.lose();
+}
+
+fn lose_operations(live: &mut Live, out: &mut Vec<Output>) {
+    live.operations.retain(|operation| match operation {
+        Operation::Lend(ticket, _) | Operation::More(ticket, _) => {
+            out.push(Output::Reply(*ticket, Reply::NotHeld));
+            false
+        }
+        _ => true,
+    });
+}

@@ -1,0 +1,382 @@
+//! The messages of sequencers and capabilities as bytes. `docs/wire.md` has them.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use nacre_object::ObjectId;
+use nacre_object::limit::OBJECT_ID_BYTES_MAX;
+use nacre_rpc::{Cursor, Kind, Outbox, WireError};
+
+use crate::capability::{Grant, Policy};
+use crate::service::{Call, Reply, Shown};
+
+/// The number of the service.
+pub const META: u8 = 7;
+/// Binds a session to the connection, and subscribes to what its holder is asked for. Body: an [`Attach`].
+pub const ATTACH: Kind = Kind::new(META, 1);
+/// The reply to [`ATTACH`]. Body: an [`Attached`].
+pub const ATTACHED: Kind = Kind::new(META, 2);
+/// The reply to any request to a daemon that has no authority. Body: the addresses of the rank that has it, if it is known.
+pub const MOVED: Kind = Kind::new(META, 3);
+/// A renewal of the session's lease. No body. Answered by [`DONE`], or by [`LAPSED`].
+pub const RENEW: Kind = Kind::new(META, 4);
+/// The reply to a request of a session whose lease is not renewed any more. No body.
+pub const LAPSED: Kind = Kind::new(META, 5);
+/// The end of a session. No body. Answered by [`DONE`].
+pub const END: Kind = Kind::new(META, 6);
+/// A hand-over of the authority to a standby. No body. Answered by [`DONE`].
+pub const HAND_OVER: Kind = Kind::new(META, 7);
+/// [`Call::Next`]. The bodies of calls end with the id of the sequencer.
+pub const NEXT: Kind = Kind::new(META, 8);
+/// [`Call::Read`].
+pub const READ: Kind = Kind::new(META, 9);
+/// [`Call::Create`].
+pub const CREATE: Kind = Kind::new(META, 10);
+/// [`Call::Remove`].
+pub const REMOVE: Kind = Kind::new(META, 11);
+/// [`Call::SetPolicy`].
+pub const SET_POLICY: Kind = Kind::new(META, 12);
+/// [`Call::Look`].
+pub const LOOK: Kind = Kind::new(META, 13);
+/// [`Call::Acquire`].
+pub const ACQUIRE: Kind = Kind::new(META, 14);
+/// [`Call::Extend`].
+pub const EXTEND: Kind = Kind::new(META, 15);
+/// [`Call::Release`].
+pub const RELEASE: Kind = Kind::new(META, 16);
+/// [`Call::Assert`].
+pub const ASSERT: Kind = Kind::new(META, 17);
+/// [`Reply::Positions`].
+pub const POSITIONS: Kind = Kind::new(META, 20);
+/// [`Reply::Done`].
+pub const DONE: Kind = Kind::new(META, 21);
+/// [`Reply::Shown`].
+pub const SHOWN: Kind = Kind::new(META, 22);
+/// [`Reply::Granted`].
+pub const GRANTED: Kind = Kind::new(META, 23);
+/// [`Reply::NotCached`].
+pub const NOT_CACHED: Kind = Kind::new(META, 24);
+/// [`Reply::Unknown`].
+pub const UNKNOWN: Kind = Kind::new(META, 25);
+/// [`Reply::Exists`].
+pub const EXISTS: Kind = Kind::new(META, 26);
+/// [`Reply::NotHeld`].
+pub const NOT_HELD: Kind = Kind::new(META, 27);
+/// [`Reply::Exhausted`].
+pub const EXHAUSTED: Kind = Kind::new(META, 28);
+
+/// The most addresses of a rank.
+pub const ADDRESSES_MAX: usize = 16;
+/// The longest address, in bytes.
+pub const ADDRESS_BYTES_MAX: usize = 255;
+
+/// The binding of a session to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attach {
+    /// The session: a number that its client drew at random.
+    pub session: u64,
+    /// The number of the connection, which grows with each of the session. What comes over an earlier connection is
+    /// refused from then on.
+    pub connection: u64,
+}
+
+/// The answer to an [`Attach`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The rank's epoch.
+    pub epoch: u64,
+    /// The lease of the session, which counts from before the request was sent.
+    pub lease: Duration,
+}
+
+/// A request to a holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoked {
+    /// The grant.
+    pub grant: Grant,
+    /// The positions, counted from the grant, that the holder may still hand out; none if it is to give the sequencer
+    /// back at once.
+    pub quota: Option<u64>,
+    /// The sequencer.
+    pub id: ObjectId,
+}
+
+/// Writes an [`ATTACH`].
+pub fn put_attach(outbox: &mut Outbox, id: u64, attach: &Attach) {
+    let open = outbox.begin(ATTACH, id);
+    outbox.u64(attach.session);
+    outbox.u64(attach.connection);
+    // The body is 16 bytes long.
+    let _ = outbox.end(open);
+}
+
+/// Reads the body of an [`ATTACH`].
+///
+/// # Errors
+/// If the body is malformed, or the session's number is 0.
+pub fn get_attach(body: &Bytes) -> Result<Attach, WireError> {
+    let mut cursor = Cursor::new(body);
+    let attach = Attach { session: cursor.u64()?, connection: cursor.u64()? };
+    cursor.end()?;
+    match attach.session {
+        0 => Err(WireError::Malformed("session 0 does not exist")),
+        _ => Ok(attach),
+    }
+}
+
+/// Writes an [`ATTACHED`].
+pub fn put_attached(outbox: &mut Outbox, id: u64, attached: &Attached) {
+    let open = outbox.begin(ATTACHED, id);
+    outbox.u64(attached.epoch);
+    outbox.u64(attached.lease.as_millis() as u64);
+    // The body is 16 bytes long.
+    let _ = outbox.end(open);
+}
+
+/// Reads the body of an [`ATTACHED`].
+///
+/// # Errors
+/// If the body is malformed.
+pub fn get_attached(body: &Bytes) -> Result<Attached, WireError> {
+    let mut cursor = Cursor::new(body);
+    let attached = Attached { epoch: cursor.u64()?, lease: Duration::from_millis(cursor.u64()?) };
+    cursor.end()?;
+    Ok(attached)
+}
+
+/// Writes a [`MOVED`]. Addresses that are too many or too long are left out.
+pub fn put_moved(outbox: &mut Outbox, id: u64, addresses: &[String]) {
+    let open = outbox.begin(MOVED, id);
+    let fit = |address: &&String| address.len() <= ADDRESS_BYTES_MAX;
+    for address in addresses.iter().filter(fit).take(ADDRESSES_MAX) {
+        outbox.u8(address.len() as u8);
+        outbox.slice(address.as_bytes());
+    }
+    // Bounded by the limits above.
+    let _ = outbox.end(open);
+}
+
+/// Reads the body of a [`MOVED`].
+///
+/// # Errors
+/// If the body is malformed.
+pub fn get_moved(body: &Bytes) -> Result<Vec<String>, WireError> {
+    let mut cursor = Cursor::new(body);
+    let mut addresses = Vec::new();
+    while cursor.left() > 0 {
+        if addresses.len() == ADDRESSES_MAX {
+            return Err(WireError::Malformed("a rank has too many addresses"));
+        }
+        let length = cursor.u8()? as usize;
+        let address = String::from_utf8(cursor.bytes(length)?.to_vec());
+        addresses.push(address.map_err(|_| WireError::Malformed("an address of a rank is not UTF-8"))?);
+    }
+    Ok(addresses)
+}
+
+/// Returns the payload of the event by which a holder is asked for a sequencer.
+pub fn revoked(revoked: &Revoked) -> Bytes {
+    let mut out = BytesMut::with_capacity(17 + revoked.id.as_bytes().len());
+    out.extend_from_slice(&revoked.grant.to_le_bytes());
+    out.extend_from_slice(&[u8::from(revoked.quota.is_some())]);
+    out.extend_from_slice(&revoked.quota.unwrap_or(0).to_le_bytes());
+    out.extend_from_slice(revoked.id.as_bytes());
+    out.freeze()
+}
+
+/// Reads such an event.
+///
+/// # Errors
+/// If the payload is malformed.
+pub fn get_revoked(payload: &Bytes) -> Result<Revoked, WireError> {
+    let mut cursor = Cursor::new(payload);
+    let grant = cursor.u64()?;
+    let bounded = cursor.u8()?;
+    let quota = cursor.u64()?;
+    let quota = match bounded {
+        0 if quota == 0 => None,
+        1 => Some(quota),
+        _ => return Err(WireError::Malformed("an unknown flag of a revocation")),
+    };
+    Ok(Revoked { grant, quota, id: get_id(&mut cursor)? })
+}
+
+/// Returns the kind of a call.
+pub fn kind(call: &Call) -> Kind {
+    match call {
+        Call::Create(_) => CREATE,
+        Call::Remove => REMOVE,
+        Call::SetPolicy(_) => SET_POLICY,
+        Call::Look => LOOK,
+        Call::Next(_) => NEXT,
+        Call::Read => READ,
+        Call::Acquire => ACQUIRE,
+        Call::Extend(_) => EXTEND,
+        Call::Release(..) => RELEASE,
+        Call::Assert(_) => ASSERT,
+    }
+}
+
+/// Writes a call.
+#[inline]
+pub fn put_call(outbox: &mut Outbox, id: u64, sequencer: &ObjectId, call: &Call) {
+    let open = outbox.begin(kind(call), id);
+    match call {
+        Call::Remove | Call::Look | Call::Read | Call::Acquire => {}
+        Call::Create(policy) | Call::SetPolicy(policy) => {
+            let (code, first, second) = policy_numbers(*policy);
+            outbox.u8(code);
+            outbox.u64(first);
+            outbox.u64(second);
+        }
+        Call::Next(number) | Call::Extend(number) | Call::Assert(number) => outbox.u64(*number),
+        Call::Release(grant, tail) => {
+            outbox.u64(*grant);
+            outbox.u64(*tail);
+        }
+    }
+    outbox.slice(sequencer.as_bytes());
+    // An id has 255 bytes at most.
+    let _ = outbox.end(open);
+}
+
+/// Reads a call and the sequencer that it is about.
+///
+/// # Errors
+/// If the body is malformed.
+#[inline]
+pub fn get_call(kind: Kind, body: &Bytes) -> Result<(ObjectId, Call), WireError> {
+    let mut cursor = Cursor::new(body);
+    let call = match kind {
+        NEXT => Call::Next(cursor.u64()?),
+        READ => Call::Read,
+        CREATE => Call::Create(get_policy(&mut cursor)?),
+        REMOVE => Call::Remove,
+        SET_POLICY => Call::SetPolicy(get_policy(&mut cursor)?),
+        LOOK => Call::Look,
+        ACQUIRE => Call::Acquire,
+        EXTEND => Call::Extend(cursor.u64()?),
+        RELEASE => Call::Release(cursor.u64()?, cursor.u64()?),
+        ASSERT => Call::Assert(cursor.u64()?),
+        _ => return Err(WireError::Malformed("no call about a sequencer")),
+    };
+    Ok((get_id(&mut cursor)?, call))
+}
+
+fn get_id(cursor: &mut Cursor<'_>) -> Result<ObjectId, WireError> {
+    let left = cursor.left();
+    if left == 0 || left > OBJECT_ID_BYTES_MAX {
+        return Err(WireError::Malformed("the id of a sequencer has 1 to 255 bytes"));
+    }
+    let id = ObjectId::new(cursor.bytes(left)?);
+    id.map_err(|_| WireError::Malformed("the id of a sequencer has 1 to 255 bytes"))
+}
+
+/// Returns the code of a policy and its two numbers: times in microseconds, operations.
+pub fn policy_numbers(policy: Policy) -> (u8, u64, u64) {
+    match policy {
+        Policy::BestEffort => (1, 0, 0),
+        Policy::Hold(time) => (2, micros(time), 0),
+        Policy::Quota { operations, within } => (3, operations, micros(within)),
+        Policy::RoundTrip => (4, 0, 0),
+    }
+}
+
+/// Returns the policy of a code and two numbers; `None` if there is none.
+pub fn policy_of(code: u8, first: u64, second: u64) -> Option<Policy> {
+    let time = |micros: u64| (micros <= HOLD_MAX.as_micros() as u64).then_some(Duration::from_micros(micros));
+    match (code, first, second) {
+        (1, 0, 0) => Some(Policy::BestEffort),
+        (2, hold, 0) => Some(Policy::Hold(time(hold)?)),
+        (3, operations, within) => Some(Policy::Quota { operations, within: time(within)? }),
+        (4, 0, 0) => Some(Policy::RoundTrip),
+        _ => None,
+    }
+}
+
+/// The longest time for which a holder may keep a sequencer that others wait for.
+pub const HOLD_MAX: Duration = Duration::from_secs(3600);
+
+fn micros(time: Duration) -> u64 {
+    time.min(HOLD_MAX).as_micros() as u64
+}
+
+fn get_policy(cursor: &mut Cursor<'_>) -> Result<Policy, WireError> {
+    let (code, first, second) = (cursor.u8()?, cursor.u64()?, cursor.u64()?);
+    policy_of(code, first, second).ok_or(WireError::Malformed("an unknown policy"))
+}
+
+/// Writes a reply.
+#[inline]
+pub fn put_reply(outbox: &mut Outbox, id: u64, reply: &Reply) {
+    let bare = |outbox: &mut Outbox, kind| nacre_rpc::control::put_bare(outbox, kind, id);
+    match reply {
+        Reply::Positions { first, caches } => {
+            let open = outbox.begin(POSITIONS, id);
+            outbox.u64(*first);
+            outbox.u8(u8::from(*caches));
+            // The body is 9 bytes long.
+            let _ = outbox.end(open);
+        }
+        Reply::Done => bare(outbox, DONE),
+        Reply::Shown(shown) => {
+            let open = outbox.begin(SHOWN, id);
+            let (code, first, second) = policy_numbers(shown.policy);
+            for number in [shown.tail, shown.reserved, shown.holder, shown.waiting, first, second] {
+                outbox.u64(number);
+            }
+            outbox.u8(code);
+            outbox.u8(u8::from(shown.held));
+            // The body is 50 bytes long.
+            let _ = outbox.end(open);
+        }
+        Reply::Granted { grant, first, bound } => {
+            let open = outbox.begin(GRANTED, id);
+            for number in [grant, first, bound] {
+                outbox.u64(*number);
+            }
+            // The body is 24 bytes long.
+            let _ = outbox.end(open);
+        }
+        Reply::NotCached => bare(outbox, NOT_CACHED),
+        Reply::Unknown => bare(outbox, UNKNOWN),
+        Reply::Exists => bare(outbox, EXISTS),
+        Reply::NotHeld => bare(outbox, NOT_HELD),
+        Reply::Exhausted => bare(outbox, EXHAUSTED),
+    }
+}
+
+/// Reads a reply.
+///
+/// # Errors
+/// If the body is malformed.
+#[inline]
+pub fn get_reply(kind: Kind, body: &Bytes) -> Result<Reply, WireError> {
+    let mut cursor = Cursor::new(body);
+    let flag = |cursor: &mut Cursor<'_>| match cursor.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(WireError::Malformed("an unknown flag of a reply")),
+    };
+    let reply = match kind {
+        POSITIONS => Reply::Positions { first: cursor.u64()?, caches: flag(&mut cursor)? },
+        DONE => Reply::Done,
+        SHOWN => {
+            let (tail, reserved, holder, waiting) =
+                (cursor.u64()?, cursor.u64()?, cursor.u64()?, cursor.u64()?);
+            let (first, second, code) = (cursor.u64()?, cursor.u64()?, cursor.u8()?);
+            let policy = policy_of(code, first, second).ok_or(WireError::Malformed("an unknown policy"))?;
+            let held = flag(&mut cursor)?;
+            Reply::Shown(Shown { tail, reserved, policy, holder, held, waiting })
+        }
+        GRANTED => Reply::Granted { grant: cursor.u64()?, first: cursor.u64()?, bound: cursor.u64()? },
+        NOT_CACHED => Reply::NotCached,
+        UNKNOWN => Reply::Unknown,
+        EXISTS => Reply::Exists,
+        NOT_HELD => Reply::NotHeld,
+        EXHAUSTED => Reply::Exhausted,
+        _ => return Err(WireError::Malformed("no reply about a sequencer")),
+    };
+    cursor.end()?;
+    Ok(reply)
+}

@@ -1,0 +1,8 @@
+//! Sequencers and capabilities: the rank under schedules with faults, the records and messages, and the whole over a network.
+
+#[path = "rank/network.rs"]
+mod network;
+#[path = "rank/schedule.rs"]
+mod schedule;
+#[path = "rank/steps.rs"]
+mod steps;

@@ -1,0 +1,226 @@
+//! Ranks behind real sockets, and sessions of clients: passing a sequencer on, taking over, handing over.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nacre_meta::capability::Policy;
+use nacre_meta::remote::{Sequencer, Session, SessionOptions};
+use nacre_meta::role::{Handle, MetaRole, Options};
+use nacre_object::testkit::MemoryStore;
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_rpc::{Address, ServeOptions, Server, ServerLimits, Services};
+
+/// A store that can be cut off.
+struct Cut {
+    store: Arc<MemoryStore>,
+    cut: AtomicBool,
+}
+
+impl ObjectStore for Cut {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        match self.cut.load(Ordering::SeqCst) {
+            true => Reply::ready(Err(StoreError::new(ErrorKind::Unavailable, "it is cut off"))),
+            false => self.store.apply(object, transaction),
+        }
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.store.list(after, limit)
+    }
+}
+
+struct Daemon {
+    role: Option<MetaRole>,
+    server: Option<Server>,
+    store: Arc<Cut>,
+    address: Address,
+}
+
+impl Daemon {
+    fn start(store: &Arc<MemoryStore>) -> Daemon {
+        let store = Arc::new(Cut { store: store.clone(), cut: AtomicBool::new(false) });
+        let mut role = MetaRole::new(Options {
+            store: store.clone(),
+            rank: 0,
+            keeps_store: false,
+            lease: Duration::from_secs(2),
+            takeover: Duration::from_millis(600),
+        })
+        .unwrap();
+        let server = Server::start(ServeOptions {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            open: true,
+            threads: 2,
+            key: None,
+            socket: Default::default(),
+            limits: ServerLimits::default(),
+            services: Services::new().with(role.service()),
+            poll: Some(Duration::ZERO),
+        })
+        .unwrap();
+        let address = server.addresses()[0].clone();
+        role.begin(address.to_string(), vec![address.to_string()]).unwrap();
+        Daemon { role: Some(role), server: Some(server), store, address }
+    }
+
+    fn handle(&self) -> Handle {
+        self.role.as_ref().unwrap().handle()
+    }
+
+    fn wait_for(&self, state: &str) {
+        let began = Instant::now();
+        while self.handle().totals().state != state {
+            assert!(began.elapsed() < Duration::from_secs(60), "it is not {state}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        drop(self.role.take());
+    }
+}
+
+fn session(store: &Arc<MemoryStore>, addresses: &[&Address]) -> Session {
+    Session::begin(SessionOptions {
+        store: store.clone(),
+        rank: 0,
+        addresses: addresses.iter().map(|address| (*address).clone()).collect(),
+        link: Default::default(),
+        patience: Duration::from_secs(60),
+    })
+    .unwrap()
+}
+
+fn id() -> ObjectId {
+    "log".parse().unwrap()
+}
+
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    futures::executor::block_on(future)
+}
+
+/// Takes positions until told to stop. Returns them.
+fn taker(
+    sequencer: Sequencer,
+    stop: Arc<AtomicBool>,
+    taken: Arc<AtomicU64>,
+) -> std::thread::JoinHandle<Vec<u64>> {
+    std::thread::spawn(move || {
+        let mut positions = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            positions.push(wait(sequencer.next()).unwrap());
+            taken.fetch_add(1, Ordering::Relaxed);
+            // Enough positions to compare, and no more than fit.
+            if positions.len().is_multiple_of(64) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        positions
+    })
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Stops takers, and checks that each one's positions ascend and that nobody has another one's.
+fn check(stop: &AtomicBool, takers: Vec<std::thread::JoinHandle<Vec<u64>>>) {
+    stop.store(true, Ordering::Relaxed);
+    let mut all = BTreeSet::new();
+    for taker in takers {
+        let positions = taker.join().unwrap();
+        assert!(positions.is_sorted_by(|one, next| one < next));
+        for position in positions {
+            assert!(all.insert(position), "{position} was handed out twice");
+        }
+    }
+}
+
+#[test]
+fn a_sequencer_is_passed_on_by_every_policy() {
+    let store = Arc::new(MemoryStore::new());
+    let daemon = Daemon::start(&store);
+    let sessions: Vec<Session> = (0..3).map(|_| session(&store, &[&daemon.address])).collect();
+    let sequencers: Vec<Sequencer> = sessions.iter().map(|session| session.sequencer(&id())).collect();
+    assert_eq!(wait(sequencers[0].next()).unwrap_err().kind, ErrorKind::Invalid);
+    wait(sequencers[0].create(Policy::BestEffort)).unwrap();
+    assert_eq!(wait(sequencers[1].create(Policy::BestEffort)).unwrap_err().kind, ErrorKind::Busy);
+    assert_eq!((wait(sequencers[0].next_many(10)).unwrap(), wait(sequencers[1].read()).unwrap()), (0, 10));
+
+    let (stop, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    // Two threads share a session.
+    let takers: Vec<_> = [0, 0, 1, 2]
+        .into_iter()
+        .map(|session| taker(sequencers[session].clone(), stop.clone(), taken.clone()))
+        .collect();
+    for policy in ["best-effort", "hold=5ms", "quota=20/50ms", "round-trip", "hold=1ms"] {
+        wait(sequencers[0].set_policy(policy.parse().unwrap())).unwrap();
+        let (positions, served) = (taken.load(Ordering::Relaxed), daemon.handle().totals().counts);
+        until(policy, || {
+            let counts = daemon.handle().totals().counts;
+            let passed_on = match policy {
+                "round-trip" => counts.served > served.served + 200,
+                _ => counts.releases > served.releases + 20,
+            };
+            passed_on && taken.load(Ordering::Relaxed) > positions + 200
+        });
+    }
+    check(&stop, takers);
+    let counts = daemon.handle().totals().counts;
+    assert_eq!((counts.losses, counts.broken), (0, 0), "{counts:?}");
+    // What a session holds is given back with its end, so nobody waits for its lease.
+    wait(sequencers[0].next()).unwrap();
+    wait(sessions[0].end());
+    until("the session has ended", || daemon.handle().totals().sessions == 2);
+    assert_eq!(daemon.handle().totals().counts.losses, 0);
+    assert!(wait(sequencers[0].next()).is_err());
+    wait(sequencers[1].next()).unwrap();
+}
+
+#[test]
+fn a_standby_takes_over_and_nobody_sees_an_error() {
+    let store = Arc::new(MemoryStore::new());
+    let first = Daemon::start(&store);
+    first.wait_for("active");
+    let second = Daemon::start(&store);
+    second.wait_for("standby");
+    let addresses = [&first.address, &second.address];
+    let sessions: Vec<Session> = (0..3).map(|_| session(&store, &addresses)).collect();
+    let trips = |session: &Session| session.sequencer(&"trips".parse().unwrap());
+    wait(sessions[0].sequencer(&id()).create(Policy::Hold(Duration::from_millis(20)))).unwrap();
+    wait(trips(&sessions[0]).create(Policy::RoundTrip)).unwrap();
+    let (stop, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let start = |sequencer: Sequencer| taker(sequencer, stop.clone(), taken.clone());
+    let cached: Vec<_> = sessions.iter().map(|session| start(session.sequencer(&id()))).collect();
+    let tripped: Vec<_> = sessions.iter().map(|session| start(trips(session))).collect();
+    until("all take positions", || taken.load(Ordering::Relaxed) > 1000);
+
+    // The first one believes that it is the rank until it cannot renew; it is not stopped by anybody.
+    first.store.cut.store(true, Ordering::SeqCst);
+    second.wait_for("active");
+    let before = taken.load(Ordering::Relaxed);
+    until("all take positions again", || taken.load(Ordering::Relaxed) > before + 1000);
+    until("by the new rank", || second.handle().totals().positions > 100);
+    assert_eq!(second.handle().totals().epoch, 2);
+
+    // The first one comes back as a standby, and is handed the authority.
+    first.store.cut.store(false, Ordering::SeqCst);
+    first.wait_for("standby");
+    until("the authority is handed over", || wait(sessions[1].hand_over()).is_ok());
+    first.wait_for("active");
+    assert_eq!(first.handle().totals().epoch, 3);
+    let before = taken.load(Ordering::Relaxed);
+    until("all take positions again", || taken.load(Ordering::Relaxed) > before + 1000);
+    until("by the first rank", || first.handle().totals().positions > 100);
+    check(&stop, cached.into_iter().collect());
+    check(&stop, tripped.into_iter().collect());
+}

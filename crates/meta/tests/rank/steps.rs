@@ -1,0 +1,271 @@
+//! Single steps of the rank, its records and its messages.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use nacre_meta::capability::Policy;
+use nacre_meta::role::authority::Authority;
+use nacre_meta::role::record;
+use nacre_meta::service::{Call, Output, Rank, Record, Reply, Shown, StoreOrder};
+use nacre_meta::wire;
+use nacre_object::ObjectId;
+use nacre_rpc::{Frame, Outbox};
+
+const LEASE: Duration = Duration::from_secs(1);
+
+/// A rank whose store takes everything at once.
+struct At {
+    rank: Rank,
+    now: Duration,
+    tickets: u64,
+    record: Option<Record>,
+    replies: Vec<(u64, Reply)>,
+    revoked: Vec<(u64, u64, Option<u64>)>,
+}
+
+impl At {
+    fn new(epoch: u64, record: Option<Record>) -> At {
+        let (replies, revoked) = (Vec::new(), Vec::new());
+        At { rank: Rank::new(epoch, LEASE), now: Duration::ZERO, tickets: 0, record, replies, revoked }
+    }
+
+    fn id() -> ObjectId {
+        "log".parse().unwrap()
+    }
+
+    fn carry(&mut self, mut out: Vec<Output>) {
+        while !out.is_empty() {
+            for output in std::mem::take(&mut out) {
+                match output {
+                    Output::Reply(ticket, reply) => self.replies.push((ticket, reply)),
+                    Output::Revoke { session, grant, quota, .. } => {
+                        self.revoked.push((session, grant, quota))
+                    }
+                    Output::Lapsed(_) => {}
+                    Output::Store(id, order) => match order {
+                        StoreOrder::Load => self.rank.loaded(self.now, &id, self.record, &mut out),
+                        StoreOrder::Create(record) => {
+                            self.record = Some(record);
+                            self.rank.created(self.now, &id, true, &mut out);
+                        }
+                        StoreOrder::Write(before, after) => {
+                            assert_eq!(self.record, Some(before));
+                            self.record = Some(after);
+                            self.rank.written(self.now, &id, &mut out);
+                        }
+                        StoreOrder::Remove(before) => {
+                            assert_eq!(self.record.take(), Some(before));
+                            self.rank.removed(&id, &mut out);
+                        }
+                    },
+                }
+            }
+        }
+    }
+
+    /// Makes a call, and returns the reply if it is there.
+    fn call(&mut self, session: u64, call: Call) -> Option<Reply> {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let mut out = Vec::new();
+        self.rank.renew(self.now, session);
+        self.rank.call(self.now, ticket, Some(session), &At::id(), call, &mut out);
+        self.carry(out);
+        self.take(ticket)
+    }
+
+    fn take(&mut self, ticket: u64) -> Option<Reply> {
+        let at = self.replies.iter().position(|(known, _)| *known == ticket)?;
+        Some(self.replies.remove(at).1)
+    }
+
+    fn pass(&mut self, time: Duration, renewing: &[u64]) {
+        self.now += time;
+        for session in renewing {
+            self.rank.renew(self.now, *session);
+        }
+        let mut out = Vec::new();
+        self.rank.tick(self.now, &mut out);
+        self.carry(out);
+    }
+
+    fn granted(reply: Option<Reply>) -> (u64, u64, u64) {
+        match reply {
+            Some(Reply::Granted { grant, first, bound }) => (grant, first, bound),
+            reply => panic!("{reply:?}"),
+        }
+    }
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+#[test]
+fn a_holder_gives_its_tail_to_the_next_one() {
+    let mut at = At::new(1, None);
+    assert_eq!(at.call(1, Call::Next(1)), Some(Reply::Unknown));
+    assert_eq!(at.call(1, Call::Create(Policy::BestEffort)), Some(Reply::Done));
+    assert_eq!(at.call(1, Call::Create(Policy::BestEffort)), Some(Reply::Exists));
+    let (grant, first, bound) = At::granted(at.call(1, Call::Acquire));
+    assert!(first == 0 && bound >= 1000);
+    assert!(at.record.unwrap().reserved >= bound && at.record.unwrap().cached == Some(LEASE));
+
+    // Two wait, and the holder is asked once.
+    assert_eq!((at.call(2, Call::Acquire), at.call(3, Call::Next(5))), (None, None));
+    assert_eq!(at.revoked, [(1, grant, None)]);
+    assert_eq!(at.call(1, Call::Release(grant, 17)), Some(Reply::Done));
+    let (second, first, _) = At::granted(at.take(at.tickets - 2));
+    assert_eq!(first, 17);
+    assert_eq!(at.revoked.pop(), Some((2, second, None)));
+    // What makes no sense costs a gap.
+    assert_eq!(at.call(2, Call::Release(second, 3)), Some(Reply::Done));
+    match at.take(at.tickets - 2) {
+        Some(Reply::Positions { first, caches: true }) => assert!(first >= bound, "{first}"),
+        reply => panic!("{reply:?}"),
+    }
+}
+
+#[test]
+fn policies_say_when_a_holder_is_asked() {
+    let mut at = At::new(1, Some(Record { policy: Policy::Hold(ms(50)), ..Record::default() }));
+    let (grant, ..) = At::granted(at.call(1, Call::Acquire));
+    at.pass(ms(10), &[1]);
+    assert_eq!(at.call(2, Call::Acquire), None);
+    at.pass(ms(39), &[1, 2]);
+    assert_eq!(at.revoked, []);
+    at.pass(ms(1), &[1, 2]);
+    assert_eq!(at.revoked, [(1, grant, None)]);
+
+    // The next one has a quota, and is asked for the rest when its time is over.
+    let quota = Policy::Quota { operations: 7, within: ms(30) };
+    assert_eq!(at.call(3, Call::SetPolicy(quota)), Some(Reply::Done));
+    at.call(1, Call::Release(grant, 1)).unwrap();
+    at.revoked.clear();
+    let (second, ..) = At::granted(at.take(2));
+    assert_eq!(at.call(1, Call::Acquire), None);
+    assert_eq!(at.revoked, [(2, second, Some(7))]);
+    at.pass(ms(31), &[1, 2]);
+    assert_eq!(at.revoked, [(2, second, Some(7)), (2, second, None)]);
+
+    // Nobody caches it from now on: who waits for a grant is told so, and the holder is asked.
+    assert_eq!(at.call(3, Call::SetPolicy(Policy::RoundTrip)), Some(Reply::Done));
+    assert_eq!(at.take(at.tickets - 1), Some(Reply::NotCached));
+    at.call(2, Call::Release(second, 9)).unwrap();
+    assert_eq!(at.call(2, Call::Acquire), Some(Reply::NotCached));
+    assert_eq!(at.call(2, Call::Next(2)), Some(Reply::Positions { first: 9, caches: false }));
+    assert_eq!(at.call(2, Call::Read), Some(Reply::Positions { first: 11, caches: false }));
+    assert_eq!(at.record.unwrap().cached, None);
+}
+
+#[test]
+fn a_holder_that_does_not_answer_loses_the_sequencer_with_its_lease() {
+    let mut at = At::new(1, Some(Record::default()));
+    let (_, _, bound) = At::granted(at.call(1, Call::Acquire));
+    assert_eq!(at.call(2, Call::Next(1)), None);
+    let waits = at.tickets;
+    // It renews its lease, and does not give back what it was asked for.
+    let mut time = Duration::ZERO;
+    while at.replies.is_empty() {
+        at.pass(ms(100), &[1, 2]);
+        time += ms(100);
+        assert!(time < LEASE * 3);
+    }
+    assert!(time >= LEASE, "{time:?}");
+    assert_eq!(at.take(waits), Some(Reply::Positions { first: bound, caches: true }));
+    assert_eq!((at.rank.counts().broken, at.rank.counts().losses), (1, 1));
+}
+
+#[test]
+fn a_new_rank_waits_for_a_holder_or_for_its_lease() {
+    let cached = Record { reserved: 5000, cached: Some(LEASE), policy: Policy::BestEffort };
+    // The holder comes back.
+    let mut at = At::new(2, Some(cached));
+    assert_eq!(at.call(2, Call::Next(1)), None);
+    let waits = at.tickets;
+    let before = (1 << 32) + 1;
+    let (grant, _, bound) = At::granted(at.call(1, Call::Assert(before)));
+    assert_eq!((bound, &at.revoked[..]), (5000, &[(1, grant, None)][..]));
+    assert_eq!(at.call(3, Call::Assert(before)), Some(Reply::NotHeld));
+    assert_eq!(at.call(1, Call::Release(grant, 1234)), Some(Reply::Done));
+    assert_eq!(at.take(waits), Some(Reply::Positions { first: 5000, caches: true }));
+
+    // It does not.
+    let mut at = At::new(2, Some(cached));
+    assert_eq!(at.call(2, Call::Next(1)), None);
+    at.pass(LEASE - ms(1), &[2]);
+    assert_eq!(at.replies, []);
+    at.pass(ms(1), &[2]);
+    assert_eq!(at.take(1), Some(Reply::Positions { first: 5000, caches: true }));
+
+    // Nobody had it: there is nothing to wait for.
+    let mut at = At::new(2, Some(Record { cached: None, ..cached }));
+    assert_eq!(at.call(2, Call::Next(1)), Some(Reply::Positions { first: 5000, caches: true }));
+}
+
+#[test]
+fn reservations_grow_with_use() {
+    let mut at = At::new(1, Some(Record { policy: Policy::RoundTrip, ..Record::default() }));
+    for round in 0..20_000u64 {
+        assert_eq!(at.call(1, Call::Next(100)), Some(Reply::Positions { first: round * 100, caches: false }));
+        at.now += Duration::from_micros(10);
+    }
+    let ahead = at.record.unwrap().reserved - 2_000_000;
+    assert!((10_000..100_000_000).contains(&ahead), "{ahead}");
+    assert_eq!(at.call(1, Call::Next(u64::MAX)), Some(Reply::Exhausted));
+    assert_eq!(at.call(1, Call::Remove), Some(Reply::Done));
+    assert_eq!(at.record, None);
+    assert_eq!(at.call(1, Call::Read), Some(Reply::Unknown));
+}
+
+#[test]
+fn records_and_messages_stay_the_same_as_bytes() {
+    let policies = ["best-effort", "hold=10ms", "quota=5/20ms", "round-trip"];
+    let policies = policies.map(|text| text.parse::<Policy>().unwrap());
+    for policy in policies {
+        assert_eq!(policy.to_string().parse(), Ok(policy));
+        let record = Record { reserved: 7 << 40, cached: Some(ms(3000)), policy };
+        let bytes = record::encode(&record);
+        assert_eq!(record::decode(&bytes), Some(record));
+        for end in 0..bytes.len() {
+            assert_eq!(record::decode(&bytes[..end]), None);
+        }
+        let id: ObjectId = "a".parse().unwrap();
+        for call in
+            [Call::Create(policy), Call::SetPolicy(policy), Call::Next(3), Call::Release(5, 6), Call::Read]
+        {
+            let frame = frame(|outbox| wire::put_call(outbox, 9, &id, &call));
+            assert_eq!(wire::get_call(frame.kind, &frame.body), Ok((id.clone(), call)));
+        }
+    }
+    let authority = Authority {
+        epoch: 3,
+        count: 9,
+        takeover: ms(600),
+        free: true,
+        name: "one".to_owned(),
+        addresses: vec!["unix:/a".to_owned(), "host:1".to_owned()],
+    };
+    assert_eq!(Authority::decode(&authority.encode()), Some(authority.clone()));
+    let bytes = authority.encode();
+    for end in 0..30 {
+        assert_eq!(Authority::decode(&bytes[..end]), None);
+    }
+    let shown = Shown { tail: 1, reserved: 2, policy: policies[1], holder: 3, held: true, waiting: 4 };
+    for reply in [
+        Reply::Shown(shown),
+        Reply::Positions { first: 8, caches: true },
+        Reply::Granted { grant: 1, first: 2, bound: 3 },
+        Reply::Unknown,
+    ] {
+        let frame = frame(|outbox| wire::put_reply(outbox, 9, &reply));
+        assert_eq!(wire::get_reply(frame.kind, &frame.body), Ok(reply));
+    }
+}
+
+fn frame(put: impl FnOnce(&mut Outbox)) -> Frame {
+    let (mut outbox, mut bytes) = (Outbox::default(), BytesMut::new());
+    put(&mut outbox);
+    outbox.copy_to(&mut bytes);
+    nacre_rpc::frame::take(&mut bytes).unwrap().unwrap()
+}

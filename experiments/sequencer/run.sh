@@ -1,0 +1,13 @@
+#!/bin/sh
+# Measures everything that this folder shows, and puts results and figures beside this file. Some minutes on a quiet machine.
+#
+#   experiments/sequencer/run.sh [path of the nacre program]
+#
+# WINDOW_MS and REPETITIONS are the time that each point is measured for, and how often: 2000 and 3. KEEP says where the servers
+# keep their objects: volatile, or always for the disk.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+nacre=${1:-nacre}
+set -- --window-ms "${WINDOW_MS:-2000}" --repetitions "${REPETITIONS:-3}" --keep "${KEEP:-volatile}"
+"$nacre" bench sequencer --out "$here" --results "$here/sequencer.json" "$@" >"$here/sequencer.txt"
+cat "$here/sequencer.txt"
