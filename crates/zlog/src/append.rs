@@ -204,20 +204,23 @@ impl Task {
     async fn take(&mut self) -> Option<VecDeque<Waiting>> {
         // What comes as soon as something was written comes from writers that had waited for that.
         let mut lingers = std::mem::replace(&mut self.wrote, true);
+        let queue = self.queue.clone();
         loop {
-            let woken = self.queue.wake.notified();
+            let woken = queue.wake.notified();
             if let Some(batch) = self.take_now() {
                 self.busy = lingers;
                 return Some(batch);
             }
-            let settling = std::mem::take(&mut *self.queue.settling.lock());
+            let settling = std::mem::take(&mut *queue.settling.lock());
             if !settling.is_empty() {
                 self.give_back().await;
                 lingers = false;
-                settling.into_iter().for_each(|settled| drop(settled.send(())));
+                for settled in settling {
+                    let _ = settled.send(());
+                }
                 continue;
             }
-            if self.queue.closed.load(Ordering::Acquire) {
+            if queue.closed.load(Ordering::Acquire) {
                 return None;
             }
             match lingers {
