@@ -390,7 +390,8 @@ impl Task {
             Ok(object) => object,
             Err(error) => return Attempt::Failed(error),
         };
-        let stripe = Stripe { store: &*self.log.store, object: &object, epoch: view.epoch };
+        let stripe =
+            Stripe { store: &*self.log.store, object: &object, epoch: view.epoch, closed: view.closed };
         let (writer, count) = (rand::random(), entries.len() as u64);
         let packed = pack(place, writer, entries.map(|waiting| &waiting.entry));
         let mut patience = Patience::new(self.log.options.patience);
@@ -431,8 +432,12 @@ impl Task {
                     let (index, place) = view.locate(position);
                     match self.log.object(view, index) {
                         Ok(object) => {
-                            let stripe =
-                                Stripe { store: &*self.log.store, object: &object, epoch: view.epoch };
+                            let stripe = Stripe {
+                                store: &*self.log.store,
+                                object: &object,
+                                epoch: view.epoch,
+                                closed: view.closed,
+                            };
                             wrote(stripe, place, writer).await
                         }
                         Err(error) => return Attempt::Failed(unknown(&error)),

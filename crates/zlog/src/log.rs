@@ -276,8 +276,8 @@ impl Inner {
         Ok(layout::object(self.id, view, index)?)
     }
 
-    pub fn stripe<'a>(&'a self, object: &'a ObjectId, epoch: u64) -> Stripe<'a> {
-        Stripe { store: &*self.store, object, epoch }
+    pub fn stripe<'a>(&'a self, object: &'a ObjectId, view: &View) -> Stripe<'a> {
+        Stripe { store: &*self.store, object, epoch: view.epoch, closed: view.closed }
     }
 
     /// Takes notice that a request of what was known then was refused. Returns when something else is known.

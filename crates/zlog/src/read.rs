@@ -37,7 +37,7 @@ impl Inner {
             let Some((view, _)) = known.views.find(position) else { return Ok(Slot::Trimmed) };
             let (index, place) = view.locate(position);
             let object = self.object(view, index)?;
-            match self.read_place(self.stripe(&object, view.epoch), place, guess).await {
+            match self.read_place(self.stripe(&object, view), place, guess).await {
                 Ok(slot) => return Ok(slot),
                 Err(error) => self.again(&known, error, &mut patience).await?,
             }
@@ -107,7 +107,7 @@ impl Inner {
         let reads = parts
             .iter()
             .zip(&objects)
-            .map(|(part, object)| self.stripe(object, view.epoch).read(part.place, part.count, 0));
+            .map(|(part, object)| self.stripe(object, view).read(part.place, part.count, 0));
         let indices = try_join_all(reads).await?;
         // The index of each position, with the part that it is of and its place there; as far as all answers go.
         let mut found = vec![None; (to - from) as usize];
@@ -155,7 +155,7 @@ impl Inner {
         let reads = ranges.iter().zip(&objects).map(|(ranges, object)| async move {
             match ranges.is_empty() {
                 true => Ok(Vec::new()),
-                false => self.stripe(object, view.epoch).read_data(ranges).await,
+                false => self.stripe(object, view).read_data(ranges).await,
             }
         });
         let data = try_join_all(reads).await?;
@@ -170,7 +170,7 @@ impl Inner {
                 // Something of the piece was trimmed, or the answer was cut: the record is read by itself.
                 Some(None) | None => {
                     let object = &objects[number];
-                    self.stripe(object, view.epoch).read_data(&[range]).await?.pop().flatten()
+                    self.stripe(object, view).read_data(&[range]).await?.pop().flatten()
                 }
             };
             slot.1 = match record.map(|record| Entry::get(&record)) {
@@ -179,7 +179,7 @@ impl Inner {
                 Some(Some(entry)) => Some(Slot::Entry(entry)),
                 Some(None) => {
                     let (object, place) = (&objects[number], view.locate(slot.0).1);
-                    return Err(self.stripe(object, view.epoch).damaged(place));
+                    return Err(self.stripe(object, view).damaged(place));
                 }
             };
         }
@@ -197,7 +197,7 @@ impl Inner {
             }
             let ends = (0..view.width).map(|index| async move {
                 let object = layout::object(self.id, view, index)?;
-                let end = self.stripe(&object, view.epoch).end().await?;
+                let end = self.stripe(&object, view).end().await?;
                 Ok(last_position(view, index, end))
             });
             match try_join_all(ends).await {

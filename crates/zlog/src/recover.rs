@@ -13,7 +13,7 @@ use crate::layout::{self, View};
 use crate::log::{Inner, Patience, Recovered};
 use crate::sequencer::SequencerError;
 use crate::state::{Known, Proposed, Shape, Views, propose, read_views, views_entry};
-use crate::stripe::StripeError;
+use crate::stripe::{Stripe, StripeError};
 
 /// The number of attempts at a recovery that others may spoil.
 const RECOVERIES_MAX: u32 = 50;
@@ -68,11 +68,13 @@ impl Inner {
             views.views[last].epoch = epoch;
             let (mut created, mut replaced) = (None, None);
             if let Some(Shape { width, unit }) = shape {
-                let next = View { start: tail, epoch, generation: rand::random(), width, unit };
+                let next =
+                    View { start: tail, epoch, generation: rand::random(), width, unit, closed: false };
                 create_objects(&*self.store, self.id, &next).await?;
                 // A view without entries is replaced.
                 replaced = (views.views[last].start == tail).then(|| views.views.remove(last));
                 views.views.push(next.clone());
+                views.close();
                 created = Some(next);
             }
             let installed = match self.sequencer.install(epoch, tail).await {
@@ -103,8 +105,9 @@ impl Inner {
     /// Seals one object, as long as it takes. If a reply is lost, the repetition finds the object at this epoch, which is not less.
     async fn seal_object(&self, object: &ObjectId, epoch: u64) -> Result<u64, StripeError> {
         let mut patience = Patience::new(self.options.patience);
+        let stripe = Stripe { store: &*self.store, object, epoch, closed: false };
         loop {
-            match self.stripe(object, epoch).seal().await {
+            match stripe.seal().await {
                 Err(StripeError::Store(error)) => match patience.wait(error.clone()).await {
                     Ok(()) => {}
                     Err(_) => return Err(error.into()),

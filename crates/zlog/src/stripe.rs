@@ -34,6 +34,9 @@ pub(crate) struct Stripe<'a> {
     pub store: &'a dyn ObjectStore,
     pub object: &'a ObjectId,
     pub epoch: u64,
+    /// True if a later epoch of the object is as good. An object of a view that is closed gets no new positions, whatever its epoch,
+    /// and a recovery that came too late may have sealed it once more.
+    pub closed: bool,
 }
 
 /// The index entries of a range of places.
@@ -263,7 +266,8 @@ impl Stripe<'_> {
 
     /// Begins a request of the epoch.
     fn transaction(self) -> Transaction {
-        let check = Check::Equal(encode_epoch(self.epoch));
+        let epoch = encode_epoch(self.epoch);
+        let check = if self.closed { Check::GreaterOrEqual(epoch) } else { Check::Equal(epoch) };
         Transaction::new().guard(Guard::Attribute { name: epoch_attribute(), check })
     }
 

@@ -27,7 +27,7 @@ impl Inner {
             let upto = to.min(end).min(from.saturating_add(BATCH_ENTRIES_MAX as u64));
             for part in view.parts(from, upto) {
                 let object = self.object(view, part.object)?;
-                let filled = fill_part(self.stripe(&object, view.epoch), part.place, part.count).await;
+                let filled = fill_part(self.stripe(&object, view), part.place, part.count).await;
                 match filled {
                     Ok(()) => {}
                     Err(error) => {
@@ -61,7 +61,7 @@ impl Inner {
             let Some((view, _)) = known.views.find(position) else { return Ok(()) };
             let (index, place) = view.locate(position);
             let object = self.object(view, index)?;
-            match self.stripe(&object, view.epoch).trim(place).await {
+            match self.stripe(&object, view).trim(place).await {
                 Ok(()) => return Ok(()),
                 Err(error) => self.again(&known, error, &mut patience).await?,
             }
@@ -106,7 +106,7 @@ impl Inner {
                 let trims = (0..view.width).map(|index| async move {
                     let object = layout::object(self.id, view, index)?;
                     let places = view.places_before(index, before);
-                    self.stripe(&object, view.epoch).trim_prefix(places).await
+                    self.stripe(&object, view).trim_prefix(places).await
                 });
                 for trimmed in join_all(trims).await {
                     match trimmed {
