@@ -5,7 +5,7 @@
 -- Arguments and results of several values are packed (nacre.pack), but for seal, whose result fits into what a stock OSD returns.
 local EPOCH, INDEX, DATA = "epoch", "index", "data"
 local INDEX_BYTES, SLOT_BYTES, HEAD_BYTES = 16, 1 << 21, 8
-local PLACE_MAX, ENTRY_BYTES_MAX, TAGS_MAX = (1 << 42) - 2, 1 << 20, 16
+local PLACE_MAX, ENTRY_BYTES_MAX, TAGS_MAX, BATCH_MAX = (1 << 42) - 2, 1 << 20, 16, 4096
 local ENTRY, FILLED, TRIMMED = 1, 2, 3
 
 local function epoch()
@@ -128,7 +128,16 @@ function trim_prefix(input, output)
   local wanted, before = nacre.unpack(input)
   check(wanted, before)
   if before == 0 then return end
-  nacre.zero(0, before * SLOT_BYTES, DATA)
+  -- A packet that begins before the place may hold entries that stay.
+  local keep, bytes = before * SLOT_BYTES, nacre.read(before * INDEX_BYTES, BATCH_MAX * INDEX_BYTES, INDEX)
+  for at = 0, #bytes // INDEX_BYTES - 1 do
+    local state, _, distance, begin = string.unpack("<I1I1I2I4", bytes, at * INDEX_BYTES + 1)
+    if state == ENTRY then
+      keep = math.min(keep, (before + at - distance) * SLOT_BYTES + begin)
+      break
+    end
+  end
+  nacre.zero(0, keep, DATA)
   nacre.zero(0, before * INDEX_BYTES, INDEX)
   -- The last one is marked, so that the greatest place is found by whoever seals the object.
   mark(before - 1, TRIMMED)

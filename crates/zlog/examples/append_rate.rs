@@ -59,7 +59,9 @@ async fn main() -> Result<(), Error> {
             appended += task.await??;
         }
         let rate = appended as f64 / begun.elapsed().as_secs_f64();
-        println!("{writers} writers, {under_way} under way each, {bytes} B, width {width}: {rate:.0} appends/s");
+        println!(
+            "{writers} writers, {under_way} under way each, {bytes} B, width {width}: {rate:.0} appends/s"
+        );
     }
     one_by_one(&*store, bytes).await
 }

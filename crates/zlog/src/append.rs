@@ -204,20 +204,23 @@ impl Task {
     async fn take(&mut self) -> Option<VecDeque<Waiting>> {
         // What comes as soon as something was written comes from writers that had waited for that.
         let mut lingers = std::mem::replace(&mut self.wrote, true);
+        let queue = self.queue.clone();
         loop {
-            let woken = self.queue.wake.notified();
+            let woken = queue.wake.notified();
             if let Some(batch) = self.take_now() {
                 self.busy = lingers;
                 return Some(batch);
             }
-            let settling = std::mem::take(&mut *self.queue.settling.lock());
+            let settling = std::mem::take(&mut *queue.settling.lock());
             if !settling.is_empty() {
                 self.give_back().await;
                 lingers = false;
-                settling.into_iter().for_each(|settled| drop(settled.send(())));
+                for settled in settling {
+                    let _ = settled.send(());
+                }
                 continue;
             }
-            if self.queue.closed.load(Ordering::Acquire) {
+            if queue.closed.load(Ordering::Acquire) {
                 return None;
             }
             match lingers {
@@ -387,7 +390,8 @@ impl Task {
             Ok(object) => object,
             Err(error) => return Attempt::Failed(error),
         };
-        let stripe = Stripe { store: &*self.log.store, object: &object, epoch: view.epoch };
+        let stripe =
+            Stripe { store: &*self.log.store, object: &object, epoch: view.epoch, closed: view.closed };
         let (writer, count) = (rand::random(), entries.len() as u64);
         let packed = pack(place, writer, entries.map(|waiting| &waiting.entry));
         let mut patience = Patience::new(self.log.options.patience);
@@ -428,8 +432,12 @@ impl Task {
                     let (index, place) = view.locate(position);
                     match self.log.object(view, index) {
                         Ok(object) => {
-                            let stripe =
-                                Stripe { store: &*self.log.store, object: &object, epoch: view.epoch };
+                            let stripe = Stripe {
+                                store: &*self.log.store,
+                                object: &object,
+                                epoch: view.epoch,
+                                closed: view.closed,
+                            };
                             wrote(stripe, place, writer).await
                         }
                         Err(error) => return Attempt::Failed(unknown(&error)),

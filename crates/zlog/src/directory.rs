@@ -57,8 +57,14 @@ impl Directory {
             return Err(LogError::Exists(name.to_owned()));
         }
         let id = LogId(rand::random());
-        let view =
-            View { start: 0, epoch: 1, generation: rand::random(), width: shape.width, unit: shape.unit };
+        let view = View {
+            start: 0,
+            epoch: 1,
+            generation: rand::random(),
+            width: shape.width,
+            unit: shape.unit,
+            closed: false,
+        };
         create_objects(&*self.store, id, &view).await?;
         let head = layout::head(id)?;
         StoreSequencer::new(self.store.clone(), head).install(1, 0).await.map_err(sequencer_error)?;
@@ -164,7 +170,7 @@ impl Directory {
 pub(crate) async fn create_objects(store: &dyn ObjectStore, id: LogId, view: &View) -> Result<(), LogError> {
     let create = |index| async move {
         let object = layout::object(id, view, index)?;
-        match (Stripe { store, object: &object, epoch: view.epoch }).create().await {
+        match (Stripe { store, object: &object, epoch: view.epoch, closed: false }).create().await {
             Ok(()) => Ok(()),
             Err(StripeError::Store(error)) => Err(LogError::Store(error)),
             Err(StripeError::Epoch(_)) => {

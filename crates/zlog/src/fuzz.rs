@@ -20,7 +20,9 @@ pub fn decode(bytes: &[u8]) {
         if let Some(index) = index.get(..INDEX_BYTES as usize)
             && let Some(Index::Entry(locator)) = Index::decode(index, place)
         {
-            assert!(locator.begins(place) <= place.saturating_add(1).saturating_mul(crate::limit::SLOT_BYTES));
+            assert!(
+                locator.begins(place) <= place.saturating_add(1).saturating_mul(crate::limit::SLOT_BYTES)
+            );
             assert_eq!(Index::decode(&Index::Entry(locator).encode(), place), Some(Index::Entry(locator)));
         }
     }

@@ -34,6 +34,9 @@ pub struct View {
     pub width: u32,
     /// The number of consecutive positions that are in one object.
     pub unit: u32,
+    /// True if another view follows, and nothing is appended to this one any more.
+    #[serde(skip)]
+    pub closed: bool,
 }
 
 /// Numbers of 64 bits as text in JSON, whose readers may know only numbers of 53 bits.
@@ -127,7 +130,7 @@ mod tests {
     use super::*;
 
     fn view(start: u64, width: u32, unit: u32) -> View {
-        View { start, epoch: 1, generation: 1, width, unit }
+        View { start, epoch: 1, generation: 1, width, unit, closed: false }
     }
 
     #[test]

@@ -35,9 +35,12 @@ pub mod fuzz;
 pub mod layout;
 pub mod limit;
 mod log;
+mod read;
+mod recover;
 pub mod sequencer;
 mod state;
 mod stripe;
+mod trim;
 
 pub use append::{Appender, Appending};
 pub use directory::{Directory, Listed};

@@ -61,6 +61,14 @@ impl Views {
         Self { format: FORMAT, views: vec![view] }
     }
 
+    /// Notes which views are closed: all but the last one.
+    pub(crate) fn close(&mut self) {
+        let count = self.views.len();
+        for (number, view) in (1..).zip(&mut self.views) {
+            view.closed = number < count;
+        }
+    }
+
     /// Returns the log's epoch.
     pub fn epoch(&self) -> u64 {
         self.last().epoch
@@ -98,7 +106,8 @@ impl Views {
     /// `Corrupt` if they are not a log's.
     pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
         let damaged = |why: &str| LogError::Corrupt(format!("its views cannot be read: {why}"));
-        let views: Views = serde_json::from_slice(bytes).map_err(|error| damaged(&error.to_string()))?;
+        let mut views: Views = serde_json::from_slice(bytes).map_err(|error| damaged(&error.to_string()))?;
+        views.close();
         let is_in_order = views
             .views
             .windows(2)

@@ -11,7 +11,7 @@ use nacre_object::{
 };
 
 use crate::entry::{INDEX_BYTES, Index, Packed};
-use crate::limit::SLOT_BYTES;
+use crate::limit::{BATCH_ENTRIES_MAX, SLOT_BYTES};
 
 /// A request that was not carried out, or of which it is not known.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +34,9 @@ pub(crate) struct Stripe<'a> {
     pub store: &'a dyn ObjectStore,
     pub object: &'a ObjectId,
     pub epoch: u64,
+    /// True if a later epoch of the object is as good. An object of a view that is closed gets no new positions, whatever its epoch,
+    /// and a recovery that came too late may have sealed it once more.
+    pub closed: bool,
 }
 
 /// The index entries of a range of places.
@@ -206,14 +209,33 @@ impl Stripe<'_> {
         if before == 0 {
             return Ok(());
         }
-        let zero = |fork, end| Write::Zero { fork, range: ByteRange::new(0, end) };
-        let transaction = self
-            .transaction()
-            .change(zero(data_fork(), before * SLOT_BYTES))
-            .change(zero(index_fork(), before * INDEX_BYTES))
-            // The last one is marked, so that the greatest place is found by whoever seals the object.
-            .change(trimmed(before - 1));
-        self.done(transaction).await.map(drop)
+        loop {
+            // A packet that begins before the place may hold entries that stay. It was written at once, so it is of both places.
+            let border = index_range(before - 1, 2);
+            let behind = index_range(before, BATCH_ENTRIES_MAX as u64);
+            let reads = self.transaction().read_range(index_fork(), border).read_range(index_fork(), behind);
+            let answers = self.done(reads).await?;
+            let [Answer::Range(border_found), Answer::Range(behind_found)] = &answers[..] else {
+                return Err(nonsense(self.object));
+            };
+            let indices = self.indices(before, BATCH_ENTRIES_MAX as u64, behind_found)?;
+            let first = (before..).zip(indices).find_map(|(place, index)| match index {
+                Index::Entry(locator) => Some(locator.begins(place)),
+                _ => None,
+            });
+            let data_end = first.unwrap_or(u64::MAX).min(before * SLOT_BYTES);
+            let zero = |fork, end| Write::Zero { fork, range: ByteRange::new(0, end) };
+            let transaction = self
+                .transaction()
+                .if_version(index_fork(), border, border_found.version)
+                .change(zero(data_fork(), data_end))
+                .change(zero(index_fork(), before * INDEX_BYTES))
+                // The last one is marked, so that the greatest place is found by whoever seals the object.
+                .change(trimmed(before - 1));
+            if self.apply(transaction).await?.is_ok() {
+                return Ok(());
+            }
+        }
     }
 
     /// Installs the epoch, if it is greater than the object's, and returns one more than the greatest place that was ever written,
@@ -244,7 +266,8 @@ impl Stripe<'_> {
 
     /// Begins a request of the epoch.
     fn transaction(self) -> Transaction {
-        let check = Check::Equal(encode_epoch(self.epoch));
+        let epoch = encode_epoch(self.epoch);
+        let check = if self.closed { Check::GreaterOrEqual(epoch) } else { Check::Equal(epoch) };
         Transaction::new().guard(Guard::Attribute { name: epoch_attribute(), check })
     }
 

@@ -71,7 +71,8 @@ impl Worker {
                 if number(value)? > now_ms() {
                     continue;
                 }
-                let position = u64::from_str_radix(std::str::from_utf8(&key.as_bytes()[CLAIMS.len()..])?, 16)?;
+                let position =
+                    u64::from_str_radix(std::str::from_utf8(&key.as_bytes()[CLAIMS.len()..])?, 16)?;
                 if let Some(job) = self.claim(position, key.clone(), *version, None).await? {
                     return Ok(Some(job));
                 }
@@ -83,7 +84,9 @@ impl Worker {
             match self.log.read(next).await? {
                 Slot::Unwritten if next >= self.log.tail().await? => return Ok(None),
                 // It is on its way, or its writer has died: a follower waits for one and fills the other.
-                Slot::Unwritten => drop(self.log.follow(next, Default::default()).next_before(next + 1).await?),
+                Slot::Unwritten => {
+                    drop(self.log.follow(next, Default::default()).next_before(next + 1).await?)
+                }
                 _ => {}
             }
             if let Some(job) = self.claim(next, claim_key(next)?, 0, Some(version)).await? {
@@ -94,7 +97,13 @@ impl Worker {
 
     /// Takes the entry at a position, on condition that the claim has a version, and the cursor too, which then moves on. Returns
     /// `None` if somebody was faster, or if there is no entry.
-    async fn claim(&self, position: u64, key: Key, version: u64, cursor: Option<u64>) -> Result<Option<Job>, Error> {
+    async fn claim(
+        &self,
+        position: u64,
+        key: Key,
+        version: u64,
+        cursor: Option<u64>,
+    ) -> Result<Option<Job>, Error> {
         let slot = self.log.read(position).await?;
         let mut transaction = Transaction::new().guard(Guard::KeyVersion { key: key.clone(), version });
         if let Some(version) = cursor {
@@ -114,7 +123,9 @@ impl Worker {
             _ => transaction.change(Write::RemoveKey { key }),
         };
         match (self.store.apply(&self.group, transaction).await?, slot) {
-            (Outcome::Done(done), Slot::Entry(entry)) => Ok(Some(Job { position, entry, claim: done.version })),
+            (Outcome::Done(done), Slot::Entry(entry)) => {
+                Ok(Some(Job { position, entry, claim: done.version }))
+            }
             _ => Ok(None),
         }
     }

@@ -27,8 +27,22 @@ pub enum Command {
     Remove { key: String },
 }
 
-/// The result of a change: whether it was made.
-pub type Applied = bool;
+/// A change with what its replica recognises it by.
+#[derive(Serialize, Deserialize)]
+struct Numbered {
+    replica: u64,
+    number: u64,
+    command: Command,
+}
+
+/// The state of the machine.
+#[derive(Default, Serialize, Deserialize)]
+struct State {
+    map: BTreeMap<String, String>,
+    /// The number of the last change of each replica, and whether it was made. It is part of the state, so that a replica that has
+    /// to take another one's snapshot learns what has become of its own change.
+    results: BTreeMap<u64, (u64, bool)>,
+}
 
 /// A replica of the map.
 pub struct Replica {
@@ -36,7 +50,10 @@ pub struct Replica {
     log: Log,
     snapshot: ObjectId,
     follower: Follower,
-    map: BTreeMap<String, String>,
+    state: State,
+    id: u64,
+    /// The number of changes so far.
+    changes: u64,
     /// The position up to which entries were applied.
     applied: u64,
 }
@@ -46,31 +63,36 @@ impl Replica {
     pub async fn open(store: Arc<dyn ObjectStore>, log: Log) -> Result<Replica, Error> {
         let snapshot = ObjectId::new(format!("{}-snapshot", log.id()))?;
         let follower = log.follow(0, FollowOptions::default());
-        let mut replica = Replica { store, log, snapshot, follower, map: BTreeMap::new(), applied: 0 };
+        let (state, id, changes, applied) = (State::default(), rand::random(), 0, 0);
+        let mut replica = Replica { store, log, snapshot, follower, state, id, changes, applied };
         replica.load().await?;
         Ok(replica)
     }
 
     /// Changes the map. Returns whether the change was made, by the state that it found.
-    pub async fn change(&mut self, command: &Command) -> Result<Applied, Error> {
-        let position = self.log.append(Entry::new(serde_json::to_vec(command)?)).await?;
-        let mut result = false;
+    pub async fn change(&mut self, command: Command) -> Result<bool, Error> {
+        self.changes += 1;
+        let numbered = Numbered { replica: self.id, number: self.changes, command };
+        let position = self.log.append(Entry::new(serde_json::to_vec(&numbered)?)).await?;
         while self.applied <= position {
-            result = self.apply_next(position + 1).await?;
+            self.apply_next(position + 1).await?;
         }
-        Ok(result)
+        match self.state.results.get(&self.id) {
+            Some((number, made)) if *number == self.changes => Ok(*made),
+            _ => Err("the state does not know of the change".into()),
+        }
     }
 
     /// Returns a value, which is at least as new as anything that was acknowledged before the call.
     pub async fn get(&mut self, key: &str) -> Result<Option<String>, Error> {
         self.catch_up().await?;
-        Ok(self.map.get(key).cloned())
+        Ok(self.state.map.get(key).cloned())
     }
 
     /// Returns the whole map, like [`Replica::get`].
     pub async fn all(&mut self) -> Result<&BTreeMap<String, String>, Error> {
         self.catch_up().await?;
-        Ok(&self.map)
+        Ok(&self.state.map)
     }
 
     /// Writes a snapshot of the map, unless there is a later one, and trims what is before it.
@@ -80,7 +102,7 @@ impl Replica {
         let name = || Key::new("position");
         let write = Transaction::new()
             .change(Write::RemoveFork { fork: Fork::DEFAULT })
-            .write(Fork::DEFAULT, 0, serde_json::to_vec(&self.map)?)
+            .write(Fork::DEFAULT, 0, serde_json::to_vec(&self.state)?)
             .change(Write::SetAttribute { name: name()?, value: position.clone() });
         // Positions are compared as bytes; of two replicas that do this at once, the later state stays.
         for check in [Check::Absent, Check::Less(position)] {
@@ -103,23 +125,37 @@ impl Replica {
     }
 
     /// Applies the next entry before a position, if there is one.
-    async fn apply_next(&mut self, end: u64) -> Result<Applied, Error> {
+    async fn apply_next(&mut self, end: u64) -> Result<(), Error> {
         match self.follower.next_before(end).await? {
             Some(Followed::Entry { position, entry }) => {
                 self.applied = position + 1;
-                Ok(self.apply(serde_json::from_slice(&entry.data)?))
+                self.state.apply(serde_json::from_slice(&entry.data)?);
             }
             // Whoever trimmed it has written a snapshot before.
-            Some(Followed::Trimmed { .. }) => self.load().await.map(|()| false),
-            None => {
-                self.applied = end;
-                Ok(false)
-            }
+            Some(Followed::Trimmed { .. }) => self.load().await?,
+            None => self.applied = end,
         }
+        Ok(())
     }
 
-    fn apply(&mut self, command: Command) -> Applied {
-        match command {
+    /// Takes the state of the latest snapshot, and goes on from there.
+    async fn load(&mut self) -> Result<(), Error> {
+        let read = Transaction::new()
+            .read(Read::Attribute { name: Key::new("position")? })
+            .read_range(Fork::DEFAULT, ByteRange::new(0, 16 << 20));
+        let Outcome::Done(done) = self.store.apply(&self.snapshot, read).await? else { return Ok(()) };
+        if let [Answer::Value(Some(position)), Answer::Range(read)] = &done.answers[..] {
+            self.applied = u64::from_be_bytes(position[..].try_into()?);
+            self.state = serde_json::from_slice(&read.data)?;
+        }
+        self.follower = self.log.follow(self.applied, FollowOptions::default());
+        Ok(())
+    }
+}
+
+impl State {
+    fn apply(&mut self, change: Numbered) {
+        let made = match change.command {
             Command::Set { key, value } => {
                 self.map.insert(key, value);
                 true
@@ -132,20 +168,7 @@ impl Replica {
                 holds
             }
             Command::Remove { key } => self.map.remove(&key).is_some(),
-        }
-    }
-
-    /// Takes the state of the latest snapshot, and goes on from there.
-    async fn load(&mut self) -> Result<(), Error> {
-        let read = Transaction::new()
-            .read(Read::Attribute { name: Key::new("position")? })
-            .read_range(Fork::DEFAULT, ByteRange::new(0, 16 << 20));
-        let Outcome::Done(done) = self.store.apply(&self.snapshot, read).await? else { return Ok(()) };
-        if let [Answer::Value(Some(position)), Answer::Range(read)] = &done.answers[..] {
-            self.applied = u64::from_be_bytes(position[..].try_into()?);
-            self.map = serde_json::from_slice(&read.data)?;
-        }
-        self.follower = self.log.follow(self.applied, FollowOptions::default());
-        Ok(())
+        };
+        self.results.insert(change.replica, (change.number, made));
     }
 }

@@ -36,15 +36,18 @@ async fn replicas_of_a_map_agree_also_over_snapshots() {
                 let expected = replica.get(&key).await.unwrap();
                 let value = expected.as_ref().map_or(0, |value| value.parse::<u64>().unwrap()) + 1;
                 let command = Command::SetIf { key, expected, value: value.to_string() };
-                made += usize::from(replica.change(&command).await.unwrap());
+                made += usize::from(replica.change(command).await.unwrap());
                 if made == 10 + client {
                     replica.take_snapshot().await.unwrap();
                 }
                 tokio::task::yield_now().await;
             }
-            replica.change(&Command::Set { key: format!("client {client}"), value: "x".into() }).await.unwrap();
-            assert!(replica.change(&Command::Remove { key: format!("client {client}") }).await.unwrap());
-            assert!(!replica.change(&Command::Remove { key: format!("client {client}") }).await.unwrap());
+            replica
+                .change(Command::Set { key: format!("client {client}"), value: "x".into() })
+                .await
+                .unwrap();
+            assert!(replica.change(Command::Remove { key: format!("client {client}") }).await.unwrap());
+            assert!(!replica.change(Command::Remove { key: format!("client {client}") }).await.unwrap());
         }));
     }
     for task in tasks {
@@ -71,7 +74,8 @@ async fn every_entry_is_handled_also_if_workers_die() {
     let mut tasks = Vec::new();
     for number in 0..5 {
         // The time is long: only entries of workers that have died go to others.
-        let worker = Worker::join(store.clone(), open(&store).await, "group", Duration::from_secs(2)).unwrap();
+        let worker =
+            Worker::join(store.clone(), open(&store).await, "group", Duration::from_secs(2)).unwrap();
         let handled = handled.clone();
         tasks.push(tokio::spawn(async move {
             let mut taken = 0;

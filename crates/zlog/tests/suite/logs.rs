@@ -39,6 +39,7 @@ async fn next(follower: &mut nacre_zlog::Follower) -> Followed {
 }
 
 async fn read_all(log: &Log) -> Vec<(u64, Slot)> {
+    log.appender().settle().await;
     let (mut found, tail) = (Vec::new(), log.tail().await.unwrap());
     while (found.len() as u64) < tail {
         let read = log.read_range(found.len() as u64, tail).await.unwrap();
@@ -91,6 +92,7 @@ async fn entries_of_all_lengths_come_back_as_they_were() {
     ] {
         assert!(matches!(log.append(wrong).await, Err(LogError::Invalid(_))));
     }
+    log.appender().settle().await;
     assert_eq!(log.tail().await, Ok(lengths.len() as u64), "what is refused takes no position");
 }
 
@@ -103,7 +105,7 @@ async fn writers_of_several_clients_share_one_order() {
         tasks.push(tokio::spawn(async move {
             let mut positions = Vec::new();
             for number in 0..100 {
-                positions.push(log.append(entry(format_args!("{client} {number}"))).await.unwrap());
+                positions.push(log.append(entry(format!("{client} {number}"))).await.unwrap());
             }
             positions
         }));
@@ -114,7 +116,7 @@ async fn writers_of_several_clients_share_one_order() {
         assert!(positions.is_sorted(), "a client's entries are in its order");
         for (number, position) in positions.into_iter().enumerate() {
             assert!(all.insert(position), "position {position} was given twice");
-            assert_eq!(log.read(position).await, Ok(Slot::Entry(entry(format_args!("{client} {number}")))));
+            assert_eq!(log.read(position).await, Ok(Slot::Entry(entry(format!("{client} {number}")))));
         }
     }
     assert_eq!(all.len(), 800);
@@ -232,6 +234,7 @@ async fn what_is_trimmed_is_gone_for_ever() {
     for number in 0..30 {
         log.append(entry(number)).await.unwrap();
     }
+    log.appender().settle().await;
     let bytes = || {
         let model = store.model();
         let extents = model.objects().flat_map(|(_, state)| {
@@ -244,6 +247,7 @@ async fn what_is_trimmed_is_gone_for_ever() {
     log.trim(5).await.unwrap();
     assert_eq!(log.read(5).await, Ok(Slot::Trimmed));
     assert!(bytes() < full);
+    // Entries that were written in one piece with those that go stay.
     log.trim_prefix(20).await.unwrap();
     assert!(bytes() < full / 2, "space comes back");
     assert_eq!(log.begin().await, Ok(20));
@@ -262,6 +266,24 @@ async fn what_is_trimmed_is_gone_for_ever() {
     let sealed = log.seal().await.unwrap();
     assert_eq!(sealed.tail, 30, "a log that is empty goes on where it was");
     assert_eq!(log.append(entry("x")).await, Ok(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_that_were_written_together_are_trimmed_one_by_one() {
+    let (_, log) = log(2, 8).await;
+    for number in 0..64 {
+        drop(log.appender().submit(entry(number)).await.unwrap());
+    }
+    log.appender().settle().await;
+    for before in [0, 3, 9, 10, 17, 30, 63, 64] {
+        log.trim(before.min(63)).await.unwrap();
+        log.trim_prefix(before).await.unwrap();
+        for position in 0..64 {
+            let wanted =
+                if position <= before.min(63) { Slot::Trimmed } else { Slot::Entry(entry(position)) };
+            assert_eq!(log.read(position).await, Ok(wanted), "{position} before {before}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -316,7 +338,7 @@ async fn a_log_grows_onto_more_objects_while_entries_are_appended() {
             let log = log.apart();
             tokio::spawn(async move {
                 for number in 0..50 {
-                    log.append(entry(format_args!("{client} {number}"))).await.unwrap();
+                    log.append(entry(format!("{client} {number}"))).await.unwrap();
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             })

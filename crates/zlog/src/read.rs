@@ -1,0 +1,209 @@
+//! Reading: one position, or many at once.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use nacre_object::{ByteRange, ObjectId};
+
+use crate::entry::{Entry, Index, Slot, signature};
+use crate::error::LogError;
+use crate::layout::{self, View};
+use crate::limit::BATCH_ENTRIES_MAX;
+use crate::log::{Inner, Patience};
+use crate::recover::last_position;
+use crate::stripe::{Indices, Stripe, StripeError, is_whole};
+
+/// The bytes of entries that one read returns at most, unless a single entry has more.
+const READ_BYTES_MAX: u64 = 4 << 20;
+/// The number of ranges that one request asks for at most.
+const RANGES_MAX: usize = 1024;
+/// The bytes that a read of one entry guesses at least, and at most.
+const GUESS_BYTES: std::ops::RangeInclusive<u64> = 256..=(64 << 10);
+
+/// Positions as they were read.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    /// Positions with what is there, in ascending order without gaps; `None` for an entry that was not selected.
+    pub slots: Vec<(u64, Option<Slot>)>,
+}
+
+impl Inner {
+    pub async fn read(&self, position: u64) -> Result<Slot, LogError> {
+        let guess = self.guess.load(Ordering::Relaxed);
+        let mut patience = Patience::new(self.options.patience);
+        loop {
+            let known = self.known();
+            let Some((view, _)) = known.views.find(position) else { return Ok(Slot::Trimmed) };
+            let (index, place) = view.locate(position);
+            let object = self.object(view, index)?;
+            match self.read_place(self.stripe(&object, view), place, guess).await {
+                Ok(slot) => return Ok(slot),
+                Err(error) => self.again(&known, error, &mut patience).await?,
+            }
+        }
+    }
+
+    async fn read_place(&self, stripe: Stripe<'_>, place: u64, guess: u64) -> Result<Slot, StripeError> {
+        let Indices { entries, data, .. } = stripe.read(place, 1, guess).await?;
+        let locator = match entries.first() {
+            Some(Index::Entry(locator)) => locator,
+            Some(Index::Filled) => return Ok(Slot::Filled),
+            Some(Index::Trimmed) => return Ok(Slot::Trimmed),
+            Some(Index::Nothing) | None => return Ok(Slot::Unwritten),
+        };
+        let range = ByteRange::new(locator.begins(place), u64::from(locator.length));
+        // The guess may have been right: an entry that is the first of its packet is where its place says.
+        let within = locator.offset as usize..locator.offset as usize + locator.length as usize;
+        let guessed = data.filter(|data| {
+            locator.distance == 0 && within.end <= data.data.len() && is_whole(&data.extents, range)
+        });
+        let record = match guessed {
+            Some(data) => Some(data.data.slice(within)),
+            None => {
+                let wanted = u64::from(locator.length) + 64;
+                self.guess.store(wanted.clamp(*GUESS_BYTES.start(), *GUESS_BYTES.end()), Ordering::Relaxed);
+                stripe.read_data(&[range]).await?.pop().flatten()
+            }
+        };
+        match record {
+            Some(record) => Entry::get(&record).map(Slot::Entry).ok_or_else(|| stripe.damaged(place)),
+            // Entries are never changed but by trimming.
+            None => Ok(Slot::Trimmed),
+        }
+    }
+
+    /// Reads positions from `from` on, before `to`: at least one, which is not to be an empty range.
+    ///
+    /// With a tag, entries whose signature says that they do not have it are left out, and are not read.
+    pub async fn scan(&self, from: u64, to: u64, tag: Option<&Bytes>) -> Result<Scan, LogError> {
+        let mut patience = Patience::new(self.options.patience);
+        loop {
+            let known = self.known();
+            let Some((view, end)) = known.views.find(from) else {
+                // All before the first view was trimmed.
+                let end = known.views.start().min(to).min(from + BATCH_ENTRIES_MAX as u64);
+                let slots = (from..end).map(|position| (position, Some(Slot::Trimmed))).collect();
+                return Ok(Scan { slots });
+            };
+            let to = to.min(end).min(from.saturating_add(BATCH_ENTRIES_MAX as u64));
+            match self.scan_view(view, from, to, tag).await {
+                Ok(scan) => return Ok(scan),
+                Err(error) => self.again(&known, error, &mut patience).await?,
+            }
+        }
+    }
+
+    async fn scan_view(
+        &self,
+        view: &View,
+        from: u64,
+        to: u64,
+        tag: Option<&Bytes>,
+    ) -> Result<Scan, StripeError> {
+        let parts: Vec<_> = view.parts(from, to).collect();
+        let objects: Vec<ObjectId> =
+            parts.iter().map(|part| layout::object(self.id, view, part.object)).collect::<Result<_, _>>()?;
+        let reads = parts
+            .iter()
+            .zip(&objects)
+            .map(|(part, object)| self.stripe(object, view).read(part.place, part.count, 0));
+        let indices = try_join_all(reads).await?;
+        // The index of each position, with the part that it is of and its place there; as far as all answers go.
+        let mut found = vec![None; (to - from) as usize];
+        for (number, (part, indices)) in parts.iter().zip(&indices).enumerate() {
+            for (place, index) in (part.place..).zip(&indices.entries) {
+                let position =
+                    view.position(part.object, place).filter(|position| (from..to).contains(position));
+                if let Some(position) = position {
+                    found[(position - from) as usize] = Some((number, place, *index));
+                }
+            }
+        }
+        let wanted = tag.map(|tag| signature(std::slice::from_ref(tag)));
+        let is_wanted = |found: u32| wanted.is_none_or(|wanted| found & wanted == wanted);
+        let mut ranges: Vec<Vec<ByteRange>> = vec![Vec::new(); parts.len()];
+        let mut slots = Vec::new();
+        // The entries that are read: the index in `slots`, and where in which answer the record is.
+        let mut records: Vec<(usize, usize, usize, ByteRange)> = Vec::new();
+        let mut bytes = 0;
+        for (position, found) in (from..to).zip(found) {
+            let Some((number, place, index)) = found else { break };
+            let slot = match index {
+                Index::Nothing => Some(Slot::Unwritten),
+                Index::Filled => Some(Slot::Filled),
+                Index::Trimmed => Some(Slot::Trimmed),
+                Index::Entry(locator) if is_wanted(locator.signature) => {
+                    let range = ByteRange::new(locator.begins(place), u64::from(locator.length));
+                    bytes += range.len;
+                    let full = ranges[number].len() >= RANGES_MAX || bytes > READ_BYTES_MAX;
+                    if full && !records.is_empty() {
+                        break;
+                    }
+                    // Records that follow each other are read in one piece.
+                    match ranges[number].last_mut() {
+                        Some(last) if last.end() == range.offset => last.len += range.len,
+                        _ => ranges[number].push(range),
+                    }
+                    records.push((slots.len(), number, ranges[number].len() - 1, range));
+                    None
+                }
+                Index::Entry(_) => None,
+            };
+            slots.push((position, slot));
+        }
+        let reads = ranges.iter().zip(&objects).map(|(ranges, object)| async move {
+            match ranges.is_empty() {
+                true => Ok(Vec::new()),
+                false => self.stripe(object, view).read_data(ranges).await,
+            }
+        });
+        let data = try_join_all(reads).await?;
+        for (slot, number, at, range) in records {
+            let slot = &mut slots[slot];
+            let piece = data[number].get(at);
+            let record = match piece {
+                Some(Some(piece)) => {
+                    let begin = (range.offset - ranges[number][at].offset) as usize;
+                    Some(piece.slice(begin..begin + range.len as usize))
+                }
+                // Something of the piece was trimmed, or the answer was cut: the record is read by itself.
+                Some(None) | None => {
+                    let object = &objects[number];
+                    self.stripe(object, view).read_data(&[range]).await?.pop().flatten()
+                }
+            };
+            slot.1 = match record.map(|record| Entry::get(&record)) {
+                None => Some(Slot::Trimmed),
+                Some(Some(entry)) if tag.is_some_and(|tag| !entry.tags.contains(tag)) => None,
+                Some(Some(entry)) => Some(Slot::Entry(entry)),
+                Some(None) => {
+                    let (object, place) = (&objects[number], view.locate(slot.0).1);
+                    return Err(self.stripe(object, view).damaged(place));
+                }
+            };
+        }
+        Ok(Scan { slots })
+    }
+
+    /// Returns the first position of the view of a position that nothing was written to, nor to any after it.
+    pub async fn written_end(&self, position: u64) -> Result<u64, LogError> {
+        let mut patience = Patience::new(self.options.patience);
+        loop {
+            let known = self.known();
+            let Some((view, end)) = known.views.find(position) else { return Ok(known.views.start()) };
+            if end < u64::MAX {
+                return Ok(end);
+            }
+            let ends = (0..view.width).map(|index| async move {
+                let object = layout::object(self.id, view, index)?;
+                let end = self.stripe(&object, view).end().await?;
+                Ok(last_position(view, index, end))
+            });
+            match try_join_all(ends).await {
+                Ok(ends) => return Ok(ends.into_iter().max().unwrap_or(view.start)),
+                Err(error) => self.again(&known, error, &mut patience).await?,
+            }
+        }
+    }
+}
