@@ -118,7 +118,7 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 	    !(shared->device[slot].flags & REFLECT_XDP_DEVICE_COPY))
 		return XDP_PASS;
 
-	if (copies > places_count)
+	if (copies > places_count || copies < READ_ONCE(shared->copies_min))
 		return XDP_PASS;
 
 	__u32 class = class_of(copies);

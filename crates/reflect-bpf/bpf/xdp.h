@@ -21,7 +21,7 @@
 #define REFLECT_XDP_INPUTS 128
 
 /* How long the structures here are. */
-#define REFLECT_XDP_SHARED_BYTES 128
+#define REFLECT_XDP_SHARED_BYTES 136
 #define REFLECT_XDP_DEVICE_BYTES 32
 #define REFLECT_XDP_JOB_BYTES 64
 #define REFLECT_XDP_OUTCOME_BYTES 32
@@ -44,6 +44,7 @@ struct xdp_device {
 /* What all programs of the plane look at; user space's. */
 struct xdp_shared {
 	struct xdp_device device[REFLECT_XDP_DEVICES];
+	__u64 copies_min; /* Datagrams with fewer copies pass: the program at the traffic-control hook makes these for less. */
 };
 
 /* What goes before the frame that user space has copied: 64 bytes. */

@@ -165,6 +165,11 @@ impl Lane {
         Lane { path, generation: 0, entries: Vec::new(), live: 0, left_out: VecDeque::new() }
     }
 
+    /// True if a member with this address is in the lane.
+    pub fn holds(&self, address: SocketAddr) -> bool {
+        self.entries.iter().any(|entry| entry.member.is_some() && entry.address == address)
+    }
+
     /// Returns the present position of the entry at a position of an earlier generation, of which the low
     /// [`GENERATION_BITS`] are given; that of the next member if the entry was a gap. `None` if the generation is too
     /// old. All positions but 0 may have moved.

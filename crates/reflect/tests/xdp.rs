@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aya::programs::{TestRun, TestRunOptions};
 use nacre_reflect::forward::{ForwardOptions, Listeners};
-use nacre_reflect::plane::{Kind, Plane, PlaneOptions, Xdp, open};
+use nacre_reflect::plane::{Kind, Made, Plane, PlaneOptions, Xdp, auto, open};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Table};
 use nacre_reflect::wire;
@@ -152,6 +152,40 @@ fn who_comes_and_goes_costs_nobody_a_datagram() {
             assert!(member.rest().is_empty());
         }
     });
+}
+
+/// A plane that was chosen because it costs the least leaves small groups to the program that copies them for less.
+#[test]
+fn the_chosen_plane_copies_small_groups_at_the_hook() {
+    let world = World::new(Kind::Batch, 1);
+    world.with(|desk, forwarder| {
+        let (plane, why) = auto(forwarder.listeners(), &PlaneOptions::default()).unwrap();
+        assert_eq!(plane.kind(), Kind::Xdp, "{why}");
+        forwarder.set_plane(desk, plane).unwrap();
+    });
+    for (id, count) in [(1, 4_usize), (2, 30)] {
+        let group = world.group(id, unlimited());
+        let members = world.members(group, count, 4);
+        let before = world.counters().made;
+        // The sockets have some until they were found empty.
+        for number in 0.. {
+            members[0].send(&numbered(0, number, 60));
+            for member in &members[1..] {
+                assert_eq!(read(&member.receive()), (0, number));
+            }
+            let copies = u64::from(number + 1) * (count as u64 - 1);
+            let sum = |made: Made| made.driver + made.hook + made.frames + made.sockets;
+            let counters =
+                world.until("all was counted", |counters| sum(counters.made) == sum(before) + copies);
+            let (hook, driver) = (counters.made.hook - before.hook, counters.made.driver - before.driver);
+            let (own, other) = if count < 9 { (hook, driver) } else { (driver, hook) };
+            assert_eq!(other, 0, "{count}: {counters:?}");
+            if own > 0 {
+                break;
+            }
+            assert!(number < 3000, "no program copies: {counters:?}");
+        }
+    }
 }
 
 /// A device whose other end has no ring of its own takes no frames of programs: the error says so, and how to change

@@ -70,6 +70,8 @@ pub struct Xdp {
     jobs: u64,
     /// The number of copies that they made.
     job_copies: u64,
+    /// The number of copies below which a datagram is left to the other program.
+    copies_min: u32,
     frame: Vec<u8>,
     /// The groups with copies that were made through sockets, and may not have gone out yet.
     sockets: HashSet<GroupIndex>,
@@ -146,6 +148,7 @@ impl Xdp {
             steps: 0,
             jobs: 0,
             job_copies: 0,
+            copies_min: 0,
             frame: Vec::new(),
             sockets: HashSet::new(),
             late: Vec::new(),
@@ -154,6 +157,8 @@ impl Xdp {
     }
 
     fn begin(&mut self, options: &PlaneOptions) -> Result<(), String> {
+        self.copies_min = options.driver_copies_min;
+        self.shared.entry(0)[SHARED_COPIES_MIN].store(u64::from(self.copies_min), Relaxed);
         let named = !options.devices.is_empty();
         let names = if named { options.devices.clone() } else { devices() };
         let mut why_not = String::new();
@@ -348,6 +353,8 @@ impl Xdp {
             && frame::packet_bytes(lane.path.local, portion.payload.len()) <= mtu
             && places.len() >= portion.positions.end
             && places.len() <= constant::XDP_PLACES_MAX as usize;
+        let to_sender = portion.except.is_some_and(|except| lane.holds(except));
+        let fits = fits && lane.live - u32::from(to_sender) >= self.copies_min;
         // What sockets have sent and a device's queue still holds must not be overtaken.
         (fits && !self.sockets.contains(&portion.group)).then_some((places, mac))
     }
@@ -412,8 +419,9 @@ impl Xdp {
     }
 }
 
-/// The number of words of a device in `struct xdp_shared`.
+/// The number of words of a device in `struct xdp_shared`, and the index of the word behind all devices.
 const DEVICE_WORDS: usize = constant::XDP_DEVICE_BYTES as usize / 8;
+const SHARED_COPIES_MIN: usize = constant::XDP_DEVICES as usize * DEVICE_WORDS;
 
 /// The sender in a frame that only checks whether a device takes frames.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

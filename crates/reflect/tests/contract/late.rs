@@ -176,7 +176,9 @@ pub fn neighbours_behind_a_full_device_stay_known(kind: Kind) {
         ("base_reachable_time_ms", "300"),
         ("delay_first_probe_time", "1"),
         ("retrans_time_ms", "50"),
-        ("ucast_solicit", "1"),
+        // A neighbour that is not confirmed in time is forgotten without a question, and few wait for the next answer.
+        ("ucast_solicit", "0"),
+        ("unres_qlen_bytes", "1000"),
         ("mcast_solicit", "1"),
     ];
     for (name, value) in ages.into_iter().filter(|_| soak().is_none()) {
