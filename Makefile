@@ -37,7 +37,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help bpf nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -47,6 +47,7 @@ help:
 	@echo "make mpi        nacre-mpi, for walks by the ranks of an MPI job, and the library of nacre mpirun (needs MPI and libclang:"
 	@echo "                mpich libmpich-dev libclang-dev; MPICC=mpicc.openmpi chooses another MPI)"
 	@echo "make c          the C library: $(TARGET)/release/libnacre.so (needs a C compiler)"
+	@echo "make bpf        the reflector's programs for the kernel, from their sources into the tree (needs clang and libbpf-dev)"
 	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look; that of the reflector needs root)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
@@ -94,6 +95,10 @@ install: release
 		$(TARGET)/release/$$program completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program && \
 		$(TARGET)/release/$$program completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$program.fish || exit 1; \
 	done
+
+bpf:
+	@command -v $(or $(NACRE_CLANG),clang) >/dev/null || { echo "make: clang is missing; apt-get install clang libbpf-dev" >&2; exit 1; }
+	NACRE_KEEP_OBJECTS=1 $(CARGO) build --package nacre-reflect-bpf
 
 install-deps:
 	@scripts/install-deps

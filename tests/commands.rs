@@ -407,7 +407,12 @@ fn shells_and_manual_readers_get_what_they_want() {
     assert!(help.contains("Usage: nacre keys set"), "{help}");
     assert_eq!(run(&["help"]).text(), run(&["--help"]).text());
     let version = run(&["--version"]).text();
-    assert_eq!(version, concat!("nacre ", env!("CARGO_PKG_VERSION")));
+    assert!(
+        version.starts_with(concat!("nacre ", env!("CARGO_PKG_VERSION"), "\nengines: file:")),
+        "{version}"
+    );
+    assert!(version.contains("sendto, batch, ring, kernel, xdp; programs for the kernel "), "{version}");
+    assert_eq!(run(&["-V"]).text(), concat!("nacre ", env!("CARGO_PKG_VERSION")));
     let commands: Vec<String> = man
         .lines()
         .filter_map(|line| line.strip_prefix("nacre\\-")?.split_once('('))

@@ -193,6 +193,58 @@ fn a_token_is_asked_for_where_there_is_a_key() {
 }
 
 #[test]
+fn who_is_banned_is_out_with_a_word_and_does_not_come_back() {
+    let folder = harness::folder();
+    let key = folder.path().join("key");
+    let key = key.to_str().unwrap();
+    let mut keygen = program();
+    keygen.args(["keygen", key]);
+    run_with(keygen, b"").ok();
+    let public = reflect(&["token-key", "--key", key]).text();
+    let reflector = Reflector::start(&["--token-key", &public]);
+    let admin = ["--admin", &reflector.admin];
+    let token = |words: &[&str]| reflect(&[&["token", "--key", key], words].concat()).text();
+    let (ann, bob) = (token(&["*", "--identity", "ann"]), token(&["*", "--identity", "bob"]));
+    let listener = Joined::join(&reflector.group(5), &["--token", &ann]);
+    let guest = Joined::join(&reflector.group(5), &["--token", &bob]);
+    reflector.until(5, "both are in", |report| report["members"] == 2);
+    reflect(&[&["kick", "nobody"][..], &admin].concat()).ok();
+    let said = reflect(&[&["ban", "bob", "--for", "1h"][..], &admin].concat()).text();
+    assert!(said.contains("1 members"), "{said}");
+    reflector.until(5, "one is out", |report| report["members"] == 1);
+    guest.next("refused");
+    reflect(&["send", &reflector.group(5), "x", "--token", &bob]).failed(1, &["does not let it in"]);
+    reflect(&[&["ban", "bob", "--lift"][..], &admin].concat()).ok();
+    reflect(&[&["ban", "bob", "--lift"][..], &admin].concat()).failed(1, &["no such ban"]);
+    reflect(&["send", &reflector.group(5), "back again", "--token", &bob]).ok();
+    assert_eq!(listener.hear(), "back again");
+
+    // Rights: one that may only listen is not heard, one that may only speak hears nothing.
+    let mute = token(&["*", "--identity", "mute", "--rights", "receive"]);
+    let deaf = token(&["*", "--identity", "deaf", "--rights", "send"]);
+    let listening = Joined::join(&reflector.group(5), &["--token", &mute]);
+    let talking = Joined::join(&reflector.group(5), &["--token", &deaf]);
+    reflector.until(5, "three are in", |report| report["members"] == 3);
+    reflect(&["send", &reflector.group(5), "unheard", "--token", &mute]).ok();
+    let mut talking = talking;
+    talking.say("heard");
+    assert_eq!(listener.hear(), "heard");
+    assert_eq!(listening.hear(), "heard");
+}
+
+#[test]
+fn a_store_that_cannot_be_reached_is_one_line_of_the_log() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let reflector = Reflector::start(&["--store", &format!("nacre://{gone}")]);
+    let failed = || reflector.report()["control"]["state_failed"].as_u64().unwrap();
+    until("many have failed", || (failed() > 2000).then_some(()));
+    let log = reflector.log();
+    let told = log.lines().filter(|line| line.contains("neither stored nor loaded")).count();
+    assert!((1..=2).contains(&told), "{told} lines: {}", log.lines().take(20).collect::<String>());
+    assert!(log.lines().count() < 50, "{} lines", log.lines().count());
+}
+
+#[test]
 fn a_state_is_fetched_from_a_member_and_handed_to_who_joins() {
     let folder = harness::folder();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -379,7 +431,8 @@ fn a_setting_for_a_group_that_is_none_is_refused() {
         (&["--group", "5:token"], &["--group", "5", "nobody could join", "--token-key"]),
         (&["--group", "*:token"], &["--group *", "--token-key"]),
         (&["--joins-per-second", "0"], &["--joins-per-second"]),
-        (&["--expiry", "3s"], &["--expiry", "2000 ms"]),
+        (&["--expiry", "3s", "--heartbeat", "2s"], &["--expiry", "2000 ms"]),
+        (&["--expiry", "3s"], &["--expiry", "--heartbeat"]),
         (&["--heartbeat", "50d"], &["--heartbeat", "a day"]),
         (&["--backlog-bytes", "0"], &["--backlog-bytes", "65536"]),
         (&["--standby", "0.0.0.0:7400"], &["--standby", "0.0.0.0:7400"]),

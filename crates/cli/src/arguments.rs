@@ -35,13 +35,32 @@ const KEY_VARIABLE: &str = "NACRE_KEY";
 /// A store holds objects; an object holds forks (byte streams whose every byte has a version), keys and attributes.
 /// A write may be made on the condition that nothing in its range is newer than what was read.
 #[derive(Debug, Parser)]
-#[command(name = "nacre", version, styles = STYLES, after_help = AFTER_HELP)]
+#[command(name = "nacre", version, long_version = inside(), styles = STYLES, after_help = AFTER_HELP)]
 #[command(max_term_width = 110)]
 pub struct Line {
     #[command(flatten)]
     pub common: Common,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Returns the version, and what this program holds: its engines, roles, and the reflector's planes.
+fn inside() -> &'static str {
+    use nacre_reflect::plane::Kind;
+    static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    TEXT.get_or_init(|| {
+        let planes = Kind::ALL.map(|kind| match kind.object() {
+            Some(Err(why)) => format!("{kind} (not inside: {why})"),
+            _ => kind.to_string(),
+        });
+        format!(
+            "{}\nengines: file:, mem:, nacre:// and unix: (servers), rados:// (with librados, which is looked for when it is used)\n\
+             planes of the reflector: {}; programs for the kernel {}",
+            env!("CARGO_PKG_VERSION"),
+            planes.join(", "),
+            nacre_reflect::plane::OBJECTS,
+        )
+    })
 }
 
 impl Line {

@@ -1,8 +1,8 @@
 //! The datagram reflector's programs in the kernel, compiled from C, and the layout of the memory that it shares with
 //! them (`bpf/reflect.h`).
 //!
-//! - [`TC`] and [`XDP`] are object files for a loader, or a sentence on why there is none: a machine without clang
-//!   builds everything else.
+//! - [`TC`] and [`XDP`] are object files for a loader. They are in the tree, and made again by `make bpf` where their
+//!   sources change.
 //! - [`constant`] has the header's numbers, each defined there and nowhere else.
 
 #![forbid(unsafe_code)]
@@ -14,7 +14,6 @@ pub mod constant {
 
 /// The bytes of an object file, aligned so that its words can be read.
 #[repr(C, align(8))]
-#[allow(dead_code, reason = "where there was no clang there is nothing to align")]
 struct Aligned<T: ?Sized>(T);
 
 include!(concat!(env!("OUT_DIR"), "/programs.rs"));

@@ -52,9 +52,10 @@ const EVENTS_MAX: usize = 1 << 16;
 /// The reflector's options, which hold for all groups.
 #[derive(Clone, Debug)]
 pub struct ControlOptions {
-    /// The interval between a member's heartbeats, in milliseconds.
+    /// The interval between a member's heartbeats, in milliseconds; 0 for one that grows with the number of members, so
+    /// that a small reflector is quickly missed when it is gone, and a large one has little to do.
     pub heartbeat_ms: u32,
-    /// The longest silence of a member before it is removed, in milliseconds.
+    /// The longest silence of a member before it is removed, in milliseconds; 0 for two heartbeats and two seconds more.
     pub expiry_ms: u32,
     /// The greatest number of members in all groups together. Each costs about 300 bytes.
     pub members_max: u32,
@@ -168,6 +169,8 @@ struct Seat {
     /// can make it longer, and not shorter.
     way_us: u32,
     identity: Option<Identity>,
+    /// The interval between heartbeats that it was told last, in milliseconds.
+    told_ms: u32,
     /// The time until which its token lets it stay, in seconds since 1970.
     until_unix_s: u64,
 }
@@ -307,6 +310,12 @@ impl Control {
             }
             _ => self.count(Counter::Malformed),
         }
+    }
+
+    /// Returns the longest time in which [`Control::tick`] has to be called again, in milliseconds.
+    pub fn tick_ms(&self) -> u64 {
+        // What waits for members' answers, and the end, are not to wait for the clock as well.
+        if self.closing || self.states_taken > 0 { 20 } else { 100 }
     }
 
     /// Advances the time. To be called several times a second; work on every member is spread over the calls.

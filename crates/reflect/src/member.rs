@@ -258,6 +258,7 @@ impl Member {
     pub fn handle<'a>(&mut self, now_us: u64, from: SocketAddr, bytes: &'a [u8]) -> Option<Received<'a>> {
         if !wire::is_control(bytes) {
             let numbered = self.sequence_of(from)?;
+            self.heard(now_us, from);
             return (!numbered).then_some(Received { payload: bytes, sequence: None });
         }
         // What makes no sense is nobody's answer.
@@ -266,6 +267,7 @@ impl Member {
                 if !self.sequence_of(from)? {
                     return None;
                 }
+                self.heard(now_us, from);
                 if let Some(link) = self.current.as_mut().filter(|link| link.target.reflector == from)
                     && let Some((first, count)) = link.gaps.saw(now_us, sequence)
                 {
@@ -323,7 +325,7 @@ impl Member {
     /// for datagrams.
     pub fn timeout_us(&self) -> Option<u64> {
         let due = [
-            self.current.as_ref().map(|link| link.beat_due_us),
+            self.current.as_ref().map(Link::due_us),
             self.attempt.as_ref().map(|attempt| attempt.due_us),
             self.leaving.iter().map(|leaving| leaving.due_us).min(),
             self.fetch.as_ref().map(|fetch| fetch.due_us),
@@ -425,6 +427,12 @@ impl Member {
         self.wants_out = false;
         self.rounds = 0;
         self.begin(now_us, Purpose::Enter, 0);
+    }
+
+    fn heard(&mut self, now_us: u64, from: SocketAddr) {
+        if let Some(link) = self.current.as_mut().filter(|link| link.target.reflector == from) {
+            link.heard(now_us);
+        }
     }
 
     fn is_in(&self, from: SocketAddr, session: u64) -> bool {

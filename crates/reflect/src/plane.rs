@@ -30,6 +30,9 @@ pub use ring::Ring;
 pub use sendto::Sendto;
 pub use xdp::Xdp;
 
+/// Where this program's object files for the kernel came from.
+pub const OBJECTS: &str = nacre_reflect_bpf::ORIGIN;
+
 /// The kinds of planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -57,6 +60,15 @@ impl Kind {
             Kind::Ring => "ring",
             Kind::Kernel => "kernel",
             Kind::Xdp => "xdp",
+        }
+    }
+
+    /// Returns the object file with the programs of a plane in the kernel, or why it is not there; `None` for the others.
+    pub fn object(self) -> Option<Result<&'static [u8], &'static str>> {
+        match self {
+            Kind::Kernel => Some(nacre_reflect_bpf::TC),
+            Kind::Xdp => Some(nacre_reflect_bpf::XDP),
+            _ => None,
         }
     }
 

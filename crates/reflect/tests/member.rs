@@ -192,11 +192,46 @@ fn a_silent_reflector_is_given_up_within_three_heartbeats_and_the_next_one_joine
             }
         }
         if stage.member.target().is_some() {
-            assert!(stage.now_us - since_us < 3_000_000);
+            assert!(stage.now_us - since_us < 2_500_000);
         }
     }
-    assert_eq!(tried, [at(1), at(1), at(1), at(2)]);
+    assert_eq!(tried, [at(2)], "the one that is silent had its chance");
     assert_eq!(stage.events(), [MemberEvent::Lost { target: target(1) }]);
+}
+
+#[test]
+fn a_group_that_falls_silent_has_its_reflector_asked_at_once() {
+    let mut stage = Stage::new(Wanted::Group(vec![target(1), target(2)]), MemberOptions::default());
+    stage.come_in(7);
+    let pulse = |stage: &mut Stage, number: u32| {
+        let (client_us, reflector_us, proof) = (stage.now_us, 1, u64::from(number));
+        let pulse = Pulse {
+            session: 7,
+            number,
+            members: 2,
+            client_us,
+            reflector_us,
+            state_version: 0,
+            proof,
+            heartbeat_ms: 15_000,
+            expiry_ms: 32_000,
+        };
+        stage.tell(at(1), Answer::Pulse(pulse));
+    };
+    stage.tick();
+    pulse(&mut stage, 1);
+    stage.wait();
+    pulse(&mut stage, 2);
+    for _ in 0..100 {
+        stage.now_us += 10_000;
+        stage.member.handle(stage.now_us, at(1), b"payload").unwrap();
+        assert!(stage.tick().is_empty(), "heartbeats are rare while datagrams come");
+    }
+    let since_us = stage.now_us;
+    while stage.member.target().is_some() {
+        stage.wait();
+    }
+    assert!(stage.now_us - since_us < 1_600_000, "{} us", stage.now_us - since_us);
 }
 
 #[test]

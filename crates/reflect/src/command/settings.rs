@@ -28,8 +28,6 @@ pub const HTTP_DEFAULT: &str = "127.0.0.1:7480";
 pub const ACCUMULATED: &[&str] = &["group"];
 /// The default interval between requests for a group's state.
 const STATE_EVERY: Duration = Duration::from_secs(30);
-/// The default interval between heartbeats.
-const HEARTBEAT: Duration = Duration::from_secs(2);
 /// The default number of groups on the shared port.
 const IDS_DEFAULT: u32 = 1024;
 /// The longest interval between heartbeats, and the longest time after which a silent member is gone.
@@ -82,10 +80,11 @@ pub struct Settings {
     /// The network devices that members are behind, for planes in the kernel [default: all but loopback]
     #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
     pub device: Vec<String>,
-    /// Members send a heartbeat this often [default: 2s]
+    /// Members send a heartbeat this often [default: 16ms for each member there is, at least 500ms, at most 15s]
     #[arg(long, value_name = "TIME")]
     pub heartbeat: Option<Time>,
-    /// Members who were not heard of for so long are gone [default: 4 heartbeats]
+    /// Members who were not heard of for so long are gone [default: two heartbeats and 2s; four heartbeats with
+    /// --heartbeat]
     #[arg(long, value_name = "TIME")]
     pub expiry: Option<Time>,
     /// Ask a member for the group's state this often; 0s for never [default: 30s]
@@ -159,7 +158,7 @@ impl Settings {
         self.check()?;
         let shared = self.shared();
         // Neither is longer than a day, so that the milliseconds fit.
-        let heartbeat_ms = self.heartbeat().as_millis() as u32;
+        let heartbeat_ms = self.heartbeat.map_or(0, |time| time.0.as_millis() as u32);
         let expiry_ms = self.expiry.map_or(heartbeat_ms.saturating_mul(4), |time| time.0.as_millis() as u32);
         let joins = u64::from(self.joins_per_second.unwrap_or(50));
         let state_every = self.state_every.map_or(STATE_EVERY, |time| time.0);
@@ -226,11 +225,16 @@ impl Settings {
             )));
         }
         let usage = |text: String| Err(CommandError::Usage(text));
-        if self.expiry.is_some_and(|expiry| expiry.0 < self.heartbeat() * 2) {
-            return usage(format!(
-                "--expiry must be at least two heartbeats, of {} ms each, or members vanish with one datagram",
-                self.heartbeat().as_millis()
-            ));
+        if let Some(expiry) = self.expiry {
+            let Some(heartbeat) = self.heartbeat else {
+                return usage("--expiry is of a --heartbeat: name both".to_owned());
+            };
+            if expiry.0 < heartbeat.0 * 2 {
+                return usage(format!(
+                    "--expiry must be at least two heartbeats, of {} ms each, or members vanish with one datagram",
+                    heartbeat.0.as_millis()
+                ));
+            }
         }
         for (name, time) in [("heartbeat", self.heartbeat), ("expiry", self.expiry)] {
             if time.is_some_and(|time| time.0 < Duration::from_millis(10) || time.0 > SILENCE_MAX) {
@@ -293,10 +297,6 @@ impl Settings {
             }
         }
         Ok(())
-    }
-
-    fn heartbeat(&self) -> Duration {
-        self.heartbeat.map_or(HEARTBEAT, |time| time.0)
     }
 
     /// Returns the number of groups on each shared port.

@@ -9,6 +9,11 @@ use crate::wire::{Answer, Heartbeat, Pulse, Reason};
 /// The longest delay, in microseconds, that is believed. A longer one is a mistake.
 const DELAY_MAX_US: u64 = 60_000_000;
 
+/// The interval between heartbeats for each member there is, and its bounds, in milliseconds: some 60 heartbeats a second
+/// come from a thousand members.
+const MEMBER_MS: u32 = 16;
+const HEARTBEAT_MS: std::ops::RangeInclusive<u32> = 500..=15_000;
+
 /// The state of the round.
 #[derive(Debug, Default)]
 pub(super) struct Round {
@@ -62,6 +67,7 @@ impl Control {
         let (state_version, ..) = self.state_told(group);
         let proof = self.next_proof(now, index);
         let (heartbeat_ms, expiry_ms) = self.times();
+        self.seats[index.0 as usize].told_ms = heartbeat_ms;
         let group = self.table.group(group);
         let pulse = Pulse {
             session: beat.session,
@@ -96,17 +102,32 @@ impl Control {
         moved
     }
 
-    /// Returns the interval between heartbeats, and the time after which silent members are removed, in milliseconds.
+    /// Returns the interval between heartbeats that members are told now, and the time after which they are removed if
+    /// they are silent, in milliseconds.
     pub(super) fn times(&self) -> (u32, u32) {
-        let heartbeat_ms = self.options.heartbeat_ms.max(1);
-        (heartbeat_ms, self.options.expiry_ms.max(heartbeat_ms))
+        let heartbeat_ms = match self.options.heartbeat_ms {
+            0 => {
+                let members = u32::try_from(self.table.members_len()).unwrap_or(u32::MAX);
+                members.saturating_mul(MEMBER_MS).clamp(*HEARTBEAT_MS.start(), *HEARTBEAT_MS.end())
+            }
+            fixed_ms => fixed_ms,
+        };
+        (heartbeat_ms, self.expiry_of(heartbeat_ms))
+    }
+
+    /// Returns the time after which a member is removed that was told this interval, in milliseconds.
+    fn expiry_of(&self, heartbeat_ms: u32) -> u32 {
+        match self.options.expiry_ms {
+            0 => heartbeat_ms.saturating_mul(2).saturating_add(2000),
+            fixed_ms => fixed_ms.max(heartbeat_ms),
+        }
     }
 
     /// Continues the round.
     pub(super) fn go_round(&mut self, now: Now) {
         let end = self.table.members_end();
         let elapsed_ms = now.ms - self.round.last_ms.replace(now.ms).unwrap_or(now.ms).min(now.ms);
-        let round_ms = u64::from(self.options.heartbeat_ms / 2).clamp(50, 1000);
+        let round_ms = u64::from(self.times().0 / 2).clamp(50, 1000);
         self.round.due += u64::from(end) * elapsed_ms.min(round_ms);
         let visits = (self.round.due / round_ms).min(end.into());
         self.round.due %= round_ms;
@@ -129,7 +150,8 @@ impl Control {
         let group = member.group;
         // A heartbeat brings back what the one before it was answered with: a proof is an interval old when it comes.
         let unproven_ms = now.ms.saturating_sub(self.seat(index).proven_ms);
-        let (heartbeat_ms, expiry_ms) = self.times();
+        let heartbeat_ms = self.seat(index).told_ms;
+        let expiry_ms = self.expiry_of(heartbeat_ms);
         if silent_ms > expiry_ms.into() || unproven_ms > u64::from(expiry_ms) + u64::from(heartbeat_ms) {
             self.dismiss(now, index, Reason::Expired);
         } else if self.seat(index).until_unix_s <= now.unix_s {

@@ -108,6 +108,7 @@ impl Control {
             proven_ms: made_ms.min(now.ms),
             parts: PARTS_PER_PROOF,
             way_us: u32::MAX,
+            told_ms: self.times().0,
             identity,
             until_unix_s: expires_unix_s,
         };
@@ -162,6 +163,8 @@ impl Control {
     fn welcome(&mut self, incoming: &Incoming<'_>, group: GroupIndex, index: MemberIndex) {
         let (state_version, state_bytes, state_pending) = self.state_told(group);
         let (heartbeat_ms, expiry_ms) = self.times();
+        // It is told another interval than when it joined if its JOIN came again.
+        self.seats[index.0 as usize].told_ms = heartbeat_ms;
         let (seat, group) = (*self.seat(index), self.table.group(group));
         let joined = Joined {
             nonce: seat.nonce,

@@ -9,8 +9,13 @@ use crate::wire::{Heartbeat, Joined, Pulse, Reason, Request};
 
 /// The number of times that a member announces its leaving. After that it gives up: it expires soon enough.
 const LEAVE_TRIES: u32 = 5;
-/// The least wait for the answer to a heartbeat, in microseconds.
-const ANSWER_US_MIN: u64 = 20_000;
+/// The least and the greatest wait for the answer to a heartbeat, in microseconds, where the delay is short.
+const ANSWER_US: std::ops::RangeInclusive<u64> = 20_000..=200_000;
+/// The number of datagrams of the group after which their silence means something.
+const STEADY: u32 = 16;
+/// The least silence after them that does, in microseconds, and in intervals between them.
+const SILENT_US: u64 = 250_000;
+const SILENT_GAPS: u64 = 16;
 
 /// An established membership.
 #[derive(Debug)]
@@ -34,6 +39,11 @@ pub(super) struct Link {
     unanswered: u32,
     /// The reflector's clock in its last answer, and the time at which that came, in microseconds.
     pulse: Option<(u64, u64)>,
+    /// The number of datagrams of the group since their last silence, the time of the last one, and the usual interval
+    /// between them, in microseconds.
+    heard: u32,
+    heard_us: u64,
+    gap_us: u64,
 }
 
 impl Link {
@@ -55,15 +65,34 @@ impl Link {
             beat_us: now_us,
             unanswered: 0,
             pulse: None,
+            heard: 0,
+            heard_us: now_us,
+            gap_us: 0,
         }
     }
 
     /// Returns the wait for an answer before the next heartbeat is sent without one, in microseconds: a quarter of the
-    /// usual interval, or more if the delay is long, so that a reflector that is gone is noticed within little more
-    /// than two heartbeats.
+    /// usual interval, but not long, or more if the delay is long.
     fn answer_us(&self) -> u64 {
         let delays_us = self.delay_us.unwrap_or(0).saturating_mul(2).min(self.heartbeat_us);
-        (self.heartbeat_us / 4).max(delays_us).max(ANSWER_US_MIN)
+        (self.heartbeat_us / 4).clamp(*ANSWER_US.start(), *ANSWER_US.end()).max(delays_us)
+    }
+
+    /// Notes a datagram of the group.
+    pub(super) fn heard(&mut self, now_us: u64) {
+        let gap_us = now_us.saturating_sub(self.heard_us);
+        self.gap_us = if self.heard == 0 { 0 } else { self.gap_us - self.gap_us / 8 + gap_us / 8 };
+        self.heard_us = now_us;
+        self.heard = self.heard.saturating_add(1);
+    }
+
+    /// Returns the time of the next heartbeat, in microseconds. Where datagrams came steadily and come no more, that is
+    /// soon: either nobody sends, or the reflector is gone.
+    pub(super) fn due_us(&self) -> u64 {
+        match self.heard {
+            STEADY.. => self.beat_due_us.min(self.heard_us + (self.gap_us * SILENT_GAPS).max(SILENT_US)),
+            _ => self.beat_due_us,
+        }
     }
 }
 
@@ -86,10 +115,12 @@ impl Leaving {
 impl Member {
     /// Sends a heartbeat if one is due, or gives the reflector up.
     pub(super) fn beat(&mut self, now_us: u64) {
-        let Some(link) = self.current.as_mut().filter(|link| now_us >= link.beat_due_us) else { return };
+        let Some(link) = self.current.as_mut().filter(|link| now_us >= link.due_us()) else { return };
         if link.unanswered >= self.options.missed_max {
-            return self.lose(now_us, 0);
+            // The next place is tried first: this one had its chance.
+            return self.lose(now_us, 1);
         }
+        link.heard = 0;
         link.number += 1;
         link.unanswered += 1;
         link.beat_us = now_us;
@@ -147,7 +178,6 @@ impl Member {
         self.events.push_back(MemberEvent::Lost { target: link.target });
         self.drop_fetch();
         self.give = None;
-        // Where it was told to move is as good a place to go to now.
         self.begin(now_us, Purpose::Enter, turn);
     }
 

@@ -15,8 +15,6 @@ use crate::forward::{Counters, ForwardError, Forwarder, Now, be_prompt};
 use crate::plane::{self, Kind, PlaneOptions};
 use crate::table::{Group, GroupId, GroupIndex};
 
-/// The interval at which the control plane is told the time, in milliseconds.
-const TICK_MS: u64 = 20;
 /// The interval at which rates are measured, in milliseconds.
 const SAMPLE_MS: u64 = 1000;
 /// The time given to tell members that the reflector is closing, in milliseconds.
@@ -75,7 +73,7 @@ impl Core {
         be_prompt();
         loop {
             let now = Now::read();
-            let tick = (self.ticked_ms + TICK_MS).saturating_sub(now.ms);
+            let tick = (self.ticked_ms + self.control.tick_ms()).saturating_sub(now.ms);
             if let Err(error) = self.forwarder.poll(&mut self.control, Duration::from_millis(tick)) {
                 self.change_plane(error)?;
             }
@@ -83,7 +81,7 @@ impl Core {
                 task(&mut self);
             }
             let now = Now::read();
-            if now.ms >= self.ticked_ms + TICK_MS {
+            if now.ms >= self.ticked_ms + self.control.tick_ms() {
                 self.ticked_ms = now.ms;
                 self.control.tick(now);
                 self.after(now);
