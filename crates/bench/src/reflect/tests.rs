@@ -19,7 +19,7 @@ fn series(who: Contender, receivers: u32, copy_ns: &[f64]) -> Series {
         seconds: 1.0,
         busy: Cost { probe_ns: ns + 300.0, task_ns: ns + 30.0 },
         sender: Cost { probe_ns: 100.0, task_ns: 10.0 },
-        dropped: Cost { probe_ns: ns + 150.0, task_ns: ns },
+        dropped: Cost { probe_ns: ns + 150.0, task_ns: *ns },
         receiver: Cost { probe_ns: 200.0, task_ns: 20.0 },
         counted: None,
     };
@@ -46,6 +46,7 @@ fn the_cost_of_a_copy_is_without_the_shares_of_others() {
     assert_eq!(series.copy_cycles.median, 1200.0);
     assert_eq!(series.copy_task_ns.median, 600.0);
     assert_eq!(series.copy_received_ns.median, 800.0);
+    assert_eq!(series.copy_dropped_ns.median, 650.0);
     assert_eq!((series.copies_per_s.median, series.megabits_per_s.median), (3000.0, 2.4));
     assert_eq!(series.lost, 0);
 }
