@@ -165,15 +165,12 @@ impl Rank {
         }
         for _ in 0..ATTEMPTS_MAX {
             let end = end_of(offset, data.len() as u64)?;
-            let inode = self.extend(ino, offset, end, true).await?;
+            let inode = self.extend(ino, end, true).await?;
             match self.write_content(ino, &inode, inode.content, offset, data.clone()).await {
-                // Truncated to nothing, or replaced, since: this write comes after that.
+                // Truncated to nothing, or replaced, since: this write comes after that. (One that came before a truncation
+                // to less may leave bytes behind the new end, which are zeroed before the file grows over them.)
                 Err(Error::Stale) => {}
-                Ok(()) => {
-                    // A truncation that came between would have cut off what was written: then the file grows again.
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
+                result => return result,
             }
         }
         Err(too_busy())
@@ -207,7 +204,7 @@ impl Rank {
     }
 
     /// Makes a file at least `end` bytes long, with objects to hold bytes up to there.
-    async fn extend(&self, ino: Ino, _offset: u64, end: u64, objects: bool) -> Result<Inode> {
+    async fn extend(&self, ino: Ino, end: u64, objects: bool) -> Result<Inode> {
         for _ in 0..ATTEMPTS_MAX {
             let loaded = self.load_file(ino).await?;
             if let Some(inode) = self.grow(&loaded, end, objects).await? {

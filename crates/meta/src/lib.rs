@@ -31,5 +31,5 @@ pub use credentials::{Credentials, EXECUTE, READ, WRITE};
 pub use directory::{NAME_BYTES_MAX, check_name};
 pub use error::{Error, Result};
 pub use file::{Piece, Put, SIZE_MAX};
-pub use namespace::{Creation, Listed, PATH_BYTES_MAX, Page};
+pub use namespace::{Creation, Listed, PAGE_ENTRIES_MAX, PATH_BYTES_MAX, Page};
 pub use rank::{Clock, Rank, RankOptions};
