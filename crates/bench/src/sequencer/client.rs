@@ -59,9 +59,10 @@ impl Counter {
     }
 
     fn span(&mut self, first: u64, end: u64) {
+        let room = self.tally.exact.len() < SPANS_MAX;
         match self.tally.exact.last_mut() {
             Some(last) if last.1 == first => last.1 = end,
-            _ if self.tally.exact.len() < SPANS_MAX => self.tally.exact.push((first, end)),
+            _ if room => self.tally.exact.push((first, end)),
             _ => {}
         }
     }
