@@ -59,9 +59,10 @@ impl Counter {
     }
 
     fn span(&mut self, first: u64, end: u64) {
+        let room = self.tally.exact.len() < SPANS_MAX;
         match self.tally.exact.last_mut() {
             Some(last) if last.1 == first => last.1 = end,
-            _ if self.tally.exact.len() < SPANS_MAX => self.tally.exact.push((first, end)),
+            _ if room => self.tally.exact.push((first, end)),
             _ => {}
         }
     }
@@ -125,14 +126,14 @@ async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
 async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<Tally, BenchError> {
     let end = begin + Duration::from_millis(orders.window_ms);
     let (tally, latencies) = (Tally::default(), Latencies::new()?);
-    let counter = std::cell::RefCell::new(Counter { begin, end, tally, latencies, noted: begin });
+    let mut counter = std::cell::RefCell::new(Counter { begin, end, tally, latencies, noted: begin });
     match ready {
         Ready::Nacre(stores, sequencers) => {
             let Subject::Nacre(policy) = orders.subject else {
                 return Err(BenchError::Process("a client has other orders".into()));
             };
             if policy.caches() {
-                cached(&sequencers[0], &mut counter.borrow_mut()).await?;
+                cached(&sequencers[0], counter.get_mut()).await?;
             } else {
                 let tasks = sequencers.iter().flat_map(|sequencer| (0..orders.depth).map(move |_| sequencer));
                 let tasks = tasks.map(async |sequencer| {

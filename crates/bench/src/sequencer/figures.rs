@@ -27,7 +27,8 @@ pub(super) fn draw(series: &[Series], folder: &Path) -> Result<Vec<String>, Benc
         stacked: false,
     };
     files.push(figure::write(folder, "throughput", bars.svg())?);
-    let percentiles: [(&str, fn(&Series) -> Vec<f64>); 3] = [
+    type Values = fn(&Series) -> Vec<f64>;
+    let percentiles: [(&str, Values); 3] = [
         ("p50", |series| series.repetitions.iter().map(|one| one.latency.p50_us).collect()),
         ("p99", |series| series.repetitions.iter().map(|one| one.latency.p99_us).collect()),
         ("max", |series| series.repetitions.iter().map(|one| one.latency.max_us).collect()),
