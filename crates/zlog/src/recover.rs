@@ -12,7 +12,7 @@ use crate::error::LogError;
 use crate::layout::{self, View};
 use crate::log::{Inner, Patience, Recovered};
 use crate::sequencer::SequencerError;
-use crate::state::{Known, Proposed, Shape, Views, propose, read_views, views_entry};
+use crate::state::{Known, Proposed, Shape, Views, propose, views_entry};
 use crate::stripe::{Stripe, StripeError};
 
 /// The number of attempts at a recovery that others may spoil.
@@ -44,24 +44,27 @@ impl Inner {
                 Ok(last_position(view, index, end))
             });
             let mut tail = view.start;
-            let mut other = None;
+            let (mut other, mut missing) = (None, false);
             for sealed in join_all(seals).await {
                 match sealed {
                     Ok(end) => tail = tail.max(end),
                     // Somebody else recovers it at the same time, or has begun to: the one with the greater epoch wins.
                     Err(StripeError::Epoch(Some(found))) => other = other.max(Some(found)),
-                    Err(StripeError::Epoch(None)) => {
-                        // It may be gone with the whole log.
-                        read_views(&self.map, &self.name).await?;
-                        let text = "an object is missing; if the log was to be deleted, delete it again";
-                        return Err(LogError::Corrupt(text.to_owned()));
-                    }
+                    Err(StripeError::Epoch(None)) => missing = true,
                     Err(StripeError::Store(error)) => return Err(error.into()),
                 }
             }
             if let Some(found) = other {
                 least = found;
                 continue;
+            }
+            if missing {
+                // It may be gone with its view, or with the whole log.
+                if self.views().await?.version != known.version {
+                    continue;
+                }
+                let text = "an object is missing; if the log was to be deleted, delete it again";
+                return Err(LogError::Corrupt(text.to_owned()));
             }
             let mut views = known.views.clone();
             let last = views.views.len() - 1;
