@@ -175,8 +175,8 @@ fn a_token_is_asked_for_where_there_is_a_key() {
     refused(&["--token", &token(&[&format!("{port}/6")])], "another group");
     refused(&["--token", &token(&[&format!("{port}/5"), "--address", "192.0.2.1"])], "another address");
     let mut forged = token(&["*"]);
-    let last = if forged.pop() == Some('A') { 'B' } else { 'A' };
-    forged.insert(20, last);
+    let other = if forged.remove(20) == 'A' { "B" } else { "A" };
+    forged.insert_str(20, other);
     refused(&["--token", &forged], "token");
 
     let good = token(&[&format!("{port}/5"), "--address", "127.0.0.1"]);
@@ -206,13 +206,14 @@ fn who_is_banned_is_out_with_a_word_and_does_not_come_back() {
     let token = |words: &[&str]| reflect(&[&["token", "--key", key], words].concat()).text();
     let (ann, bob) = (token(&["*", "--identity", "ann"]), token(&["*", "--identity", "bob"]));
     let listener = Joined::join(&reflector.group(5), &["--token", &ann]);
-    let guest = Joined::join(&reflector.group(5), &["--token", &bob]);
+    let mut guest = Joined::join(&reflector.group(5), &["--token", &bob]);
     reflector.until(5, "both are in", |report| report["members"] == 2);
     reflect(&[&["kick", "nobody"][..], &admin].concat()).ok();
     let said = reflect(&[&["ban", "bob", "--for", "1h"][..], &admin].concat()).text();
     assert!(said.contains("1 members"), "{said}");
     reflector.until(5, "one is out", |report| report["members"] == 1);
-    guest.next("refused");
+    assert_eq!(guest.ended(), 1);
+    assert!(guest.log().contains("does not let it in"), "{}", guest.log());
     reflect(&["send", &reflector.group(5), "x", "--token", &bob]).failed(1, &["does not let it in"]);
     reflect(&[&["ban", "bob", "--lift"][..], &admin].concat()).ok();
     reflect(&[&["ban", "bob", "--lift"][..], &admin].concat()).failed(1, &["no such ban"]);
@@ -394,7 +395,7 @@ fn settings_come_from_the_file_too() {
 
 #[test]
 fn what_is_wrong_is_said() {
-    reflect(&["serve", "--listen", "0.0.0.0:0"]).failed(2, &["--key", "--open"]);
+    reflect(&["serve", "--listen", "0.0.0.0:0"]).failed(2, &["--token-key", "--open"]);
     reflect(&["serve", "--listen", "127.0.0.1:0", "--heartbeat", "1s", "--expiry", "1s"])
         .failed(2, &["--expiry"]);
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -492,7 +493,7 @@ fn a_place_that_cannot_be_is_no_place_for_a_location() {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let address = reflector.admin.parse().unwrap();
-    let refused = runtime.block_on(relocate_at(address.clone(), None, None, change)).unwrap_err();
+    let refused = runtime.block_on(relocate_at(address, None, None, change)).unwrap_err();
     assert!(refused.message.contains("no machine's address"), "{refused}");
     reflect(&[&["move", "nowhere", "--remove"][..], &admin].concat()).failed(1, &["nowhere"]);
     let key = folder.path().join("key");

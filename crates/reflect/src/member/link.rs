@@ -117,8 +117,12 @@ impl Member {
     pub(super) fn beat(&mut self, now_us: u64) {
         let Some(link) = self.current.as_mut().filter(|link| now_us >= link.due_us()) else { return };
         if link.unanswered >= self.options.missed_max {
-            // The next place is tried first: this one had its chance.
-            return self.lose(now_us, 1);
+            // The others are tried first: this one had its chance.
+            let target = link.target;
+            if self.places.first() == Some(&target) {
+                self.places.rotate_left(1);
+            }
+            return self.lose(now_us, 0);
         }
         link.heard = 0;
         link.number += 1;
