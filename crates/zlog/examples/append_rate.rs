@@ -26,7 +26,7 @@ async fn main() -> Result<(), Error> {
     let number = |at: usize, default: usize| words.get(at).map_or(Ok(default), |word| word.parse());
     let (writers, bytes, under_way) = (number(0, 64)?, number(1, 100)?, number(2, 64)?);
     let store = match words.get(3) {
-        Some(folder) => LogStore::open(folder, Options { create: true, ..Options::default() })?,
+        Some(folder) => LogStore::open(folder.as_ref(), Options { create: true, ..Options::default() })?,
         None => LogStore::memory(Options::default()),
     };
     let store: Arc<dyn ObjectStore> = Arc::new(store);
