@@ -399,7 +399,7 @@ typedef struct {
    */
   size_t guard;
   /**
-   * What was found: NACRE_FOUND_OBJECT and so on. A region and a value are told by the functions for answers, with NACRE_FOUND as their number.
+   * The kind of what was found: NACRE_FOUND_OBJECT and so on. A region and a value are told by the functions for answers, with NACRE_FOUND as their number.
    */
   int found;
   /**

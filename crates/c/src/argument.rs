@@ -1,4 +1,4 @@
-//! What C passes in and gets back. One of the modules with `unsafe` code; the others only hand on what their callers promise.
+//! Arguments and results of C. One of the modules with `unsafe` code; the others only hand on what their callers promise.
 //!
 //! The caller's part, for all functions here: a pointer that is not NULL points to as many bytes or elements as the length says, which nobody
 //! writes during the call; a place for a result is writable, or NULL.

@@ -12,7 +12,7 @@ use crate::code::Failure;
 
 /// Something that a program has a handle on.
 pub trait Handle: Any + Send + Sync {
-    /// What it is, with its article, in sentences.
+    /// Its kind with an article, as sentences name it.
     const WHAT: &'static str;
 }
 

@@ -82,7 +82,7 @@ pub struct nacre_entry {
 pub struct nacre_refusal {
     /// The number of the guard in the transaction, from 0.
     pub guard: usize,
-    /// What was found: NACRE_FOUND_OBJECT and so on. A region and a value are told by the functions for answers, with NACRE_FOUND as their number.
+    /// The kind of what was found: NACRE_FOUND_OBJECT and so on. A region and a value are told by the functions for answers, with NACRE_FOUND as their number.
     pub found: c_int,
     /// For NACRE_FOUND_OBJECT: not 0 if the object exists.
     pub exists: c_int,

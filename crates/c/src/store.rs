@@ -25,7 +25,7 @@ impl Handle for nacre_store {
     const WHAT: &'static str = "a store";
 }
 
-/// Whether a store was closed, as all handles that came from it know.
+/// True once a store was closed, as all handles that came from it know.
 #[derive(Clone, Default)]
 pub struct Closed(Arc<AtomicBool>);
 

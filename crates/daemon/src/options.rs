@@ -85,7 +85,7 @@ pub struct ServerOptions {
     pub http_hosts: Vec<String>,
     /// The file with the cluster key; with one, every client must prove that it has the key too.
     pub key: Option<PathBuf>,
-    /// Whether TCP addresses may be served without a key, which gives full access to anybody who can reach them.
+    /// True if TCP addresses may be served without a key, which gives full access to anybody who can reach them.
     pub open: bool,
     /// The addresses of all servers that keep the store together. If empty, the list that the store was started with
     /// before applies, or the server keeps the store by itself.

@@ -80,7 +80,7 @@ impl Mount {
     }
 }
 
-/// What calls share.
+/// The state that calls share.
 struct Calls {
     rank: Arc<Rank>,
     /// The listings of open directories, each as it was when it was begun.

@@ -69,7 +69,7 @@ pub enum PatternError {
     /// A pattern that is restricted to a server is to be restricted to another.
     #[error("the pattern is already restricted to a server")]
     Restricted,
-    /// Which bytes of the pattern are the server's cannot be found in bounded time.
+    /// The server's part of the pattern cannot be found in bounded time.
     #[error(
         "the strides of the pattern and the stripes of the file have no common rhythm on several levels; \
          lock the pattern in parts"

@@ -26,7 +26,7 @@ pub const PAGE_ENTRIES_MAX: usize = nacre_object::limit::PAGE_ENTRIES_MAX;
 /// The number of inodes that are read side by side for a page of a directory.
 const READS_MAX: usize = 64;
 
-/// What is made by [`Rank::create`].
+/// The inode to be made by [`Rank::create`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Creation {
     /// The kind.

@@ -1,4 +1,4 @@
-//! Which file a path leads to: the file system and the inode, so that two spellings or links of one file are one.
+//! The identity of the file that a path leads to: the file system and the inode, so that two spellings or links of one file are one.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

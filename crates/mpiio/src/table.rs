@@ -21,7 +21,7 @@ pub struct Open {
     path: PathBuf,
     /// The accesses that it was opened for.
     pub mode: Mode,
-    /// Which file it is; known to the first of the processes that opened it.
+    /// The file's identity; known to the first of the processes that opened it.
     pub identity: Option<Result<Identity, String>>,
     /// The processes that opened it; none if not all of them have this library.
     pub party: Option<Party>,

@@ -657,7 +657,7 @@ struct Whole<'a> {
     payload: &'a [u8],
 }
 
-/// What copying an admitted datagram takes.
+/// The means by which an admitted datagram is copied.
 struct Spreading<'a> {
     plane: &'a mut dyn Plane,
     backlog: &'a mut Backlog,

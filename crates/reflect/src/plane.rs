@@ -30,7 +30,7 @@ pub use ring::Ring;
 pub use sendto::Sendto;
 pub use xdp::Xdp;
 
-/// Where this program's object files for the kernel came from.
+/// The origin of this program's object files for the kernel.
 pub const OBJECTS: &str = nacre_reflect_bpf::ORIGIN;
 
 /// The kinds of planes.

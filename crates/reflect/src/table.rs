@@ -186,7 +186,7 @@ impl Lane {
     }
 }
 
-/// What is kept of the terms of a member.
+/// The terms of a member, as far as they are kept.
 #[derive(Clone, Copy)]
 struct Put {
     echo: bool,

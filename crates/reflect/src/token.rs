@@ -26,7 +26,7 @@ const SIGNATURE_BYTES: usize = 64;
 const VERSION: u8 = 2;
 const HAS_ADDRESS: u8 = 1;
 const HAS_IDENTITY: u8 = 2;
-/// What a signature is over before the token: the same pair may sign other things too.
+/// The prefix of what is signed, since the same pair may sign other things too.
 const PURPOSE: &[u8] = b"nacre reflect token";
 const _: () = assert!(HEAD_BYTES + SCOPES_MAX * SCOPE_BYTES + SIGNATURE_BYTES <= TOKEN_BYTES_MAX);
 
@@ -101,7 +101,7 @@ pub enum Scope {
     Any,
 }
 
-/// What a member may do.
+/// The rights of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// True if it may send to the group.
@@ -126,7 +126,7 @@ impl Rights {
     }
 }
 
-/// Who a member is, as far as a token says: 16 bytes of whoever made the token, or of the hash of a name.
+/// The identity of a member, as a token states it: 16 bytes of whoever made the token, or of the hash of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity(pub [u8; 16]);
 
@@ -144,9 +144,9 @@ impl Identity {
 pub struct Grant {
     /// The groups that may be joined: at least one entry, at most [`SCOPES_MAX`].
     pub scopes: Vec<Scope>,
-    /// What may be done there.
+    /// The rights there.
     pub rights: Rights,
-    /// Who the bearer is, if that is to be known.
+    /// The identity of the bearer, if it is to be known.
     pub identity: Option<Identity>,
     /// The time of expiry, in seconds since 1970.
     pub expires_unix_s: u64,
@@ -155,12 +155,12 @@ pub struct Grant {
     pub address: Option<IpAddr>,
 }
 
-/// What a valid token permits a member.
+/// The permissions that a valid token gives a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
-    /// What it may do.
+    /// Its rights.
     pub rights: Rights,
-    /// Who it is, if the token says so.
+    /// Its identity, if the token states one.
     pub identity: Option<Identity>,
     /// The time until which it may stay, in seconds since 1970.
     pub expires_unix_s: u64,

@@ -149,7 +149,7 @@ pub fn get_call(body: &Bytes) -> Result<Received, StoreError> {
 ///
 /// # Errors
 ///
-/// That of the store with which the call ended, and `Invalid` if the reply is too long for a frame.
+/// The store's error with which the call ended, and `Invalid` if the reply is too long for a frame.
 pub fn put_reply(outbox: &mut Outbox, id: u64, reply: Result<Called, CallError>) -> Result<(), StoreError> {
     let failed = match reply {
         Ok(called) => {

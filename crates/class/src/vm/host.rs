@@ -18,9 +18,9 @@ use crate::errno::Errno;
 
 /// The number of instructions between two looks at the clock.
 const PERIOD: c_int = 1000;
-/// That number once a block of [`LARGE_BYTES`] was allocated: comparing long strings is one instruction each.
+/// The same number once a block of [`LARGE_BYTES`] was allocated: comparing long strings is one instruction each.
 const PERIOD_LARGE: c_int = 100;
-/// That number once a block of [`HUGE_BYTES`] was allocated.
+/// The same number once a block of [`HUGE_BYTES`] was allocated.
 const PERIOD_HUGE: c_int = 1;
 const LARGE_BYTES: usize = 64 << 10;
 const HUGE_BYTES: usize = 1 << 20;

@@ -41,7 +41,7 @@ pub struct KickArgs {
 pub struct BanArgs {
     #[command(flatten)]
     about: About,
-    /// How long
+    /// The duration
     #[arg(long = "for", value_name = "TIME", default_value = "1h")]
     time: Time,
     /// End the ban instead

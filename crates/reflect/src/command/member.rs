@@ -8,7 +8,7 @@ use crate::member::{MemberOptions, Target as Place, Wanted};
 use crate::token::Token;
 use crate::wire::Reason;
 
-/// What to join, and how.
+/// The group to join, and the way to join it.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Member {
     /// The group: ID@HOST:PORT on a port that groups share, PORT@HOST or HOST:PORT for a group that is a port; or a

@@ -22,16 +22,16 @@ pub struct Args {
     /// The groups: PORT, PORT/ID, or ID@HOST:PORT as for "nacre reflect join"; or locations; or "*" for everything; up to 8
     #[arg(value_name = "GROUP|LOCATION", required = true)]
     scopes: Vec<String>,
-    /// How long it is good for
+    /// The time for which it is valid
     #[arg(long = "for", value_name = "TIME", default_value = "10min")]
     life: Time,
     /// Only for a bearer with this address
     #[arg(long, value_name = "ADDRESS")]
     address: Option<IpAddr>,
-    /// Who the bearer is: any name. Rates, kicks and bans are by it; without one they are by address
+    /// The identity of the bearer: any name. Rates, kicks and bans are by it; without one they are by address
     #[arg(long, value_name = "NAME")]
     identity: Option<String>,
-    /// What the bearer may do: send, receive, state (supply the group's state)
+    /// The rights of the bearer: send, receive, state (supply the group's state)
     #[arg(long, value_name = "RIGHT,…", value_delimiter = ',', default_value = "send,receive")]
     rights: Vec<Right>,
 }

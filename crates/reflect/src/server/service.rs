@@ -50,7 +50,7 @@ pub struct Expulsion {
     pub who: Who,
     /// The group; `None` for all.
     pub group: Option<GroupId>,
-    /// How long they are kept out, in seconds; with 0 they may come in again.
+    /// The time for which they are kept out, in seconds; 0 lets them in again.
     pub seconds: u64,
     /// True to end the ban of these members in this group instead.
     pub lift: bool,

@@ -166,7 +166,7 @@ unsafe fn told(header: &libc::msghdr) -> impl Iterator<Item = (libc::c_int, libc
     })
 }
 
-/// What datagrams are sent with, beside payload and destination.
+/// The header fields of datagrams that are sent, beside the destination.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Head {
     /// The source address, if the socket has several.

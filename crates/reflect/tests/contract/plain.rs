@@ -286,7 +286,7 @@ pub fn a_port_that_nobody_listens_on_disturbs_nobody(kind: Kind) {
     assert_eq!((counters.admitted, counters.undeliverable, counters.copies), (300, 0, 1500), "{counters:?}");
 }
 
-/// Whether the sender is behind the device of the receivers, or alone behind another.
+/// True if the sender is behind the device of the receivers, or alone behind another.
 pub fn copies_are_made_by_whom_the_plane_is_named_after(kind: Kind) {
     let by = |made: Made| match kind {
         Kind::Sendto | Kind::Batch => made.sockets,

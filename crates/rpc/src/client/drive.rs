@@ -221,7 +221,7 @@ struct Connection<'a> {
     early: Vec<Frame>,
     sending: Outbox,
     wakers: Vec<Waker>,
-    /// Whether to let the tasks that were woken by the last replies submit their next requests before this batch is
+    /// True to let the tasks that were woken by the last replies submit their next requests before this batch is
     /// written. On a single-threaded runtime they run first anyway.
     yields: bool,
     yielded: bool,

@@ -47,7 +47,7 @@ pub struct LinkOptions {
     pub backoff_min: Duration,
     /// The longest pause between attempts to connect.
     pub backoff_max: Duration,
-    /// Whether the session outlives its connection, so that subscriptions go on over the next one.
+    /// True if the session outlives its connection, so that subscriptions go on over the next one.
     pub keeps_session: bool,
     /// The time for which the server may be out of reach before a session that outlives connections is given up.
     pub session_timeout: Duration,

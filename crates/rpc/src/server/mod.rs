@@ -100,7 +100,7 @@ pub struct ServeOptions {
     /// The cluster key. Without one, the server listens only on Unix sockets, unless `open` is set; with one, every
     /// client must prove that it has it.
     pub key: Option<ClusterKey>,
-    /// Whether TCP addresses may be served without a key, which gives full access to anybody who can reach them.
+    /// True if TCP addresses may be served without a key, which gives full access to anybody who can reach them.
     pub open: bool,
     /// The access to the Unix sockets.
     pub socket: SocketAccess,
