@@ -165,6 +165,16 @@ fn exit_codes_are_those_of_the_command() {
 }
 
 #[test]
+fn a_folder_is_no_place_for_locks_of_commands() {
+    let folder = folder();
+    let uri = format!("file:{}", folder.path().join("store").display());
+    let mut command = program();
+    command.args(["lock", "f", "--store", &uri, "--", "true"]);
+    run_with(command, &[]).failed(1, &["one process at a time", "nacre serve"]);
+    assert!(!folder.path().join("store").exists());
+}
+
+#[test]
 fn readers_share_bytes_that_a_writer_waits_for() {
     let (server, folder) = (Server::in_memory(), folder());
     let path = |name: &str| folder.path().join(name);
