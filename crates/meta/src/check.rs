@@ -15,6 +15,11 @@ use crate::rank::{
     too_busy, unclaimed,
 };
 
+/// The number of times that a log is read before the rank is left alone that writes into it.
+const RECOVERIES_MAX: usize = 16;
+/// Stands for the version of a log that was removed.
+const GONE: u64 = u64::MAX;
+
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -84,45 +89,78 @@ fn named(object: &ObjectId) -> Option<Named> {
 
 impl Rank {
     /// Finishes or undoes what a rank that went away has left: its intents, links that have left a directory and not yet
-    /// their inodes, and contents that were not put to their end. Then removes its log. Nothing bad happens if it is at
-    /// work after all: a call of it may fail as unknown.
+    /// their inodes, and contents that were not put to their end. Then removes its log, and returns true. Nothing bad
+    /// happens if it is at work after all: a call of it may fail as unknown, and if it writes into its log all the time,
+    /// the log stays, and this returns false.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn recover(&self, rank: u64) -> Result<()> {
+    pub async fn recover(&self, rank: u64) -> Result<bool> {
         let log = log_object(rank);
+        let mut finished = HashSet::new();
+        for _ in 0..RECOVERIES_MAX {
+            let Some((notes, version)) = self.whole_log(rank).await? else { continue };
+            let notes: Vec<Key> = notes.into_iter().filter(|note| finished.insert(note.clone())).collect();
+            if notes.is_empty() {
+                // Only if nothing was added since: the claims of an intent mean nothing without it.
+                let remove = Transaction::new()
+                    .guard(Guard::Version { version })
+                    .change(Write::Create)
+                    .change(Write::Remove);
+                let is_removed = version == GONE || self.change(&log, remove).await?;
+                if is_removed {
+                    self.forget_log(rank).await?;
+                    return Ok(true);
+                }
+                continue;
+            }
+            // What is undecided is undone: whoever began it may have been told long ago that it failed.
+            for claim in notes.iter().filter_map(|note| intent_of(rank, note)) {
+                self.undo(claim).await?;
+                self.drive(claim).await?;
+            }
+            for note in &notes {
+                match note.as_bytes() {
+                    [b'd', ino @ ..] => {
+                        let ino = Ino(number(ino)?);
+                        self.reap_directory(ino, false).await?;
+                    }
+                    [b'p', rest @ ..] if rest.len() == 16 => {
+                        let (ino, content) = rest.split_at(8);
+                        self.recover_put(Ino(number(ino)?), number(content)?).await?;
+                    }
+                    [b'u', rest @ ..] if rest.len() == 16 => {
+                        let (ino, link) = rest.split_at(8);
+                        self.drop_link(Ino(number(ino)?), number(link)?).await?;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads the keys of all notes in a log as they stood at one version of it, which is [`GONE`] if the log was removed.
+    /// `None` if it changed meanwhile.
+    async fn whole_log(&self, rank: u64) -> Result<Option<(Vec<Key>, u64)>> {
         let mut notes: Vec<Key> = Vec::new();
-        let mut after = None;
+        let (mut after, mut version) = (None, None);
         loop {
             let range = KeyRange { after, ..KeyRange::all() };
             let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
-            let done = self.read(&log, vec![read]).await?;
+            let done = self.read(&log_object(rank), vec![read]).await?;
+            let now = if done.existed || done.version == 0 { done.version } else { GONE };
+            if *version.get_or_insert(now) != now {
+                return Ok(None);
+            }
             let Some(Answer::Keys(page)) = done.answers.first() else { return Err(nonsense()) };
-            notes.extend(page.entries.iter().map(|(key, _)| key.clone()));
+            let is_note = |key: &&Key| matches!(key.as_bytes(), [b'i' | b'd' | b'p' | b'u', ..]);
+            notes.extend(page.entries.iter().map(|(key, _)| key).filter(is_note).cloned());
             after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
             if after.is_none() {
-                break;
+                return Ok(Some((notes, now)));
             }
         }
-        // What is undecided is undone: whoever began it may have been told long ago that it failed.
-        for claim in notes.iter().filter_map(|note| intent_of(rank, note)) {
-            self.undo(claim).await?;
-            self.drive(claim).await?;
-        }
-        for note in &notes {
-            match note.as_bytes() {
-                [b'd', ino @ ..] => {
-                    let ino = Ino(number(ino)?);
-                    self.reap_directory(ino, false).await?;
-                }
-                [b'p', rest @ ..] if rest.len() == 16 => {
-                    let (ino, content) = rest.split_at(8);
-                    self.recover_put(Ino(number(ino)?), number(content)?).await?;
-                }
-                _ => {}
-            }
-        }
-        self.remove_log(rank).await
     }
 
     /// Removes a content that was not put to its end, and those that it replaced if it was.
@@ -169,14 +207,20 @@ impl Rank {
     pub async fn check(&self, mend: bool) -> Result<Report> {
         let mut report = Report::default();
         let own = self.log_number().await;
+        let mut scan = Scan::default();
         for rank in self.ranks().await? {
             report.ranks += 1;
+            for note in self.whole_log(rank).await?.map_or(Vec::new(), |(notes, _)| notes) {
+                if let [b'u', rest @ ..] = note.as_bytes()
+                    && rest.len() == 16
+                {
+                    scan.kept.insert(number(&rest[8..])?);
+                }
+            }
             if mend && Some(rank) != own {
-                self.recover(rank).await?;
-                report.ranks -= 1;
+                report.ranks -= u64::from(self.recover(rank).await?);
             }
         }
-        let mut scan = Scan::default();
         let mut after: Option<ObjectId> = Some(ObjectId::new(PREFIX)?);
         loop {
             let page = self.store.list(after.as_ref(), PAGE_ENTRIES_MAX).await?;
@@ -228,6 +272,7 @@ impl Rank {
                     if mend {
                         continue;
                     }
+                    scan.kept.extend(gone);
                 }
                 scan.directories.insert(ino, version);
                 report.directories += 1;
@@ -326,7 +371,10 @@ impl Rank {
                     }
                     continue;
                 };
-                if !loaded.inode.links.contains(&entry.link) {
+                let is_among = loaded.inode.links.contains(&entry.link);
+                if !is_among && self.has_changed(loaded).await? {
+                    report.changed = true;
+                } else if !is_among {
                     let text =
                         format!("entry \"{shown}\" of directory {directory} is not among the links of {ino}");
                     let mended = mend && {
@@ -361,7 +409,11 @@ impl Rank {
             }
             let found = scan.entries.get(ino).map_or(&[][..], Vec::as_slice);
             for link in &loaded.inode.links {
-                if found.iter().any(|found| found.entry.link == *link) {
+                if found.iter().any(|found| found.entry.link == *link) || scan.kept.contains(link) {
+                    continue;
+                }
+                if self.has_changed(loaded).await? {
+                    report.changed = true;
                     continue;
                 }
                 // A link without an entry never gets one again.
@@ -392,6 +444,14 @@ impl Rank {
             report.add(format!("directory {directory} is not reached from the root"), false);
         }
         Ok(())
+    }
+
+    /// Returns whether an inode is not as it was loaded any more.
+    async fn has_changed(&self, loaded: &Loaded) -> Result<bool> {
+        Ok(match self.find(loaded.ino, Vec::new()).await? {
+            Sought::Found(now, _) => now.record != loaded.record,
+            Sought::Missing(_) => true,
+        })
     }
 
     async fn remove_entry(&self, directory: Ino, name: &[u8], version: u64) -> Result<bool> {
@@ -436,6 +496,8 @@ struct Scan {
     /// The directories, with the versions at which they were read.
     directories: BTreeMap<Ino, u64>,
     entries: BTreeMap<Ino, Vec<Found>>,
+    /// Links without entries that are known to be on their way out.
+    kept: HashSet<u64>,
 }
 
 struct Found {

@@ -3,7 +3,9 @@
 //! A file's record says how long it is, and which *contents* it has: the present one, and those that are being put or
 //! removed. Each content has objects of its own, whose names no other content ever has. Before an object is first
 //! written, the record says that it may exist, so whoever removes the file knows all that there is to remove; and an
-//! object that was removed is never made again, so what a late writer sends finds nothing and leaves nothing.
+//! object that was removed is never made again, so what a late writer sends finds nothing and leaves nothing. (Of contents
+//! with thousands of objects, only those that exist are removed: what a late writer makes of the others is found by the
+//! check.)
 //!
 //! - [`Rank::write`] first makes the file as long as it will be, then writes: what was never written reads as zeros.
 //!   Bytes behind a file's end, left by a writer that was too late for a truncation, are zeroed before the file grows
@@ -11,19 +13,26 @@
 //! - [`Put`] writes a content of its own beside the present one, and makes it the present one by one transaction: others
 //!   see the old content or the new one.
 
+use std::ops::Range;
+
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
 use nacre_object::{
-    Answer, ByteRange, Fork, Guard, Intent, Outcome, Read, Transaction, Write, limit::OFFSET_MAX,
+    Answer, ByteRange, ErrorKind, Fork, Guard, Intent, Outcome, Read, StoreError, Transaction, Write,
+    limit::OFFSET_MAX,
 };
 
 use crate::credentials::{Credentials, WRITE};
 use crate::error::{Error, Result};
-use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, Kind, Layout};
+use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, Kind, Layout, PREFIX, object};
 use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, nonsense, too_busy};
 
 /// The maximum length of a file in bytes.
 pub const SIZE_MAX: u64 = OFFSET_MAX;
+/// The maximum number of objects that are asked for one by one; of more, the store lists those that exist.
+const OBJECTS_ASKED_MAX: u64 = 4096;
+/// The number of objects that are listed at a time.
+const LIST_MAX: usize = 1024;
 /// The number of requests about objects of one file that are under way at a time.
 const REQUESTS_MAX: usize = 16;
 
@@ -73,6 +82,29 @@ impl Layout {
         let round_bytes = width * self.object_bytes;
         let in_last_round = (last % round_bytes / unit + 1).min(width);
         last / round_bytes * width + in_last_round
+    }
+
+    /// Returns the numbers, of the first `objects` objects, of those in whose rounds bytes from one offset to another are.
+    fn objects_behind(&self, objects: u64, from: u64, to: u64) -> Range<u64> {
+        let Some(last) = to.checked_sub(1).filter(|last| from <= *last) else { return 0..0 };
+        let width = u64::from(self.width);
+        let round_bytes = width * self.object_bytes;
+        let end = objects.min((last / round_bytes + 1) * width);
+        (from / round_bytes * width).min(end)..end
+    }
+
+    /// Returns the range of an object that holds bytes of a file from one offset to another and no byte before that; what
+    /// lies behind the file in between is no loss. `None` if there is none.
+    fn region_behind(&self, object: u64, from: u64, to: u64) -> Option<ByteRange> {
+        let width = u64::from(self.width);
+        let round_bytes = width * self.object_bytes;
+        let round_begin = object / width * round_bytes;
+        let begin = first_behind(self, object % width, from.saturating_sub(round_begin));
+        let end = match to >= round_begin + round_bytes {
+            true => self.object_bytes,
+            false => first_behind(self, object % width, to.saturating_sub(round_begin)),
+        };
+        (begin < end).then(|| ByteRange::from(begin..end))
     }
 }
 
@@ -227,7 +259,7 @@ impl Rank {
             if inode.content == 0 {
                 inode.content = self.next_id().await?;
                 if inode.contents.len() >= CONTENTS_MAX {
-                    self.remove_dead(loaded.ino).await?;
+                    self.make_room(loaded).await?;
                     return Ok(None);
                 }
                 inode.contents.push(Content { number: inode.content, objects: 0, dead: false });
@@ -250,10 +282,10 @@ impl Rank {
         let inode = &loaded.inode;
         let objects = inode.contents.iter().find(|content| content.number == inode.content);
         let objects = objects.map_or(0, |content| content.objects);
-        // Regions by object: the pieces of one object may be many.
+        let within = inode.layout.objects_behind(objects, from, to);
         let mut regions: Vec<(u64, ByteRange)> = Vec::new();
-        for (object, range) in regions_behind(&inode.layout, objects, from, to) {
-            regions.push((object, range));
+        for object in self.objects_of(loaded.ino, inode.content, within).await? {
+            regions.extend(inode.layout.region_behind(object, from, to).map(|range| (object, range)));
         }
         let mut dirty = Vec::new();
         for (number, range) in regions {
@@ -377,7 +409,7 @@ impl Rank {
             user.check(&loaded.inode, WRITE)?;
             let mut inode = loaded.inode.clone();
             if inode.contents.len() >= CONTENTS_MAX {
-                self.remove_dead(ino).await?;
+                self.make_room(&loaded).await?;
             } else {
                 inode.contents.push(Content { number, objects: 1, dead: false });
                 if self.store_inode(&loaded, &inode).await? {
@@ -390,6 +422,19 @@ impl Rank {
             }
         };
         Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer: BytesMut::new() })
+    }
+
+    /// Makes room in a record for one more content.
+    async fn make_room(&self, loaded: &Loaded) -> Result<()> {
+        if !loaded.inode.contents.iter().any(|content| content.dead) {
+            let text = format!(
+                "{} contents of it are being put, or were left by commands that were killed; \"nacre fs check --mend\" \
+                 removes those",
+                CONTENTS_MAX - 1
+            );
+            return Err(StoreError::new(ErrorKind::Busy, text).into());
+        }
+        self.remove_dead(loaded.ino).await
     }
 
     /// Removes the objects of contents that were replaced, and takes them off the record.
@@ -423,11 +468,35 @@ impl Rank {
 
     /// Removes the objects of a content, so that none of them is ever made again.
     pub(crate) async fn remove_content(&self, ino: Ino, content: &Content) -> Result<()> {
-        let removals = (0..content.objects).map(async |index| {
+        let indexes = self.objects_of(ino, content.number, 0..content.objects).await?;
+        let removals = indexes.into_iter().map(async |index| {
             let transaction = Transaction::new().change(Write::Create).change(Write::Remove);
             self.change(&ino.data_object(content.number, index), transaction).await.map(|_| ())
         });
         stream::iter(removals).buffer_unordered(REQUESTS_MAX).try_collect::<()>().await
+    }
+
+    /// Returns the objects of a content, within a range of their numbers, that may exist: all of them if they are few, and
+    /// otherwise those that the store lists. One byte far behind a file's end may make its objects more than can be counted.
+    async fn objects_of(&self, ino: Ino, content: u64, range: Range<u64>) -> Result<Vec<u64>> {
+        if range.end.saturating_sub(range.start) <= OBJECTS_ASKED_MAX {
+            return Ok(range.collect());
+        }
+        let (mut indexes, mut after) = (Vec::new(), object(format!("{PREFIX}d/{ino}/{content:x}/")));
+        let prefix = after.clone();
+        loop {
+            let page = self.store.list(Some(&after), LIST_MAX).await?;
+            let Some(last) = page.last().cloned() else { return Ok(indexes) };
+            for object in &page {
+                let Some(index) = object.as_bytes().strip_prefix(prefix.as_bytes()) else {
+                    return Ok(indexes);
+                };
+                let index =
+                    std::str::from_utf8(index).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
+                indexes.extend(index.filter(|index| range.contains(index)));
+            }
+            after = last;
+        }
     }
 }
 
@@ -539,32 +608,6 @@ fn padded(bytes: Bytes, len: usize) -> Bytes {
     longer.extend_from_slice(&bytes);
     longer.resize(len, 0);
     longer.freeze()
-}
-
-/// Returns, for each of the first `objects` objects, the range of it that holds bytes of a file from one offset to
-/// another and no byte before that; what lies behind the file in between is no loss.
-fn regions_behind(layout: &Layout, objects: u64, from: u64, to: u64) -> Vec<(u64, ByteRange)> {
-    if from >= to {
-        return Vec::new();
-    }
-    let width = u64::from(layout.width);
-    let round_bytes = width * layout.object_bytes;
-    let mut regions = Vec::new();
-    for object in 0..objects {
-        let round_begin = object / width * round_bytes;
-        if round_begin >= to || round_begin + round_bytes <= from {
-            continue;
-        }
-        let begin = first_behind(layout, object % width, from.max(round_begin) - round_begin);
-        let end = match to >= round_begin + round_bytes {
-            true => layout.object_bytes,
-            false => first_behind(layout, object % width, to - round_begin),
-        };
-        if begin < end {
-            regions.push((object, ByteRange::from(begin..end)));
-        }
-    }
-    regions
 }
 
 /// Returns the offset in an object of a round, the `column`th, of the first byte of it that is not before `inside`.

@@ -18,6 +18,8 @@
 //! - An intent stays in the log until its rank has seen all claims gone; a claim whose intent is not in the log is a
 //!   late helper's, and means nothing. It is taken away.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use nacre_object::{
     Answer, Check, Found, Guard, Key, ObjectId, Outcome, Read, StoreError, Transaction, Write,
@@ -25,7 +27,7 @@ use nacre_object::{
 
 use crate::codec::{Reader, Writer};
 use crate::directory::{CLAIM, MOVES};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::{Ino, key};
 use crate::rank::{
     ATTEMPTS_MAX, Rank, at_version, log_object, namespace_object, too_busy, unclaimed, versioned,
@@ -197,6 +199,9 @@ impl Rank {
         let number = self.next_id().await?;
         let name: Bytes = [INTENT_KEY, &number.to_be_bytes()].concat().into();
         let rank = self.note(name.clone(), encode(&parts)).await?;
+        // The log must stay while claims may lead to it: without their intent they mean nothing, and a change of which
+        // one half is made would stay one.
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
         let claim = Claim { rank, number };
         let mut result = self.drive(claim).await;
         for _ in 0..3 {
@@ -205,7 +210,11 @@ impl Rank {
                 _ => break,
             }
         }
-        let end = result?;
+        let end = match result {
+            Ok(end) => end,
+            Err(error) => return self.abandon(claim, error).await,
+        };
+        self.unfinished.fetch_sub(1, Ordering::Relaxed);
         let outcome = [OUTCOME_KEY, &number.to_be_bytes()].concat().into();
         self.forget(&name, Some(outcome)).await;
         match end {
@@ -215,6 +224,23 @@ impl Rank {
                 let text = "the rank's log was closed by another one while a change was under way";
                 Err(StoreError::new(nacre_object::ErrorKind::Unknown, text).into())
             }
+        }
+    }
+
+    /// Leaves an intent to others, of which a step failed. Returns true if it is committed all the same.
+    async fn abandon(&self, claim: Claim, error: Error) -> Result<bool> {
+        let outcome = async {
+            self.undo(claim).await?;
+            let done =
+                self.read(&log_object(claim.rank), vec![Read::Key { key: claim.outcome_key() }]).await?;
+            Ok::<_, Error>(done.answers.into_iter().next())
+        };
+        match outcome.await {
+            Ok(Some(Answer::Value(Some(outcome)))) if outcome == COMMITTED => Ok(true),
+            Ok(Some(Answer::Value(Some(_)))) => Err(error),
+            _ if error.is_unknown() => Err(error),
+            // Somebody else may yet commit it.
+            _ => Err(StoreError::new(nacre_object::ErrorKind::Unknown, error.to_string()).into()),
         }
     }
 

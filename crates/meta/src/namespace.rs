@@ -237,41 +237,46 @@ impl Rank {
         limit: usize,
         attributes: bool,
     ) -> Result<Page> {
-        let range = KeyRange {
-            after: (!after.is_empty()).then(|| entry_key(after).to_bytes()),
-            ..KeyRange::prefix(&b"e"[..])
-        };
         let limit = limit.clamp(1, PAGE_ENTRIES_MAX) as u32;
-        let found = self.find(directory, vec![Read::Keys { range, limit, values: true }]).await?;
-        let Sought::Found(loaded, answers) = found else { return Err(Error::NotFound) };
-        if loaded.inode.kind != Kind::Directory {
-            return Err(Error::NotDirectory);
+        let mut after = (!after.is_empty()).then(|| entry_key(after).to_bytes());
+        loop {
+            let range = KeyRange { after, ..KeyRange::prefix(&b"e"[..]) };
+            let found = self.find(directory, vec![Read::Keys { range, limit, values: true }]).await?;
+            let Sought::Found(loaded, answers) = found else { return Err(Error::NotFound) };
+            if loaded.inode.kind != Kind::Directory {
+                return Err(Error::NotDirectory);
+            }
+            user.check(&loaded.inode, READ)?;
+            let Some(Answer::Keys(page)) = answers.first() else { return Err(nonsense()) };
+            let mut entries = Vec::with_capacity(page.entries.len());
+            for (key, value) in &page.entries {
+                let entry = Entry::decode(value)?;
+                let name = key.to_bytes().slice(1..);
+                entries.push((name, entry));
+            }
+            let listed = |name, entry: &Entry, attributes| Listed {
+                name,
+                ino: entry.ino,
+                kind: entry.kind.clone(),
+                attributes,
+            };
+            if !attributes {
+                let entries = entries.into_iter().map(|(name, entry)| listed(name, &entry, None)).collect();
+                return Ok(Page { entries, more: page.more });
+            }
+            user.check(&loaded.inode, EXECUTE)?;
+            let inodes = entries.into_iter().map(async |(name, entry)| {
+                let inode = self.load_entry(directory, &entry).await?;
+                Ok::<_, Error>(inode.map(|inode| listed(name, &entry, Some(Attributes::of(&inode)))))
+            });
+            let inodes: Vec<Option<Listed>> = stream::iter(inodes).buffered(READS_MAX).try_collect().await?;
+            let entries: Vec<Listed> = inodes.into_iter().flatten().collect();
+            after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
+            // A page without entries would be taken for the last one.
+            if !entries.is_empty() || after.is_none() {
+                return Ok(Page { entries, more: page.more });
+            }
         }
-        user.check(&loaded.inode, READ)?;
-        let Some(Answer::Keys(page)) = answers.first() else { return Err(nonsense()) };
-        let mut entries = Vec::with_capacity(page.entries.len());
-        for (key, value) in &page.entries {
-            let entry = Entry::decode(value)?;
-            let name = key.to_bytes().slice(1..);
-            entries.push((name, entry));
-        }
-        let listed = |name, entry: &Entry, attributes| Listed {
-            name,
-            ino: entry.ino,
-            kind: entry.kind.clone(),
-            attributes,
-        };
-        if !attributes {
-            let entries = entries.into_iter().map(|(name, entry)| listed(name, &entry, None)).collect();
-            return Ok(Page { entries, more: page.more });
-        }
-        user.check(&loaded.inode, EXECUTE)?;
-        let inodes = entries.into_iter().map(async |(name, entry)| {
-            let inode = self.load_entry(directory, &entry).await?;
-            Ok::<_, Error>(inode.map(|inode| listed(name, &entry, Some(Attributes::of(&inode)))))
-        });
-        let inodes: Vec<Option<Listed>> = stream::iter(inodes).buffered(READS_MAX).try_collect().await?;
-        Ok(Page { entries: inodes.into_iter().flatten().collect(), more: page.more })
     }
 
     /// Makes an inode, and an entry for it.
@@ -711,9 +716,8 @@ impl Rank {
     /// the link left in the directory. Any rank may do so at any time, and again.
     pub(crate) async fn reap(&self, directory: Ino, link: u64, ino: Ino) -> Result<()> {
         self.drop_link(ino, link).await?;
-        let transaction =
-            Transaction::new().guard(Guard::Exists).change(Write::RemoveKey { key: gone_key(link) });
-        self.change(&directory.object(), transaction).await?;
+        self.remove_trace(directory, link).await?;
+        self.forget(&link_note(ino, link), None).await;
         Ok(())
     }
 
@@ -733,11 +737,9 @@ impl Rank {
                 if is_open && !open {
                     continue;
                 }
-                if is_open {
-                    // The directory goes, and with it the trace: the file stays until it is closed by the log alone.
-                    return Err(too_busy());
+                if !is_open || !self.keep_open(directory, link, ino).await? {
+                    self.reap(directory, link, ino).await?;
                 }
-                self.reap(directory, link, ino).await?;
                 reaped += 1;
             }
             after = page.entries.last().map(|(key, _)| key.to_bytes()).filter(|_| page.more);
@@ -745,6 +747,27 @@ impl Rank {
                 return Ok(reaped);
             }
         }
+    }
+
+    /// Keeps a file that is open here although its directory goes, and the trace of its link with it: from now on the
+    /// log alone tells others of the link. Returns false if the file is not open any more.
+    async fn keep_open(&self, directory: Ino, link: u64, ino: Ino) -> Result<bool> {
+        self.note(link_note(ino, link), Bytes::new()).await?;
+        if let Some(open) = self.open.lock().get_mut(&ino) {
+            if !open.gone.contains(&(directory, link)) {
+                open.gone.push((directory, link));
+                self.unfinished.fetch_add(1, Ordering::Relaxed);
+            }
+        } else {
+            return Ok(false);
+        }
+        self.remove_trace(directory, link).await.map(|()| true)
+    }
+
+    async fn remove_trace(&self, directory: Ino, link: u64) -> Result<()> {
+        let transaction =
+            Transaction::new().guard(Guard::Exists).change(Write::RemoveKey { key: gone_key(link) });
+        self.change(&directory.object(), transaction).await.map(|_| ())
     }
 
     pub(crate) async fn drop_link(&self, ino: Ino, link: u64) -> Result<()> {
@@ -806,6 +829,11 @@ impl Rank {
 /// Returns the key under which a rank's log names a directory that links have left.
 pub(crate) fn directory_note(directory: Ino) -> Bytes {
     [&b"d"[..], &directory.0.to_be_bytes()].concat().into()
+}
+
+/// Returns the key under which a rank's log names a link to a file that is open, whose directory was removed.
+fn link_note(ino: Ino, link: u64) -> Bytes {
+    [&b"u"[..], &ino.0.to_be_bytes(), &link.to_be_bytes()].concat().into()
 }
 
 fn gone_value(ino: Ino) -> Bytes {

@@ -286,9 +286,14 @@ impl Rank {
         Ok(())
     }
 
-    pub(crate) async fn remove_log(&self, number: u64) -> Result<()> {
+    async fn remove_log(&self, number: u64) -> Result<()> {
         let remove = Transaction::new().guard(Guard::Exists).change(Write::Remove);
         self.change(&log_object(number), remove).await?;
+        self.forget_log(number).await
+    }
+
+    /// Takes a log that was removed off the list of logs.
+    pub(crate) async fn forget_log(&self, number: u64) -> Result<()> {
         let forget =
             Transaction::new().guard(Guard::Exists).change(Write::RemoveKey { key: rank_key(number) });
         self.change(&namespace_object(), forget).await?;
@@ -534,19 +539,22 @@ impl Rank {
 
     /// Begins a log, and returns its number.
     async fn begin_log(&self) -> Result<u64> {
-        let number = self.next_id().await?;
-        // The name first: a log that nobody finds would be of no use.
-        let register = Transaction::new()
-            .guard(Guard::Exists)
-            .change(Write::SetKey { key: rank_key(number), value: encode_number(self.now() as u64) });
-        self.change(&namespace_object(), register).await?;
-        let create = Transaction::new()
-            .guard(Guard::Version { version: 0 })
-            .change(Write::SetKey { key: key(b"n"), value: encode_number(number) });
-        match self.change(&log_object(number), create).await? {
-            true => Ok(number),
-            false => Err(too_busy()),
+        for _ in 0..ATTEMPTS_MAX {
+            let number = self.next_id().await?;
+            // The name first: a log that nobody finds would be of no use.
+            let register = Transaction::new()
+                .guard(Guard::Exists)
+                .change(Write::SetKey { key: rank_key(number), value: encode_number(self.now() as u64) });
+            self.change(&namespace_object(), register).await?;
+            let create = Transaction::new()
+                .guard(Guard::Version { version: 0 })
+                .change(Write::SetKey { key: key(b"n"), value: encode_number(number) });
+            if self.change(&log_object(number), create).await? {
+                return Ok(number);
+            }
+            // A check came by in between.
         }
+        Err(too_busy())
     }
 
     /// Forgets a note, and what others wrote down about it: it is removed from the log later, together with others.

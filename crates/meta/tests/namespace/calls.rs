@@ -8,6 +8,7 @@ use nacre_meta::{
     Attributes, Creation, Credentials, EXECUTE, Error, READ, Rank, RankOptions, SetAttributes, SetTime, WRITE,
 };
 use nacre_object::testkit::MemoryStore;
+use nacre_object::{ObjectStore, Transaction, Write};
 
 use crate::scheduler::{SlowStore, at_once};
 
@@ -394,4 +395,55 @@ async fn a_namespace_is_kept_by_any_store() {
     }
     assert_eq!(inodes.len(), 64);
     assert_eq!(rank.readdir(&root, Ino::ROOT, b"", 100, false).await.unwrap().entries.len(), 64);
+}
+
+#[test]
+fn a_page_whose_inodes_are_all_gone_is_not_taken_for_the_last_one() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, root) = (open(&store).await, Credentials::root());
+        for name in ["/a", "/b", "/c", "/d"] {
+            make(&rank, &root, name, file(0o644)).await;
+        }
+        // The first two lose their inodes, as if they were removed after the entries had been read.
+        for path in ["/a", "/b"] {
+            let object = find(&rank, path).await.unwrap().ino.object();
+            store.apply(&object, Transaction::new().change(Write::Remove)).await.unwrap();
+        }
+        let page = rank.readdir(&root, Ino::ROOT, b"", 2, true).await.unwrap();
+        let names: Vec<&[u8]> = page.entries.iter().map(|listed| &listed.name[..]).collect();
+        assert_eq!((&names[..], page.more), (&[&b"c"[..], b"d"][..], false));
+    });
+}
+
+#[test]
+fn a_directory_goes_while_a_file_that_was_in_it_is_open() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, root) = (open(&store).await, Credentials::root());
+        for is_closed in [true, false] {
+            let d = make(&rank, &root, "/d", directory(0o755)).await.ino;
+            let f = make(&rank, &root, "/d/f", file(0o644)).await.ino;
+            rank.write_file(f, 0, Bytes::from_static(b"content")).await.unwrap();
+            rank.open_file(&root, f, READ).await.unwrap();
+            rank.unlink(&root, d, b"f").await.unwrap();
+            rank.rmdir(&root, Ino::ROOT, b"d").await.unwrap();
+            assert_eq!(&rank.read_file(f, 0, 100).await.unwrap()[..], b"content");
+            // The check of another rank sees nothing wrong.
+            let other = open(&store).await;
+            let report = other.check(false).await.unwrap();
+            assert_eq!((&report.findings[..], report.ranks), (&[][..], 1));
+            if is_closed {
+                rank.close_file(f).await;
+                rank.close().await.unwrap();
+                assert_eq!(other.ranks().await.unwrap(), [0; 0]);
+            } else {
+                // The rank goes away.
+                assert!(other.check(true).await.unwrap().is_clean());
+            }
+            assert_eq!(other.stat(f).await.err(), Some(Error::NotFound));
+            let left: Vec<String> = store.objects().into_iter().filter(|id| id.contains("/d/")).collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
+    });
 }

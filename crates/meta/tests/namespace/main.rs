@@ -4,4 +4,5 @@ mod calls;
 mod content;
 mod history;
 mod model;
+mod recovery;
 mod scheduler;

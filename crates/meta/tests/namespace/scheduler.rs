@@ -97,6 +97,22 @@ impl SlowStore {
         }
     }
 
+    /// Answers a read. A change fails: as one that has taken effect, and whose reply is lost, if `late`; otherwise as one
+    /// that did not come through.
+    pub fn fail(&self, id: u64, late: bool) {
+        let mut state = self.0.lock().unwrap();
+        let Some(request) = state.waiting.remove(&id) else { return };
+        let result = match request.transaction.writes.is_empty() {
+            true => state.perform(&request.object, &request.transaction),
+            false if late => {
+                let _ = state.perform(&request.object, &request.transaction);
+                Err(unknown())
+            }
+            false => Err(StoreError::new(ErrorKind::Unavailable, "the server does not answer")),
+        };
+        state.answer(id, result);
+    }
+
     /// Drops a request.
     pub fn drop_request(&self, id: u64) {
         self.0.lock().unwrap().waiting.remove(&id);

@@ -1,0 +1,174 @@
+//! Changes that span objects, while a check is at work on the log of their rank, and after failures of the store.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use nacre_meta::inode::{Ino, Kind};
+use nacre_meta::{Creation, Credentials, Error, Rank};
+
+use crate::calls::{file, make, open};
+use crate::scheduler::{SlowStore, at_once, poll};
+
+type Call<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
+
+/// A store with the file `/a/x`, and a directory `/b` for it to be moved to.
+fn begin() -> (SlowStore, Arc<Rank>, Ino, Ino) {
+    let store = SlowStore::default();
+    let (rank, a, b) = at_once(&store, async {
+        let (rank, root) = (open(&store).await, Credentials::root());
+        let directory = || Creation::new(Kind::Directory, 0o755);
+        let a = make(&rank, &root, "/a", directory()).await.ino;
+        let b = make(&rank, &root, "/b", directory()).await.ino;
+        make(&rank, &root, "/a/x", file(0o644)).await;
+        (Arc::new(rank), a, b)
+    });
+    (store, rank, a, b)
+}
+
+fn rename(rank: &Arc<Rank>, a: Ino, b: Ino) -> Call<()> {
+    let rank = rank.clone();
+    Box::pin(async move { rank.rename(&Credentials::root(), (a, b"x"), (b, b"y"), false).await })
+}
+
+/// Returns whether the file is in its old place and in its new one.
+fn places(store: &SlowStore, a: Ino, b: Ino) -> [bool; 2] {
+    at_once(store, async {
+        let (rank, root) = (open(store).await, Credentials::root());
+        let is_there = async |directory, name: &[u8]| match rank.lookup(&root, directory, name).await {
+            Ok(_) => true,
+            Err(Error::NotFound) => false,
+            Err(error) => panic!("{error}"),
+        };
+        [is_there(a, b"x").await, is_there(b, b"y").await]
+    })
+}
+
+/// Lets the requests of a call take effect, one after the other, up to a number of them. Returns the result, if there is
+/// one.
+fn advance<T>(
+    store: &SlowStore,
+    caller: usize,
+    call: &mut Call<T>,
+    steps: usize,
+) -> Option<Result<T, Error>> {
+    for step in 0.. {
+        if let Some(result) = poll(store, caller, call) {
+            return Some(result);
+        }
+        if step == steps {
+            return None;
+        }
+        for (id, from) in store.waiting() {
+            if from == Some(caller) {
+                store.perform(id, false);
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn a_check_that_closes_the_log_of_a_rank_at_work_halves_no_rename() {
+    let (mut committed, mut unknown) = (0, 0);
+    for before in 0..24 {
+        for checked in 0..16 {
+            for after in 0..12 {
+                let (store, rank, a, b) = begin();
+                let doctor = Arc::new(at_once(&store, open(&store)));
+                let mut call = rename(&rank, a, b);
+                let mut result = advance(&store, 0, &mut call, before);
+                let number = at_once(&store, doctor.ranks()).unwrap();
+                let [number] = number[..] else { continue };
+                let mut recovery: Call<()> = {
+                    let doctor = doctor.clone();
+                    Box::pin(async move { doctor.recover(number).await.map(|_| ()) })
+                };
+                let recovered = advance(&store, 1, &mut recovery, checked);
+                result = result.or_else(|| advance(&store, 0, &mut call, after));
+                if recovered.is_none() {
+                    advance(&store, 1, &mut recovery, usize::MAX).unwrap().unwrap();
+                }
+                // The rank goes away, and its last requests with it.
+                store.orphan(0);
+                for (id, _) in store.waiting() {
+                    store.drop_request(id);
+                }
+                let places = places(&store, a, b);
+                let text = format!("{before}, {checked}, {after}: {result:?}, {places:?}");
+                assert_ne!(places[0], places[1], "{text}");
+                match result {
+                    Some(Ok(())) => assert!(places[1], "{text}"),
+                    Some(Err(error)) => assert!(error.is_unknown(), "{error}"),
+                    None => {}
+                }
+                committed += usize::from(places[1]);
+                unknown += usize::from(text.contains("Unknown"));
+            }
+        }
+    }
+    println!("{committed} renames took effect, {unknown} do not know");
+    assert!(committed > 100 && unknown > 100);
+}
+
+#[test]
+fn a_rank_that_is_closed_after_a_failure_leaves_what_others_need() {
+    for at in 0..30 {
+        for late in [false, true] {
+            let (store, rank, a, b) = begin();
+            let mut call = rename(&rank, a, b);
+            let mut result = advance(&store, 0, &mut call, at);
+            // From now on no change comes through, or none is answered.
+            for _ in 0..1_000 {
+                result = result.or_else(|| poll(&store, 0, &mut call));
+                if result.is_some() {
+                    break;
+                }
+                for (id, _) in store.waiting() {
+                    store.fail(id, late);
+                }
+            }
+            let result = result.expect("the call comes to an end");
+            at_once(&store, rank.close()).unwrap();
+            let places = places(&store, a, b);
+            let text = format!("{at}, {late}: {result:?}, {places:?}");
+            assert_ne!(places[0], places[1], "{text}");
+            match result {
+                Ok(()) => assert!(places[1], "{text}"),
+                Err(error) if error.is_unknown() => {}
+                Err(_) => assert!(places[0], "{text}"),
+            }
+            let report = at_once(&store, async { open(&store).await.check(true).await }).unwrap();
+            assert!(report.is_clean(), "{text}: {report:?}");
+        }
+    }
+}
+
+#[test]
+fn a_check_reports_nothing_that_changes_while_it_looks() {
+    for at in 0..60 {
+        let (store, rank, _, b) = begin();
+        // The file's number is below that of the directory that it is in, so the check comes to it first.
+        let c = at_once(&store, async {
+            let c = make(&rank, &Credentials::root(), "/c", Creation::new(Kind::Directory, 0o755)).await.ino;
+            let (a, _) = rank.resolve_parent(&Credentials::root(), b"/a/x").await.unwrap();
+            rank.rename(&Credentials::root(), (a.ino, b"x"), (c, b"x"), false).await.unwrap();
+            rank.close().await.unwrap();
+            c
+        });
+        let doctor = Arc::new(at_once(&store, open(&store)));
+        let mut check: Call<nacre_meta::Report> = Box::pin(async move { doctor.check(false).await });
+        let mut report = advance(&store, 0, &mut check, at);
+        at_once(&store, async {
+            let root = Credentials::root();
+            let found = rank.lookup(&root, c, b"x").await.unwrap();
+            rank.link(&root, found.ino, c, b"y").await.unwrap();
+            rank.unlink(&root, c, b"x").await.unwrap();
+            rank.unlink(&root, c, b"y").await.unwrap();
+            rank.lookup(&root, b, b"x").await.unwrap_err();
+        });
+        report = report.or_else(|| advance(&store, 0, &mut check, usize::MAX));
+        let report = report.unwrap().unwrap();
+        assert_eq!(report.findings, [], "{at}");
+    }
+}
