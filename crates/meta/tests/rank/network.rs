@@ -224,3 +224,50 @@ fn a_standby_takes_over_and_nobody_sees_an_error() {
     check(&stop, cached.into_iter().collect());
     check(&stop, tripped.into_iter().collect());
 }
+
+/// Begins to take a position, and leaves the reply where it is.
+fn begin<T>(taking: &mut std::pin::Pin<Box<impl Future<Output = T>>>) {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(taking.as_mut().poll(&mut context).is_pending());
+}
+
+#[test]
+fn a_grant_that_is_taken_in_after_the_lease_is_not_used() {
+    let store = Arc::new(MemoryStore::new());
+    let first = Daemon::start(&store);
+    let second = Daemon::start(&store);
+    let sessions: Vec<Session> =
+        (0..2).map(|_| session(&store, &[&first.address, &second.address])).collect();
+    let [late, other] = [0, 1].map(|index| sessions[index].sequencer(&id()));
+    wait(other.create(Policy::Hold(Duration::from_secs(3600)))).unwrap();
+    let mut taking = Box::pin(late.next());
+    begin(&mut taking);
+    until("it is granted", || wait(other.look()).unwrap().held);
+    // A program that is slow to take its reply: meanwhile the rank moves, and its lease there ends.
+    let active = if first.handle().totals().state == "active" { first } else { second };
+    drop(active);
+    let next = wait(other.next()).unwrap();
+    assert!(next >= 1000, "{next}");
+    wait(other.set_policy(Policy::BestEffort)).unwrap();
+    wait(taking).unwrap();
+    let after = wait(late.next()).unwrap();
+    assert!(after > next, "{after} was handed out when {next} was known");
+}
+
+#[test]
+fn who_gives_up_while_it_is_asked_back_does_not_lose_its_session() {
+    let store = Arc::new(MemoryStore::new());
+    let daemon = Daemon::start(&store);
+    let sessions: Vec<Session> = (0..2).map(|_| session(&store, &[&daemon.address])).collect();
+    let [one, other] = [0, 1].map(|index| sessions[index].sequencer(&id()));
+    wait(one.create(Policy::BestEffort)).unwrap();
+    let mut taking = Box::pin(one.next());
+    begin(&mut taking);
+    until("it is granted", || wait(other.look()).unwrap().held);
+    let waiting = std::thread::spawn(move || wait(other.next()).unwrap());
+    until("it is asked back", || one.statistics().revocations > 0);
+    drop(taking);
+    waiting.join().unwrap();
+    let counts = daemon.handle().totals().counts;
+    assert_eq!((counts.losses, counts.broken), (0, 0), "{counts:?}");
+}
