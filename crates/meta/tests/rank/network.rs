@@ -9,7 +9,7 @@ use nacre_meta::capability::Policy;
 use nacre_meta::remote::{Sequencer, Session, SessionOptions};
 use nacre_meta::role::{Handle, MetaRole, Options};
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
 use nacre_rpc::{Address, ServeOptions, Server, ServerLimits, Services};
 
 /// A store that can be cut off.
@@ -97,7 +97,7 @@ fn session(store: &Arc<MemoryStore>, addresses: &[&Address]) -> Session {
 }
 
 fn id() -> ObjectId {
-    "log".parse().unwrap()
+    "nacre/sequencers/log".parse().unwrap()
 }
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -195,7 +195,7 @@ fn a_standby_takes_over_and_nobody_sees_an_error() {
     second.wait_for("standby");
     let addresses = [&first.address, &second.address];
     let sessions: Vec<Session> = (0..3).map(|_| session(&store, &addresses)).collect();
-    let trips = |session: &Session| session.sequencer(&"trips".parse().unwrap());
+    let trips = |session: &Session| session.sequencer(&"nacre/sequencers/trips".parse().unwrap());
     wait(sessions[0].sequencer(&id()).create(Policy::Hold(Duration::from_millis(20)))).unwrap();
     wait(trips(&sessions[0]).create(Policy::RoundTrip)).unwrap();
     let (stop, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -270,4 +270,50 @@ fn who_gives_up_while_it_is_asked_back_does_not_lose_its_session() {
     waiting.join().unwrap();
     let counts = daemon.handle().totals().counts;
     assert_eq!((counts.losses, counts.broken), (0, 0), "{counts:?}");
+}
+
+#[test]
+fn what_is_no_sequencer_is_left_alone() {
+    let store = Arc::new(MemoryStore::new());
+    let daemon = Daemon::start(&store);
+    let session = session(&store, &[&daemon.address]);
+    // An object that holds something else.
+    let foreign = Transaction::new()
+        .change(Write::SetKey { key: "sequencer".parse().unwrap(), value: "something else".into() });
+    assert!(matches!(wait(store.apply(&id(), foreign)), Ok(Outcome::Done(_))));
+    let sequencer = session.sequencer(&id());
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let kind = |result: Result<(), StoreError>| result.unwrap_err().kind;
+        let read = kind(wait(sequencer.read()).map(drop));
+        done.send((read, kind(wait(sequencer.remove())), kind(wait(sequencer.create(Policy::BestEffort)))))
+    });
+    let kinds = ended.recv_timeout(Duration::from_secs(60)).expect("each call is answered");
+    assert_eq!(kinds, (ErrorKind::Invalid, ErrorKind::Invalid, ErrorKind::Busy));
+    // The object of the authority, and one of somebody else.
+    for id in ["nacre/ranks/0", "results", "nacre/sequencers/"] {
+        let sequencer = session.sequencer(&id.parse().unwrap());
+        let error = wait(sequencer.create(Policy::BestEffort)).unwrap_err();
+        assert!(error.to_string().contains("no place for a sequencer"), "{id}: {error}");
+    }
+}
+
+#[test]
+fn a_name_goes_on_above_what_a_removed_sequencer_gave() {
+    let store = Arc::new(MemoryStore::new());
+    let daemon = Daemon::start(&store);
+    let session = session(&store, &[&daemon.address]);
+    let sequencer = session.sequencer(&id());
+    let mut last = None;
+    for round in 0..4 {
+        // Also of a name that was removed without use, or in front of which something else changed.
+        wait(sequencer.create(Policy::BestEffort)).unwrap();
+        if round % 2 == 0 {
+            let first = wait(sequencer.next_many(5000)).unwrap();
+            assert!(last.is_none_or(|last| first > last), "{first} after {last:?}");
+            assert!(last.is_some() || first == 0);
+            last = Some(first + 4999);
+        }
+        wait(sequencer.remove()).unwrap();
+    }
 }
