@@ -25,6 +25,7 @@ use std::sync::Arc;
 use futures::executor::block_on;
 pub use nacre_meta::capability::{POLICIES, Policy};
 pub use nacre_meta::remote::{Sequencer, Statistics};
+pub use nacre_meta::role::SEQUENCER_PREFIX;
 use nacre_meta::remote::{Session, SessionOptions};
 pub use nacre_meta::service::Shown;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
@@ -34,8 +35,6 @@ use crate::blocking::BlockingStore;
 use crate::engine::Opened;
 use crate::store::Store;
 
-/// The beginning of the ids of objects that hold sequencers.
-pub const SEQUENCER_PREFIX: &str = "nacre/sequencers/";
 /// The longest name of a sequencer, in bytes.
 pub const SEQUENCER_NAME_BYTES_MAX: usize = 200;
 

@@ -11,7 +11,7 @@
 //! - A resource goes to somebody else only when its holder has given it back, or the holder's lease is over.
 //! - Whoever waits is answered once, unless its session ends or it gives up before.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::time::Duration;
 
@@ -19,8 +19,11 @@ use std::time::Duration;
 pub type Session = u64;
 /// The number of a grant, which no other grant of the rank has.
 pub type Grant = u64;
-/// The caller's number of a request that waits.
+/// The caller's number of a request that waits. It grows from one request to the next.
 pub type Ticket = u64;
+
+/// The most sessions of a rank.
+pub const SESSIONS_MAX: usize = 1 << 20;
 
 /// The session that held a resource before the rank began, and is not known yet.
 const UNKNOWN: Session = 0;
@@ -189,7 +192,8 @@ enum Wanted {
 struct Resource {
     policy: Policy,
     hold: Option<Hold>,
-    line: VecDeque<(Ticket, Wanted)>,
+    /// Those who wait, in the order in which they came. With a policy that does not let it be cached, none to cache it.
+    line: BTreeMap<Ticket, Wanted>,
 }
 
 #[derive(Clone, Debug)]
@@ -271,9 +275,10 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
     }
 
     /// Begins a session, or renews its lease. Returns whether the lease was renewed: one that did not give back what it
-    /// was asked for only waits for its end.
+    /// was asked for only waits for its end, and one more than [`SESSIONS_MAX`] is not begun.
     pub fn renew(&mut self, now: Duration, session: Session) -> bool {
-        if session == UNKNOWN {
+        let full = self.sessions.len() >= SESSIONS_MAX && !self.sessions.contains_key(&session);
+        if session == UNKNOWN || full {
             return false;
         }
         let until = now + self.lease;
@@ -305,14 +310,14 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             self.watched.insert(resource.clone());
             self.quiet_until = Duration::ZERO;
         }
-        self.resources.insert(resource, Resource { policy, hold, line: VecDeque::new() });
+        self.resources.insert(resource, Resource { policy, hold, line: BTreeMap::new() });
     }
 
     /// Removes a resource. Returns the tickets of those who waited.
     pub fn remove(&mut self, resource: &R) -> Vec<Ticket> {
         self.watched.remove(resource);
         let removed = self.resources.remove(resource).unwrap_or_default();
-        removed.line.into_iter().map(|(ticket, _)| ticket).collect()
+        removed.line.into_keys().collect()
     }
 
     /// Returns a resource's policy.
@@ -335,6 +340,15 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
     pub fn set_policy(&mut self, now: Duration, resource: &R, policy: Policy, out: &mut Vec<Order<R>>) {
         let Some(found) = self.resources.get_mut(resource) else { return };
         found.policy = policy;
+        if !policy.caches() {
+            found.line.retain(|ticket, wanted| {
+                let cache = matches!(wanted, Wanted::Cache(_));
+                if cache {
+                    out.push(Order::NotCached { ticket: *ticket });
+                }
+                !cache
+            });
+        }
         if let Some(hold) = &mut found.hold
             && let Asked::Quota(_) = hold.asked
         {
@@ -387,18 +401,18 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         wanted: Wanted,
         out: &mut Vec<Order<R>>,
     ) {
-        if let Some(found) = self.resources.get_mut(resource) {
-            found.line.push_back((ticket, wanted));
-            self.go_on(now, resource, out);
+        let Some(found) = self.resources.get_mut(resource) else { return };
+        if matches!(wanted, Wanted::Cache(_)) && !found.policy.caches() {
+            return out.push(Order::NotCached { ticket });
         }
+        found.line.insert(ticket, wanted);
+        self.go_on(now, resource, out);
     }
 
     /// Gives a request up. Returns whether it waited.
     pub fn give_up(&mut self, now: Duration, resource: &R, ticket: Ticket, out: &mut Vec<Order<R>>) -> bool {
         let Some(found) = self.resources.get_mut(resource) else { return false };
-        let before = found.line.len();
-        found.line.retain(|(known, _)| *known != ticket);
-        let waited = found.line.len() < before;
+        let waited = found.line.remove(&ticket).is_some();
         self.go_on(now, resource, out);
         waited
     }
@@ -478,6 +492,15 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         out.push(Order::Revoke { resource: resource.clone(), session, grant, quota });
     }
 
+    /// Takes a resource back of which its holder got nothing.
+    pub fn vacate(&mut self, now: Duration, resource: &R, out: &mut Vec<Order<R>>) {
+        if let Some(found) = self.resources.get_mut(resource) {
+            found.hold = None;
+            self.watched.remove(resource);
+            self.go_on(now, resource, out);
+        }
+    }
+
     /// Takes a resource away from a session that says that it does not use it. Returns whether it held it.
     pub fn disown(&mut self, resource: &R, session: Session) -> bool {
         let Some(found) = self.resources.get_mut(resource) else { return false };
@@ -493,17 +516,8 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
     /// Answers whoever may be answered now, and asks the holder for the resource if it is time.
     pub fn go_on(&mut self, now: Duration, resource: &R, out: &mut Vec<Order<R>>) {
         let Some(found) = self.resources.get_mut(resource) else { return };
-        if !found.policy.caches() {
-            found.line.retain(|(ticket, wanted)| {
-                let cache = matches!(wanted, Wanted::Cache(_));
-                if cache {
-                    out.push(Order::NotCached { ticket: *ticket });
-                }
-                !cache
-            });
-        }
         while found.hold.is_none()
-            && let Some((ticket, wanted)) = found.line.pop_front()
+            && let Some((ticket, wanted)) = found.line.pop_first()
         {
             match wanted {
                 Wanted::Serve(_) => {
@@ -626,13 +640,13 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                     Wanted::Serve(of) => *of == Some(session),
                 };
                 resource.hold.as_ref().is_some_and(|hold| hold.session == session)
-                    || resource.line.iter().any(|(_, wanted)| waits(wanted))
+                    || resource.line.values().any(waits)
             });
             concerned.map(|(resource, _)| resource.clone()).collect()
         };
         for resource in concerned {
             let Some(found) = self.resources.get_mut(&resource) else { continue };
-            found.line.retain(|(ticket, wanted)| match wanted {
+            found.line.retain(|ticket, wanted| match wanted {
                 Wanted::Cache(of) if *of == session => {
                     out.push(Order::NotCached { ticket: *ticket });
                     false

@@ -170,6 +170,11 @@ impl Inner {
         self.sequencers.lock().get(id).cloned()
     }
 
+    /// Returns whether the session is still spoken for by this binding.
+    fn is_bound(&self, route: &Route) -> bool {
+        self.route.borrow().as_ref().is_some_and(|present| present.number == route.number)
+    }
+
     /// Gives all sequencers up, because the lease is over or lost.
     fn drop_all(&self) {
         for state in self.held() {

@@ -25,7 +25,7 @@ use self::authority::Keeper;
 use self::core::{Core, Shared};
 
 pub use self::core::Totals;
-pub use service::{Connection, MetaService};
+pub use service::{Connection, MetaService, SEQUENCER_PREFIX};
 
 /// The default lease of sessions, which hold capabilities.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(3);

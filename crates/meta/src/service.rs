@@ -21,6 +21,9 @@ pub const COUNT_MAX: u64 = 1 << 40;
 /// The time without a holder after which a sequencer is on record as one that nobody caches.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// The bits of a session's number that are shown to others.
+const SHOWN_BITS: Session = (1 << 24) - 1;
+
 /// A sequencer as it is in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
@@ -66,7 +69,8 @@ pub struct Shown {
     pub reserved: u64,
     /// The policy.
     pub policy: Policy,
-    /// The session that holds it; 0 if none does or it is not known yet.
+    /// The last 24 bits of the session that holds it, at least 1; 0 if none does or it is not known yet. Whoever knows all
+    /// of them can speak for the session.
     pub holder: Session,
     /// True if somebody holds it.
     pub held: bool,
@@ -136,8 +140,9 @@ pub enum Output {
 pub enum StoreOrder {
     /// Read the record, and fence earlier ranks. Answered by [`Rank::loaded`].
     Load,
-    /// Make an object with a record, unless there is one. Answered by [`Rank::created`].
-    Create(Record),
+    /// Make an object with a record, unless there is one: nobody caches it, and what is reserved is all that a sequencer
+    /// that was removed ever was. Answered by [`Rank::created`].
+    Create(Policy),
     /// Replace the one record by the other. Answered by [`Rank::written`].
     Write(Record, Record),
     /// Remove the object. Answered by [`Rank::removed`].
@@ -166,12 +171,14 @@ struct Live {
     removing: bool,
     /// The time since which nobody holds it.
     idle_since: Duration,
+    /// True if it is among those that are looked at when they are idle.
+    idle_noted: bool,
 }
 
 #[derive(Debug)]
 enum Entry {
     Loading(Vec<(Ticket, Option<Session>, Call)>),
-    Creating(Record, Ticket, Vec<(Ticket, Option<Session>, Call)>),
+    Creating(Ticket, Vec<(Ticket, Option<Session>, Call)>),
     Live(Box<Live>),
 }
 
@@ -184,8 +191,8 @@ pub struct Rank {
     sequencers: HashMap<ObjectId, Entry, foldhash::fast::RandomState>,
     /// The calls that wait in a line.
     waiting: HashMap<Ticket, (ObjectId, Call)>,
-    /// The sequencers that nobody holds and that are on record as cached.
-    idle: BTreeSet<ObjectId>,
+    /// The sequencers that nobody holds and that are on record as cached, with the times at which they are looked at.
+    idle: BTreeSet<(Duration, ObjectId)>,
     positions: u64,
 }
 
@@ -252,7 +259,10 @@ impl Rank {
             tail: live.sequencer.tail(),
             reserved: live.sequencer.reserved(),
             policy: live.policy,
-            holder: holder.map_or(0, |(session, _)| session),
+            holder: match holder {
+                Some((session, _)) if session > 0 => (session & SHOWN_BITS).max(1),
+                _ => 0,
+            },
             held: holder.is_some(),
             waiting: self.capabilities.waiting(id) as u64,
         }
@@ -324,7 +334,7 @@ impl Rank {
                 self.sequencers.insert(id.clone(), Entry::Loading(vec![(ticket, session, call)]));
                 out.push(Output::Store(id.clone(), StoreOrder::Load));
             }
-            Some(Entry::Loading(calls) | Entry::Creating(_, _, calls)) => calls.push((ticket, session, call)),
+            Some(Entry::Loading(calls) | Entry::Creating(_, calls)) => calls.push((ticket, session, call)),
             Some(Entry::Live(_)) => self.call_live(now, ticket, session, id, call, out),
         }
     }
@@ -443,10 +453,9 @@ impl Rank {
                 let mut later = later.into_iter();
                 match later.next() {
                     Some((ticket, _, Call::Create(policy))) => {
-                        let record = Record { policy, ..Record::default() };
-                        let entry = Entry::Creating(record, ticket, later.collect());
+                        let entry = Entry::Creating(ticket, later.collect());
                         self.sequencers.insert(id.clone(), entry);
-                        out.push(Output::Store(id.clone(), StoreOrder::Create(record)));
+                        out.push(Output::Store(id.clone(), StoreOrder::Create(policy)));
                     }
                     _ => _ = self.sequencers.remove(id),
                 }
@@ -478,6 +487,7 @@ impl Rank {
             changes: Vec::new(),
             removing: false,
             idle_since: now,
+            idle_noted: false,
         };
         self.sequencers.insert(id.clone(), Entry::Live(Box::new(live)));
         self.capabilities.add(now, id.clone(), record.policy, held_for);
@@ -486,11 +496,11 @@ impl Rank {
         }
     }
 
-    /// Takes in that an object was made, or that there was one.
-    pub fn created(&mut self, now: Duration, id: &ObjectId, made: bool, out: &mut Vec<Output>) {
-        let Some(Entry::Creating(record, ticket, calls)) = self.sequencers.get_mut(id) else { return };
-        let (record, ticket, calls) = (*record, *ticket, std::mem::take(calls));
-        if made {
+    /// Takes in that an object was made, with its record, or that there was one.
+    pub fn created(&mut self, now: Duration, id: &ObjectId, made: Option<Record>, out: &mut Vec<Output>) {
+        let Some(Entry::Creating(ticket, calls)) = self.sequencers.get_mut(id) else { return };
+        let (ticket, calls) = (*ticket, std::mem::take(calls));
+        if let Some(record) = made {
             out.push(Output::Reply(ticket, Reply::Done));
             return self.begin(now, id, record, false, calls, out);
         }
@@ -543,30 +553,36 @@ impl Rank {
         let mut orders = Vec::new();
         self.capabilities.tick(now, &mut orders);
         self.carry(now, orders, out);
-        for id in std::mem::take(&mut self.idle) {
-            let Some(Entry::Live(live)) = self.sequencers.get_mut(&id) else { continue };
-            if live.sequencer.is_lent() || live.record.cached.is_none() && live.writing.is_none() {
-                continue;
-            }
-            match live.writing.is_none() && now >= live.idle_since + IDLE {
-                true => self.go_on(now, &id, out),
-                false => _ = self.idle.insert(id),
+        while self.idle.first().is_some_and(|(due, _)| *due <= now)
+            && let Some((_, id)) = self.idle.pop_first()
+        {
+            if let Some(Entry::Live(live)) = self.sequencers.get_mut(&id) {
+                live.idle_noted = false;
+                self.go_on(now, &id, out);
             }
         }
     }
 
     /// Returns the time at which [`Rank::tick`] is to be called; none if nothing is due.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let idle = self.idle.iter().filter_map(|id| match self.sequencers.get(id) {
-            // Otherwise it is looked at when what is being written is durable.
-            Some(Entry::Live(live)) if live.writing.is_none() => Some(live.idle_since + IDLE),
-            _ => None,
-        });
-        idle.chain(self.capabilities.next_deadline()).min()
+        let idle = self.idle.first().map(|(due, _)| *due);
+        idle.into_iter().chain(self.capabilities.next_deadline()).min()
     }
 
     /// Carries out the orders of the capabilities.
     fn carry(&mut self, now: Duration, orders: Vec<Order<ObjectId>>, out: &mut Vec<Output>) {
+        for id in self.take_in(now, orders, out) {
+            self.go_on(now, &id, out);
+        }
+    }
+
+    /// Notes what the orders of the capabilities ask for. Returns the sequencers that go on.
+    fn take_in(
+        &mut self,
+        now: Duration,
+        orders: Vec<Order<ObjectId>>,
+        out: &mut Vec<Output>,
+    ) -> Vec<ObjectId> {
         let mut touched: Vec<ObjectId> = Vec::new();
         for order in orders {
             match order {
@@ -607,21 +623,30 @@ impl Rank {
                 Order::Lapsed { session } => out.push(Output::Lapsed(session)),
             }
         }
-        for id in touched {
-            self.go_on(now, &id, out);
+        touched
+    }
+
+    /// Answers what can be answered of a sequencer's operations, and orders what the store has to do for the next.
+    fn go_on(&mut self, now: Duration, id: &ObjectId, out: &mut Vec<Output>) {
+        while self.advance(now, id, out) {
+            // Whoever was to get the sequencer got nothing, as all who wait will.
+            let mut orders = Vec::new();
+            self.capabilities.vacate(now, id, &mut orders);
+            self.take_in(now, orders, out);
         }
     }
 
-    /// Answers what can be answered of a sequencer's operations, in order, and orders what the store has to do for the next.
-    fn go_on(&mut self, now: Duration, id: &ObjectId, out: &mut Vec<Output>) {
-        let Some(Entry::Live(live)) = self.sequencers.get_mut(id) else { return };
+    /// Answers operations in order. Returns true if one was to be lent positions and there will never be any.
+    fn advance(&mut self, now: Duration, id: &ObjectId, out: &mut Vec<Output>) -> bool {
+        let Some(Entry::Live(live)) = self.sequencers.get_mut(id) else { return false };
         if live.removing {
-            return;
+            return false;
         }
         let caches = live.policy.caches();
         // A record under way that says that nobody caches may be durable already.
         let on_record =
             live.record.cached.is_some() && live.writing.is_none_or(|record| record.cached.is_some());
+        let mut empty = false;
         while let Some(operation) = live.operations.front() {
             let reply = match *operation {
                 Operation::Next(ticket, count) => match live.sequencer.next(count) {
@@ -643,6 +668,11 @@ impl Rank {
                     let lent = if on_record { live.sequencer.lend() } else { None };
                     match lent {
                         Some((first, bound)) => Output::Reply(ticket, Reply::Granted { grant, first, bound }),
+                        None if !live.sequencer.has(1) => {
+                            // There will never be anything to lend.
+                            empty = true;
+                            Output::Reply(ticket, Reply::Exhausted)
+                        }
                         None => {
                             live.sequencer.want(1);
                             break;
@@ -663,20 +693,26 @@ impl Rank {
                     if live.writing.is_none() {
                         live.removing = true;
                         out.push(Output::Store(id.clone(), StoreOrder::Remove(live.record)));
-                        return;
+                        return false;
                     }
                     break;
                 }
             };
             out.push(reply);
             live.operations.pop_front();
+            if empty {
+                return true;
+            }
         }
         write_if_needed(now, self.lease, id, live, out);
-        let cached =
-            live.record.cached.is_some() || live.writing.is_some_and(|record| record.cached.is_some());
-        if cached && !live.sequencer.is_lent() {
-            self.idle.insert(id.clone());
+        // While a record is being written, it is looked at when that is durable.
+        let cached = live.record.cached.is_some() && live.writing.is_none();
+        if cached && !live.sequencer.is_lent() && !live.idle_noted {
+            live.idle_noted = true;
+            // One that waits for the store is not idle, and is looked at again.
+            self.idle.insert((live.idle_since.max(now) + IDLE, id.clone()));
         }
+        false
     }
 }
 

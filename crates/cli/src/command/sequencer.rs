@@ -70,7 +70,7 @@ enum Action {
         /// Only these
         names: Vec<String>,
     },
-    /// Remove a sequencer, once nobody holds it; one that is made later under its name begins at 0
+    /// Remove a sequencer, once nobody holds it; one that is made later under its name goes on above its positions
     Rm {
         /// The sequencer
         #[arg(required = true)]

@@ -115,6 +115,8 @@ impl State {
         let mut hold = self.hold.lock();
         match hold.held {
             Some(held) if held.grant == grant => self.end(&mut hold, held, quota, route),
+            // It was given back before: what the rank had asked for crossed it.
+            Some(held) if grant < held.grant => {}
             _ if hold.asking => hold.early = Some((grant, quota)),
             // A grant that was never heard of is not used.
             held => {
@@ -154,10 +156,21 @@ impl State {
         }
     }
 
-    /// Takes positions, of a new grant for whoever asked for it. Returns the first, or none if there are not so many.
-    fn granted(&self, route: &Route, grant: Grant, first: u64, bound: u64, count: u64) -> Option<u64> {
-        self.grants.fetch_add(1, Ordering::Relaxed);
+    /// Takes positions, of a new grant for whoever asked for it. Returns the first, or none if there are not so many, or if
+    /// the binding over which it was asked for is over: the lease may be too, since a caller takes its reply when it likes.
+    fn granted(
+        &self,
+        inner: &Inner,
+        route: &Route,
+        (grant, first, bound): (Grant, u64, u64),
+        count: u64,
+    ) -> Option<u64> {
         let mut hold = self.hold.lock();
+        // The background ends a binding before it drops or asserts what is held, which takes the lock.
+        if !inner.is_bound(route) {
+            return None;
+        }
+        self.grants.fetch_add(1, Ordering::Relaxed);
         let held = Held { grant, first, bound, ending: false };
         let own = (bound - first >= count).then_some(first);
         self.cache.open(first + own.map_or(0, |_| count), bound);
@@ -193,19 +206,27 @@ fn submit(route: &Route, id: &ObjectId, call: Call) {
 }
 
 /// Marks that a grant is asked for, until it is dropped.
-struct Asking<'a>(&'a State);
+struct Asking<'a> {
+    state: &'a State,
+    route: &'a Route,
+}
 
 impl<'a> Asking<'a> {
-    fn begin(state: &'a State) -> Asking<'a> {
+    fn begin(state: &'a State, route: &'a Route) -> Asking<'a> {
         let mut hold = state.hold.lock();
         (hold.asking, hold.early) = (true, None);
-        Asking(state)
+        Asking { state, route }
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.0.hold.lock().asking = false;
+        let mut hold = self.state.hold.lock();
+        hold.asking = false;
+        // It was granted and asked back, and the caller did not stay to see either.
+        if let Some((grant, _)) = hold.early.take() {
+            submit(self.route, &self.state.id, Call::Release(grant, u64::MAX));
+        }
     }
 }
 
@@ -266,7 +287,8 @@ impl Sequencer {
         self.done(Call::Create(policy)).await
     }
 
-    /// Removes the sequencer, once nobody holds it. One that is made later under its name begins at 0.
+    /// Removes the sequencer, once nobody holds it. One that is made later under its name begins above
+    /// all positions that this one gave.
     ///
     /// # Errors
     /// `Invalid` if there is no such sequencer, `Unavailable` if no rank answers.
@@ -375,7 +397,7 @@ impl Sequencer {
                     self.take_more(held, more)
                 }
                 None => {
-                    let asking = Asking::begin(state);
+                    let asking = Asking::begin(state, &route);
                     let granted = call::ask(&route, &state.id, Call::Acquire).await;
                     let first = self.take_grant(&route, count, granted);
                     drop(asking);
@@ -413,7 +435,7 @@ impl Sequencer {
     ) -> Result<Option<u64>, Asked> {
         match granted.map_err(Asked::Lost)? {
             Reply::Granted { grant, first, bound } if first <= bound => {
-                Ok(self.state.granted(route, grant, first, bound, count))
+                Ok(self.state.granted(self.inner(), route, (grant, first, bound), count))
             }
             Reply::NotCached => {
                 self.state.round_trip.store(true, Ordering::Relaxed);
@@ -443,4 +465,44 @@ impl Sequencer {
 enum Asked {
     Lost(Lost),
     Refused(Reply),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nacre_object::testkit::MemoryStore;
+    use nacre_rpc::client::{Host, Link};
+
+    use super::*;
+    use crate::remote::SessionOptions;
+
+    #[tokio::test]
+    async fn what_was_asked_back_before_does_not_end_a_later_grant() {
+        let options = SessionOptions {
+            store: Arc::new(MemoryStore::new()),
+            rank: 0,
+            addresses: Vec::new(),
+            link: Default::default(),
+            patience: std::time::Duration::ZERO,
+        };
+        let session = Session::begin(options).unwrap();
+        let sequencer = session.sequencer(&"log".parse().unwrap());
+        let link = || {
+            let options = Default::default();
+            Link::new("unix:/nowhere".parse().unwrap(), (), Arc::new(options), Arc::new(Host::new(false)))
+        };
+        let route = Route { link: link(), round_trips: link(), number: 1 };
+        session.inner.route.send_replace(Some(route.clone()));
+        let state = &sequencer.state;
+        assert_eq!(state.granted(&session.inner, &route, (5, 100, 200), 1), Some(100));
+        state.revoked(&route, 4, None);
+        assert_eq!(sequencer.try_next(), Some(101));
+        state.revoked(&route, 5, None);
+        assert_eq!(sequencer.try_next(), None);
+        // Of a binding that is over nothing is taken in.
+        session.inner.route.send_replace(Some(Route { number: 2, ..route.clone() }));
+        assert_eq!(state.granted(&session.inner, &route, (6, 300, 400), 1), None);
+        assert_eq!(sequencer.try_next(), None);
+    }
 }

@@ -40,7 +40,7 @@ pub fn object(rank: u32) -> Result<ObjectId, StoreError> {
 pub struct Authority {
     /// The epoch, which grows with each daemon that takes it; 0 if none ever did.
     pub epoch: u64,
-    /// A count that grows while the daemon shows itself.
+    /// A count that grows while the daemon shows itself, from a number that it draws.
     pub count: u64,
     /// The time after which a standby takes over.
     pub takeover: Duration,
@@ -204,7 +204,9 @@ impl Keeper {
     /// Takes the authority on condition that it is as it was seen. Returns the new epoch, or `None` if it is not.
     pub async fn take(&mut self, seen: Option<&Authority>) -> Result<Option<u64>, StoreError> {
         let epoch = seen.map_or(0, |seen| seen.epoch) + 1;
-        let own = Authority { epoch, count: 0, free: false, ..self.own.clone() };
+        // Drawn, so that two daemons of one name, as in two containers, do not both take what one of them wrote for their own.
+        let count = rand::random::<u64>() >> 1;
+        let own = Authority { epoch, count, free: false, ..self.own.clone() };
         let check = seen.map_or(Check::Absent, |seen| Check::Equal(seen.encode()));
         let take = Transaction::new()
             .guard(Guard::Fence { token: epoch })
@@ -246,4 +248,35 @@ impl Keeper {
 
 fn is(found: &Found, authority: &Authority) -> bool {
     matches!(found, Found::Value(Some(value)) if *value == authority.encode())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use nacre_object::testkit::MemoryStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn of_two_daemons_of_one_name_one_has_the_authority() {
+        let store = Arc::new(MemoryStore::new());
+        let keeper = || {
+            let options = crate::role::Options {
+                store: store.clone(),
+                rank: 0,
+                keeps_store: false,
+                lease: Duration::from_secs(1),
+                takeover: Duration::from_secs(1),
+            };
+            Keeper::new(&options, "host:1".to_owned(), vec!["host:1".to_owned()]).unwrap()
+        };
+        let (mut one, mut other) = (keeper(), keeper());
+        for epoch in 1..4 {
+            let seen = one.look().await.unwrap().authority;
+            assert_eq!(one.take(seen.as_ref()).await.unwrap(), Some(epoch));
+            assert_eq!(other.take(seen.as_ref()).await.unwrap(), None);
+            assert!(one.show().await.unwrap() && !other.show().await.unwrap());
+        }
+    }
 }

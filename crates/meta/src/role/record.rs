@@ -8,13 +8,21 @@
 //! | 1, 8, 8 | the policy: its code and two numbers ([`policy_numbers`](crate::wire::policy_numbers)) |
 //!
 //! Numbers are little-endian. Ranks write it under their fence, and on condition that it is as they wrote it last.
+//!
+//! An object keeps its version when it is removed. The transaction that removes a sequencer proposes a version above its
+//! bound, and one that is made under its name begins there: a holder that was stopped for longer than its lease may still hand
+//! out positions of the former one.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use nacre_object::{Answer, Check, ErrorKind, Found, Guard, Key, ObjectId, ObjectStore, Outcome, Read};
-use nacre_object::{StoreError, Transaction, Write};
+use nacre_object::limit::PROPOSAL_MAX;
+use nacre_object::{
+    Answer, ByteRange, Check, Done, ErrorKind, Fork, Found, Guard, Key, ObjectId, ObjectStore,
+};
+use nacre_object::{Outcome, Read, StoreError, Transaction, Write};
 
+use crate::capability::Policy;
 use crate::sequencer::POSITIONS;
 use crate::service::Record;
 use crate::wire::{policy_numbers, policy_of};
@@ -76,7 +84,8 @@ fn key() -> Result<Key, StoreError> {
     KEY.parse()
 }
 
-/// Reads a sequencer's record, and fences earlier ranks at its object if there is one.
+/// Reads a sequencer's record, and fences earlier ranks at its object if there is one. What holds something else is not a
+/// sequencer, and none can be made there.
 pub(super) async fn load(
     store: &dyn ObjectStore,
     id: &ObjectId,
@@ -96,10 +105,11 @@ pub(super) async fn load(
         done => value(done)?,
     };
     let Some(found) = found else { return Ok(Ending::Done(None)) };
-    match decode(&found) {
-        Some(record) => Ok(Ending::Done(Some(record))),
-        None => Err(StoreError::new(ErrorKind::Corrupt, format!("object \"{id}\" holds no sequencer"))),
+    let record = decode(&found);
+    if record.is_none() {
+        tracing::error!("the key \"{KEY}\" of object \"{id}\" holds no sequencer");
     }
+    Ok(Ending::Done(record))
 }
 
 fn value(outcome: Outcome) -> Result<Option<Bytes>, StoreError> {
@@ -114,24 +124,32 @@ fn value(outcome: Outcome) -> Result<Option<Bytes>, StoreError> {
     }
 }
 
-/// Makes a sequencer. Returns false if there is one.
+/// Makes a sequencer that begins at the object's version, and returns its record; `None` if there is one.
 pub(super) async fn create(
     store: &dyn ObjectStore,
     id: &ObjectId,
     epoch: u64,
-    record: &Record,
-) -> Result<Ending<bool>, StoreError> {
-    let value = encode(record);
+    policy: Policy,
+) -> Result<Ending<Option<Record>>, StoreError> {
+    let look = Transaction::new().read(Read::Key { key: key()? });
+    let Outcome::Done(Done { version, .. }) = store.apply(id, look).await? else {
+        return Err(StoreError::new(ErrorKind::Unknown, "the store refused a read without guards"));
+    };
+    let record = Record { reserved: version.min(POSITIONS), cached: None, policy };
     let make = Transaction::new()
         .guard(Guard::Fence { token: epoch })
         .guard(Guard::Key { key: key()?, check: Check::Absent })
-        .change(Write::SetKey { key: key()?, value })
+        .guard(Guard::Version { version })
+        .change(Write::SetKey { key: key()?, value: encode(&record) })
         .change(Write::RaiseFence { token: epoch });
-    Ok(match store.apply(id, make).await? {
-        Outcome::Done(_) => Ending::Done(true),
-        Outcome::Refused(refusal) if refusal.guard == 0 => Ending::Superseded,
-        Outcome::Refused(_) => Ending::Done(false),
-    })
+    match store.apply(id, make).await? {
+        Outcome::Done(_) => Ok(Ending::Done(Some(record))),
+        Outcome::Refused(refusal) => match refusal.guard {
+            0 => Ok(Ending::Superseded),
+            1 => Ok(Ending::Done(None)),
+            _ => Err(StoreError::new(ErrorKind::Busy, "the object was changed at the same time")),
+        },
+    }
 }
 
 /// Replaces a sequencer's record. It may be repeated.
@@ -162,11 +180,19 @@ pub(super) async fn remove(
     epoch: u64,
     before: &Record,
 ) -> Result<Ending<()>, StoreError> {
-    let change = Transaction::new()
+    let remove = Transaction::new()
         .guard(Guard::Fence { token: epoch })
         .guard(Guard::Key { key: key()?, check: Check::Equal(encode(before)) })
         .change(Write::Remove);
-    Ok(match store.apply(id, change).await? {
+    let (fork, range) = (Fork::DEFAULT, ByteRange::new(0, 1));
+    let version = (before.reserved + 1).min(PROPOSAL_MAX);
+    let above = remove.clone().guard(Guard::Proposal { fork, range, version });
+    let outcome = match store.apply(id, above).await? {
+        // The object's version is above that already.
+        Outcome::Refused(refusal) if refusal.guard == 2 => store.apply(id, remove).await?,
+        outcome => outcome,
+    };
+    Ok(match outcome {
         Outcome::Done(_) => Ending::Done(()),
         Outcome::Refused(refusal) if matches!(refusal.found, Found::Value(None)) => Ending::Done(()),
         Outcome::Refused(_) => Ending::Superseded,

@@ -116,7 +116,7 @@ type Looking = Pin<Box<dyn Future<Output = (Watcher, Looked)> + Send>>;
 /// An order that was carried out.
 enum Carried {
     Loaded(Option<Record>),
-    Created(bool),
+    Created(Option<Record>),
     Written,
     Removed,
 }
@@ -244,8 +244,8 @@ async fn carry_out(
     loop {
         let done = match &order {
             StoreOrder::Load => record::load(&*store, &id, epoch).await.map(|end| end.map(Carried::Loaded)),
-            StoreOrder::Create(record) => {
-                record::create(&*store, &id, epoch, record).await.map(|end| end.map(Carried::Created))
+            StoreOrder::Create(policy) => {
+                record::create(&*store, &id, epoch, *policy).await.map(|end| end.map(Carried::Created))
             }
             StoreOrder::Write(before, after) => {
                 let written = record::write(&*store, &id, epoch, before, after).await;

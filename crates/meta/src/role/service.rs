@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use futures::channel::oneshot;
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, ObjectId, StoreError};
 use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, control};
 
 use super::core::{Begun, Moved, Shared};
@@ -16,6 +16,10 @@ use crate::wire;
 
 /// The requests of one connection that may wait: each is a place in a line.
 const REQUESTS_MAX: usize = 1 << 16;
+
+/// The beginning of the ids of objects that hold sequencers. Calls about others are refused: they would make and remove what
+/// is somebody else's.
+pub const SEQUENCER_PREFIX: &str = "nacre/sequencers/";
 
 /// The service of a rank.
 pub struct MetaService {
@@ -72,7 +76,7 @@ impl MetaService {
         let done = |outbox: &mut Outbox| control::put_bare(outbox, wire::DONE, request.id);
         match request.kind {
             wire::NEXT => {
-                let (id, call) = wire::get_call(request.kind, &request.body)?;
+                let (id, call) = get_call(request)?;
                 if let Call::Next(count) = call
                     && let Some(reply) = self.shared.next_at_once(&id, count)
                 {
@@ -120,8 +124,8 @@ impl MetaService {
                     Err(StoreError::new(ErrorKind::Invalid, text).into())
                 }
             },
-            kind => {
-                let (id, call) = wire::get_call(kind, &request.body)?;
+            _ => {
+                let (id, call) = get_call(request)?;
                 self.call(connection, request.id, &id, call, outbox)
             }
         }
@@ -131,7 +135,7 @@ impl MetaService {
         &self,
         connection: &Connection,
         id: u64,
-        sequencer: &nacre_object::ObjectId,
+        sequencer: &ObjectId,
         call: Call,
         outbox: &mut Outbox,
     ) -> Result<Option<Pending>, Refused> {
@@ -145,6 +149,14 @@ impl MetaService {
                 Ok(Some(Pending { shared: self.shared.clone(), ticket: Some(ticket), reply }))
             }
         }
+    }
+}
+
+fn get_call(request: &Incoming<'_>) -> Result<(ObjectId, Call), StoreError> {
+    let (id, call) = wire::get_call(request.kind, &request.body)?;
+    match id.as_bytes().strip_prefix(SEQUENCER_PREFIX.as_bytes()) {
+        Some(name) if !name.is_empty() => Ok((id, call)),
+        _ => Err(StoreError::new(ErrorKind::Invalid, format!("object \"{id}\" is no place for a sequencer"))),
     }
 }
 

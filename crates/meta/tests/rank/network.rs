@@ -9,7 +9,7 @@ use nacre_meta::capability::Policy;
 use nacre_meta::remote::{Sequencer, Session, SessionOptions};
 use nacre_meta::role::{Handle, MetaRole, Options};
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
 use nacre_rpc::{Address, ServeOptions, Server, ServerLimits, Services};
 
 /// A store that can be cut off.
@@ -97,7 +97,7 @@ fn session(store: &Arc<MemoryStore>, addresses: &[&Address]) -> Session {
 }
 
 fn id() -> ObjectId {
-    "log".parse().unwrap()
+    "nacre/sequencers/log".parse().unwrap()
 }
 
 fn wait<T>(future: impl Future<Output = T>) -> T {
@@ -195,7 +195,7 @@ fn a_standby_takes_over_and_nobody_sees_an_error() {
     second.wait_for("standby");
     let addresses = [&first.address, &second.address];
     let sessions: Vec<Session> = (0..3).map(|_| session(&store, &addresses)).collect();
-    let trips = |session: &Session| session.sequencer(&"trips".parse().unwrap());
+    let trips = |session: &Session| session.sequencer(&"nacre/sequencers/trips".parse().unwrap());
     wait(sessions[0].sequencer(&id()).create(Policy::Hold(Duration::from_millis(20)))).unwrap();
     wait(trips(&sessions[0]).create(Policy::RoundTrip)).unwrap();
     let (stop, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -223,4 +223,97 @@ fn a_standby_takes_over_and_nobody_sees_an_error() {
     until("by the first rank", || first.handle().totals().positions > 100);
     check(&stop, cached.into_iter().collect());
     check(&stop, tripped.into_iter().collect());
+}
+
+/// Begins to take a position, and leaves the reply where it is.
+fn begin<T>(taking: &mut std::pin::Pin<Box<impl Future<Output = T>>>) {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(taking.as_mut().poll(&mut context).is_pending());
+}
+
+#[test]
+fn a_grant_that_is_taken_in_after_the_lease_is_not_used() {
+    let store = Arc::new(MemoryStore::new());
+    let first = Daemon::start(&store);
+    let second = Daemon::start(&store);
+    let sessions: Vec<Session> =
+        (0..2).map(|_| session(&store, &[&first.address, &second.address])).collect();
+    let [late, other] = [0, 1].map(|index| sessions[index].sequencer(&id()));
+    wait(other.create(Policy::Hold(Duration::from_secs(3600)))).unwrap();
+    let mut taking = Box::pin(late.next());
+    begin(&mut taking);
+    until("it is granted", || wait(other.look()).unwrap().held);
+    // A program that is slow to take its reply: meanwhile the rank moves, and its lease there ends.
+    let active = if first.handle().totals().state == "active" { first } else { second };
+    drop(active);
+    let next = wait(other.next()).unwrap();
+    assert!(next >= 1000, "{next}");
+    wait(other.set_policy(Policy::BestEffort)).unwrap();
+    wait(taking).unwrap();
+    let after = wait(late.next()).unwrap();
+    assert!(after > next, "{after} was handed out when {next} was known");
+}
+
+#[test]
+fn who_gives_up_while_it_is_asked_back_does_not_lose_its_session() {
+    let store = Arc::new(MemoryStore::new());
+    let daemon = Daemon::start(&store);
+    let sessions: Vec<Session> = (0..2).map(|_| session(&store, &[&daemon.address])).collect();
+    let [one, other] = [0, 1].map(|index| sessions[index].sequencer(&id()));
+    wait(one.create(Policy::BestEffort)).unwrap();
+    let mut taking = Box::pin(one.next());
+    begin(&mut taking);
+    until("it is granted", || wait(other.look()).unwrap().held);
+    let waiting = std::thread::spawn(move || wait(other.next()).unwrap());
+    until("it is asked back", || one.statistics().revocations > 0);
+    drop(taking);
+    waiting.join().unwrap();
+    let counts = daemon.handle().totals().counts;
+    assert_eq!((counts.losses, counts.broken), (0, 0), "{counts:?}");
+}
+
+#[test]
+fn what_is_no_sequencer_is_left_alone() {
+    let store = Arc::new(MemoryStore::new());
+    let daemon = Daemon::start(&store);
+    let session = session(&store, &[&daemon.address]);
+    // An object that holds something else.
+    let foreign = Transaction::new()
+        .change(Write::SetKey { key: "sequencer".parse().unwrap(), value: "something else".into() });
+    assert!(matches!(wait(store.apply(&id(), foreign)), Ok(Outcome::Done(_))));
+    let sequencer = session.sequencer(&id());
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let kind = |result: Result<(), StoreError>| result.unwrap_err().kind;
+        let read = kind(wait(sequencer.read()).map(drop));
+        done.send((read, kind(wait(sequencer.remove())), kind(wait(sequencer.create(Policy::BestEffort)))))
+    });
+    let kinds = ended.recv_timeout(Duration::from_secs(60)).expect("each call is answered");
+    assert_eq!(kinds, (ErrorKind::Invalid, ErrorKind::Invalid, ErrorKind::Busy));
+    // The object of the authority, and one of somebody else.
+    for id in ["nacre/ranks/0", "results", "nacre/sequencers/"] {
+        let sequencer = session.sequencer(&id.parse().unwrap());
+        let error = wait(sequencer.create(Policy::BestEffort)).unwrap_err();
+        assert!(error.to_string().contains("no place for a sequencer"), "{id}: {error}");
+    }
+}
+
+#[test]
+fn a_name_goes_on_above_what_a_removed_sequencer_gave() {
+    let store = Arc::new(MemoryStore::new());
+    let daemon = Daemon::start(&store);
+    let session = session(&store, &[&daemon.address]);
+    let sequencer = session.sequencer(&id());
+    let mut last = None;
+    for round in 0..4 {
+        // Also of a name that was removed without use, or in front of which something else changed.
+        wait(sequencer.create(Policy::BestEffort)).unwrap();
+        if round % 2 == 0 {
+            let first = wait(sequencer.next_many(5000)).unwrap();
+            assert!(last.is_none_or(|last| first > last), "{first} after {last:?}");
+            assert!(last.is_some() || first == 0);
+            last = Some(first + 4999);
+        }
+        wait(sequencer.remove()).unwrap();
+    }
 }

@@ -71,7 +71,7 @@ enum Answer {
 #[derive(Clone, Copy, Debug)]
 enum Stored {
     Loaded(Option<Record>),
-    Created(bool),
+    Created(Option<Record>),
     Written,
     Removed,
     Superseded,
@@ -463,8 +463,9 @@ impl World {
                 }
                 Stored::Loaded(record)
             }
-            StoreOrder::Create(record) => {
-                let made = self.record.is_none();
+            StoreOrder::Create(policy) => {
+                let record = Record { policy, ..Record::default() };
+                let made = self.record.is_none().then_some(record);
                 self.record.get_or_insert(record);
                 Stored::Created(made)
             }

@@ -44,9 +44,9 @@ impl At {
                     Output::Lapsed(_) => {}
                     Output::Store(id, order) => match order {
                         StoreOrder::Load => self.rank.loaded(self.now, &id, self.record, &mut out),
-                        StoreOrder::Create(record) => {
-                            self.record = Some(record);
-                            self.rank.created(self.now, &id, true, &mut out);
+                        StoreOrder::Create(policy) => {
+                            self.record = Some(Record { policy, ..Record::default() });
+                            self.rank.created(self.now, &id, self.record, &mut out);
                         }
                         StoreOrder::Write(before, after) => {
                             assert_eq!(self.record, Some(before));
@@ -268,4 +268,119 @@ fn frame(put: impl FnOnce(&mut Outbox)) -> Frame {
     put(&mut outbox);
     outbox.copy_to(&mut bytes);
     nacre_rpc::frame::take(&mut bytes).unwrap().unwrap()
+}
+
+#[test]
+fn nobody_waits_for_a_sequencer_that_is_used_up() {
+    let end = 1 << 63;
+    let mut at = At::new(1, Some(Record { reserved: end - 3, ..Record::default() }));
+    let (grant, first, bound) = At::granted(at.call(1, Call::Acquire));
+    assert_eq!((first, bound), (end - 3, end));
+    // Many wait, and the holder gives back nothing.
+    let waiting: Vec<u64> = (0..50_000)
+        .map(|number| {
+            let call = if number % 2 == 0 { Call::Acquire } else { Call::Next(1) };
+            assert_eq!(at.call(2 + number, call), None);
+            at.tickets
+        })
+        .collect();
+    assert_eq!(at.call(1, Call::Release(grant, end)), Some(Reply::Done));
+    let replies: std::collections::HashMap<u64, Reply> = at.replies.drain(..).collect();
+    assert!(waiting.iter().all(|ticket| replies.get(ticket) == Some(&Reply::Exhausted)));
+    assert_eq!(at.call(1, Call::Read), Some(Reply::Positions { first: end, caches: true }));
+    assert_eq!(at.call(1, Call::Acquire), Some(Reply::Exhausted));
+    assert_eq!(at.call(1, Call::Remove), Some(Reply::Done));
+}
+
+/// With work for each one that waits it would take minutes.
+#[test]
+fn a_line_of_many_is_left_and_switched_at_once() {
+    const COUNT: u64 = 300_000;
+    let began = std::time::Instant::now();
+    let mut at = At::new(1, Some(Record::default()));
+    At::granted(at.call(1, Call::Acquire));
+    at.call(1, Call::SetPolicy(Policy::RoundTrip));
+    let first = at.tickets + 1;
+    for _ in 0..COUNT {
+        assert_eq!(at.call(2, Call::Read), None);
+    }
+    let waiting = |at: &mut At| match at.call(3, Call::Look) {
+        Some(Reply::Shown(shown)) => shown.waiting,
+        reply => panic!("{reply:?}"),
+    };
+    assert_eq!(waiting(&mut at), COUNT);
+    let mut out = Vec::new();
+    for ticket in first..first + COUNT {
+        at.rank.cancel(at.now, ticket, &mut out);
+        assert!(began.elapsed() < Duration::from_secs(60), "it is too slow at {ticket}");
+    }
+    assert_eq!((waiting(&mut at), out.len()), (0, 0));
+}
+
+/// With work for each of them at each call it would take minutes.
+#[test]
+fn calls_do_not_look_at_all_sequencers_that_were_cached_lately() {
+    const COUNT: u64 = 50_000;
+    let began = std::time::Instant::now();
+    let (mut rank, now) = (Rank::new(1, LEASE), ms(1));
+    let (mut cached, mut granted) = (std::collections::HashSet::new(), 0);
+    let mut carry = |rank: &mut Rank, now: Duration, mut out: Vec<Output>| {
+        while let Some(output) = out.pop() {
+            match output {
+                Output::Store(id, StoreOrder::Load) => {
+                    rank.loaded(now, &id, Some(Record::default()), &mut out);
+                }
+                Output::Store(id, StoreOrder::Write(_, after)) => {
+                    rank.written(now, &id, &mut out);
+                    _ = if after.cached.is_some() { cached.insert(id) } else { cached.remove(&id) };
+                }
+                Output::Reply(_, Reply::Granted { grant, .. }) => granted = grant,
+                _ => {}
+            }
+        }
+        (granted, cached.len() as u64)
+    };
+    for number in 0..COUNT {
+        let id: ObjectId = format!("log {number}").parse().unwrap();
+        rank.renew(now, 1);
+        let mut out = Vec::new();
+        rank.tick(now, &mut out);
+        rank.call(now, 2 * number, Some(1), &id, Call::Acquire, &mut out);
+        let (grant, cached) = carry(&mut rank, now, out);
+        assert_eq!(cached, number + 1);
+        let mut out = Vec::new();
+        rank.call(now, 2 * number + 1, Some(1), &id, Call::Release(grant, 0), &mut out);
+        carry(&mut rank, now, out);
+        assert!(rank.next_deadline().is_some());
+        assert!(began.elapsed() < Duration::from_secs(60), "it is too slow at {number}");
+    }
+    // They are on record as not cached after a while.
+    let now = now + ms(2500);
+    let mut out = Vec::new();
+    rank.tick(now, &mut out);
+    assert_eq!(carry(&mut rank, now, out).1, 0);
+}
+
+#[test]
+fn sessions_are_bounded() {
+    let most = nacre_meta::capability::SESSIONS_MAX as u64;
+    let mut rank = Rank::new(1, LEASE);
+    assert!((1..=most).all(|session| rank.renew(ms(1), session)));
+    assert!(!rank.renew(ms(1), most + 1));
+    // Those that are there stay, and their places are free when their leases are over.
+    assert!(rank.renew(ms(500), 7));
+    rank.tick(LEASE + ms(2), &mut Vec::new());
+    assert_eq!(rank.sessions(), 1);
+    assert!(rank.renew(LEASE + ms(2), most + 1));
+}
+
+#[test]
+fn no_one_is_told_the_number_of_a_session() {
+    let mut at = At::new(1, Some(Record::default()));
+    let session = 0x1234_5678_9abc_def0;
+    At::granted(at.call(session, Call::Acquire));
+    match at.call(2, Call::Look) {
+        Some(Reply::Shown(shown)) => assert_eq!(shown.holder, 0xbc_def0),
+        reply => panic!("{reply:?}"),
+    }
 }
