@@ -2,7 +2,8 @@
 //! recover the log and change its views meanwhile, also two at a time. Then all that they were told has to fit together.
 //!
 //! A failure names its seed, and `NACRE_SEED=n` runs that history again, the same to the last transaction: the clock is the runtime's,
-//! and all that is left to chance follows from the seed. `NACRE_ZLOG_HISTORIES` is how many are run.
+//! and all that is left to chance follows from the seed. `NACRE_ZLOG_HISTORIES` is how many are run, from
+//! there on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -312,11 +313,9 @@ async fn examine(log: Log, told: &Shared) {
 #[test]
 fn what_clients_are_told_fits_together() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let seeds = match number("NACRE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("NACRE_ZLOG_HISTORIES").unwrap_or(150),
-    };
-    for seed in seeds {
+    let (first, count) = (number("NACRE_SEED"), number("NACRE_ZLOG_HISTORIES"));
+    let count = count.unwrap_or(if first.is_some() { 1 } else { 150 });
+    for seed in first.unwrap_or(0)..first.unwrap_or(0) + count {
         if let Err(panic) = std::panic::catch_unwind(|| run(seed)) {
             eprintln!("NACRE_SEED={seed} runs this history again");
             std::panic::resume_unwind(panic);
