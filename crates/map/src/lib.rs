@@ -43,6 +43,7 @@ pub mod limit;
 pub mod log;
 mod map;
 mod propose;
+mod random;
 mod state;
 mod update;
 mod validator;
@@ -50,6 +51,7 @@ mod validator;
 pub use follow::{FollowOptions, Followed, Follower};
 pub use map::{MAP_PREFIX, Map, check_name, list};
 pub use propose::{Committed, ProposeError, ProposeOptions, Proposer};
+pub use random::Random;
 pub use state::{
     Change, Header, Incarnation, Limits, Missing, OutOfOrder, Record, Space, State, Updated, Value,
 };

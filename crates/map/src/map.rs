@@ -22,7 +22,9 @@ use crate::codec;
 use crate::follow::{FollowOptions, Follower};
 use crate::limit::{BYTES_MAX, ENTRIES_MAX, MAP_NAME_BYTES_MAX, TRIM_MAX, VALIDATORS_MAX};
 use crate::propose::{ProposeOptions, Proposer};
+use crate::random::Random;
 use crate::state::{Change, Header, Missing, Record, Space, State, Value};
+use crate::update::UpdateId;
 
 /// The beginning of the ids of objects that hold maps.
 pub const MAP_PREFIX: &str = "nacre/map/";
@@ -43,6 +45,7 @@ pub struct Map {
     store: Arc<dyn ObjectStore>,
     name: Arc<str>,
     object: ObjectId,
+    random: Random,
 }
 
 /// The news of a map for a reader.
@@ -65,7 +68,21 @@ impl Map {
     pub fn new(store: Arc<dyn ObjectStore>, name: &str) -> Result<Map, StoreError> {
         check_name(name)?;
         let object = ObjectId::new(format!("{MAP_PREFIX}{name}"))?;
-        Ok(Map { store, name: name.into(), object })
+        Ok(Map { store, name: name.into(), object, random: Random::default() })
+    }
+
+    /// Replaces the source of pauses and ids; without this, nobody can foresee them.
+    pub fn with_random(self, random: Random) -> Map {
+        Map { random, ..self }
+    }
+
+    /// Returns an id that no other update has.
+    pub(crate) fn update_id(&self) -> UpdateId {
+        UpdateId(self.random.number())
+    }
+
+    pub(crate) fn random(&self) -> &Random {
+        &self.random
     }
 
     /// Returns the map's name.
@@ -129,7 +146,7 @@ impl Map {
             if let Some(state) = self.state_once().await? {
                 return Ok(state);
             }
-            tokio::time::sleep(pause(attempt)).await;
+            tokio::time::sleep(self.pause(attempt)).await;
         }
         let text = "it changes faster than it can be read, and its history is too short for what changes meanwhile; try \
                     again, or keep more epochs with \"nacre map limits --history\"";
@@ -321,16 +338,15 @@ impl Map {
         error.context(format_args!("map \"{}\"", self.name))
     }
 
+    /// Returns the pause after an attempt, counted from 0, that others have spoilt: of random length, and longer each time,
+    /// so that those who are in each other's way come apart.
+    pub(crate) fn pause(&self, attempt: u32) -> Duration {
+        self.random.part(PAUSE_MIN.saturating_mul(1 << attempt.min(16)).min(PAUSE_MAX))
+    }
+
     pub(crate) fn nonsense(&self) -> StoreError {
         self.at(StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question"))
     }
-}
-
-/// Returns the pause after an attempt, counted from 0, that others have spoilt: of random length, and longer each time, so
-/// that those who are in each other's way come apart.
-pub(crate) fn pause(attempt: u32) -> Duration {
-    let longest = PAUSE_MIN.saturating_mul(1 << attempt.min(16)).min(PAUSE_MAX);
-    longest.mul_f64(rand::random_range(0.0..1.0))
 }
 
 fn corrupt(text: &str) -> StoreError {

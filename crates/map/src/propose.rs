@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::codec;
 use crate::limit::UPDATES_PER_EPOCH_MAX;
-use crate::map::{Map, News, pause};
+use crate::map::{Map, News};
 use crate::state::{Change, Header, Incarnation, LIMITS, Limits, Record, Space, State, VALIDATOR};
 use crate::update::{Condition, Draft, Judged, Refused, Update, UpdateId};
 use crate::validator::{Judges, Validator};
@@ -115,7 +115,7 @@ impl Proposer {
             if queue.len() >= UPDATES_PER_EPOCH_MAX && queue.len().is_power_of_two() {
                 queue.retain(|pending| !pending.reply.is_canceled());
             }
-            queue.push_back(Pending { id: UpdateId::random(), update, sent: false, reply });
+            queue.push_back(Pending { id: self.map.update_id(), update, sent: false, reply });
         }
         loop {
             let mut engine = match select(&mut verdict, self.engine.lock()).await {
@@ -267,9 +267,9 @@ impl Engine {
     async fn pause(&self) {
         let pause = match (self.unanswered, self.losses) {
             (0, losses) if losses < LOSSES_MIN => return,
-            (0, losses) => pause(losses - LOSSES_MIN),
+            (0, losses) => self.map.pause(losses - LOSSES_MIN),
             (unanswered, _) => {
-                (Duration::from_millis(50) * unanswered).min(PAUSE_MAX).mul_f64(rand::random_range(0.0..1.0))
+                self.map.random().part((Duration::from_millis(50) * unanswered).min(PAUSE_MAX))
             }
         };
         tokio::time::sleep(pause).await;
@@ -305,7 +305,7 @@ impl Engine {
             }
         }
         let incarnation = match state.epoch() {
-            0 => Incarnation(rand::random()),
+            0 => Incarnation(self.map.random().number()),
             _ => state.incarnation(),
         };
         if self.uncertain && draft.is_empty() {
@@ -313,7 +313,7 @@ impl Engine {
             // condition as the proposal that may be on its way, keeps that from taking effect.
             let sent = self.working.iter().take(judged.len()).find(|pending| pending.sent);
             if let Some(sent) = sent {
-                draft.add_nothing(&sent.update.who);
+                draft.add_nothing(self.map.update_id(), &sent.update.who);
             }
         }
         let Some((record, after)) = draft.finish(incarnation, now_ms()) else {

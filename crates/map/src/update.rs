@@ -16,13 +16,6 @@ use crate::state::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UpdateId(pub [u8; 16]);
 
-impl UpdateId {
-    /// Returns an id that no other update has.
-    pub(crate) fn random() -> Self {
-        Self(rand::random())
-    }
-}
-
 impl fmt::Display for UpdateId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -321,10 +314,9 @@ impl<'a> Draft<'a> {
         Judged::Taken
     }
 
-    /// Adds an update without changes, so that there is an epoch. It has an id of its own, so that nobody takes it for
-    /// another one.
-    pub fn add_nothing(&mut self, who: &str) {
-        self.updates.push(Updated { id: UpdateId::random(), who: who.to_owned(), changes: Vec::new() });
+    /// Adds an update without changes, so that there is an epoch. Its id is its own, so that nobody takes it for another one.
+    pub fn add_nothing(&mut self, id: UpdateId, who: &str) {
+        self.updates.push(Updated { id, who: who.to_owned(), changes: Vec::new() });
     }
 
     /// Returns the limit that would be exceeded, if any. What makes a map smaller is never too much.

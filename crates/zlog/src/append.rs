@@ -1,9 +1,9 @@
 //! Appending: entries wait in a queue, and a task takes them from there in order, gets positions for them, and writes them.
 //!
 //! One write is on its way at a time, and it goes to one object, wholly or not at all: so what a handle appends is in the log in the
-//! order in which it was appended, whatever fails. Entries that come meanwhile are written together. While writers are busy, the
-//! positions for what comes next are taken during the write, so that a sequencer whose answers take as long as a write costs no
-//! time; those that nobody uses are given back, or filled.
+//! order in which it was appended, whatever fails. Entries that come meanwhile are written together, and the positions of those that
+//! wait already are taken during the write. No position is taken before its entry is there: an append that begins after another
+//! handle's was acknowledged would come before it otherwise.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,7 +11,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -22,13 +21,11 @@ use crate::entry::{Entry, INDEX_BYTES, Index, PACKET_HEAD_BYTES, pack};
 use crate::error::LogError;
 use crate::layout::View;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, SLOT_BYTES, WAITING_BYTES_MAX};
-use crate::log::{Inner, Patience};
+use crate::log::Inner;
 use crate::sequencer::SequencerError;
 use crate::state::{Known, Shape};
 use crate::stripe::{Stripe, StripeError, Written};
 
-/// The time within which the next entry has to come for writers to be busy. Positions that were taken for it are given back then.
-const LINGER: Duration = Duration::from_millis(1);
 /// What an entry that waits takes beside its bytes.
 const WAITING_ENTRY_BYTES: usize = 128;
 
@@ -59,8 +56,6 @@ struct Queue {
     /// A permit for each byte that may wait or be on its way.
     room: Semaphore,
     closed: AtomicBool,
-    /// Those who wait until all that was appended before is answered, and no positions are kept.
-    settling: Mutex<Vec<oneshot::Sender<()>>>,
 }
 
 struct Waiting {
@@ -105,7 +100,6 @@ impl Appender {
             wake: Notify::new(),
             room: Semaphore::new(WAITING_BYTES_MAX),
             closed: AtomicBool::new(false),
-            settling: Mutex::default(),
         });
         Self { shared: Arc::new(Handle { queue, log, started: AtomicBool::new(false) }) }
     }
@@ -136,7 +130,7 @@ impl Appender {
         permit.forget();
         if !started.swap(true, Ordering::AcqRel) {
             let (log, queue) = (log.clone(), queue.clone());
-            let task = Task { log, queue, reserved: VecDeque::new(), epoch: 0, busy: false, wrote: false };
+            let task = Task { log, queue, reserved: VecDeque::new(), epoch: 0 };
             tokio::spawn(task.run());
         }
         let (reply, receiver) = oneshot::channel();
@@ -149,18 +143,6 @@ impl Appender {
             queue.wake.notify_one();
         }
         Ok(Appending { reply: receiver })
-    }
-
-    /// Waits until all that was appended before is answered, and positions that were taken for more are given back. A program that
-    /// is about to end should call this: readers would wait for the holes that it leaves, until they fill them.
-    pub async fn settle(&self) {
-        let Handle { queue, started, .. } = &*self.shared;
-        if started.load(Ordering::Acquire) {
-            let (settled, receiver) = oneshot::channel();
-            queue.settling.lock().push(settled);
-            queue.wake.notify_one();
-            let _ = receiver.await;
-        }
     }
 }
 
@@ -180,14 +162,10 @@ enum Attempt {
 struct Task {
     log: Arc<Inner>,
     queue: Arc<Queue>,
-    /// Positions that were taken and are not used yet, in ascending order.
+    /// Positions that were taken and are not used yet, in ascending order: not more than entries have waited since.
     reserved: VecDeque<Range<u64>>,
     /// The epoch in which they were taken.
     epoch: u64,
-    /// True if entries come as soon as the ones before are written.
-    busy: bool,
-    /// True once something was written.
-    wrote: bool,
 }
 
 impl Task {
@@ -197,41 +175,19 @@ impl Task {
                 self.write(&mut batch).await;
             }
         }
-        self.give_back().await;
     }
 
     /// Takes what waits; `None` once nobody can append any more.
-    async fn take(&mut self) -> Option<VecDeque<Waiting>> {
-        // What comes as soon as something was written comes from writers that had waited for that.
-        let mut lingers = std::mem::replace(&mut self.wrote, true);
-        let queue = self.queue.clone();
+    async fn take(&self) -> Option<VecDeque<Waiting>> {
         loop {
-            let woken = queue.wake.notified();
+            let woken = self.queue.wake.notified();
             if let Some(batch) = self.take_now() {
-                self.busy = lingers;
                 return Some(batch);
             }
-            let settling = std::mem::take(&mut *queue.settling.lock());
-            if !settling.is_empty() {
-                self.give_back().await;
-                lingers = false;
-                for settled in settling {
-                    let _ = settled.send(());
-                }
-                continue;
-            }
-            if queue.closed.load(Ordering::Acquire) {
+            if self.queue.closed.load(Ordering::Acquire) {
                 return None;
             }
-            match lingers {
-                true => {
-                    if tokio::time::timeout(LINGER, woken).await.is_err() {
-                        lingers = false;
-                        self.give_back().await;
-                    }
-                }
-                false => woken.await,
-            }
+            woken.await;
         }
     }
 
@@ -264,24 +220,6 @@ impl Task {
         match self.reserved.back_mut() {
             Some(last) if last.end == first => last.end += count,
             _ => self.reserved.push_back(first..first + count),
-        }
-    }
-
-    /// Gives positions back that are not needed, or fills them if others were given out since.
-    async fn give_back(&mut self) {
-        let epoch = self.log.known().views.epoch();
-        let mut given_back = true;
-        while let Some(Range { start, end }) = self.reserved.pop_back() {
-            if self.epoch != epoch {
-                continue;
-            }
-            // The last ones first: those before them may be the last ones then.
-            given_back =
-                given_back && matches!(self.log.sequencer.give_back(epoch, start, end).await, Ok(true));
-            if !given_back {
-                // Readers would fill them in time.
-                let _ = self.log.fill(start, end).await;
-            }
         }
     }
 
@@ -322,7 +260,7 @@ impl Task {
         if self.reserved[0].is_empty() {
             self.reserved.pop_front();
         }
-        let more = self.demand(batch.len() as u64 - count, count);
+        let more = self.demand(batch.len() as u64 - count);
         let (attempt, reserved) =
             futures::join!(self.put(&known, view, first, batch.iter().take(count as usize)), async {
                 match more {
@@ -343,6 +281,7 @@ impl Task {
                 let _ = self.log.fill(first, first + count as u64).await;
             }
             Attempt::Epoch(found) => {
+                self.reserved.clear();
                 if let Err(error) = self.log.refresh(&known, found).await {
                     self.answer(batch, usize::MAX, Err(error));
                 }
@@ -350,17 +289,15 @@ impl Task {
         }
     }
 
-    /// Returns how many positions to take during a write of `count` entries: those for entries that wait already, and, if writers
-    /// are busy, for as many as are being written.
-    fn demand(&self, left: u64, count: u64) -> u64 {
+    /// Returns how many positions to take during a write: one for each entry that waits already, of which `left` are in the batch.
+    fn demand(&self, left: u64) -> u64 {
         let waiting = self.queue.waiting.lock().len() as u64;
-        let expected = if self.busy { count } else { 0 };
-        (left + waiting.max(expected)).min(BATCH_ENTRIES_MAX as u64).saturating_sub(self.reserved_count())
+        (left + waiting).min(BATCH_ENTRIES_MAX as u64).saturating_sub(self.reserved_count())
     }
 
     /// Takes positions. Returns false if the log turned out to have another epoch.
     async fn reserve(&mut self, known: &Arc<Known>, count: u64) -> Result<bool, LogError> {
-        let mut patience = Patience::new(self.log.options.patience);
+        let mut patience = self.log.patience();
         loop {
             match self.log.sequencer.next(self.epoch, count).await {
                 Ok(first) => {
@@ -392,9 +329,9 @@ impl Task {
         };
         let stripe =
             Stripe { store: &*self.log.store, object: &object, epoch: view.epoch, closed: view.closed };
-        let (writer, count) = (rand::random(), entries.len() as u64);
+        let (writer, count) = (self.log.options.random.number(), entries.len() as u64);
         let packed = pack(place, writer, entries.map(|waiting| &waiting.entry));
-        let mut patience = Patience::new(self.log.options.patience);
+        let mut patience = self.log.patience();
         // True if an earlier attempt may have taken effect.
         let mut uncertain = false;
         loop {
@@ -423,7 +360,7 @@ impl Task {
 
     /// Finds out whether a write of this writer took effect at a position, when it cannot do so any more.
     async fn look(&self, position: u64, writer: u64) -> Attempt {
-        let mut patience = Patience::new(self.log.options.patience);
+        let mut patience = self.log.patience();
         loop {
             let known = self.log.known();
             let found = match known.views.find(position) {

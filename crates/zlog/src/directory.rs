@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::future::try_join_all;
-use nacre_map::{MAP_PREFIX, Map, Update};
+use nacre_map::{MAP_PREFIX, Map, Random, Update};
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{Key, ObjectId, ObjectStore, Transaction, Write};
 
@@ -33,6 +33,7 @@ pub struct Listed {
 pub struct Directory {
     store: Arc<dyn ObjectStore>,
     map: Map,
+    random: Random,
 }
 
 impl Directory {
@@ -42,7 +43,12 @@ impl Directory {
     /// None but those of a name that no store refuses.
     pub fn new(store: Arc<dyn ObjectStore>) -> Result<Directory, LogError> {
         let map = Map::new(store.clone(), DIRECTORY)?;
-        Ok(Directory { store, map })
+        Ok(Directory { store, map, random: Random::default() })
+    }
+
+    /// Replaces the source of pauses and ids; without this, nobody can foresee them.
+    pub fn with_random(self, random: Random) -> Directory {
+        Directory { map: self.map.with_random(random.clone()), random, ..self }
     }
 
     /// Creates a log.
@@ -56,11 +62,11 @@ impl Directory {
         if self.map.get(&entry).await?.0.is_some() {
             return Err(LogError::Exists(name.to_owned()));
         }
-        let id = LogId(rand::random());
+        let id = LogId(self.random.number());
         let view = View {
             start: 0,
             epoch: 1,
-            generation: rand::random(),
+            generation: self.random.number(),
             width: shape.width,
             unit: shape.unit,
             closed: false,
@@ -68,7 +74,7 @@ impl Directory {
         create_objects(&*self.store, id, &view).await?;
         let head = layout::head(id)?;
         StoreSequencer::new(self.store.clone(), head).install(1, 0).await.map_err(sequencer_error)?;
-        let map = Map::new(self.store.clone(), &map_name(id))?;
+        let map = Map::new(self.store.clone(), &map_name(id))?.with_random(self.random.clone());
         let update = Update::new(WHO).set(views_entry(), Views::of(view).encode()?).if_absent(views_entry());
         propose(&map.proposer(Default::default()), update).await?;
         // The name comes last: before it nobody can find the log.

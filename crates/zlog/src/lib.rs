@@ -49,5 +49,6 @@ pub use error::LogError;
 pub use follow::{FollowOptions, Followed, Follower};
 pub use layout::{LogId, View};
 pub use log::{Info, Log, Options, Recovered};
+pub use nacre_map::Random;
 pub use sequencer::{Sequencer, SequencerError, StoreSequencer};
 pub use state::{DIRECTORY, Shape, Views};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use nacre_map::{Map, Proposer};
+use nacre_map::{Map, Proposer, Random};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, StoreError, Transaction};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -31,11 +31,14 @@ pub struct Options {
     pub patience: Duration,
     /// The sequencer; `None` for that in the store.
     pub sequencer: Option<Arc<dyn Sequencer>>,
+    /// The source of pauses and ids. With one that was seeded, a test on a clock of its own can be repeated.
+    pub random: Random,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { read_only: false, fill_after: FILL_AFTER, patience: PATIENCE, sequencer: None }
+        let (read_only, sequencer, random) = (false, None, Random::default());
+        Self { read_only, fill_after: FILL_AFTER, patience: PATIENCE, sequencer, random }
     }
 }
 
@@ -99,11 +102,14 @@ impl Log {
     pub async fn open(store: Arc<dyn ObjectStore>, name: &str, options: Options) -> Result<Log, LogError> {
         let listed = Directory::new(store.clone())?.find(name).await?;
         let id = listed.id;
-        let map = Map::new(store.clone(), &map_name(id))?;
+        let map = Map::new(store.clone(), &map_name(id))?.with_random(options.random.clone());
         let known = Mutex::new(Arc::new(read_views(&map, name).await?));
         let sequencer = match &options.sequencer {
             Some(sequencer) => sequencer.clone(),
-            None => Arc::new(StoreSequencer::new(store.clone(), layout::head(id)?)),
+            None => {
+                let sequencer = StoreSequencer::new(store.clone(), layout::head(id)?);
+                Arc::new(sequencer.with_random(options.random.clone()))
+            }
         };
         let proposer = map.proposer(Default::default());
         let (name, refreshing, guess) = (listed.name, Default::default(), AtomicU64::new(4096));
@@ -161,7 +167,8 @@ impl Log {
         Ok(slots.into_iter().filter_map(|(position, slot)| Some((position, slot?))).collect())
     }
 
-    /// Returns the position that is given out next. Entries before it may still be on their way.
+    /// Returns the position that is given out next. Entries before it may still be on their way. A recovery of the log may bring it
+    /// back to the end of what was written; nothing else makes it less.
     ///
     /// # Errors
     /// As [`Log::read`].
@@ -272,6 +279,12 @@ impl Inner {
         if self.options.read_only { Err(LogError::ReadOnly) } else { Ok(()) }
     }
 
+    /// Returns the attempts of one request.
+    pub fn patience(&self) -> Patience {
+        let Options { patience, random, .. } = &self.options;
+        Patience { patience: *patience, since: None, pause: Duration::from_millis(2), random: random.clone() }
+    }
+
     pub fn object(&self, view: &View, index: u32) -> Result<ObjectId, LogError> {
         Ok(layout::object(self.id, view, index)?)
     }
@@ -330,7 +343,7 @@ impl Inner {
 
     /// Reads the views, as long as it takes.
     pub async fn views(&self) -> Result<Known, LogError> {
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         loop {
             match read_views(&self.map, &self.name).await {
                 Err(LogError::Store(error)) => patience.wait(error).await?,
@@ -341,7 +354,7 @@ impl Inner {
 
     /// Applies a transaction that may be applied twice, as long as it takes.
     pub async fn apply(&self, object: &ObjectId, transaction: Transaction) -> Result<Outcome, LogError> {
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         loop {
             match self.store.apply(object, transaction.clone()).await {
                 Ok(outcome) => return Ok(outcome),
@@ -351,7 +364,7 @@ impl Inner {
     }
 
     pub async fn tail(&self) -> Result<u64, LogError> {
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         loop {
             let known = self.known();
             match self.sequencer.read(known.views.epoch()).await {
@@ -374,13 +387,10 @@ pub(crate) struct Patience {
     patience: Duration,
     since: Option<Instant>,
     pause: Duration,
+    random: Random,
 }
 
 impl Patience {
-    pub fn new(patience: Duration) -> Self {
-        Self { patience, since: None, pause: Duration::from_millis(2) }
-    }
-
     /// Waits before the next attempt.
     ///
     /// # Errors
@@ -391,7 +401,7 @@ impl Patience {
         if !heals || since.elapsed() >= self.patience {
             return Err(error.into());
         }
-        tokio::time::sleep(self.pause.mul_f64(rand::random_range(0.5..1.0))).await;
+        tokio::time::sleep(self.pause / 2 + self.random.part(self.pause / 2)).await;
         self.pause = (self.pause * 2).min(Duration::from_millis(200));
         Ok(())
     }

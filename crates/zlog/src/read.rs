@@ -10,7 +10,7 @@ use crate::entry::{Entry, Index, Slot, signature};
 use crate::error::LogError;
 use crate::layout::{self, View};
 use crate::limit::BATCH_ENTRIES_MAX;
-use crate::log::{Inner, Patience};
+use crate::log::Inner;
 use crate::recover::last_position;
 use crate::stripe::{Indices, Stripe, StripeError, is_whole};
 
@@ -31,7 +31,7 @@ pub(crate) struct Scan {
 impl Inner {
     pub async fn read(&self, position: u64) -> Result<Slot, LogError> {
         let guess = self.guess.load(Ordering::Relaxed);
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         loop {
             let known = self.known();
             let Some((view, _)) = known.views.find(position) else { return Ok(Slot::Trimmed) };
@@ -77,7 +77,7 @@ impl Inner {
     ///
     /// With a tag, entries whose signature says that they do not have it are left out, and are not read.
     pub async fn scan(&self, from: u64, to: u64, tag: Option<&Bytes>) -> Result<Scan, LogError> {
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         loop {
             let known = self.known();
             let Some((view, end)) = known.views.find(from) else {
@@ -188,7 +188,7 @@ impl Inner {
 
     /// Returns the first position of the view of a position that nothing was written to, nor to any after it.
     pub async fn written_end(&self, position: u64) -> Result<u64, LogError> {
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         loop {
             let known = self.known();
             let Some((view, end)) = known.views.find(position) else { return Ok(known.views.start()) };

@@ -10,7 +10,7 @@ use nacre_object::{ErrorKind, ObjectId, StoreError, Transaction, Write};
 use crate::directory::{WHO, create_objects, sequencer_error};
 use crate::error::LogError;
 use crate::layout::{self, View};
-use crate::log::{Inner, Patience, Recovered};
+use crate::log::{Inner, Recovered};
 use crate::sequencer::SequencerError;
 use crate::state::{Known, Proposed, Shape, Views, propose, views_entry};
 use crate::stripe::{Stripe, StripeError};
@@ -29,7 +29,7 @@ impl Inner {
         for attempt in 0..RECOVERIES_MAX {
             if attempt > 0 {
                 let longest = Duration::from_millis(1 << attempt.min(8));
-                tokio::time::sleep(longest.mul_f64(rand::random_range(0.0..1.0))).await;
+                tokio::time::sleep(self.options.random.part(longest)).await;
             }
             let known = self.views().await?;
             if version.is_some_and(|version| version != known.version) {
@@ -71,8 +71,8 @@ impl Inner {
             views.views[last].epoch = epoch;
             let (mut created, mut replaced) = (None, None);
             if let Some(Shape { width, unit }) = shape {
-                let next =
-                    View { start: tail, epoch, generation: rand::random(), width, unit, closed: false };
+                let generation = self.options.random.number();
+                let next = View { start: tail, epoch, generation, width, unit, closed: false };
                 create_objects(&*self.store, self.id, &next).await?;
                 // A view without entries is replaced.
                 replaced = (views.views[last].start == tail).then(|| views.views.remove(last));
@@ -107,7 +107,7 @@ impl Inner {
 
     /// Seals one object, as long as it takes. If a reply is lost, the repetition finds the object at this epoch, which is not less.
     async fn seal_object(&self, object: &ObjectId, epoch: u64) -> Result<u64, StripeError> {
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         let stripe = Stripe { store: &*self.store, object, epoch, closed: false };
         loop {
             match stripe.seal().await {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use nacre_map::Random;
 use nacre_object::{
     Answer, Check, ErrorKind, Found, Guard, Key, ObjectId, ObjectStore, Outcome, Read, StoreError,
     Transaction, Write,
@@ -39,13 +40,6 @@ pub trait Sequencer: Send + Sync {
     /// As [`Sequencer::next`].
     fn read(&self, epoch: u64) -> BoxFuture<'_, Result<u64, SequencerError>>;
 
-    /// Gives back the last positions that were taken, those from `from` to before `to`, if nobody else has taken any since.
-    /// Returns false if somebody has.
-    ///
-    /// # Errors
-    /// As [`Sequencer::next`].
-    fn give_back(&self, epoch: u64, from: u64, to: u64) -> BoxFuture<'_, Result<bool, SequencerError>>;
-
     /// Makes the sequencer work for an epoch, from a position on: the end of a recovery.
     ///
     /// # Errors
@@ -62,6 +56,7 @@ pub struct StoreSequencer {
     head: ObjectId,
     /// The counter as it was seen last.
     seen: Mutex<Option<Counter>>,
+    random: Random,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +84,12 @@ fn key() -> Key {
 impl StoreSequencer {
     /// Creates a handle on the sequencer in an object.
     pub fn new(store: Arc<dyn ObjectStore>, head: ObjectId) -> Self {
-        Self { store, head, seen: Mutex::new(None) }
+        Self { store, head, seen: Mutex::new(None), random: Random::default() }
+    }
+
+    /// Replaces the source of pauses; without this, nobody can foresee them.
+    pub fn with_random(self, random: Random) -> Self {
+        Self { random, ..self }
     }
 
     fn decode(&self, value: Option<Bytes>) -> Result<Counter, SequencerError> {
@@ -161,7 +161,7 @@ impl Sequencer for StoreSequencer {
                 losses += 1;
                 if losses > 3 {
                     let longest = std::time::Duration::from_micros(50 << losses.min(8));
-                    tokio::time::sleep(longest.mul_f64(rand::random_range(0.0..1.0))).await;
+                    tokio::time::sleep(self.random.part(longest)).await;
                     counter = self.counter(epoch).await?;
                 }
             }
@@ -170,13 +170,6 @@ impl Sequencer for StoreSequencer {
 
     fn read(&self, epoch: u64) -> BoxFuture<'_, Result<u64, SequencerError>> {
         Box::pin(async move { Ok(self.counter(epoch).await?.tail) })
-    }
-
-    fn give_back(&self, epoch: u64, from: u64, to: u64) -> BoxFuture<'_, Result<bool, SequencerError>> {
-        Box::pin(async move {
-            let replaced = self.replace(Counter { epoch, tail: to }, Counter { epoch, tail: from }).await?;
-            Ok(replaced.is_ok())
-        })
     }
 
     fn install(&self, epoch: u64, tail: u64) -> BoxFuture<'_, Result<(), SequencerError>> {

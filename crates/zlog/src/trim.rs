@@ -9,14 +9,14 @@ use crate::entry::Index;
 use crate::error::LogError;
 use crate::layout::{self, View};
 use crate::limit::BATCH_ENTRIES_MAX;
-use crate::log::{Inner, Patience};
+use crate::log::Inner;
 use crate::stripe::{Stripe, StripeError, Written};
 
 impl Inner {
     /// Fills those of the positions from `from` to before `to` to which nothing was written.
     pub async fn fill(&self, from: u64, to: u64) -> Result<(), LogError> {
         self.may_write()?;
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         let mut from = from;
         'views: while from < to {
             let known = self.known();
@@ -55,7 +55,7 @@ impl Inner {
     }
 
     pub async fn trim(&self, position: u64) -> Result<(), LogError> {
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         loop {
             let known = self.known();
             let Some((view, _)) = known.views.find(position) else { return Ok(()) };
@@ -92,7 +92,7 @@ impl Inner {
                 Outcome::Refused(_) => {}
             }
         }
-        let mut patience = Patience::new(self.options.patience);
+        let mut patience = self.patience();
         loop {
             let known = self.known();
             let (mut refused, mut again) = (None, false);

@@ -355,7 +355,6 @@ async fn append(
     while !positions.waiting.is_empty() {
         positions.print().await?;
     }
-    log.appender().settle().await;
     Ok(())
 }
 

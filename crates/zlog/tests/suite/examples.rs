@@ -100,7 +100,7 @@ async fn every_entry_is_handled_also_if_workers_die() {
     for task in tasks {
         task.await.unwrap();
     }
-    let handled = std::mem::take(&mut *handled.lock());
+    let handled = handled.lock().clone();
     assert_eq!(handled.len() as u64, ENTRIES);
     assert!(handled.values().all(|times| *times == 1), "{handled:?}");
     // A group goes on where it was, and another group begins anew.

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{ErrorKind, ExtentKind, ObjectStore};
 use nacre_zlog::limit::ENTRY_BYTES_MAX;
 use nacre_zlog::{Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Shape, Slot};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use tokio::time::timeout;
 
 use super::kit::{Fate, Faulty};
@@ -39,7 +42,6 @@ async fn next(follower: &mut nacre_zlog::Follower) -> Followed {
 }
 
 async fn read_all(log: &Log) -> Vec<(u64, Slot)> {
-    log.appender().settle().await;
     let (mut found, tail) = (Vec::new(), log.tail().await.unwrap());
     while (found.len() as u64) < tail {
         let read = log.read_range(found.len() as u64, tail).await.unwrap();
@@ -92,7 +94,6 @@ async fn entries_of_all_lengths_come_back_as_they_were() {
     ] {
         assert!(matches!(log.append(wrong).await, Err(LogError::Invalid(_))));
     }
-    log.appender().settle().await;
     assert_eq!(log.tail().await, Ok(lengths.len() as u64), "what is refused takes no position");
 }
 
@@ -120,6 +121,41 @@ async fn writers_of_several_clients_share_one_order() {
         }
     }
     assert_eq!(all.len(), 800);
+}
+
+#[tokio::test(start_paused = true)]
+async fn positions_are_in_the_order_of_time_and_the_tail_never_goes_back() {
+    let mut dice = StdRng::seed_from_u64(7);
+    let store = Faulty::new(move |_, _| {
+        let mut time = || Duration::from_millis(dice.random_range(0..4));
+        Fate::Slow(time(), time())
+    });
+    let log = log_on(store.clone(), 3, 2).await;
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let mut writers = Vec::new();
+    for client in 0..4 {
+        let (log, acknowledged) = (open(&store).await, acknowledged.clone());
+        writers.push(tokio::spawn(async move {
+            let mut dice = StdRng::seed_from_u64(client);
+            for number in 0..200 {
+                let before = acknowledged.load(Ordering::Relaxed);
+                let position = log.append(entry(number)).await.unwrap();
+                assert!(position >= before, "{position} was given after {before} were acknowledged");
+                acknowledged.fetch_max(position + 1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(dice.random_range(0..3) * 4)).await;
+            }
+        }));
+    }
+    let mut last = 0;
+    while !writers.iter().all(|writer| writer.is_finished()) {
+        let tail = log.tail().await.unwrap();
+        assert!(tail >= last, "the tail was {last}, and is {tail}");
+        last = tail;
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    assert_eq!(log.tail().await, Ok(800), "no position is taken for an entry that never comes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +270,6 @@ async fn what_is_trimmed_is_gone_for_ever() {
     for number in 0..30 {
         log.append(entry(number)).await.unwrap();
     }
-    log.appender().settle().await;
     let bytes = || {
         let model = store.model();
         let extents = model.objects().flat_map(|(_, state)| {
@@ -271,10 +306,10 @@ async fn what_is_trimmed_is_gone_for_ever() {
 #[tokio::test(start_paused = true)]
 async fn entries_that_were_written_together_are_trimmed_one_by_one() {
     let (_, log) = log(2, 8).await;
-    for number in 0..64 {
+    for number in 0..63 {
         drop(log.appender().submit(entry(number)).await.unwrap());
     }
-    log.appender().settle().await;
+    assert_eq!(log.append(entry(63)).await, Ok(63));
     for before in [0, 3, 9, 10, 17, 30, 63, 64] {
         log.trim(before.min(63)).await.unwrap();
         log.trim_prefix(before).await.unwrap();
