@@ -301,7 +301,7 @@ impl Forwarder {
     }
 
     /// Replaces the plane. The new one is told of the whole table: each group as added, and each member as joined, in
-    /// the order of their places, between which there may be gaps. Datagrams that wait stay, and go out by the new
+    /// the order of their places, between which there may be gaps, and those without a place at the end. Datagrams that wait stay, and go out by the new
     /// plane. A plane in the kernel would overtake them: so before it begins, the sockets are emptied, and the devices
     /// are waited for, up to a second. Only what comes in at the very moment of the change may then be overtaken, and
     /// what a device's queue still holds by a plane that bypasses it.
@@ -346,6 +346,12 @@ impl Forwarder {
                 if let Some(member) = entry.member {
                     self.plane.follow(table, Change::Joined(member))?;
                 }
+            }
+        }
+        // Those who only send are in no lane.
+        for member in (0..table.members_end()).map(MemberIndex) {
+            if table.get_member(member).is_some_and(|there| !there.receives()) {
+                self.plane.follow(table, Change::Joined(member))?;
             }
         }
         Ok(())

@@ -7,11 +7,12 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{JoinHandle, ScopedJoinHandle};
+use std::time::{Duration, Instant};
 
 use crate::system;
 
@@ -120,10 +121,32 @@ impl Namespace {
         run("tc", &[&["-n", &self.name], arguments].concat())
     }
 
-    /// Gives a device an address, such as `10.0.0.1/24` or `fd00::1/64`.
+    /// Gives a device an address, such as `10.0.0.1/24` or `fd00::1/64`. What is sent there from now on arrives.
     pub fn address(&self, device: &str, address: &str) -> Result<(), LabError> {
-        let no_check: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
-        self.ip(&[&["address", "add", address, "dev", device], no_check].concat()).map(drop)
+        let ip = address.split('/').next().and_then(|ip| ip.parse::<Ipv6Addr>().ok());
+        let no_check: &[&str] = if ip.is_some() { &["nodad"] } else { &[] };
+        self.ip(&[&["address", "add", address, "dev", device], no_check].concat())?;
+        // The kernel has the address now, but a thread of its own adds the route by which it takes what comes for it:
+        // until then that is dropped, also for sockets that are bound already.
+        let since = Instant::now();
+        while let Some(ip) = ip.filter(|&ip| !self.takes(ip)) {
+            if since.elapsed() > Duration::from_secs(60) {
+                return Err(LabError(format!("{device} of {} does not take what comes for {ip}", self.name)));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// True if there is a local route to an address.
+    fn takes(&self, address: Ipv6Addr) -> bool {
+        // The destination, the length of its prefix, and at the end flags and device.
+        const LOCAL: u32 = 0x8000_0000;
+        let wanted = format!("{:032x} 80 ", address.to_bits());
+        let routes = self.run(|| std::fs::read_to_string("/proc/thread-self/net/ipv6_route"));
+        let flags = |route: &str| u32::from_str_radix(route.split_whitespace().nth(8)?, 16).ok();
+        let is_local = |route: &str| flags(route).is_some_and(|flags| flags & LOCAL != 0);
+        routes.is_ok_and(|routes| routes.lines().any(|route| route.starts_with(&wanted) && is_local(route)))
     }
 
     /// Gives a device a queue, such as `pfifo limit 4`, or `tbf rate 10mbit burst 2000 limit 3000`.

@@ -249,6 +249,13 @@ pub struct Member {
     pub delay_us: u32,
 }
 
+impl Member {
+    /// True if it gets copies, and so has a place in its lane.
+    pub fn receives(&self) -> bool {
+        self.position != NOWHERE
+    }
+}
+
 /// A change of a table, for planes to follow. The table already shows the new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -448,7 +455,7 @@ impl Table {
         if let Some(index) = self.member_of(id, address) {
             let member = self.member(index);
             let stays = self.group(group).lanes[member.lane as usize].path == path
-                && (member.echo, member.sends, member.position != NOWHERE) == (echo, sends, receives)
+                && (member.echo, member.sends, member.receives()) == (echo, sends, receives)
                 && member.bucket == bucket;
             let by_address = member.by_address;
             if stays && self.sender(id.port, address) == Some(index) {

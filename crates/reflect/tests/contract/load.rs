@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_reflect::forward::ForwardOptions;
-use nacre_reflect::plane::{self, Kind, PlaneOptions};
+use nacre_reflect::plane::Kind;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupOptions, Path};
 
@@ -216,10 +216,7 @@ pub fn another_plane_takes_over_what_waits(kind: Kind) {
         while other.in_kernel() && !queue().contains("backlog 0b 0p") {
             std::thread::sleep(Duration::from_millis(1));
         }
-        world.with(move |desk, forwarder| {
-            let plane = plane::open(other, forwarder.listeners(), &PlaneOptions::default()).unwrap();
-            forwarder.set_plane(desk, plane).unwrap();
-        });
+        world.set_plane(other);
     }
     assert!(settled(&world, &members, u64::from(number)) > 0);
 }

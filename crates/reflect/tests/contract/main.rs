@@ -33,6 +33,7 @@ macro_rules! contract {
                 groups_share_a_port,
                 rates_are_counted_in_copies,
                 leaving_and_joining_again_fills_no_bucket,
+                nothing_is_copied_for_those_without_the_right_to_send,
                 a_group_has_a_rate_of_its_own,
                 numbered_groups_number,
                 a_device_that_is_down_holds_up_nobody_else,

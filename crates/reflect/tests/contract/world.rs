@@ -11,7 +11,7 @@ use nacre_reflect::forward::{
 };
 use nacre_reflect::lab::{Lab, Namespace, socket};
 use nacre_reflect::plane::{self, Kind, PlaneOptions};
-use nacre_reflect::table::{GroupId, GroupIndex, GroupOptions, Path, Table};
+use nacre_reflect::table::{GroupId, GroupIndex, GroupOptions, Path, Table, Terms};
 use nacre_reflect::wire;
 
 /// The port of every group here.
@@ -137,6 +137,11 @@ impl World {
         self.change(move |table| table.join(group, path, address, echo, 0));
     }
 
+    pub fn join_on(&self, group: GroupIndex, member: &Member, terms: Terms) {
+        let (path, address) = (member.path, member.address);
+        self.change(move |table| table.join_on(group, path, address, terms, 0));
+    }
+
     pub fn leave(&self, id: u32, member: &Member) {
         let address = member.address;
         self.change(move |table| {
@@ -153,6 +158,14 @@ impl World {
             self.join(group, member, false);
         }
         members
+    }
+
+    /// Replaces the plane.
+    pub fn set_plane(&self, kind: Kind) {
+        self.with(move |desk, forwarder| {
+            let plane = plane::open(kind, forwarder.listeners(), &PlaneOptions::default()).unwrap();
+            forwarder.set_plane(desk, plane).unwrap();
+        });
     }
 
     pub fn counters(&self) -> Counters {

@@ -351,6 +351,7 @@ impl Mirror {
                 word.store(0, Relaxed);
             }
             self.maps.groups.entry(slot)[layout::GROUP_NUMBER].store(u64::from(index.0), Relaxed);
+            self.maps.groups.entry(slot)[layout::GROUP_BUCKET].store(group.bucket_ns, Relaxed);
             self.shown[index.0 as usize] = Some(Shown { slot, lanes: Vec::new(), short: false });
         }
         if let Some(shown) = &self.shown[index.0 as usize] {
