@@ -2,8 +2,7 @@
 //! recover the log and change its views meanwhile, also two at a time. Then all that they were told has to fit together.
 //!
 //! A failure names its seed, and `NACRE_SEED=n` runs that history again, the same to the last transaction: the clock is the runtime's,
-//! and all that is left to chance follows from the seed. `NACRE_ZLOG_HISTORIES` is how many are run, from
-//! there on.
+//! and all that is left to chance follows from the seed. `NACRE_ZLOG_HISTORIES` is the number of histories, from that seed or 0 on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
