@@ -118,8 +118,8 @@ pub fn compile(source: &str, object: &Path) {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_else(|_| env::consts::ARCH.to_owned());
     let output = Command::new(&clang)
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
-        // Debug information is to be the same wherever the tree is.
-        .arg(format!("-fdebug-prefix-map={}=.", env::var("CARGO_MANIFEST_DIR").unwrap_or_default()))
+        // Debug information is to be the same wherever the tree is. Cargo runs this, and tests, in the package's folder.
+        .arg(format!("-fdebug-prefix-map={}=.", env::current_dir().unwrap_or_default().display()))
         // Debian keeps the kernel's headers that differ between architectures here.
         .args(["-idirafter", &format!("/usr/include/{arch}-linux-gnu")])
         .args(["-c", source, "-o"])
