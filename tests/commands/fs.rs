@@ -77,6 +77,44 @@ fn a_namespace_is_filled_shown_and_emptied() {
 }
 
 #[test]
+fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let folder = folder();
+    let store = file(&folder.path().join("store"));
+    let run = |words: &[&OsStr]| {
+        let mut command = program();
+        command.args(["--store", &store, "fs"]).args(words);
+        run_with(command, b"content")
+    };
+    let run_text = |words: &[&str]| run(&words.iter().map(OsStr::new).collect::<Vec<_>>());
+    let here = folder.path().to_str().unwrap();
+    run_text(&["mkdir", "/d"]).ok();
+
+    // What is fetched into a file of this machine does not empty it first.
+    let precious = folder.path().join("precious");
+    fs::write(&precious, "precious").unwrap();
+    run_text(&["get", "/d", precious.to_str().unwrap()]).failed(1, &["cannot read /d: it is a directory"]);
+    assert_eq!(fs::read(&precious).unwrap(), b"precious");
+
+    // A folder is no content, and a slash asks for a directory.
+    run_text(&["put", here, "/x"]).failed(1, &["cannot read", "it is a directory"]);
+    run_text(&["put", "-", "/missing/"]).failed(1, &["cannot make /missing/: no such file or directory"]);
+    run_text(&["put", "-", "/d/f"]).ok();
+    run_text(&["rm", "/d/f/"]).failed(1, &["cannot remove /d/f/: not a directory"]);
+    run_text(&["mv", "/d/f", "/g/"]).failed(1, &["cannot move to /g/: no such file or directory"]);
+    run_text(&["ln", "/d", "/hard"]).failed(1, &["/d is a directory, to which only symbolic links are made"]);
+    assert_eq!(run_text(&["find"]).text(), "/\n/d\n/d/f");
+
+    // Names are bytes, and are found and fetched as such.
+    let name = OsStr::from_bytes(b"/d/\xffname");
+    run(&[OsStr::new("mv"), OsStr::new("/d/f"), name]).ok();
+    assert_eq!(run_text(&["find", "--name", "?name"]).text(), "/d/\\xffname");
+    run(&[OsStr::new("get"), name, OsStr::new(here)]).ok();
+    assert_eq!(fs::read(folder.path().join(OsStr::from_bytes(b"\xffname"))).unwrap(), b"content");
+}
+
+#[test]
 fn a_store_without_a_namespace_says_so() {
     let server = Server::in_memory();
     server.run(["fs", "ls"]).failed(1, &["has no namespace yet", "nacre fs mkdir"]);

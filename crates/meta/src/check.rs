@@ -197,7 +197,7 @@ impl Rank {
     }
 
     /// Checks the whole namespace, and with `mend` puts right what is wrong and finishes what ranks left behind that went
-    /// away. Keeps about 200 bytes in memory for each inode.
+    /// away. Keeps about 800 bytes in memory for each file.
     ///
     /// Others may be at work meanwhile: what looks wrong only because it changed is not reported, and nothing is mended
     /// that is not certain to be wrong. A call of theirs may fail as unknown with `mend`.
@@ -278,7 +278,7 @@ impl Rank {
                 report.directories += 1;
                 for (name, (entry, version)) in entries {
                     report.entries += 1;
-                    scan.entries.entry(entry.ino).or_default().push(Found {
+                    scan.entries.entry(entry.ino).or_insert_with(|| Vec::with_capacity(1)).push(Found {
                         directory: ino,
                         name,
                         entry,

@@ -242,15 +242,17 @@ impl Inode {
         }
         let (atime, mtime) = (reader.i64()?, reader.i64()?);
         let (ctime, btime) = (reader.i64()?, reader.i64()?);
-        let mut links = Vec::new();
-        for _ in 0..reader.count(LINKS_MAX)? {
+        let count = reader.count(LINKS_MAX)?;
+        let mut links = Vec::with_capacity(count);
+        for _ in 0..count {
             links.push(reader.u64()?);
         }
         let size = reader.u64()?;
         let layout = Layout::decode(&mut reader)?;
         let content = reader.u64()?;
-        let mut contents = Vec::new();
-        for _ in 0..reader.count(CONTENTS_MAX)? {
+        let count = reader.count(CONTENTS_MAX)?;
+        let mut contents = Vec::with_capacity(count);
+        for _ in 0..count {
             contents.push(Content { number: reader.u64()?, objects: reader.u64()?, dead: reader.flag()? });
         }
         let parent = Ino(reader.u64()?);

@@ -99,6 +99,15 @@ impl Tree {
         found.map_err(|error| failure(error, format_args!("cannot {attempted} {path}")))
     }
 
+    /// Finds the directory of something that is not to be a directory itself, which a slash at the end would ask for.
+    async fn parent_of_file(&self, path: &Path, attempted: &str) -> Result<(Attributes, Bytes), Failure> {
+        let found = self.parent(path, attempted).await?;
+        match path.bytes().ends_with(b"/") {
+            true => Err(failure(Error::NotFound, format_args!("cannot {attempted} {path}"))),
+            false => Ok(found),
+        }
+    }
+
     /// Lists a directory, page by page.
     async fn list(
         &self,
@@ -145,6 +154,13 @@ impl Path {
             path.push(b'/');
         }
         path.extend_from_slice(name);
+        Path(OsString::from_vec(path))
+    }
+
+    /// Returns the first `len` bytes.
+    fn up_to(self, len: usize) -> Path {
+        let mut path = self.0.into_vec();
+        path.truncate(len);
         Path(OsString::from_vec(path))
     }
 

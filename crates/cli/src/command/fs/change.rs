@@ -123,7 +123,7 @@ pub async fn mkdir(tree: &Tree, args: MkdirArgs) -> Result<(), Failure> {
         let names: Vec<&[u8]> = names.collect();
         for (index, name) in names.iter().enumerate() {
             so_far = so_far.join(name);
-            let found = match tree.rank.resolve(&tree.user, so_far.bytes(), true).await {
+            let found = match tree.rank.resolve_from(&tree.user, here.ino, name, true).await {
                 Err(Error::NotFound) => {
                     let is_last = index + 1 == names.len();
                     let mode = if is_last { mode } else { masked(0o777) | 0o300 };
@@ -131,7 +131,7 @@ pub async fn mkdir(tree: &Tree, args: MkdirArgs) -> Result<(), Failure> {
                         Ok(made) => Ok(made),
                         // Perhaps somebody else was faster.
                         Err(failure) => {
-                            let now = tree.rank.resolve(&tree.user, so_far.bytes(), true).await;
+                            let now = tree.rank.resolve_from(&tree.user, here.ino, name, true).await;
                             Ok(now.map_err(|_| failure)?)
                         }
                     }
@@ -188,9 +188,18 @@ pub async fn mv(tree: &Tree, args: MvArgs) -> Result<(), Failure> {
     };
     for path in paths {
         let (from, name) = tree.parent(&path, "move").await?;
+        let is_directory = async || match tree.rank.lookup(&tree.user, from.ino, &name).await {
+            Ok(found) => found.kind == Kind::Directory,
+            // The rename says what is wrong.
+            Err(_) => true,
+        };
+        if path.bytes().ends_with(b"/") && !is_directory().await {
+            return Err(failure(Error::NotDirectory, format_args!("cannot move {path}")));
+        }
         let (to, to_name) = match &into {
             Some(directory) => (directory.clone(), name.clone()),
-            None => tree.parent(&target, "move to").await?,
+            None if is_directory().await => tree.parent(&target, "move to").await?,
+            None => tree.parent_of_file(&target, "move to").await?,
         };
         let moved = tree.rank.rename(&tree.user, (from.ino, &name), (to.ino, &to_name), args.keep).await;
         moved.map_err(|error| failure(error, format_args!("cannot move {path} to {target}")))?;
@@ -225,6 +234,12 @@ async fn remove(tree: &Tree, args: &RmArgs, path: &Path) -> Result<(), (Error, P
         move |error| (error, path)
     };
     let (parent, name) = tree.rank.resolve_parent(&tree.user, path.bytes()).await.map_err(at(path))?;
+    if path.bytes().ends_with(b"/") {
+        let found = tree.rank.lookup(&tree.user, parent.ino, &name).await.map_err(at(path))?;
+        if found.kind != Kind::Directory {
+            return Err((Error::NotDirectory, path.clone()));
+        }
+    }
     match tree.rank.unlink(&tree.user, parent.ino, &name).await {
         Err(Error::IsDirectory) if args.recursive || args.directory => {}
         done => return done.map_err(at(path)),
@@ -233,31 +248,36 @@ async fn remove(tree: &Tree, args: &RmArgs, path: &Path) -> Result<(), (Error, P
         return tree.rank.rmdir(&tree.user, parent.ino, &name).await.map_err(at(path));
     }
     // Depth first; a directory is looked at again when what is below it is gone. What others remove meanwhile is no
-    // failure, what they add is removed too.
-    let mut waiting: Vec<(Path, Ino, Bytes)> = vec![(path.clone(), parent.ino, name)];
-    while let Some((path, parent, name)) = waiting.last().cloned() {
+    // failure, what they add is removed too. Each has the length that the path above it has in `here`: paths of their own
+    // would take memory by the square of the depth.
+    let mut here = path.clone();
+    let mut waiting: Vec<(Option<usize>, Ino, Bytes)> = vec![(None, parent.ino, name)];
+    while let Some((above, parent, name)) = waiting.last().cloned() {
+        here = match above {
+            None => path.clone(),
+            Some(above) => here.up_to(above).join(&name),
+        };
         match tree.rank.rmdir(&tree.user, parent, &name).await {
             Ok(()) | Err(Error::NotFound) => {
                 waiting.pop();
                 continue;
             }
             Err(Error::NotEmpty) => {}
-            Err(error) => return Err((error, path)),
+            Err(error) => return Err((error, here)),
         }
         let directory = match tree.rank.lookup(&tree.user, parent, &name).await {
             Err(Error::NotFound) => continue,
-            found => found.map_err(at(&path))?,
+            found => found.map_err(at(&here))?,
         };
-        let page = tree.rank.readdir(&tree.user, directory.ino, b"", 1024, false).await.map_err(at(&path))?;
+        let page = tree.rank.readdir(&tree.user, directory.ino, b"", 1024, false).await.map_err(at(&here))?;
         for entry in page.entries {
-            let below = path.join(&entry.name);
             if entry.kind == Kind::Directory {
-                waiting.push((below, directory.ino, entry.name));
+                waiting.push((Some(here.bytes().len()), directory.ino, entry.name));
                 continue;
             }
             match tree.rank.unlink(&tree.user, directory.ino, &entry.name).await {
                 Ok(()) | Err(Error::NotFound) => {}
-                Err(error) => return Err((error, below)),
+                Err(error) => return Err((error, here.join(&entry.name))),
             }
         }
     }
@@ -272,13 +292,17 @@ pub async fn ln(tree: &Tree, args: LnArgs) -> Result<(), Failure> {
     {
         path = path.join(&target.name().unwrap_or_default());
     }
-    let (parent, name) = tree.parent(&path, "make").await?;
+    let (parent, name) = tree.parent_of_file(&path, "make").await?;
     let attempted = format!("cannot make {path}");
     let made = if args.symbolic {
         let creation = Creation::symlink(target.0.into_vec());
         tree.rank.create(&tree.user, parent.ino, &name, creation).await
     } else {
         let found = tree.find(&target, false, "make a link to").await?;
+        if found.kind == Kind::Directory {
+            let text = format!("{attempted}: {target} is a directory, to which only symbolic links are made");
+            return Err(Failure::Failed(text));
+        }
         tree.rank.link(&tree.user, found.ino, parent.ino, &name).await
     };
     made.map(|_| ()).map_err(|error| failure(error, attempted))

@@ -1,6 +1,7 @@
 //! `nacre fs ls`, `stat`, `find` and `tree`.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
 use globset::{Glob, GlobMatcher};
 use jiff::Timestamp;
@@ -139,7 +140,7 @@ pub async fn stat(tree: &Tree, args: StatArgs) -> Result<(), Failure> {
         let mut lines = vec![
             ("path", path.to_string()),
             ("inode", found.ino.to_string()),
-            ("kind", found.kind.name().to_owned()),
+            ("kind", output::text(found.kind.name().as_bytes())),
             ("mode", format!("{} ({:04o})", mode_text(&found.kind, found.mode), found.mode)),
             ("owner", format!("{}:{}", found.uid, found.gid)),
             ("links", found.links.to_string()),
@@ -179,14 +180,14 @@ pub async fn find(tree: &Tree, args: FindArgs) -> Result<(), Failure> {
     let name = match &args.name {
         None => None,
         Some(pattern) => {
-            let glob = Glob::new(pattern).map_err(|error| Failure::Usage(error.to_string()))?;
+            let glob = Glob::new(pattern).map_err(|error| Failure::Usage(format!("--name: {error}")))?;
             Some(glob.compile_matcher())
         }
     };
     let matches = |found: &Attributes, path: &Path| {
         let has_name = |glob: &GlobMatcher| {
             let name = path.name().unwrap_or_default();
-            glob.is_match(std::path::Path::new(std::str::from_utf8(&name).unwrap_or_default()))
+            glob.is_match(std::path::Path::new(std::ffi::OsStr::from_bytes(&name)))
         };
         name.as_ref().is_none_or(has_name)
             && match args.kind {

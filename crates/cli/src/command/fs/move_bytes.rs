@@ -1,10 +1,10 @@
 //! `nacre fs cat`, `get` and `put`.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use nacre::fs::{Attributes, Creation, Error, Kind};
-use serde_json::json;
+use nacre::fs::{Attributes, Creation, Credentials, Error, Kind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Path, Tree, failure, masked};
@@ -63,9 +63,15 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
     let mut target = args.file;
     if target.is_dir() {
         let name = path.name().ok_or_else(|| Failure::Usage("the root is a directory".to_owned()))?;
-        target.push(std::ffi::OsStr::new(&*String::from_utf8_lossy(&name)));
+        target.push(std::ffi::OsStr::from_bytes(&name));
     }
-    let shown = target.display().to_string();
+    // Nothing is written over before it is known that there is something to fetch.
+    let readable = match found.kind {
+        Kind::Directory => Err(Error::IsDirectory),
+        _ => tree.rank.access(&tree.user, found.ino, nacre::fs::READ).await,
+    };
+    readable.map_err(|error| failure(error, format_args!("cannot read {path}")))?;
+    let shown = output::text(target.as_os_str().as_bytes());
     let file = tokio::fs::File::create(&target).await.map_err(Failure::io(format!("write to {shown}")))?;
     copy(tree, &path, &found, file).await
 }
@@ -100,14 +106,14 @@ async fn copy(
 /// Runs `nacre fs put`.
 pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
     let is_stream = args.file.as_os_str() == "-";
-    let shown = args.file.display().to_string();
+    let shown = output::text(args.file.as_os_str().as_bytes());
     let mut path = Path(args.path);
     let existing = match tree.rank.resolve(&tree.user, path.bytes(), true).await {
         Ok(found) if found.kind == Kind::Directory => {
             let name = args.file.file_name().filter(|_| !is_stream).ok_or_else(|| {
                 Failure::Usage(format!("{path} is a directory; name the file that standard input goes to"))
             })?;
-            path = path.join(std::os::unix::ffi::OsStrExt::as_bytes(name));
+            path = path.join(name.as_bytes());
             tree.rank.resolve(&tree.user, path.bytes(), true).await
         }
         found => found,
@@ -116,24 +122,42 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
     let source: Box<dyn AsyncRead + Unpin> = if is_stream {
         Box::new(tokio::io::stdin())
     } else {
-        Box::new(tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?)
+        let file = tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?;
+        if file.metadata().await.is_ok_and(|metadata| metadata.is_dir()) {
+            return Err(Failure::Failed(format!("cannot read {shown}: it is a directory")));
+        }
+        Box::new(file)
     };
     let attempted = format!("cannot write {path}");
-    let ino = match existing {
-        Ok(found) => found.ino,
+    let (ino, user) = match existing {
+        Ok(found) => (found.ino, tree.user.clone()),
         Err(Error::NotFound) => {
-            let (parent, name) = tree.parent(&path, "make").await?;
+            let (parent, name) = tree.parent_of_file(&path, "make").await?;
             let creation = Creation::new(Kind::File, masked(0o666));
-            let made = tree.rank.create(&tree.user, parent.ino, &name, creation).await;
-            made.map_err(|error| failure(error, format_args!("cannot make {path}")))?.ino
+            let made = match tree.rank.create(&tree.user, parent.ino, &name, creation).await {
+                // Who makes a file may write it whatever its permissions are.
+                Ok(made) => Ok((made.ino, Credentials::root())),
+                // Somebody else was faster.
+                Err(Error::Exists) => match tree.rank.resolve(&tree.user, path.bytes(), true).await {
+                    Ok(found) => Ok((found.ino, tree.user.clone())),
+                    Err(Error::NotFound) => Err(Error::Exists),
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            };
+            made.map_err(|error| failure(error, format_args!("cannot make {path}")))?
         }
         Err(error) => return Err(failure(error, &attempted)),
     };
-    let bytes = stream(tree, ino, source, &shown).await?;
+    let bytes = stream(tree, &user, ino, source, &shown).await?;
     let bytes = bytes.map_err(|error| failure(error, &attempted))?;
     match tree.json {
         true => {
-            output::line(&json!({ "path": path.to_string(), "inode": ino.0, "bytes": bytes }).to_string())?
+            let mut map = serde_json::Map::new();
+            output::put_bytes(&mut map, "path", path.bytes());
+            map.insert("inode".into(), ino.0.into());
+            map.insert("bytes".into(), bytes.into());
+            output::line(&serde_json::Value::Object(map).to_string())?
         }
         false => output::line(&format!("{} stored in {path}", quantity::count(bytes, "byte")))?,
     }
@@ -143,11 +167,12 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
 /// Puts all bytes of a source into a file.
 async fn stream(
     tree: &Tree,
+    user: &Credentials,
     ino: nacre::fs::Ino,
     mut source: Box<dyn AsyncRead + Unpin>,
     shown: &str,
 ) -> Result<Result<u64, Error>, Failure> {
-    let mut put = match tree.rank.put(&tree.user, ino).await {
+    let mut put = match tree.rank.put(user, ino).await {
         Ok(put) => put,
         Err(error) => return Ok(Err(error)),
     };
