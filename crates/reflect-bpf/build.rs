@@ -116,10 +116,13 @@ pub fn version() -> String {
 pub fn compile(source: &str, object: &Path) {
     let clang = clang();
     let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_else(|_| env::consts::ARCH.to_owned());
+    // A test that is not run by cargo has the same folder, but not the variable.
+    let here = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let here = here.or_else(|| env::current_dir().ok()).unwrap_or_default();
     let output = Command::new(&clang)
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Wextra", "-Werror"])
         // Debug information is to be the same wherever the tree is.
-        .arg(format!("-fdebug-prefix-map={}=.", env::var("CARGO_MANIFEST_DIR").unwrap_or_default()))
+        .arg(format!("-fdebug-prefix-map={}=.", here.display()))
         // Debian keeps the kernel's headers that differ between architectures here.
         .args(["-idirafter", &format!("/usr/include/{arch}-linux-gnu")])
         .args(["-c", source, "-o"])
