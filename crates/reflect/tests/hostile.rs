@@ -233,6 +233,25 @@ fn an_address_that_was_given_up_gets_no_stream_for_long_and_no_state_for_free() 
     assert!(stage.count(Counter::Stale) > 0);
 }
 
+/// The last proofs that somebody had are good for no longer if they are spent slowly.
+#[test]
+fn a_member_lives_by_when_a_proof_was_made_and_not_by_when_it_is_told() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    let (from_ms, mut number) = (stage.now_ms, 0);
+    while stage.is_member(home(1)) {
+        if stage.now_ms >= from_ms + u64::from(number + 1) * 9000 {
+            number += 1;
+            stage.say(home(1), &beat(joined.session, joined.proof, number));
+        }
+        stage.pass(100);
+    }
+    let ControlOptions { expiry_ms, heartbeat_ms, .. } = ControlOptions::default();
+    let stayed_ms = stage.now_ms - from_ms;
+    assert_eq!(number, 1, "its first heartbeat is in time, and none later");
+    assert!(stayed_ms <= u64::from(expiry_ms + heartbeat_ms) + 2000, "{stayed_ms} ms");
+}
+
 #[test]
 fn three_lost_pulses_in_a_row_do_no_harm_and_a_fourth_asks_for_a_new_join() {
     let mut stage = Stage::new(ControlOptions::default());
