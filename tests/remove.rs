@@ -317,7 +317,7 @@ fn what_is_made_meanwhile_goes_too_or_is_reported() {
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {
             // The removal must give up or be faster. A bound limits the remains after a failure.
-            for number in 1..1_000_000 {
+            for number in 1..100_000 {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
