@@ -181,7 +181,8 @@ pub fn neighbours_behind_a_full_device_stay_known(kind: Kind) {
     world.reflector.tc(&["qdisc", "add", "dev", "d1", "parent", "1:1", "pfifo", "limit", "30"]).unwrap();
     let ages = [
         ("base_reachable_time_ms", "300"),
-        ("delay_first_probe_time", "1"),
+        // Longer than a member is left unconfirmed, also where machines are slow; shorter than the overload.
+        ("delay_first_probe_time", "2"),
         ("retrans_time_ms", "50"),
         // A neighbour that is not confirmed in time is forgotten without a question, and few wait for the next answer.
         ("ucast_solicit", "0"),
