@@ -1,8 +1,8 @@
 //! The C library. `include/nacre.h` is made from this crate by cbindgen, and `docs/c.md` is its manual.
 //!
-//! What a program gets are numbers in the guise of pointers ([`handle`]), so that a handle that was closed, or is another's, is an error and
+//! Handles are numbers in the guise of pointers ([`handle`]), so that a handle that was closed, or is another's, is an error and
 //! not a crash. Every exported function runs in [`code::call`], which keeps the sentence of a failure for the thread and lets no panic pass.
-//! What C passes in is looked at by [`argument`] before anything is done with it.
+//! Arguments are checked by [`argument`] before anything is done with them.
 
 // The names are those of C.
 #![allow(non_camel_case_types)]

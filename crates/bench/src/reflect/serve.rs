@@ -46,7 +46,7 @@ pub(super) struct Orders {
     pub(super) groups: u32,
     /// The processor to which its thread is pinned.
     pub(super) cpu: Option<usize>,
-    /// Whether every datagram is wanted, however late.
+    /// True if every datagram is wanted, however late.
     pub(super) keeps_all: bool,
 }
 

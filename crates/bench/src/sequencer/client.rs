@@ -29,7 +29,7 @@ pub(super) struct Orders {
     pub(super) window_ms: u64,
 }
 
-/// What a client did.
+/// The record of one client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Tally {
     pub(super) positions: u64,

@@ -13,7 +13,7 @@ use crate::kit::statistic::Spread;
 use crate::kit::study;
 use crate::kit::table::Table;
 
-/// Where positions come from.
+/// The source of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     /// A sequencer of Nacre with a policy.
@@ -100,7 +100,7 @@ impl study::Series for Series {
     }
 }
 
-/// What the study measured.
+/// The results of the study.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Results {
     pub(crate) series: Vec<Series>,

@@ -36,7 +36,7 @@ pub struct MkdirArgs {
 /// Rename, or move to another directory
 #[derive(clap::Args, Debug)]
 pub struct MvArgs {
-    /// What to move, and last the new path, or the directory to move it into
+    /// The paths to move, and last the new path, or the directory to move it into
     #[arg(value_name = "PATH", required = true, num_args = 2..)]
     paths: Vec<OsString>,
     /// Fail if there is something of the new name
