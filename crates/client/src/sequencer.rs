@@ -108,6 +108,7 @@ impl Store {
     async fn meta_session(&self) -> Result<Session, StoreError> {
         let Opened::Remote(remote) = &self.opened else {
             let advice = match &self.opened {
+                #[cfg(feature = "rados")]
                 Opened::Rados(_) => {
                     "start \"nacre serve --roles store,meta\" in front of it, and use them there"
                 }
