@@ -47,7 +47,7 @@ pub struct MvArgs {
 /// Remove files and links, or whole directories
 #[derive(clap::Args, Debug)]
 pub struct RmArgs {
-    /// What to remove
+    /// The paths to remove
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
     /// Remove directories with everything below them
@@ -56,7 +56,7 @@ pub struct RmArgs {
     /// Remove empty directories
     #[arg(long, short)]
     directory: bool,
-    /// What is not there is no failure
+    /// Treat a missing path as no failure
     #[arg(long, short)]
     force: bool,
 }
@@ -64,7 +64,7 @@ pub struct RmArgs {
 /// Make a link
 #[derive(clap::Args, Debug)]
 pub struct LnArgs {
-    /// What the link leads to
+    /// The target of the link
     target: OsString,
     /// The link
     path: OsString,
@@ -79,7 +79,7 @@ pub struct ChmodArgs {
     /// The permissions: octal digits, or changes such as u+w,go-rwx
     #[arg(allow_hyphen_values = true)]
     mode: String,
-    /// What to change
+    /// The paths to change
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
     /// Everything below directories too
@@ -93,7 +93,7 @@ pub struct ChownArgs {
     /// The owner, by name or number; with a colon, the group
     #[arg(value_name = "OWNER:GROUP")]
     owner: String,
-    /// What to change
+    /// The paths to change
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
     /// Everything below directories too

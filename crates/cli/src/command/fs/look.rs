@@ -26,7 +26,7 @@ pub struct LsArgs {
 /// Show all attributes
 #[derive(clap::Args, Debug)]
 pub struct StatArgs {
-    /// What to show
+    /// The paths to show
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
     /// Show what symbolic links lead to, instead of themselves

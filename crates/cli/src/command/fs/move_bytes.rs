@@ -34,7 +34,7 @@ pub struct GetArgs {
 
 /// Store a file of this machine, or standard input
 ///
-/// Who reads the file meanwhile gets the old content or the new one; a put that fails leaves the old one. A file that was
+/// A reader of the file meanwhile gets the old content or the new one; a put that fails leaves the old one. A file that was
 /// not there before is empty until then.
 #[derive(clap::Args, Debug)]
 pub struct PutArgs {
