@@ -76,13 +76,28 @@ pub struct Catalogue {
     pub epoch: u64,
     /// The classes by name.
     pub classes: BTreeMap<String, Arc<Class>>,
+    /// The errors of the classes whose records cannot be read, by name: a newer program made them, or they are damaged.
+    pub unreadable: BTreeMap<String, String>,
 }
 
 impl Catalogue {
     /// Creates a catalogue of one class, at epoch 0.
     pub fn of(class: Class) -> Self {
         let classes = BTreeMap::from([(class.name.clone(), Arc::new(class))]);
-        Self { epoch: 0, classes }
+        Self { epoch: 0, classes, unreadable: BTreeMap::new() }
+    }
+
+    /// Returns a class.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, if there is no such class or its record cannot be read.
+    pub fn class(&self, name: &str) -> Result<&Arc<Class>, String> {
+        match (self.classes.get(name), self.unreadable.get(name)) {
+            (Some(class), _) => Ok(class),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Err(format!("there is no class \"{name}\"")),
+        }
     }
 }
 

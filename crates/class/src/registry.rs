@@ -82,6 +82,7 @@ impl StoreRegistry {
         let seen = self.seen.lock().clone();
         'again: loop {
             let mut classes = BTreeMap::new();
+            let mut unreadable = BTreeMap::new();
             let mut epoch = None;
             let mut range = KeyRange::prefix(CURRENT);
             loop {
@@ -105,7 +106,14 @@ impl StoreRegistry {
                 };
                 for (key, value) in &page.entries {
                     let name = String::from_utf8_lossy(&key.as_bytes()[CURRENT.len()..]).into_owned();
-                    let record = decode(value)?;
+                    // One that cannot be read fails its own calls, not those of the others.
+                    let record = match decode(&name, value) {
+                        Ok(record) => record,
+                        Err(error) => {
+                            unreadable.insert(name, error.to_string());
+                            continue;
+                        }
+                    };
                     let class = match seen.classes.get(&name) {
                         // What has not changed stays compiled. Versions alone do not tell: they begin anew when the object was
                         // removed.
@@ -122,7 +130,7 @@ impl StoreRegistry {
                     _ => break,
                 }
             }
-            let catalogue = Arc::new(Catalogue { epoch: epoch.unwrap_or(0), classes });
+            let catalogue = Arc::new(Catalogue { epoch: epoch.unwrap_or(0), classes, unreadable });
             *self.seen.lock() = catalogue.clone();
             return Ok(catalogue);
         }
@@ -154,10 +162,10 @@ fn encode(record: &Record) -> Result<Bytes, StoreError> {
     encoded.map(Bytes::from).map_err(|error| StoreError::new(ErrorKind::Invalid, error.to_string()))
 }
 
-/// Reads a record.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Record, StoreError> {
+/// Reads a record of a class.
+pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<Record, StoreError> {
     let wrong = |text: String| {
-        let text = format!("a class in \"{CLASSES_OBJECT}\" cannot be read: {text}");
+        let text = format!("class \"{name}\" in \"{CLASSES_OBJECT}\" cannot be read: {text}");
         StoreError::new(ErrorKind::Corrupt, text)
     };
     match bytes.split_first() {
@@ -188,7 +196,7 @@ impl Registry for StoreRegistry {
                     return Err(nonsense());
                 };
                 for (_, value) in &page.entries {
-                    records.push(decode(value)?);
+                    records.push(decode(name, value)?);
                 }
                 match page.entries.last() {
                     Some((last, _)) if page.more => range.after = Some(last.to_bytes()),

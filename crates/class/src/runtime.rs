@@ -151,10 +151,9 @@ impl Runtime {
         catalogue: &Arc<Catalogue>,
         request: &Request<'_>,
     ) -> Result<Called, CallError> {
-        let Some(class) = catalogue.classes.get(request.class) else {
-            let text = format!("there is no class \"{}\"", request.class);
-            return Err(failed(request, errno::EOPNOTSUPP, Failure { message: text, ..Failure::default() }));
-        };
+        let class = catalogue.class(request.class).map_err(|message| {
+            failed(request, errno::EOPNOTSUPP, Failure { message, ..Failure::default() })
+        })?;
         let habit = self.hasher.hash_one((class.id(), request.method));
         let mut reads = self.habitual(habit);
         let turn = &self.turns[self.hasher.hash_one(request.object) as usize % TURNS];

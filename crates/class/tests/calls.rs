@@ -286,6 +286,24 @@ fn versions_of_a_class_are_kept_and_brought_back() {
 }
 
 #[test]
+fn a_record_that_cannot_be_read_stops_its_own_class_only() {
+    let store = Arc::new(MemoryStore::new());
+    let classes = Classes::new(store.clone());
+    let text = "function v(i, o) o:append('here') end objclass.register(v, {writes = false})";
+    block_on(classes.put("sound", text.into(), Bounds::default())).unwrap();
+    // A record as a newer program might write it.
+    set(&*store, &ObjectId::try_from(CLASSES_OBJECT).unwrap(), "class/newer", "\u{9}whatever");
+    let object = ObjectId::try_from("o").unwrap();
+    let call = |class| block_on(classes.call(&Request::new(&object, class, "v")));
+    assert_eq!(&call("sound").unwrap().output[..], b"here");
+    let error = call("newer").unwrap_err();
+    assert_eq!(error.errno(), EOPNOTSUPP);
+    let sentence =
+        "class \"newer\" in \"nacre/classes\" cannot be read: it is of version 9, made by a newer program";
+    assert!(error.to_string().contains(sentence), "{error}");
+}
+
+#[test]
 fn a_class_that_is_not_sound_is_not_installed() {
     let classes = Classes::new(Arc::new(MemoryStore::new()));
     let refused =

@@ -163,7 +163,7 @@ fn warn(ended: Result<(), StoreError>) {
 /// After another failure it goes on; what changed meanwhile is told then.
 async fn tell_classes(kept: Kept, object: ObjectId, writer: Writer) -> Result<(), StoreError> {
     let registry = StoreRegistry::new(Arc::new(kept.clone()));
-    let mut known: Option<BTreeMap<String, u64>> = None;
+    let mut known: Option<BTreeMap<String, Option<u64>>> = None;
     loop {
         match tell_changes(&kept, &object, &registry, &mut known, &writer).await {
             Err(error) if error.kind == ErrorKind::Closed => return Err(error),
@@ -179,17 +179,23 @@ async fn tell_changes(
     kept: &Kept,
     object: &ObjectId,
     registry: &StoreRegistry,
-    known: &mut Option<BTreeMap<String, u64>>,
+    known: &mut Option<BTreeMap<String, Option<u64>>>,
     writer: &Writer,
 ) -> Result<(), StoreError> {
     let mut watch = kept.watch(object, WatchOptions::default()).await?;
     loop {
         let catalogue = registry.catalogue().await?;
-        let now: BTreeMap<String, u64> =
-            catalogue.classes.iter().map(|(name, class)| (name.clone(), class.version)).collect();
+        let readable = catalogue.classes.iter().map(|(name, class)| (name.clone(), Some(class.version)));
+        let unreadable = catalogue.unreadable.keys().map(|name| (name.clone(), None));
+        let now: BTreeMap<String, Option<u64>> = readable.chain(unreadable).collect();
         if let Some(known) = known.as_ref() {
             for (name, version) in now.iter().filter(|(name, version)| known.get(*name) != Some(version)) {
-                writer.write(Level::Info, &format!("class {name} is at version {version}"));
+                match version {
+                    Some(version) => {
+                        writer.write(Level::Info, &format!("class {name} is at version {version}"))
+                    }
+                    None => writer.write(Level::Warning, &catalogue.unreadable[name]),
+                }
             }
             for name in known.keys().filter(|name| !now.contains_key(*name)) {
                 writer.write(Level::Info, &format!("class {name} was removed"));

@@ -72,10 +72,8 @@ fn no_method(stack: &Stack<'_>) -> Result<c_int, Raise> {
 /// Returns the compiled text of a class of the call's catalogue.
 fn chunk(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let name = String::from_utf8_lossy(stack.bytes(1)?).into_owned();
-    let class = stack.call(|call| call.catalogue.classes.get(&name).cloned());
-    let Some(class) = class else {
-        return Err(Raise::Errno(errno::EOPNOTSUPP, format!("there is no class \"{name}\"")));
-    };
+    let class = stack.call(|call| call.catalogue.class(&name).cloned());
+    let class = class.map_err(|error| Raise::Errno(errno::EOPNOTSUPP, error))?;
     stack.charge(100)?;
     stack.push_class(&class).map_err(Raise::Message)?;
     Ok(1)
