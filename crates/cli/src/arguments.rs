@@ -170,6 +170,7 @@ pub enum Command {
     Class(class::Args),
     Map(map::Args),
     Fs(fs::Args),
+    Mount(mount::Args),
     Zlog(zlog::Args),
     Status(status::Args),
     Log(log::Args),

@@ -12,6 +12,7 @@ use std::future::Future;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,6 +28,7 @@ use nacre_meta::inode::{Ino, Kind};
 use nacre_meta::{
     Attributes, Creation, Credentials, Error, Listed, READ, Rank, SetAttributes, SetTime, WRITE,
 };
+use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
@@ -39,31 +41,38 @@ const O_APPEND: i32 = 0o2000;
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
+/// The choices of who mounts.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The name that the list of mounts shows.
+    pub source: String,
+    /// True if all users may come in, not only the one who mounted it.
+    pub others: bool,
+    /// True if nothing may be changed by way of this mount.
+    pub read_only: bool,
+}
+
 /// A mounted namespace. It is unmounted when this is dropped.
 pub struct Mount(fuser::BackgroundSession);
 
 impl Mount {
-    /// Mounts a namespace on a folder; `source` is what the list of mounts shows. Calls are made in the runtime of
-    /// `handle`, which must have threads of its own. With `others`, all users may come in, not only who mounted it.
+    /// Mounts a namespace on a folder. Calls are made in the runtime of `handle`, which must have threads of its own.
     ///
     /// # Errors
     /// Those of the operating system: there is no FUSE, or the user may not mount.
-    pub fn new(
-        rank: Arc<Rank>,
-        folder: &Path,
-        source: &str,
-        others: bool,
-        handle: Handle,
-    ) -> io::Result<Mount> {
+    pub fn new(rank: Arc<Rank>, folder: &Path, options: &Options, handle: Handle) -> io::Result<Mount> {
         let mut config = Config::default();
         config.mount_options =
-            vec![MountOption::FSName(source.to_owned()), MountOption::Subtype("nacre".to_owned())];
-        config.acl = if others { SessionACL::All } else { SessionACL::Owner };
+            vec![MountOption::FSName(options.source.clone()), MountOption::Subtype("nacre".to_owned())];
+        if options.read_only {
+            config.mount_options.push(MountOption::RO);
+        }
+        config.acl = if options.others { SessionACL::All } else { SessionACL::Owner };
         let calls = Arc::new(Calls { rank, listings: Mutex::default(), next: AtomicU64::new(1) });
         fuser::spawn_mount(Bridge { calls, handle }, folder, &config).map(Mount)
     }
 
-    /// Waits until somebody has unmounted it.
+    /// Waits until it is unmounted and nobody uses it any more.
     ///
     /// # Errors
     /// Those of the connection to the kernel.
@@ -77,6 +86,24 @@ impl Mount {
     /// Those of the operating system, such as that a process is in it.
     pub fn unmount(self) -> io::Result<()> {
         self.0.umount_and_join()
+    }
+}
+
+/// Takes a mount off its folder at once. Processes that are in it, or have files open, may go on with them; the mount ends
+/// with the last of them.
+///
+/// # Errors
+/// Those of the operating system, or of `fusermount3`, by which users other than root unmount.
+pub fn detach(folder: &Path) -> io::Result<()> {
+    match umount2(folder, MntFlags::MNT_DETACH) {
+        Err(nix::errno::Errno::EPERM) => {
+            let done = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(folder).output()?;
+            match done.status.success() {
+                true => Ok(()),
+                false => Err(io::Error::other(String::from_utf8_lossy(&done.stderr).trim().to_owned())),
+            }
+        }
+        done => Ok(done?),
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::sync::Arc;
 
-use nacre_fuse::Mount;
+use nacre_fuse::{Mount, Options};
 use nacre_meta::{Rank, RankOptions};
 use nacre_object::testkit::MemoryStore;
 
@@ -25,7 +25,8 @@ fn programs_work_on_a_mount() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("mount");
     fs::create_dir(&root).unwrap();
-    let mount = match Mount::new(rank.clone(), &root, "test", false, runtime.handle().clone()) {
+    let options = Options { source: "test".to_owned(), ..Options::default() };
+    let mount = match Mount::new(rank.clone(), &root, &options, runtime.handle().clone()) {
         Ok(mount) => mount,
         Err(error) => return eprintln!("skipped: cannot mount: {error}"),
     };

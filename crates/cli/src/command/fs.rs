@@ -178,7 +178,7 @@ impl std::fmt::Display for Path {
 }
 
 /// Returns the failure of a call on the namespace.
-fn failure(error: Error, attempted: impl std::fmt::Display) -> Failure {
+pub(super) fn failure(error: Error, attempted: impl std::fmt::Display) -> Failure {
     match error {
         Error::Store(error) => error.context(attempted).into(),
         Error::Fenced => Failure::Failed(format!("{attempted}: {error}; try again")),
@@ -187,7 +187,7 @@ fn failure(error: Error, attempted: impl std::fmt::Display) -> Failure {
 }
 
 /// Returns the user and the groups of this process.
-fn caller() -> Credentials {
+pub(super) fn caller() -> Credentials {
     let groups = rustix::process::getgroups().unwrap_or_default();
     Credentials {
         uid: rustix::process::geteuid().as_raw(),

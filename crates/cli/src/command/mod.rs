@@ -18,6 +18,7 @@ pub mod locks;
 pub mod log;
 pub mod ls;
 pub mod map;
+pub mod mount;
 pub mod mpirun;
 pub mod read;
 pub mod reflect;
@@ -50,6 +51,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
         Command::Walk(args) => walk::run(&session, &args),
         Command::Reflect(command) => reflect::run(&line.common, command),
         Command::Bench(args) => bench::run(&line.common, args),
+        Command::Mount(args) => mount::run(&session, &args),
         Command::Mpirun(args) => mpirun::run(&line.common, args),
         Command::Tour(args) => tour::run(&session, args),
         Command::TourClient(args) => tour::client(&session, args),
@@ -96,6 +98,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         | Command::Walk(_)
         | Command::Reflect(_)
         | Command::Bench(_)
+        | Command::Mount(_)
         | Command::Mpirun(_)
         | Command::Tour(_)
         | Command::TourClient(_)

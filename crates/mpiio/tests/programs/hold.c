@@ -25,6 +25,8 @@ int main(int argc, char **argv) {
     printf("%d\n", getpid());
     fflush(stdout);
     while (!failed) failed = MPI_File_write_at(file, 0, data, pieces * 64, MPI_BYTE, MPI_STATUS_IGNORE);
+    /* What was printed right before an abort, MPICH's launcher may lose. */
+    sleep(1);
     MPI_Abort(MPI_COMM_WORLD, 1);
     return 1;
 }

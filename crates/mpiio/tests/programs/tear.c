@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void check(int code, const char *what) {
     if (code == MPI_SUCCESS) return;
@@ -17,6 +18,8 @@ static void check(int code, const char *what) {
     int length;
     MPI_Error_string(code, text, &length);
     fprintf(stderr, "%s: %s\n", what, text);
+    /* What was printed right before an abort, MPICH's launcher may lose. */
+    sleep(1);
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 

@@ -1,0 +1,163 @@
+//! `nacre mount`: the namespace of a store as a file system for every program.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nacre::fs::{Error, Rank, RankOptions};
+use nacre_daemon::Signals;
+use nacre_fuse::{Mount, Options};
+use serde_json::json;
+
+use super::fs::{caller, failure};
+use crate::failure::Failure;
+use crate::output;
+use crate::session::Session;
+
+/// The time for which calls that are under way may go on after the mount has ended.
+const CALLS_END: Duration = Duration::from_secs(5);
+
+/// Mount the namespace on a directory, so that every program works on it
+///
+/// Runs until the directory is unmounted ("umount DIR") or a signal asks it to end: the mount then leaves the directory at
+/// once, and the command ends when the last process has closed its files there, or with a second signal. Every change is in
+/// the store before the call that makes it returns. A store without a namespace gets one, unless --read-only is given.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The directory, which has to be empty
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Let nothing be changed by way of this mount
+    #[arg(long)]
+    read_only: bool,
+    /// Let all users in, each with their own permissions, not only the one who mounts; others than root need
+    /// "user_allow_other" in /etc/fuse.conf for it
+    #[arg(long)]
+    allow_other: bool,
+}
+
+/// Runs `nacre mount`.
+pub fn run(session: &Session, args: &Args) -> Result<(), Failure> {
+    // Calls are answered from threads of their own, while this one waits for the end.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(Failure::io("start the program's runtime"))?;
+    let done = runtime.block_on(mount(session, args, runtime.handle().clone()));
+    runtime.shutdown_background();
+    done
+}
+
+async fn mount(session: &Session, args: &Args, handle: tokio::runtime::Handle) -> Result<(), Failure> {
+    let folder = free_folder(&args.folder)?;
+    let store = session.open()?;
+    let options = RankOptions { create: !args.read_only, owner: caller(), ..RankOptions::default() };
+    let rank = store.rank(options).await.map_err(|error| match error {
+        Error::NotFound => Failure::Failed(format!(
+            "{} has no namespace yet; mount it without --read-only to make one",
+            store.name()
+        )),
+        error => failure(error, format_args!("cannot open the namespace of {}", store.name())),
+    })?;
+    let rank = Arc::new(rank);
+    // From here on a signal has to take the mount off its directory.
+    let mut signals = Signals::catch()?;
+    let options =
+        Options { source: store.name().to_owned(), others: args.allow_other, read_only: args.read_only };
+    let mounted = {
+        let (rank, folder) = (rank.clone(), folder.clone());
+        tokio::task::spawn_blocking(move || Mount::new(rank, &folder, &options, handle)).await
+    };
+    let mount = mounted.expect("mounting does not panic").map_err(|error| refused(&folder, &error))?;
+    let shown = args.folder.display().to_string();
+    match session.json {
+        true => output::line(&json!({ "ready": true, "mounted": shown, "store": store.name() }).to_string())?,
+        false => {
+            output::line(&format!("mounted {} on {shown}", store.name()))?;
+            output::line("ready")?;
+        }
+    }
+    output::flush()?;
+
+    let mut ended = tokio::task::spawn_blocking(move || mount.wait());
+    let done = tokio::select! {
+        done = &mut ended => done,
+        () = signals.next() => {
+            nacre_fuse::detach(&folder).map_err(Failure::io(format_args!("unmount {shown}")))?;
+            tokio::select! {
+                done = &mut ended => done,
+                () = tokio::time::sleep(Duration::from_secs(1)) => {
+                    let text = format!("nacre: files of {shown} are still open; another signal takes them away");
+                    output::complain(&text);
+                    tokio::select! {
+                        done = &mut ended => done,
+                        () = signals.next() => std::process::exit(130),
+                    }
+                }
+            }
+        }
+    };
+    done.expect("waiting does not panic")
+        .map_err(Failure::io(format_args!("go on with the mount on {shown}")))?;
+    close(rank).await;
+    Ok(())
+}
+
+/// Closes a rank when its last calls have ended.
+async fn close(rank: Arc<Rank>) {
+    let last = async {
+        while Arc::strong_count(&rank) > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        rank.close().await
+    };
+    match tokio::time::timeout(CALLS_END, last).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            output::complain(&format!("nacre: the log of this mount stays in the store: {error}"));
+        }
+        Err(_) => {
+            output::complain("nacre: calls are still under way, so the log of this mount stays in the store")
+        }
+    }
+}
+
+/// Returns the whole path of a directory that nothing is mounted on and nothing is in.
+fn free_folder(folder: &Path) -> Result<PathBuf, Failure> {
+    let shown = folder.display();
+    let cannot = || Failure::io(format!("mount on {shown}"));
+    let whole = fs::canonicalize(folder).map_err(cannot())?;
+    let found = fs::metadata(&whole).map_err(cannot())?;
+    if !found.is_dir() {
+        return Err(Failure::Failed(format!("cannot mount on {shown}: it is not a directory")));
+    }
+    let above = fs::metadata(whole.join("..")).map_err(cannot())?;
+    if found.dev() != above.dev() || found.ino() == above.ino() {
+        return Err(Failure::Failed(format!("cannot mount on {shown}: something is mounted there already")));
+    }
+    match fs::read_dir(&whole).map_err(cannot())?.next() {
+        None => Ok(whole),
+        Some(_) => Err(Failure::Failed(format!(
+            "cannot mount on {shown}: it is not empty, and would hide what is in it"
+        ))),
+    }
+}
+
+/// Returns the failure to mount.
+fn refused(folder: &Path, error: &io::Error) -> Failure {
+    let advice = match Path::new("/dev/fuse").exists() {
+        false => "; there is no /dev/fuse: load the kernel's module fuse, or give the container the device",
+        true if error.kind() == io::ErrorKind::NotFound => {
+            "; users other than root need the program fusermount3"
+        }
+        true if error.kind() == io::ErrorKind::PermissionDenied => {
+            "; root may, and others where fusermount3 is installed and the directory is their own"
+        }
+        true => "",
+    };
+    Failure::Failed(format!("cannot mount on {}: {error}{advice}", folder.display()))
+}

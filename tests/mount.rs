@@ -1,0 +1,336 @@
+//! `nacre mount`: ordinary programs on a mounted namespace, several mounts, servers and mounts that are killed, and random
+//! calls beside the machine's own file system.
+
+mod harness;
+#[path = "harness/tree.rs"]
+#[allow(dead_code)]
+mod tree;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::{PATIENCE, Random, Server, file, folder, program, run_with, wait};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A mount, which is ended and taken off its directory when the test is over.
+struct Mounted {
+    child: Child,
+    root: PathBuf,
+}
+
+impl Mounted {
+    #[track_caller]
+    fn new(store: &str, root: &Path, flags: &[&str]) -> Mounted {
+        tree::require_root();
+        fs::create_dir_all(root).unwrap();
+        let mut command = program();
+        command.args(["--store", store, "mount"]).arg(root).args(flags);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        if !lines.any(|line| line.unwrap() == "ready") {
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            panic!("it was not mounted: {said}");
+        }
+        Mounted { child, root: root.to_owned() }
+    }
+
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Sends a signal, and returns how it ended.
+    fn stop(mut self, signal: Signal) -> ExitStatus {
+        self.send(signal);
+        wait(&mut self.child, PATIENCE)
+    }
+
+    /// Runs a script in the mount, and returns its output.
+    #[track_caller]
+    fn sh(&self, script: &str) -> String {
+        sh(&self.root, script)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = Command::new("umount").arg("-l").arg(&self.root).stderr(Stdio::null()).status();
+    }
+}
+
+#[track_caller]
+fn sh(folder: &Path, script: &str) -> String {
+    let output = Command::new("sh").args(["-ec", script]).current_dir(folder).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{script}\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+#[track_caller]
+fn check_is_clean(store: &str) {
+    let mut command = program();
+    command.args(["--store", store, "fs", "check", "--json"]);
+    let report = run_with(command, b"").json();
+    assert_eq!(report["clean"], true, "{report}");
+}
+
+#[test]
+fn ordinary_programs_work_and_leave_a_clean_namespace() {
+    for (name, package) in [("git", "git"), ("sqlite3", "sqlite3"), ("tar", "tar")] {
+        tree::output(Command::new(name).arg("--version"), package);
+    }
+    let folder = folder();
+    let server = Server::start(&file(&folder.path().join("store")), &[]);
+    let mounted = Mounted::new(&server.uri, &folder.path().join("mount"), &[]);
+    let source = folder.path().join("source");
+    sh(
+        folder.path(),
+        "mkdir -p source/a/b; seq 1 50000 >source/a/numbers; echo needle >source/a/b/hay; ln -s a/b/hay source/link",
+    );
+    mounted.sh(&format!("cp -a {0} copy; diff -r {0} copy", source.display()));
+    assert_eq!(mounted.sh("grep -r needle copy; ls -l copy | wc -l"), "copy/a/b/hay:needle\n3\n");
+    mounted.sh("tar cf copy.tar copy; mkdir out; tar xf copy.tar -C out; diff -r copy out/copy");
+    // A file that another one takes the place of, or that is removed, is still there for whoever has it open.
+    assert_eq!(mounted.sh("echo old >f; exec 3<f; echo new >g; mv g f; cat <&3; cat f"), "old\nnew\n");
+    assert_eq!(mounted.sh("exec 3<>f; rm f; echo 1 >&3; test ! -e f; cat </proc/self/fd/3"), "1\n");
+    // Appends of several programs at once do not overwrite each other.
+    let appends = "for w in 1 2 3; do (for i in $(seq 100); do echo $w-$i >>log; done) & done; wait; sort -u log | wc -l";
+    assert_eq!(mounted.sh(appends), "300\n");
+    let git = "git init -q repo; cd repo; git config user.email a@b; git config user.name a; cp ../copy/a/numbers .; \
+        git add .; git commit -qm first; echo more >>numbers; git commit -qam second; git gc -q; git fsck --strict; \
+        cd ..; git clone -q repo clone; cd clone; git log --format=%s";
+    assert_eq!(mounted.sh(git), "second\nfirst\n");
+    for journal in ["delete", "wal"] {
+        let script = format!(
+            "sqlite3 {journal}.db 'pragma journal_mode={journal}; create table t(n integer primary key, s text);' >/dev/null; \
+             for w in 1 2; do (for i in $(seq 10); do sqlite3 -cmd '.timeout 60000' {journal}.db \
+             \"insert into t(s) values('$w-$i')\"; done) & done; wait; sqlite3 {journal}.db 'select count(distinct s) from t; pragma integrity_check'"
+        );
+        assert_eq!(mounted.sh(&script), "20\nok\n", "{journal}");
+    }
+    // The namespace's own commands see the same.
+    let listed = server.run(["fs", "ls", "/copy"]).text();
+    assert_eq!(listed, "a\nlink");
+    assert_eq!(server.run(["fs", "cat", "/copy/a/b/hay"]).text(), "needle");
+    mounted.sh("rm -rf copy out");
+    let root = mounted.root.clone();
+    assert_eq!(mounted.stop(Signal::TERM).code(), Some(0));
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+    check_is_clean(&server.uri);
+}
+
+#[test]
+fn two_mounts_see_what_each_other_has_closed() {
+    let folder = folder();
+    let server = Server::in_memory();
+    let one = Mounted::new(&server.uri, &folder.path().join("one"), &[]);
+    let two = Mounted::new(&server.uri, &folder.path().join("two"), &[]);
+    for round in 0..50 {
+        let text = "x".repeat(round * 1000) + &round.to_string();
+        let (writer, reader) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        fs::write(writer.root.join("file"), &text).unwrap();
+        assert!(fs::read_to_string(reader.root.join("file")).unwrap() == text, "round {round}");
+        fs::rename(writer.root.join("file"), writer.root.join("other")).unwrap();
+        assert_eq!(fs::metadata(reader.root.join("file")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(fs::metadata(reader.root.join("other")).unwrap().len(), text.len() as u64);
+        fs::remove_file(reader.root.join("other")).unwrap();
+        assert!(!writer.root.join("other").exists());
+    }
+    let append = |mounted: &Mounted, word: &str| {
+        let script = format!("for i in $(seq 100); do echo {word}-$i >>{}/log; done", mounted.root.display());
+        Command::new("sh").args(["-c", &script]).spawn().unwrap()
+    };
+    for mut child in [append(&one, "one"), append(&two, "two")] {
+        assert!(wait(&mut child, PATIENCE).success());
+    }
+    assert_eq!(one.sh("sort -u log | wc -l"), "200\n");
+    assert_eq!(two.sh("sort -u log | wc -l"), "200\n");
+}
+
+#[test]
+fn a_mount_goes_on_when_its_server_was_killed_and_a_killed_mount_leaves_a_sound_namespace() {
+    let folder = folder();
+    let store = file(&folder.path().join("store"));
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let mut server = Server::listen(&address, &store, &[]);
+    let mut mounted = Mounted::new(&address, &folder.path().join("mount"), &[]);
+    let mut written = BTreeMap::new();
+    for round in 0..3 {
+        let root = mounted.root.clone();
+        let busy = std::thread::spawn(move || {
+            let mut written = Vec::new();
+            for number in 0..10_000 {
+                let (name, last) = (format!("{round}-{number}"), format!("{round}-{number}.done"));
+                let text = format!("{number}").repeat(1000);
+                let done = fs::write(root.join(&name), &text)
+                    .and_then(|()| fs::rename(root.join(&name), root.join(&last)));
+                match done {
+                    Ok(()) => written.push((last, text)),
+                    Err(_) => break,
+                }
+            }
+            written
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        // The server in the first two rounds, and the mount itself in the last one.
+        if round < 2 {
+            server.kill();
+            let some = busy.join().unwrap();
+            assert!(!some.is_empty(), "nothing was written before the kill");
+            written.extend(some);
+            server = Server::listen(&address, &store, &[]);
+            let begun = Instant::now();
+            while fs::write(mounted.root.join("again"), "again").is_err() {
+                assert!(begun.elapsed() < PATIENCE, "the mount does not find the server again");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        } else {
+            mounted.send(Signal::KILL);
+            written.extend(busy.join().unwrap());
+            drop(mounted);
+            mounted = Mounted::new(&address, &folder.path().join("mount"), &[]);
+        }
+        for (name, text) in &written {
+            assert!(fs::read_to_string(mounted.root.join(name)).unwrap() == *text, "{name}");
+        }
+    }
+    assert_eq!(mounted.stop(Signal::INT).code(), Some(0));
+    server.run(["fs", "check", "--mend"]).ok();
+    check_is_clean(&server.uri);
+}
+
+#[test]
+fn a_signal_takes_the_directory_away_and_waits_for_open_files() {
+    let folder = folder();
+    let server = Server::in_memory();
+    let mut mounted = Mounted::new(&server.uri, &folder.path().join("mount"), &[]);
+    let path = mounted.root.join("file");
+    let mut open = File::create(&path).unwrap();
+    mounted.send(Signal::TERM);
+    let begun = Instant::now();
+    while path.exists() {
+        assert!(begun.elapsed() < PATIENCE, "the directory is still mounted");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    open.write_all(b"written after the signal").unwrap();
+    assert!(mounted.child.try_wait().unwrap().is_none());
+    drop(open);
+    assert_eq!(wait(&mut mounted.child, PATIENCE).code(), Some(0));
+    assert_eq!(server.run(["fs", "cat", "/file"]).text(), "written after the signal");
+    // Somebody else may unmount it, too.
+    let mut mounted = Mounted::new(&server.uri, &folder.path().join("mount"), &[]);
+    sh(folder.path(), "umount mount");
+    assert_eq!(wait(&mut mounted.child, PATIENCE).code(), Some(0));
+    check_is_clean(&server.uri);
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_with_the_reason() {
+    let folder = folder();
+    let server = Server::in_memory();
+    let refused = |words: &[&str], parts: &[&str]| {
+        let mut command = server.command(["mount"]);
+        command.current_dir(folder.path()).args(words);
+        run_with(command, b"").failed(1, parts);
+    };
+    sh(folder.path(), "mkdir -p full empty; touch file full/x");
+    refused(&["none"], &["cannot mount on none", "No such file"]);
+    refused(&["file"], &["it is not a directory"]);
+    refused(&["full"], &["it is not empty"]);
+    refused(&["empty", "--read-only"], &["has no namespace yet"]);
+    let mounted = Mounted::new(&server.uri, &folder.path().join("empty"), &[]);
+    mounted.sh("echo here >file");
+    refused(&["empty"], &["something is mounted there already"]);
+    assert_eq!(mounted.stop(Signal::HUP).code(), Some(0));
+    let mounted = Mounted::new(&server.uri, &folder.path().join("empty"), &["--read-only"]);
+    assert_eq!(mounted.sh("cat file"), "here\n");
+    let error = fs::write(mounted.root.join("file"), "").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
+}
+
+/// The number of random calls; NACRE_CALLS sets another one.
+fn calls() -> u64 {
+    std::env::var("NACRE_CALLS").map_or(4000, |text| text.parse().expect("NACRE_CALLS is a number"))
+}
+
+/// Makes one random call in a tree, and returns what it answered: the same on every file system.
+fn call(root: &Path, kind: u64, one: &Path, other: &Path, number: u64) -> Result<String, Option<i32>> {
+    let (one, other) = (root.join(one), root.join(other));
+    let offset = number % 300_000;
+    let data = number.to_string().repeat((number % 5000) as usize);
+    let done = match kind {
+        0 => fs::write(&one, data).map(|()| String::new()),
+        1 => fs::read(&one).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+        2 => fs::create_dir(&one).map(|()| String::new()),
+        3 => fs::remove_dir(&one).map(|()| String::new()),
+        4 => fs::remove_file(&one).map(|()| String::new()),
+        5 => fs::rename(&one, &other).map(|()| String::new()),
+        6 => fs::hard_link(&one, &other).map(|()| String::new()),
+        7 => symlink(other.file_name().unwrap(), &one).map(|()| String::new()),
+        8 => fs::read_link(&one).map(|target| target.display().to_string()),
+        9 => OpenOptions::new().write(true).open(&one).and_then(|file| {
+            file.write_all_at(data.as_bytes(), offset)?;
+            Ok(file.metadata()?.len().to_string())
+        }),
+        10 => OpenOptions::new().write(true).open(&one).and_then(|file| {
+            file.set_len(offset)?;
+            Ok(file.metadata()?.len().to_string())
+        }),
+        11 => OpenOptions::new().append(true).create(true).open(&one).and_then(|mut file| {
+            file.write_all(data.as_bytes())?;
+            Ok(file.metadata()?.len().to_string())
+        }),
+        12 => fs::symlink_metadata(&one).map(|found| {
+            let size = if found.is_dir() { 0 } else { found.len() };
+            format!("{:o} {} {size}", found.mode(), if found.is_dir() { 0 } else { found.nlink() })
+        }),
+        13 => fs::set_permissions(&one, fs::Permissions::from_mode(0o600 | number as u32 % 0o200))
+            .map(|()| String::new()),
+        14 => OpenOptions::new().write(true).create_new(true).open(&one).map(|_| String::new()),
+        _ => fs::read_dir(&one).and_then(|entries| {
+            let mut names = entries
+                .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+                .collect::<io::Result<Vec<_>>>()?;
+            names.sort();
+            Ok(names.join(" "))
+        }),
+    };
+    done.map_err(|error| error.raw_os_error())
+}
+
+#[test]
+fn random_calls_answer_as_those_of_the_machines_own_file_system() {
+    let folder = folder();
+    let server = Server::in_memory();
+    let mounted = Mounted::new(&server.uri, &folder.path().join("mount"), &[]);
+    let model = folder.path().join("model");
+    fs::create_dir(&model).unwrap();
+    let mut random = Random::from_environment();
+    let mut path = |random: &mut Random| {
+        let mut path = PathBuf::new();
+        for _ in 0..=random.below(3) {
+            path.push(["a", "b", "c", "d"][random.below(4) as usize]);
+        }
+        path
+    };
+    for count in 0..calls() {
+        let (kind, number) = (random.below(16), random.next() >> 20);
+        let (one, other) = (path(&mut random), path(&mut random));
+        let answers = [&mounted.root, &model].map(|root| call(root, kind, &one, &other, number));
+        assert!(
+            answers[0] == answers[1],
+            "call {count} of kind {kind}, {one:?} and {other:?}, {number}: {:?} and on the machine's own file system {:?}",
+            answers[0].as_ref().map(|text| &text[..text.len().min(200)]),
+            answers[1].as_ref().map(|text| &text[..text.len().min(200)]),
+        );
+    }
+    sh(folder.path(), "diff -r --no-dereference mount model");
+    check_is_clean(&server.uri);
+}
