@@ -150,7 +150,8 @@ impl Stream {
         })
     }
 
-    /// Takes the stream for not ready, until the system says anew that it is.
+    /// Takes the stream for not ready, until the system says anew that it is. What was announced before this call is
+    /// forgotten, so whatever there is to read or to write has to be tried afterwards.
     pub(crate) fn forget(&self, interest: Interest) {
         let would_block = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
         // That is the error.
@@ -180,13 +181,23 @@ impl Stream {
     /// Reads once, at most `bytes_max` bytes into a buffer that has room.
     pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut, bytes_max: usize) -> io::Result<usize> {
         let asked = bytes_max.min(buffer.capacity() - buffer.len());
-        let count = either!(self, stream => stream.try_read_buf(&mut buffer.limit(bytes_max)))?;
+        let mut read = Ok(0);
         // Less than was asked for is all that there is, and what comes later is announced anew, as is the stream's end: to ask
-        // again now would be a system call for nothing.
-        if 0 < count && count < asked {
-            self.forget(Interest::READABLE);
+        // again now would be a system call for nothing. So the stream counts as not ready then. The read happens within
+        // `try_io`, which goes by what was announced before it: what another thread of the runtime is told between the
+        // read and the end of `try_io` stays announced.
+        let within = either!(self, stream => stream.try_io(Interest::READABLE, || {
+            read = stream.try_read_buf(&mut buffer.limit(bytes_max));
+            match &read {
+                Ok(count) if 0 < *count && *count < asked => Err(io::ErrorKind::WouldBlock.into()),
+                _ => Ok(()),
+            }
+        }));
+        match (read, within) {
+            // There is nothing, and nothing was tried.
+            (Ok(0), Err(error)) => Err(error),
+            (read, _) => read,
         }
-        Ok(count)
     }
 
     /// Returns whether there is anything to read, without reading it; false if the stream has ended.
@@ -270,6 +281,47 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_that_come_right_after_a_read_wake_the_reader() {
+        use std::io::{Read, Write};
+
+        const ROUNDS: usize = 20_000;
+        const BYTES: usize = 128 << 10;
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let writer = std::thread::spawn(move || {
+            for round in 0..ROUNDS {
+                // The system hands this on piece by piece.
+                theirs.write_all(&[0; BYTES]).unwrap();
+                theirs
+                    .read_exact(&mut [0])
+                    .unwrap_or_else(|error| panic!("no answer in round {round}: {error}"));
+            }
+        });
+        // The runtime learns of what comes on its own thread, and this one reads.
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let stream = Stream::adopt(Accepted::Unix(ours, true)).unwrap();
+            let mut buffer = BytesMut::with_capacity(2 * BYTES);
+            for _ in 0..ROUNDS {
+                while buffer.len() < BYTES {
+                    std::future::poll_fn(|context| stream.poll_read_ready(context)).await.unwrap();
+                    match stream.try_read_buf(&mut buffer, BYTES) {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        // The writer has given up.
+                        Ok(0) => return,
+                        read => drop(read.unwrap()),
+                    }
+                }
+                buffer.clear();
+                stream.write_all(&[1]).await.unwrap();
+            }
+        });
+        writer.join().unwrap();
+    }
 
     #[test]
     fn addresses_are_read_strictly() {
