@@ -99,7 +99,7 @@ fn ordinary_programs_work_and_leave_a_clean_namespace() {
     mounted.sh("tar cf copy.tar copy; mkdir out; tar xf copy.tar -C out; diff -r copy out/copy");
     // A file that another one takes the place of, or that is removed, is still there for whoever has it open.
     assert_eq!(mounted.sh("echo old >f; exec 3<f; echo new >g; mv g f; cat <&3; cat f"), "old\nnew\n");
-    assert_eq!(mounted.sh("exec 3<>f; rm f; echo 1 >&3; test ! -e f; cat </proc/self/fd/3"), "1\n");
+    assert_eq!(mounted.sh("exec 3<>f; rm f; echo NEW >&3; test ! -e f; cat </proc/self/fd/3"), "NEW\n");
     // Appends of several programs at once do not overwrite each other.
     let appends = "for w in 1 2 3; do (for i in $(seq 100); do echo $w-$i >>log; done) & done; wait; sort -u log | wc -l";
     assert_eq!(mounted.sh(appends), "300\n");

@@ -92,6 +92,13 @@ fn failed(what: &str, name: &str, error: nacre::Error) -> Failure {
         _ => "",
     };
     let shown = name::shown(name);
+    if let ErrorKind::OutOfSpace = error.kind
+        && error.message.contains("positions left")
+    {
+        // Room on a disk would not help.
+        let text = format!("cannot {what} sequencer \"{shown}\": {}; take fewer at once", error.message);
+        return Failure::Failed(text);
+    }
     error.context(format_args!("cannot {what} sequencer \"{shown}\"")).into_failure(advice)
 }
 

@@ -1,0 +1,96 @@
+//! `nacre sequencer` and `nacre fail`: positions that several programs take while metadata ranks are killed and handed over.
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use harness::{Server, file, folder};
+use serde_json::json;
+
+#[test]
+fn positions_policies_and_names() {
+    let server = Server::in_memory();
+    let run = |words: &[&str]| server.run([&["sequencer"], words].concat());
+    assert_eq!(run(&["create", "log"]).text(), "");
+    run(&["create", "log"]).failed(1, &["cannot make sequencer \"log\""]);
+    assert_eq!(run(&["next", "log"]).text(), "0");
+    assert_eq!(run(&["next", "log", "-n", "3"]).text(), "1\n2\n3");
+    assert_eq!(run(&["next", "log", "-n", "2", "--json"]).json(), json!({ "first": 4, "count": 2 }));
+    assert_eq!(run(&["read", "log"]).text(), "6");
+    assert_eq!(run(&["policy", "log"]).text(), "best-effort");
+    assert_eq!(run(&["policy", "log", "quota=1000/50ms"]).text(), "");
+    assert_eq!(run(&["policy", "log"]).text(), "quota=1000/50ms");
+    let listed = run(&["ls", "--json"]).json();
+    assert_eq!(
+        (&listed[0]["name"], &listed[0]["tail"], &listed[0]["held"]),
+        (&json!("log"), &json!(6), &json!(false))
+    );
+    let many = u64::MAX.to_string();
+    run(&["next", "log", "-n", &many]).failed(1, &["it has not so many positions left", "fewer"]);
+    run(&["next", "log", "-n", "0"]).failed(2, &["'0'"]);
+    run(&["next", "none"]).failed(1, &["cannot take a position of sequencer \"none\"", "nacre sequencer ls"]);
+    run(&["policy", "log", "sometimes"]).failed(2, &["sometimes"]);
+    // Positions go on above those of the sequencer that was removed.
+    assert_eq!(run(&["rm", "log"]).text(), "");
+    run(&["read", "log"]).failed(1, &["nacre sequencer ls"]);
+    assert_eq!(run(&["create", "log", "--policy", "round-trip"]).text(), "");
+    let next: u64 = run(&["next", "log"]).text().parse().unwrap();
+    assert!(next >= 6, "{next}");
+}
+
+/// Starts a daemon that may act for the rank of a store that another daemon keeps.
+#[track_caller]
+fn rank(folder: &Path, name: &str, store: &str) -> Server {
+    let address = format!("unix:{}", folder.join(name).display());
+    Server::listen(&address, store, &["--roles", "store,meta"])
+}
+
+#[test]
+fn a_position_is_taken_once_while_ranks_are_killed_and_handed_over() {
+    let folder = folder();
+    let keeper = Server::start(&file(&folder.path().join("store")), &["--roles", "store"]);
+    let first = rank(folder.path(), "first", &keeper.uri);
+    keeper.run(["sequencer", "create", "log"]).ok();
+    let second = rank(folder.path(), "second", &keeper.uri);
+    let over = AtomicBool::new(false);
+    let taken = std::thread::scope(|scope| {
+        let takers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut taken = Vec::new();
+                    while !over.load(Ordering::Relaxed) {
+                        let text = keeper.run(["sequencer", "next", "log", "-n", "5"]).text();
+                        taken.extend(text.lines().map(|line| line.parse::<u64>().unwrap()));
+                    }
+                    taken
+                })
+            })
+            .collect();
+        let pause = || std::thread::sleep(Duration::from_millis(700));
+        pause();
+        first.kill();
+        pause();
+        pause();
+        let third = rank(folder.path(), "third", &keeper.uri);
+        pause();
+        assert_eq!(keeper.run(["fail", "0"]).text(), "");
+        pause();
+        // The third one has the authority now, so nobody misses the second one.
+        second.kill();
+        pause();
+        over.store(true, Ordering::Relaxed);
+        let taken: Vec<Vec<u64>> = takers.into_iter().map(|taker| taker.join().unwrap()).collect();
+        drop(third);
+        taken
+    });
+    for positions in &taken {
+        assert!(positions.is_sorted(), "a taker's positions went back: {positions:?}");
+    }
+    let count: usize = taken.iter().map(Vec::len).sum();
+    let all: BTreeSet<u64> = taken.into_iter().flatten().collect();
+    assert_eq!(all.len(), count, "a position was taken twice");
+    assert!(count > 50, "{count} positions were taken");
+}
