@@ -108,7 +108,8 @@ fn clients_and_servers_are_processes_of_their_own() {
     let series = results["series"].as_array().unwrap();
     assert_eq!(series.len(), 7);
     for one in series {
-        assert!(one["updates_per_s"]["min"].as_f64().unwrap() > 0.0, "{one}");
+        // On a busy machine a peer may get nothing done in one of the short windows.
+        assert!(one["updates_per_s"]["max"].as_f64().unwrap() > 0.0, "{one}");
         for repetition in one["repetitions"].as_array().unwrap() {
             let checked = &repetition["checked"];
             // Only the way that does not coordinate may lose anything; all others would have failed the run.
