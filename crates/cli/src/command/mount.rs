@@ -155,7 +155,7 @@ fn refused(folder: &Path, error: &io::Error) -> Failure {
             "; users other than root need the program fusermount3"
         }
         true if error.kind() == io::ErrorKind::PermissionDenied => {
-            "; root may, and others where fusermount3 is installed and the directory is their own"
+            "; root may, and others where the program fusermount3 is, /dev/fuse is open to them, and the directory is their own"
         }
         true => "",
     };
