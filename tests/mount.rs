@@ -2,9 +2,6 @@
 //! calls beside the machine's own file system.
 
 mod harness;
-#[path = "harness/tree.rs"]
-#[allow(dead_code)]
-mod tree;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{PATIENCE, Random, Server, file, folder, program, run_with, wait};
+use harness::{PATIENCE, Random, Server, file, folder, program, run_with, tree, wait};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A mount, which is ended and taken off its directory when the test is over.
@@ -291,7 +288,7 @@ fn call(root: &Path, kind: u64, one: &Path, other: &Path, number: u64) -> Result
             let size = if found.is_dir() { 0 } else { found.len() };
             format!("{:o} {} {size}", found.mode(), if found.is_dir() { 0 } else { found.nlink() })
         }),
-        13 => fs::set_permissions(&one, fs::Permissions::from_mode(0o600 | number as u32 % 0o200))
+        13 => fs::set_permissions(&one, fs::Permissions::from_mode(0o600 | (number as u32 % 0o200)))
             .map(|()| String::new()),
         14 => OpenOptions::new().write(true).create_new(true).open(&one).map(|_| String::new()),
         _ => fs::read_dir(&one).and_then(|entries| {
@@ -313,7 +310,7 @@ fn random_calls_answer_as_those_of_the_machines_own_file_system() {
     let model = folder.path().join("model");
     fs::create_dir(&model).unwrap();
     let mut random = Random::from_environment();
-    let mut path = |random: &mut Random| {
+    let path = |random: &mut Random| {
         let mut path = PathBuf::new();
         for _ in 0..=random.below(3) {
             path.push(["a", "b", "c", "d"][random.below(4) as usize]);
