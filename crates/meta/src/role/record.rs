@@ -5,7 +5,7 @@
 //! | 1 | 1, the version of the format |
 //! | 8 | the bound of the positions that may have been handed out |
 //! | 8 | the lease of whoever may cache it, in milliseconds; 0 if nobody does |
-//! | 1, 8, 8 | the policy: its code and two numbers ([`policy_numbers`](crate::wire::policy_numbers)) |
+//! | 1, 8, 8 | the policy: its code and two numbers ([`policy_numbers`]) |
 //!
 //! Numbers are little-endian. Ranks write it under their fence, and on condition that it is as they wrote it last.
 //!

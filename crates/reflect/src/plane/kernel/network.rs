@@ -198,7 +198,7 @@ impl Network {
         Ok(())
     }
 
-    /// Asks the kernel to confirm some hops, in turn: all of them in [`CONFIRM_ROUND`] calls, unless there are very many.
+    /// Asks the kernel to confirm some hops, in turn: all of them in `CONFIRM_ROUND` calls, unless there are very many.
     pub fn confirm(&mut self) -> io::Result<()> {
         for _ in 0..self.hops.len().div_ceil(CONFIRM_ROUND).min(CONFIRM_AT_ONCE) {
             self.confirmed = (self.confirmed + 1) % self.hops.len();
