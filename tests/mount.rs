@@ -100,6 +100,10 @@ fn ordinary_programs_work_and_leave_a_clean_namespace() {
     // Appends of several programs at once do not overwrite each other.
     let appends = "for w in 1 2 3; do (for i in $(seq 100); do echo $w-$i >>log; done) & done; wait; sort -u log | wc -l";
     assert_eq!(mounted.sh(appends), "300\n");
+    // Locks of files hold between processes; those of byte ranges are what SQLite relies on, below.
+    let locked =
+        "exec 9>lock; flock 9; flock -n lock true || echo refused; exec 9>&-; flock -n lock echo granted";
+    assert_eq!(mounted.sh(locked), "refused\ngranted\n");
     let git = "git init -q repo; cd repo; git config user.email a@b; git config user.name a; cp ../copy/a/numbers .; \
         git add .; git commit -qm first; echo more >>numbers; git commit -qam second; git gc -q; git fsck --strict; \
         cd ..; git clone -q repo clone; cd clone; git log --format=%s";
