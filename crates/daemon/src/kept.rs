@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre::{Durability, Engine, Store, Uri};
 use nacre_logstore::LogStore;
+use nacre_object::latency::Latencies;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Reply, StoreError, Transaction,
@@ -116,6 +117,14 @@ impl Kept {
     pub(crate) fn numbers(&self) -> Option<Value> {
         match self {
             Kept::Log { store, .. } => serde_json::to_value(store.info()).ok(),
+            Kept::Other(_) => None,
+        }
+    }
+
+    /// Returns the times of the engine's syncs, if it is in this process and has a log.
+    pub(crate) fn sync_latencies(&self) -> Option<&Latencies> {
+        match self {
+            Kept::Log { store, .. } => Some(store.sync_latencies()),
             Kept::Other(_) => None,
         }
     }

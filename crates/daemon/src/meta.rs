@@ -94,8 +94,8 @@ impl Collector for Source {
             "Sessions that did not give back what they were asked for",
             counts.broken,
         )?;
-        let help = "Time for which capabilities that were given back had been held, in microseconds";
-        encoder.counter("held_us", help, counts.held_us)?;
+        let help = "Time for which capabilities that were given back had been held";
+        encoder.seconds("held_seconds", help, counts.held_us as f64 / 1e6)?;
         encoder.counter(
             "held_operations",
             "Operations under capabilities that were given back",

@@ -48,6 +48,8 @@ pub struct Info {
     pub taken_bytes: u64,
     /// The maximum number of bytes that they may take, if there is a bound besides the volume's.
     pub capacity_bytes: Option<u64>,
+    /// Bytes that are free on the store's volume, if it has one.
+    pub volume_free_bytes: Option<u64>,
     /// Transactions that were refused because there was no space.
     pub out_of_space: u64,
     /// Payload that transactions wrote, in bytes.
@@ -120,6 +122,7 @@ impl Engine {
             live_bytes: self.live_bytes(),
             taken_bytes: self.taken_bytes(),
             capacity_bytes: self.space.capacity_bytes,
+            volume_free_bytes: self.disk.volume().ok().flatten().map(|volume| volume.available_bytes),
             out_of_space: self.space.refused(),
             user_bytes,
             log_bytes,
@@ -129,7 +132,7 @@ impl Engine {
             segments_cleaned: counters.cleaned.load(Ordering::Relaxed),
             batches: self.log.counters.batches.load(Ordering::Relaxed),
             records: self.log.counters.records.load(Ordering::Relaxed),
-            syncs: self.log.counters.syncs.load(Ordering::Relaxed),
+            syncs: self.log.counters.syncs.buckets().iter().sum(),
             snapshots: counters.snapshots.load(Ordering::Relaxed),
             replay_bytes: self.log.since_snapshot_bytes(),
             segment_list: segments,

@@ -72,6 +72,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nacre_object::latency::Latencies;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::window::WINDOW_WRITES_MAX;
 use nacre_object::{
@@ -296,6 +297,11 @@ impl LogStore {
     /// Returns the store at a glance. Takes a time that grows with the number of segments, not with that of objects.
     pub fn info(&self) -> Info {
         self.owner.engine.info()
+    }
+
+    /// Returns the times that syncs of segments took since the store was opened.
+    pub fn sync_latencies(&self) -> &Latencies {
+        &self.owner.engine.log.counters.syncs
     }
 
     /// Reads and checks every byte that the store wrote. Blocks; transactions go on. There is nothing to check in a volatile

@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use nacre_object::latency::Latencies;
 use nacre_object::{ErrorKind, StoreError};
 
 use crate::Durability;
@@ -109,8 +110,8 @@ pub struct Counters {
     pub batches: atomic::AtomicU64,
     /// Records written.
     pub records: atomic::AtomicU64,
-    /// Syncs of segment files.
-    pub syncs: atomic::AtomicU64,
+    /// Syncs of segment files that succeeded or failed, by their latencies.
+    pub syncs: Latencies,
 }
 
 struct Tail {
@@ -572,8 +573,10 @@ impl Log {
 
     fn sync_segments(&self, segments: &[Arc<Segment>]) -> Result<(), String> {
         for segment in segments {
-            self.counters.syncs.fetch_add(1, Ordering::Relaxed);
-            segment.file.sync().map_err(|error| format!("cannot sync {}: {error}", segment.name))?;
+            let began = Instant::now();
+            let synced = segment.file.sync();
+            self.counters.syncs.count(began.elapsed());
+            synced.map_err(|error| format!("cannot sync {}: {error}", segment.name))?;
         }
         Ok(())
     }

@@ -38,6 +38,7 @@ pub mod copy;
 mod error;
 mod extent;
 mod id;
+pub mod latency;
 pub mod limit;
 pub mod once;
 mod outcome;

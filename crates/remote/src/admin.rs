@@ -1,6 +1,7 @@
 //! The administration of a server, as a service.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::{Reply, StoreError};
@@ -112,6 +113,10 @@ impl Service for AdminService {
         };
         connection.tally.count(Operation::Call, Ending::Failed);
         control::put_error(outbox, id, &error);
+    }
+
+    fn timed(&self, connection: &mut AdminConnection, latency: Duration) {
+        connection.tally.timed(latency, &self.requests);
     }
 
     fn settle(&self, connection: &mut AdminConnection) {

@@ -2,6 +2,9 @@
 //!
 //! Connections count for themselves and add up once per batch, so that counting costs next to nothing.
 
+use std::time::Duration;
+
+use nacre_object::latency::{Latencies, LatencyTally};
 use nacre_object::{Guard, Outcome, StoreError, Transaction};
 use nacre_rpc::server::Counter;
 
@@ -72,14 +75,22 @@ impl Ending {
 
 type Table<T> = [[T; Ending::ALL.len()]; Operation::ALL.len()];
 
-/// The requests of a server, by operation and ending.
+/// The requests of a server, by operation and ending, and their latencies by operation.
 #[derive(Debug, Default)]
-pub struct Requests(Table<Counter>);
+pub struct Requests {
+    counts: Table<Counter>,
+    latencies: [Latencies; Operation::ALL.len()],
+}
 
 impl Requests {
     /// Returns the number of requests of an operation with an outcome.
     pub fn get(&self, operation: Operation, ending: Ending) -> u64 {
-        self.0[operation as usize][ending as usize].get()
+        self.counts[operation as usize][ending as usize].get()
+    }
+
+    /// Returns the latencies of an operation: the time from when a request was read until its reply was ready.
+    pub fn latencies(&self, operation: Operation) -> &Latencies {
+        &self.latencies[operation as usize]
     }
 }
 
@@ -87,13 +98,27 @@ impl Requests {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     counts: Table<u64>,
+    latencies: [LatencyTally; Operation::ALL.len()],
+    /// The requests of each operation whose latency is not known yet.
+    untimed: [u64; Operation::ALL.len()],
     any: bool,
 }
 
 impl Tally {
     pub(crate) fn count(&mut self, operation: Operation, ending: Ending) {
         self.counts[operation as usize][ending as usize] += 1;
+        self.untimed[operation as usize] += 1;
         self.any = true;
+    }
+
+    /// Counts the latency of the requests that were counted since the last call.
+    pub(crate) fn timed(&mut self, latency: Duration, requests: &Requests) {
+        if self.any {
+            let totals = self.latencies.iter_mut().zip(&requests.latencies);
+            for ((latencies, total), count) in totals.zip(&mut self.untimed) {
+                latencies.count(latency, std::mem::take(count), total);
+            }
+        }
     }
 
     /// Adds the counts to the server's and resets them.
@@ -101,8 +126,11 @@ impl Tally {
         if !std::mem::take(&mut self.any) {
             return;
         }
-        for (total, count) in requests.0.as_flattened().iter().zip(self.counts.as_flattened_mut()) {
+        for (total, count) in requests.counts.as_flattened().iter().zip(self.counts.as_flattened_mut()) {
             total.add(std::mem::take(count));
+        }
+        for (total, latencies) in requests.latencies.iter().zip(&mut self.latencies) {
+            latencies.settle(total);
         }
     }
 }

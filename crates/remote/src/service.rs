@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use nacre_object::once::WRITER_BYTES;
 use nacre_object::{
@@ -322,6 +323,10 @@ impl Service for StoreService {
             }
             StoreResult::List(result) => connection.put_listed(id, result, outbox),
         }
+    }
+
+    fn timed(&self, connection: &mut StoreConnection, latency: Duration) {
+        connection.tally.timed(latency, &self.requests);
     }
 
     fn settle(&self, connection: &mut StoreConnection) {

@@ -13,6 +13,7 @@ mod host;
 mod listener;
 mod metrics;
 mod page;
+mod process;
 
 pub use hyper::StatusCode;
 pub use prometheus_client::collector::Collector;

@@ -50,6 +50,11 @@ impl<'a> Encoder<'a> {
         ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 
+    /// Writes a counter of seconds.
+    pub fn seconds(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
+    }
+
     /// Writes a gauge, a number that goes up and down.
     pub fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
@@ -83,11 +88,25 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    /// Writes a histogram: the sum of all values, and for each bucket its upper bound and the number of values in it.
-    pub fn histogram(&mut self, name: &str, help: &str, sum: f64, buckets: &[(f64, u64)]) -> fmt::Result {
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        let count = buckets.iter().map(|(_, count)| count).sum();
-        metric.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
+    /// Writes a histogram for each set of labels: the sum of all values, and for each bucket its upper bound and the number of
+    /// values in it.
+    pub fn histograms<'l, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        histograms: impl IntoIterator<Item = ([(&'l str, &'l str); N], f64, Vec<(f64, u64)>)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, sum, buckets) in histograms {
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            match N {
+                0 => family.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?,
+                _ => family
+                    .encode_family(&labels)?
+                    .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -104,7 +123,8 @@ mod tests {
             encoder.counter("copies", "Copies", self.0)?;
             encoder.gauge("members", "Members", 2.0)?;
             encoder.counters("refused", "Refused", [([("reason", "full")], 3)])?;
-            encoder.histogram("time_seconds", "Time", 1.5, &[(1.0, 2), (f64::INFINITY, 1)])
+            let buckets = vec![(1.0, 2), (f64::INFINITY, 1)];
+            encoder.histograms("time_seconds", "Time", [([("kind", "read")], 1.5, buckets)])
         }
     }
 
@@ -117,7 +137,7 @@ mod tests {
             "a_copies_total 7",
             "a_members 2.0",
             "a_refused_total{reason=\"full\"} 3",
-            "a_time_seconds_bucket{le=\"+Inf\"} 3",
+            "a_time_seconds_bucket{le=\"+Inf\",kind=\"read\"} 3",
             "b_c_copies_total 9",
         ] {
             assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::Part;
 use crate::metrics::{self, Metrics};
+use crate::process;
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +86,7 @@ pub(crate) async fn answer(parts: &[Arc<dyn Part>], path: &str, query: &str) -> 
 }
 
 async fn scrape(parts: &[Arc<dyn Part>]) -> Answer {
-    let mut all = Vec::new();
+    let mut all = Vec::from(process::metrics());
     for part in parts {
         match part.metrics().await {
             Ok(metrics) => all.push(metrics),

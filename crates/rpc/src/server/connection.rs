@@ -262,7 +262,9 @@ impl Connection {
                 if let Some(deadline) = finished.deadline {
                     self.deadlines.remove(&(deadline, index, finished.id));
                 }
-                self.tally.latency(finished.began.elapsed(), 1);
+                let latency = finished.began.elapsed();
+                self.tally.latency(latency, 1, &self.shared.stats);
+                handler.timed(latency);
                 progress = true;
             }
         }
@@ -442,9 +444,7 @@ impl Connection {
             }
             progress = true;
         }
-        if answered > 0 {
-            self.tally.latency(self.read_at.elapsed(), answered);
-        }
+        self.time(answered);
         progress
     }
 
@@ -475,10 +475,17 @@ impl Connection {
         if self.blocked.is_some() {
             self.deadlines.extend(deadline.map(|deadline| (deadline, BLOCKED, id)));
         }
-        if answered {
-            self.tally.latency(self.read_at.elapsed(), 1);
-        }
+        self.time(u64::from(answered));
         self.blocked.is_none()
+    }
+
+    /// Counts the latency of requests that were answered at once.
+    fn time(&mut self, answered: u64) {
+        if answered > 0 {
+            let latency = self.read_at.elapsed();
+            self.tally.latency(latency, answered, &self.shared.stats);
+            self.handlers.iter_mut().for_each(|handler| handler.timed(latency));
+        }
     }
 
     /// Executes a request. Returns true if it was answered at once.

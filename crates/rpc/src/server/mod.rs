@@ -34,7 +34,7 @@ use crate::stream::{Accepted, Address, Stream};
 pub use budget::Kept;
 pub use mailbox::{Parts, Publisher};
 pub use service::{Handled, Incoming, Peer, Service, Services};
-pub use stats::{Counter, LATENCY_BUCKETS, Stats, latency_bound};
+pub use stats::{Counter, Stats};
 
 /// The limits of connections in memory, number and time.
 #[derive(Clone, Debug)]

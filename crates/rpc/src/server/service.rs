@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -97,6 +97,10 @@ pub trait Service: Send + Sync + 'static {
 
     /// Handles the end of a connection or session, whose state is about to be dropped.
     fn ended(&self, _connection: &mut Self::Connection) {}
+
+    /// Takes the latency of the requests that were answered since the last call: the time from when they were read until their
+    /// replies were ready.
+    fn timed(&self, _connection: &mut Self::Connection, _latency: Duration) {}
 
     /// Adds up the counts of a connection. Called once for each batch, before its replies are sent.
     fn settle(&self, _connection: &mut Self::Connection) {}
@@ -343,6 +347,8 @@ pub(crate) trait Handler: Send {
     fn is_awaited(&self) -> bool;
     /// Refuses all requests whose replies are being made.
     fn refuse(&mut self, error: &StoreError, mailbox: &Mailbox, outbox: &mut Outbox);
+    /// Tells the service the latency of the requests that were answered since the last call.
+    fn timed(&mut self, latency: Duration);
     fn settle(&mut self);
     /// Cancels all requests whose replies have not been made.
     fn cancel_all(&mut self, mailbox: &Mailbox);
@@ -510,6 +516,10 @@ impl<S: Service> Handler for Serving<S> {
         for queued in self.queue.drain(..) {
             control::put_error(outbox, queued.id, error);
         }
+    }
+
+    fn timed(&mut self, latency: Duration) {
+        self.service.timed(&mut self.connection, latency);
     }
 
     fn settle(&mut self) {
