@@ -1,5 +1,7 @@
 //! Every command on objects, through the built program: its output, and its exit code.
 
+#[path = "commands/apply.rs"]
+mod apply;
 #[path = "commands/fs.rs"]
 mod fs_commands;
 mod harness;

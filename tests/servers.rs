@@ -126,3 +126,38 @@ fn objects_move_between_stores_with_their_versions() {
     copy(&one.uri, "mem:").failed(2, &["gone when this command ends"]);
     copy("file:/no/such", &two.uri).failed(1, &["no such folder"]);
 }
+
+#[test]
+fn every_server_is_asked_for_itself_and_one_that_is_gone_hides_no_other() {
+    let folder = harness::folder();
+    let (mut servers, uri) = Server::together(folder.path(), &["mem:", "mem:", "mem:"], &[]);
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.env("NACRE_STORE", &uri).args(words);
+        run_with(command, b"")
+    };
+    let quick = ["ping", "-c", "3", "-i", "1ms", "--timeout", "500ms"];
+    let text = run(&quick).text();
+    assert_eq!(text.lines().count(), 12, "{text}");
+    assert_eq!(text.matches("3 of 3 answered: least ").count(), 3, "{text}");
+    assert_eq!(run(&["info", "--json"]).json().as_array().unwrap().len(), 3);
+
+    // One is stopped, and answers nothing; one is gone.
+    let stopped = rustix::process::Pid::from_raw(servers[1].ready["pid"].as_i64().unwrap() as i32).unwrap();
+    rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
+    let gone = servers.pop().unwrap();
+    let gone_uri = gone.uri.clone();
+    gone.kill();
+    let said = run(&quick).failed(1, &["2 of 3 servers did not answer each time"]);
+    assert_eq!(said.matches("3 of 3 answered").count(), 1, "{said}");
+    assert_eq!(said.matches("0 of 3 answered").count(), 2, "{said}");
+    assert!(said.contains("no answer within 500ms"), "{said}");
+    rustix::process::kill_process(stopped, rustix::process::Signal::CONT).unwrap();
+    let said = run(&["info", "--json"]).failed(1, &["1 of 3 servers did not answer", &gone_uri]);
+    let reports: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(reports.as_array().unwrap().len(), 2);
+    let lines = run(&["--json", "ping", "-c", "1"]).failed(1, &["1 of 3 servers"]);
+    let summaries = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let answered: u64 = summaries.filter_map(|summary| summary["answered"].as_u64()).sum();
+    assert_eq!(answered, 2, "{lines}");
+}

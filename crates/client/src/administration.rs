@@ -1,8 +1,10 @@
 //! Administration of a store as a whole: its state, its health, its space.
 
+use std::time::{Duration, Instant};
+
 #[cfg(feature = "file")]
 use nacre_logstore::{LogStore, ScrubProgress, ScrubReport};
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, ObjectId, Read, StoreError, Transaction};
 use serde_json::Value;
 
 use crate::engine::Opened;
@@ -25,15 +27,53 @@ impl Store {
         self.administer("info", |_| ()).await
     }
 
+    /// Returns the state of every part of the store as [`Store::info`] does, or why it cannot be had: a server that does not
+    /// answer hides no other one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store if none of its servers can be reached.
+    pub async fn info_of_each(&self) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
+        self.ask_parts("info").await
+    }
+
     /// Returns what every server of the store says of itself, or why it does not; of a store without servers, its own report.
     ///
     /// # Errors
     ///
     /// Those of the store if none of its servers can be reached.
     pub async fn status(&self) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
+        self.ask_parts("status").await
+    }
+
+    /// Returns for every server of the store a future that measures the time which a small request to it takes, there and back;
+    /// of a store without servers, that of a look at an object. Each can be given up by itself, so that one that does not
+    /// answer hides no other one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store if none of its servers can be reached.
+    pub async fn pings(&self) -> Result<Vec<(String, Ping)>, StoreError> {
         #[cfg(feature = "servers")]
         if let Opened::Remote(store) = &self.opened {
-            return status_of_servers(store).await;
+            let ping = |address: nacre_rpc::Address| {
+                let (name, store) = (address.to_string(), store.clone());
+                let ask = async move { store.call(&address, "ping", bytes::Bytes::new(), |_| ()).await };
+                (name, timed(ask))
+            };
+            return Ok(store.addresses().await?.into_iter().map(ping).collect());
+        }
+        let look = self.apply(&ObjectId::try_from("nacre/ping")?, Transaction::new().read(Read::Stat));
+        Ok(vec![(self.name().to_owned(), timed(look))])
+    }
+
+    async fn ask_parts(
+        &self,
+        method: &'static str,
+    ) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
+        #[cfg(feature = "servers")]
+        if let Opened::Remote(store) = &self.opened {
+            return ask_servers(store, method).await;
         }
         let reports = self.info().await?;
         Ok(reports.into_iter().map(|part| (part.place, Ok(part.report))).collect())
@@ -148,13 +188,24 @@ impl Store {
     }
 }
 
-/// Returns what every server of a store says of itself.
+/// The time that an answer takes. It begins when the future is first polled.
+pub type Ping = futures::future::BoxFuture<'static, Result<Duration, StoreError>>;
+
+fn timed<T: Send>(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Ping {
+    Box::pin(async move {
+        let began = Instant::now();
+        answer.await.map(|_| began.elapsed())
+    })
+}
+
+/// Returns the answer of every server of a store.
 #[cfg(feature = "servers")]
-async fn status_of_servers(
+async fn ask_servers(
     store: &nacre_remote::RemoteStore,
+    method: &'static str,
 ) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
     let ask = |address: nacre_rpc::Address| async move {
-        let answer = store.call(&address, "status", bytes::Bytes::new(), |_| ()).await;
+        let answer = store.call(&address, method, bytes::Bytes::new(), |_| ()).await;
         let report = answer.and_then(|text| {
             let wrong = |error: serde_json::Error| StoreError::new(ErrorKind::Unsupported, error.to_string());
             serde_json::from_slice(&text).map_err(wrong)

@@ -41,8 +41,27 @@ const REGIONS: usize = 50;
 /// Runs `nacre info`.
 pub async fn info(session: &Session, args: InfoArgs) -> Result<(), Failure> {
     let store = session.open()?;
-    let reports = if args.regions { store.regions(REGIONS).await? } else { store.info().await? };
-    print(session, &reports)
+    if args.regions {
+        return print(session, &store.regions(REGIONS).await?);
+    }
+    let (mut reports, mut missing) = (Vec::new(), Vec::new());
+    for (place, said) in store.info_of_each().await? {
+        match said {
+            Ok(report) => reports.push(Report { place, report }),
+            Err(error) => missing.push((place, error)),
+        }
+    }
+    let servers = reports.len() + missing.len();
+    print(session, &reports)?;
+    match (missing.len(), missing.pop()) {
+        (_, None) => Ok(()),
+        // A store of one part is told of as everywhere else.
+        (1, Some((_, error))) if servers == 1 => Err(error.into()),
+        (count, Some((place, error))) => Err(Failure::Failed(format!(
+            "{count} of {servers} servers did not answer, {place} among them: {}",
+            error.message
+        ))),
+    }
 }
 
 /// Runs `nacre compact`.

@@ -1,6 +1,7 @@
 //! The commands: one file for each, or for a pair that belongs together.
 
 pub mod administration;
+pub mod apply;
 pub mod bench;
 mod child;
 pub mod class;
@@ -20,6 +21,7 @@ pub mod ls;
 pub mod map;
 pub mod mount;
 pub mod mpirun;
+pub mod ping;
 pub mod read;
 pub mod reflect;
 pub mod remove;
@@ -67,6 +69,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Put(args) => transfer::put(session, args).await,
         Command::Get(args) => transfer::get(session, args).await,
         Command::Write(args) => write::run(session, args).await,
+        Command::Apply(args) => apply::run(session, args).await,
         Command::Read(args) => read::run(session, args).await,
         Command::Extents(args) => extents::run(session, args).await,
         Command::Stat(args) => stat::run(session, args).await,
@@ -82,6 +85,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Class(args) => class::run(session, args).await,
         Command::Map(args) => map::run(session, args).await,
+        Command::Ping(args) => ping::run(session, args).await,
         Command::Status(args) => status::run(session, args).await,
         Command::Log(args) => log::run(session, args).await,
         Command::Zlog(args) => zlog::run(session, args).await,

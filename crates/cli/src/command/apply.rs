@@ -1,0 +1,524 @@
+//! `nacre apply`: transactions as JSON.
+
+use std::cell::Cell;
+use std::io::{self, BufReader, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use nacre::{
+    Answer, ByteRange, Check, Done, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome, Read,
+    Refusal, Store, Transaction, Write, limit, stage,
+};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+
+use crate::failure::{Failure, Refused};
+use crate::session::Session;
+use crate::{name, output};
+
+/// Apply transactions that are written as JSON, each to one object, wholly or not at all
+///
+/// Each transaction is a JSON object with "object", and lists of "guards", "reads" and "writes", any of which may be left
+/// out. One after the other is applied, and its outcome printed as a line of JSON, until one is refused (exit code 3) or
+/// fails; those before it stay applied.
+#[derive(clap::Args, Debug)]
+#[command(after_long_help = FORMAT)]
+pub struct Args {
+    /// The file with the transactions; - is standard input
+    #[arg(value_name = "FILE", default_value = "-")]
+    file: PathBuf,
+}
+
+const FORMAT: &str = r#"Transactions:
+  {"object": "a",
+   "guards": [{"region": {"offset": 0, "length": 4096, "version": 7}}],
+   "reads":  ["stat"],
+   "writes": [{"write": {"offset": 0, "data": "text"}}, {"set_key": {"key": "k", "value": {"base64": "AAEC"}}}]}
+
+  guards  "exists", "absent", {"version": N}, {"region": RANGE and "version"}, {"proposal": RANGE and "version"},
+          {"key": {"key": K, "check": CHECK}}, {"attribute": {"name": K, "check": CHECK}},
+          {"key_version": {"key": K, "version": N}}, {"fence": SESSION}
+  CHECK   "present", "absent", or {"equal": V}, and likewise "not_equal", "less", "less_or_equal", "greater", "greater_or_equal"
+  reads   {"range": RANGE}, {"extents": RANGE}, "stat", {"forks": {"after", "limit"}}, {"key": K}, {"versioned_key": K},
+          {"keys": {"after", "before", "prefix", "limit", "values"}}, "versioned_keys" likewise, {"attribute": K},
+          "attributes", "fences"
+  writes  "create", {"write": {"fork", "offset", "data": V}}, {"zero": RANGE}, {"truncate": {"fork", "size"}},
+          {"remove_fork": F}, {"replace_fork": {"fork", "from"}}, {"set_key": {"key", "value"}}, {"remove_key": K},
+          {"set_attribute": {"name", "value"}}, {"remove_attribute": K}, {"raise_fence": N}, {"fence_session": N}, "remove"
+  RANGE   {"fork": F, "offset": N, "length": N}: the default fork, 0 and the rest unless given
+  V       a text, or {"base64": "…"}; K, F and the object's name are texts in which \\xNN (typed "\\\\xNN" in JSON) is a byte"#;
+
+/// The most bytes of one transaction's text: the payload that a transaction may carry as base64, and as much for the rest.
+const TEXT_BYTES_MAX: u64 = 4 * limit::TRANSACTION_BYTES_MAX as u64;
+
+/// A transaction as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    object: Name<ObjectId>,
+    #[serde(default)]
+    guards: Vec<GuardText>,
+    #[serde(default)]
+    reads: Vec<ReadText>,
+    #[serde(default)]
+    writes: Vec<WriteText>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum GuardText {
+    Exists,
+    Absent,
+    Region(VersionedRange),
+    Proposal(VersionedRange),
+    Key { key: Name<Key>, check: CheckText },
+    Attribute { name: Name<Key>, check: CheckText },
+    Version(u64),
+    KeyVersion { key: Name<Key>, version: u64 },
+    Fence(u64),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum CheckText {
+    Present,
+    Absent,
+    Equal(Data),
+    NotEqual(Data),
+    Less(Data),
+    LessOrEqual(Data),
+    Greater(Data),
+    GreaterOrEqual(Data),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum ReadText {
+    Range(RangeText),
+    Extents(RangeText),
+    Stat,
+    Forks {
+        after: Option<Name<Fork>>,
+        #[serde(default = "page")]
+        limit: u32,
+    },
+    Key(Name<Key>),
+    Keys(KeysText),
+    Attribute(Name<Key>),
+    Attributes,
+    VersionedKey(Name<Key>),
+    VersionedKeys(KeysText),
+    Fences,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum WriteText {
+    Create,
+    Write {
+        #[serde(default)]
+        fork: Name<Fork>,
+        #[serde(default)]
+        offset: u64,
+        data: Data,
+    },
+    Zero(RangeText),
+    Truncate {
+        #[serde(default)]
+        fork: Name<Fork>,
+        size: u64,
+    },
+    RemoveFork(Name<Fork>),
+    ReplaceFork {
+        #[serde(default)]
+        fork: Name<Fork>,
+        from: Name<Fork>,
+    },
+    SetKey {
+        key: Name<Key>,
+        value: Data,
+    },
+    RemoveKey(Name<Key>),
+    SetAttribute {
+        name: Name<Key>,
+        value: Data,
+    },
+    RemoveAttribute(Name<Key>),
+    RaiseFence(u64),
+    FenceSession(u64),
+    Remove,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RangeText {
+    #[serde(default)]
+    fork: Name<Fork>,
+    #[serde(default)]
+    offset: u64,
+    length: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VersionedRange {
+    #[serde(default)]
+    fork: Name<Fork>,
+    #[serde(default)]
+    offset: u64,
+    length: Option<u64>,
+    version: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeysText {
+    after: Option<Data>,
+    before: Option<Data>,
+    #[serde(default)]
+    prefix: Data,
+    #[serde(default = "page")]
+    limit: u32,
+    #[serde(default = "yes")]
+    values: bool,
+}
+
+fn page() -> u32 {
+    limit::PAGE_ENTRIES_MAX as u32
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn range(offset: u64, length: Option<u64>) -> ByteRange {
+    ByteRange::new(offset, length.unwrap_or(ByteRange::ALL.end().saturating_sub(offset)))
+}
+
+/// A name with the escapes that commands print.
+#[derive(Default)]
+struct Name<T>(T);
+
+/// A kind of name, made of its bytes.
+trait Named: Sized {
+    fn named(bytes: Vec<u8>) -> Result<Self, nacre::Error>;
+}
+
+impl Named for ObjectId {
+    fn named(bytes: Vec<u8>) -> Result<Self, nacre::Error> {
+        ObjectId::new(bytes)
+    }
+}
+
+impl Named for Fork {
+    fn named(bytes: Vec<u8>) -> Result<Self, nacre::Error> {
+        Fork::new(bytes)
+    }
+}
+
+impl Named for Key {
+    fn named(bytes: Vec<u8>) -> Result<Self, nacre::Error> {
+        Key::new(bytes)
+    }
+}
+
+impl<'de, T: Named> Deserialize<'de> for Name<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bytes = name::unescape(text.as_bytes()).map_err(D::Error::custom)?;
+        T::named(bytes).map(Name).map_err(|error| D::Error::custom(error.message))
+    }
+}
+
+/// Bytes: a text, or `{"base64": "…"}`.
+#[derive(Default)]
+struct Data(Bytes);
+
+impl<'de> Deserialize<'de> for Data {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, deny_unknown_fields, expecting = "a text or {\"base64\": \"…\"} is expected")]
+        enum Form {
+            Text(String),
+            Coded { base64: String },
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Text(text) => Ok(Data(text.into())),
+            Form::Coded { base64 } => {
+                let bytes = STANDARD.decode(base64);
+                bytes
+                    .map(|bytes| Data(bytes.into()))
+                    .map_err(|error| D::Error::custom(format!("base64: {error}")))
+            }
+        }
+    }
+}
+
+impl From<GuardText> for Guard {
+    fn from(guard: GuardText) -> Guard {
+        match guard {
+            GuardText::Exists => Guard::Exists,
+            GuardText::Absent => Guard::Absent,
+            GuardText::Region(VersionedRange { fork, offset, length, version }) => {
+                Guard::Region { fork: fork.0, range: range(offset, length), version }
+            }
+            GuardText::Proposal(VersionedRange { fork, offset, length, version }) => {
+                Guard::Proposal { fork: fork.0, range: range(offset, length), version }
+            }
+            GuardText::Key { key, check } => Guard::Key { key: key.0, check: check.into() },
+            GuardText::Attribute { name, check } => Guard::Attribute { name: name.0, check: check.into() },
+            GuardText::Version(version) => Guard::Version { version },
+            GuardText::KeyVersion { key, version } => Guard::KeyVersion { key: key.0, version },
+            GuardText::Fence(token) => Guard::Fence { token },
+        }
+    }
+}
+
+impl From<CheckText> for Check {
+    fn from(check: CheckText) -> Check {
+        match check {
+            CheckText::Present => Check::Present,
+            CheckText::Absent => Check::Absent,
+            CheckText::Equal(value) => Check::Equal(value.0),
+            CheckText::NotEqual(value) => Check::NotEqual(value.0),
+            CheckText::Less(value) => Check::Less(value.0),
+            CheckText::LessOrEqual(value) => Check::LessOrEqual(value.0),
+            CheckText::Greater(value) => Check::Greater(value.0),
+            CheckText::GreaterOrEqual(value) => Check::GreaterOrEqual(value.0),
+        }
+    }
+}
+
+impl From<ReadText> for Read {
+    fn from(read: ReadText) -> Read {
+        let keys = |keys: KeysText| {
+            let bound = |bound: Option<Data>| bound.map(|bound| bound.0);
+            let range =
+                KeyRange { after: bound(keys.after), before: bound(keys.before), prefix: keys.prefix.0 };
+            (range, keys.limit, keys.values)
+        };
+        match read {
+            ReadText::Range(RangeText { fork, offset, length }) => {
+                Read::Range { fork: fork.0, range: range(offset, length), intent: Intent::Look }
+            }
+            ReadText::Extents(RangeText { fork, offset, length }) => {
+                Read::Extents { fork: fork.0, range: range(offset, length) }
+            }
+            ReadText::Stat => Read::Stat,
+            ReadText::Forks { after, limit } => Read::Forks { after: after.map(|after| after.0), limit },
+            ReadText::Key(key) => Read::Key { key: key.0 },
+            ReadText::Keys(text) => {
+                let (range, limit, values) = keys(text);
+                Read::Keys { range, limit, values }
+            }
+            ReadText::Attribute(name) => Read::Attribute { name: name.0 },
+            ReadText::Attributes => Read::Attributes,
+            ReadText::VersionedKey(key) => Read::VersionedKey { key: key.0 },
+            ReadText::VersionedKeys(text) => {
+                let (range, limit, values) = keys(text);
+                Read::VersionedKeys { range, limit, values }
+            }
+            ReadText::Fences => Read::Fences,
+        }
+    }
+}
+
+impl From<WriteText> for Write {
+    fn from(write: WriteText) -> Write {
+        match write {
+            WriteText::Create => Write::Create,
+            WriteText::Write { fork, offset, data } => {
+                Write::Extents { fork: fork.0, extents: vec![(offset, data.0)] }
+            }
+            WriteText::Zero(RangeText { fork, offset, length }) => {
+                Write::Zero { fork: fork.0, range: range(offset, length) }
+            }
+            WriteText::Truncate { fork, size } => Write::Truncate { fork: fork.0, size },
+            WriteText::RemoveFork(fork) => Write::RemoveFork { fork: fork.0 },
+            WriteText::ReplaceFork { fork, from } => Write::ReplaceFork { fork: fork.0, from: from.0 },
+            WriteText::SetKey { key, value } => Write::SetKey { key: key.0, value: value.0 },
+            WriteText::RemoveKey(key) => Write::RemoveKey { key: key.0 },
+            WriteText::SetAttribute { name, value } => Write::SetAttribute { name: name.0, value: value.0 },
+            WriteText::RemoveAttribute(name) => Write::RemoveAttribute { name: name.0 },
+            WriteText::RaiseFence(token) => Write::RaiseFence { token },
+            WriteText::FenceSession(session) => Write::FenceSession { session },
+            WriteText::Remove => Write::Remove,
+        }
+    }
+}
+
+impl Written {
+    /// Returns the object and the transaction. Writes to reserved forks are refused.
+    fn decode(self) -> Result<(ObjectId, Transaction), String> {
+        let transaction = Transaction {
+            guards: self.guards.into_iter().map(Guard::from).collect(),
+            reads: self.reads.into_iter().map(Read::from).collect(),
+            writes: self.writes.into_iter().map(Write::from).collect(),
+        };
+        for write in &transaction.writes {
+            let forks = match write {
+                Write::Extents { fork, .. } | Write::Zero { fork, .. } | Write::Truncate { fork, .. } => {
+                    [Some(fork), None]
+                }
+                Write::RemoveFork { fork } => [Some(fork), None],
+                Write::ReplaceFork { fork, from } => [Some(fork), Some(from)],
+                _ => [None, None],
+            };
+            if forks.into_iter().flatten().any(stage::is_reserved) {
+                let text = format!("names of forks that begin with \"{}\" are reserved", stage::RESERVED);
+                return Err(text);
+            }
+        }
+        transaction.validate().map_err(|error| error.message)?;
+        Ok((self.object.0, transaction))
+    }
+}
+
+/// Runs `nacre apply`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let (source, shown): (Box<dyn io::Read>, _) = match args.file == Path::new("-") {
+        true if io::stdin().is_terminal() => {
+            let text =
+                "there is nothing to apply: name a file, or give transactions on standard input (see --help)";
+            return Err(Failure::Usage(text.into()));
+        }
+        true => (Box::new(io::stdin().lock()), "standard input".to_owned()),
+        false => {
+            let shown = args.file.display().to_string();
+            let file = std::fs::File::open(&args.file).map_err(Failure::io(format!("open {shown}")))?;
+            (Box::new(BufReader::new(file)), shown)
+        }
+    };
+    let read = Rc::new(Cell::new(0));
+    let source = Bounded { source, read: Rc::clone(&read) };
+    let mut texts = serde_json::Deserializer::from_reader(BufReader::new(source)).into_iter::<Written>();
+    let mut store: Option<(Store, bool)> = None;
+    for number in 1.. {
+        read.set(0);
+        let Some(written) = texts.next() else { break };
+        let wrong = |why: String| Failure::Usage(format!("transaction {number} of {shown}: {why}"));
+        let (object, transaction) =
+            written.map_err(|error| error.to_string()).and_then(Written::decode).map_err(wrong)?;
+        let writes = !transaction.writes.is_empty();
+        if !matches!(&store, Some((_, fills)) if *fills || !writes) {
+            // A folder is for one at a time, so the store is closed before it is opened for writing.
+            drop(store.take());
+            store = Some((if writes { session.open_to_fill()? } else { session.open()? }, writes));
+        }
+        let Some((store, _)) = &store else { continue };
+        let outcome = store.apply(&object, transaction).await.map_err(Failure::store(format!(
+            "apply transaction {number} of {shown} to object \"{object}\" of {}",
+            store.name()
+        )))?;
+        match outcome {
+            Outcome::Done(done) => output::line(&told(&object, done).to_string())?,
+            Outcome::Refused(refusal) => {
+                let sentence = format!(
+                    "transaction {number} of {shown}: guard {} of object \"{object}\" does not hold; nothing of it was applied",
+                    refusal.guard + 1
+                );
+                let json = refused(&object, refusal);
+                return Err(Failure::Refused(Refused { sentence, current: json.to_string(), json }));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the outcome of a transaction that was applied.
+fn told(object: &ObjectId, done: Done) -> Value {
+    let Done { version, existed, answers } = done;
+    let mut json =
+        json!({ "object": object.to_string(), "done": true, "version": version, "existed": existed });
+    if !answers.is_empty() {
+        json["answers"] = answers.into_iter().map(answer).collect();
+    }
+    json
+}
+
+/// Returns the outcome of a transaction that was refused.
+fn refused(object: &ObjectId, refusal: Refusal) -> Value {
+    let mut found = Map::new();
+    match refusal.found {
+        Found::Object { exists } => _ = found.insert("exists".into(), exists.into()),
+        Found::Region(region) => output::put_range(&mut found, &region),
+        Found::Value(None) => _ = found.insert("value".into(), Value::Null),
+        Found::Value(Some(value)) => output::put_bytes(&mut found, "value", &value),
+        Found::Fence(fence) => _ = found.insert("fence".into(), fence.into()),
+        Found::KeyVersion(version) => _ = found.insert("version".into(), version.into()),
+    }
+    let (guard, version) = (refusal.guard, refusal.version);
+    json!({ "object": object.to_string(), "done": false, "guard": guard, "found": found, "object_version": version })
+}
+
+fn answer(answer: Answer) -> Value {
+    let mut json = Map::new();
+    match answer {
+        Answer::Range(range) => output::put_range(&mut json, &range),
+        Answer::Stat(stat) => {
+            return json!({
+                "exists": stat.exists,
+                "version": stat.version,
+                "fence": stat.fence,
+                "forks": stat.forks,
+                "bytes": stat.bytes,
+                "keys": stat.keys,
+                "attributes": stat.attributes,
+            });
+        }
+        Answer::Forks(page) => {
+            let forks =
+                page.entries.iter().map(|(fork, size)| json!({ "fork": fork.to_string(), "size": size }));
+            return json!({ "forks": forks.collect::<Value>(), "more": page.more });
+        }
+        Answer::Value(None) | Answer::VersionedValue(None) => _ = json.insert("value".into(), Value::Null),
+        Answer::Value(Some(value)) => output::put_bytes(&mut json, "value", &value),
+        Answer::VersionedValue(Some(versioned)) => {
+            output::put_bytes(&mut json, "value", &versioned.value);
+            json.insert("version".into(), versioned.version.into());
+        }
+        Answer::Keys(page) => {
+            let entries = page.entries.into_iter().map(|(key, value)| entry(&key, &value, None));
+            return json!({ "keys": entries.collect::<Value>(), "more": page.more });
+        }
+        Answer::VersionedKeys(page) => {
+            let entries =
+                page.entries.into_iter().map(|(key, found)| entry(&key, &found.value, Some(found.version)));
+            return json!({ "keys": entries.collect::<Value>(), "more": page.more });
+        }
+        Answer::Fences(fences) => return json!({ "fence": fences.fence, "sessions": fences.sessions }),
+    }
+    json.into()
+}
+
+fn entry(key: &Key, value: &Bytes, version: Option<u64>) -> Value {
+    let mut json = Map::new();
+    json.insert("key".into(), key.to_string().into());
+    output::put_bytes(&mut json, "value", value);
+    if let Some(version) = version {
+        json.insert("version".into(), version.into());
+    }
+    json.into()
+}
+
+/// A source that fails when one transaction takes more bytes than any may.
+struct Bounded {
+    source: Box<dyn io::Read>,
+    /// Bytes read since the last transaction.
+    read: Rc<Cell<u64>>,
+}
+
+impl io::Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.read.get() > TEXT_BYTES_MAX {
+            return Err(io::Error::other(format!("it is longer than {TEXT_BYTES_MAX} bytes")));
+        }
+        let count = self.source.read(buffer)?;
+        self.read.set(self.read.get() + count as u64);
+        Ok(count)
+    }
+}

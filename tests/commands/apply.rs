@@ -1,0 +1,175 @@
+//! `nacre apply`: transactions as JSON.
+
+use serde_json::{Value, json};
+
+use super::harness::{self, Server, program, run_with};
+
+/// Applies transactions, and returns the lines that were printed.
+#[track_caller]
+fn apply(server: &Server, transactions: &[Value]) -> Vec<Value> {
+    let text: String = transactions.iter().map(|transaction| format!("{transaction}\n")).collect();
+    lines(&server.run_with(["apply"], text.as_bytes()).text())
+}
+
+#[track_caller]
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_write_and_every_read_can_be_written_as_json() {
+    let server = Server::in_memory();
+    let done = apply(
+        &server,
+        &[
+            json!({ "object": "a\\x01", "guards": ["absent"], "writes": [
+                "create",
+                { "write": { "data": "hello" } },
+                { "write": { "fork": "side", "offset": 2, "data": { "base64": "AP8=" } } },
+                { "truncate": { "fork": "long", "size": 9 } },
+                { "set_key": { "key": "k", "value": "v" } },
+                { "set_key": { "key": "gone", "value": "" } },
+                { "remove_key": "gone" },
+                { "set_attribute": { "name": "n", "value": { "base64": "/w==" } } },
+                { "set_attribute": { "name": "gone", "value": "" } },
+                { "remove_attribute": "gone" },
+                { "raise_fence": 3 },
+                { "fence_session": 7 },
+            ] }),
+            json!({ "object": "a\\x01", "writes": [
+                { "zero": { "offset": 1, "length": 2 } },
+                { "replace_fork": { "fork": "other", "from": "side" } },
+                { "remove_fork": "long" },
+            ] }),
+            json!({ "object": "a\\x01", "guards": ["exists", { "version": 2 }, { "fence": 8 }], "reads": [
+                { "range": { "offset": 0, "length": 4 } },
+                { "extents": { "fork": "other" } },
+                "stat",
+                { "forks": {} },
+                { "key": "k" },
+                { "key": "none" },
+                { "versioned_key": "k" },
+                { "keys": { "prefix": "k", "after": "a", "before": "z", "limit": 5 } },
+                { "versioned_keys": { "values": false } },
+                { "attribute": "n" },
+                "attributes",
+                "fences",
+            ] }),
+            json!({ "object": "a\\x01", "writes": ["remove"] }),
+        ],
+    );
+    assert_eq!(done[0], json!({ "object": "a\\x01", "done": true, "version": 1, "existed": false }));
+    assert_eq!((&done[1]["version"], &done[1]["existed"]), (&json!(2), &json!(true)));
+    assert_eq!((&done[2]["version"], &done[3]["version"]), (&json!(2), &json!(3)));
+    let answers = done[2]["answers"].as_array().unwrap();
+    assert_eq!((&answers[0]["data"], &answers[0]["version"]), (&json!("h\0\0l"), &json!(2)));
+    assert_eq!((&answers[1]["size"], &answers[1]["data"]), (&json!(4), &json!("")));
+    assert_eq!(
+        (&answers[2]["exists"], &answers[2]["forks"], &answers[2]["fence"]),
+        (&json!(true), &json!(2), &json!(3))
+    );
+    assert_eq!(
+        answers[3],
+        json!({ "forks": [{ "fork": "", "size": 5 }, { "fork": "other", "size": 4 }], "more": false })
+    );
+    assert_eq!((&answers[4], &answers[5]), (&json!({ "value": "v" }), &json!({ "value": null })));
+    assert_eq!(answers[6], json!({ "value": "v", "version": 1 }));
+    assert_eq!(answers[7], json!({ "keys": [{ "key": "k", "value": "v" }], "more": false }));
+    assert_eq!(answers[8], json!({ "keys": [{ "key": "k", "value": "", "version": 1 }], "more": false }));
+    assert_eq!(answers[9], json!({ "value_base64": "/w==" }));
+    assert_eq!(answers[10], json!({ "keys": [{ "key": "n", "value_base64": "/w==" }], "more": false }));
+    assert_eq!(answers[11], json!({ "fence": 3, "sessions": [7] }));
+}
+
+#[test]
+fn a_guard_that_does_not_hold_stops_and_says_what_stands_there() {
+    let server = Server::in_memory();
+    apply(
+        &server,
+        &[
+            json!({ "object": "a", "writes": [{ "write": { "data": "old" } }, { "set_key": { "key": "k", "value": "5" } }] }),
+        ],
+    );
+    let refused = |guard: Value| -> Value {
+        let text = json!({ "object": "a", "guards": ["exists", guard], "writes": ["remove"] }).to_string();
+        let after = json!({ "object": "b", "writes": ["create"] }).to_string();
+        let ended = server.run_with(["apply", "-"], format!("{text} {after}").as_bytes());
+        let said =
+            ended.failed(3, &["transaction 1 of standard input", "guard 2 of object \"a\" does not hold"]);
+        let line: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(
+            (&line["done"], &line["guard"], &line["object_version"]),
+            (&json!(false), &json!(1), &json!(1))
+        );
+        line["found"].clone()
+    };
+    assert_eq!(refused(json!("absent")), json!({ "exists": true }));
+    assert_eq!(refused(json!({ "version": 7 })), json!({ "exists": true }));
+    assert_eq!(refused(json!({ "region": { "length": 3, "version": 0 } }))["data"], "old");
+    assert_eq!(refused(json!({ "proposal": { "length": 3, "version": 1 } }))["version"], 1);
+    assert_eq!(refused(json!({ "key_version": { "key": "k", "version": 9 } })), json!({ "version": 1 }));
+    for check in [
+        json!("absent"),
+        json!({ "equal": "6" }),
+        json!({ "not_equal": "5" }),
+        json!({ "less": "5" }),
+        json!({ "less_or_equal": "4" }),
+        json!({ "greater": "5" }),
+        json!({ "greater_or_equal": { "base64": "Ng==" } }),
+    ] {
+        assert_eq!(refused(json!({ "key": { "key": "k", "check": check } })), json!({ "value": "5" }));
+    }
+    assert_eq!(
+        refused(json!({ "attribute": { "name": "n", "check": "present" } })),
+        json!({ "value": null })
+    );
+    // Nothing behind it was applied, nor was it.
+    assert_eq!(server.run(["ls"]).text(), "a");
+}
+
+#[test]
+fn what_is_no_transaction_is_refused_with_its_place() {
+    let server = Server::in_memory();
+    let refused = |text: &str, said: &[&str]| {
+        server
+            .run_with(["apply"], text.as_bytes())
+            .failed(2, &[&["transaction 1 of standard input"], said].concat());
+    };
+    refused("{", &["line 1"]);
+    refused("[]", &["expected"]);
+    refused("{\"object\": \"\"}", &["1 to 255 bytes", "column 14"]);
+    refused("{\"object\": \"a\\\\q\"}", &["\\xNN"]);
+    refused("{\"object\": \"a\", \"write\": []}", &["unknown field `write`", "`writes`"]);
+    refused("{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": 5}}]}", &["base64"]);
+    refused("{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": {\"base64\": \"?\"}}}]}", &["base64"]);
+    refused(
+        "{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": \"x\", \"offset\": -1}}]}",
+        &["invalid value"],
+    );
+    refused(
+        "{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": \"x\", \"offset\": 18446744073709551615}}]}",
+        &["greatest offset"],
+    );
+    refused(
+        "{\"object\": \"a\", \"writes\": [{\"truncate\": {\"fork\": \".nacre.x\", \"size\": 0}}]}",
+        &["reserved"],
+    );
+    server.run(["apply", "/no/such/file"]).failed(1, &["cannot open /no/such/file"]);
+    assert_eq!(server.run_with(["apply"], b"").text(), "");
+    assert_eq!(server.run(["ls"]).text(), "");
+}
+
+#[test]
+fn a_folder_becomes_a_store_only_by_a_write() {
+    let folder = harness::folder();
+    let path = folder.path().join("store");
+    let run = |text: &str| {
+        let mut command = program();
+        command.args(["apply", "--store"]).arg(format!("file:{}", path.display()));
+        run_with(command, text.as_bytes())
+    };
+    run("{\"object\": \"a\", \"reads\": [\"stat\"]}").failed(1, &["there is no such folder"]);
+    assert!(!path.exists());
+    let text = "{\"object\": \"a\", \"writes\": [\"create\"]} {\"object\": \"a\", \"reads\": [\"stat\"]}";
+    assert_eq!(lines(&run(text).text()).len(), 2);
+}
