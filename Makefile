@@ -88,6 +88,11 @@ install: release
 	if [ -e $(TARGET)/release/libnacre.so ]; then crates/c/install $(TARGET)/release $(PREFIX) $(DESTDIR); fi
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(PREFIX)/share/nacre
+	for unit in packaging/*.service; do \
+		sed 's,/usr/local,$(PREFIX),' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit 1; \
+	done
+	install -m 644 monitoring/alerts.yml monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/nacre
 	$(NACRE) man --folder $(DESTDIR)$(PREFIX)/share/man/man1
 	$(NACRE_BENCH) man --folder $(DESTDIR)$(PREFIX)/share/man/man1
 	for program in nacre nacre-bench; do \

@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use nacre::ErrorKind;
 use nacre_daemon::{Daemon, ServerOptions};
 use nacre_rpc::Address;
+use sd_notify::NotifyState;
 use tracing_subscriber::EnvFilter;
 
 use crate::failure::Failure;
@@ -55,8 +56,16 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
             at_once.next().await;
             at_once.next().await;
         };
+        let announce = |daemon: &Daemon| {
+            announce(daemon);
+            notify(NotifyState::Ready);
+        };
+        let stop = async {
+            stop.next().await;
+            notify(NotifyState::Stopping);
+        };
         tokio::select! {
-            served = nacre_daemon::run(options, announce, stop.next()) => served.map_err(|error| match error.kind {
+            served = nacre_daemon::run(options, announce, stop) => served.map_err(|error| match error.kind {
                 ErrorKind::Invalid => Failure::Usage(error.message),
                 _ => error.into(),
             }),
@@ -66,6 +75,13 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
             }
         }
     })
+}
+
+/// Tells the service manager how the daemon stands, where one asked to be told (sd_notify(3)).
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
+        tracing::warn!("the service manager cannot be told: {error}");
+    }
 }
 
 /// Returns an address in the form in which clients name it.
