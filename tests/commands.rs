@@ -9,7 +9,7 @@ mod harness;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Stdio;
 
 use harness::{PATIENCE, Random, Server, file, program, run_with, wait};
@@ -56,6 +56,77 @@ fn bytes_go_in_and_come_out() {
     server
         .run(["get", "large", "--fork", "other"])
         .failed(1, &["has no fork \"other\"", "(default), \"side\""]);
+}
+
+#[test]
+fn holes_of_an_object_are_holes_of_its_file() {
+    let server = Server::in_memory();
+    let folder = harness::folder();
+    let path = folder.path().join("file");
+    let get = |words: &[&str]| {
+        server.run([&["get", "sparse"], words, &[path.to_str().unwrap()]].concat()).ok();
+        fs::metadata(&path).unwrap()
+    };
+    // A byte at 1 TiB.
+    server.run(["write", "sparse", "x", "--offset", "1TiB"]).ok();
+    let file = get(&[]);
+    assert_eq!(file.len(), (1 << 40) + 1);
+    assert!(file.blocks() * 512 <= 64 << 10, "{} bytes", file.blocks() * 512);
+    assert_eq!(server.run(["get", "sparse", "--offset", "1TiB"]).ok(), b"x");
+    // A range that ends with a hole, and one in a hole.
+    server.run(["write", "sparse", "begin"]).ok();
+    assert_eq!(get(&["--length", "1GiB"]).len(), 1 << 30);
+    let mut begin = [1; 6];
+    fs::File::open(&path).unwrap().read_exact(&mut begin).unwrap();
+    assert_eq!(&begin, b"begin\0");
+    assert_eq!(get(&["--offset", "5GiB", "--length", "3GiB"]).len(), 3 << 30);
+    assert_eq!(get(&["--offset", "2TiB"]).len(), 0);
+
+    // Holes and bytes of all lengths, some too short to be stepped over.
+    let mut random = Random(11);
+    let mut expected = vec![0; 3 << 20];
+    for _ in 0..60 {
+        let at = random.below(expected.len() as u64 - 70_000) as usize;
+        let most = [100, 5000, 70_000][random.below(3) as usize];
+        let len = 1 + random.below(most) as usize;
+        let byte = 1 + random.below(255) as u8;
+        expected[at..at + len].fill(byte);
+        let (at, data) = (at.to_string(), vec![byte; len]);
+        server.run_with(["write", "mixed", "--offset", &at], &data).ok();
+    }
+    let end = expected.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    assert!(server.run(["get", "mixed"]).ok() == expected[..end]);
+    for (offset, length) in [(0, 3 << 20), (1, 70_000), (1 << 20, 1 << 20), (12_345, 2_000_000)] {
+        let words = [
+            "get",
+            "mixed",
+            "--offset",
+            &offset.to_string(),
+            "--length",
+            &length.to_string(),
+            path.to_str().unwrap(),
+        ];
+        server.run(words).ok();
+        assert!(fs::read(&path).unwrap() == expected[offset..end.min(offset + length)], "{offset}+{length}");
+    }
+}
+
+#[test]
+fn a_get_that_is_killed_leaves_nothing_behind() {
+    let server = Server::in_memory();
+    let folder = harness::folder();
+    let path = folder.path().join("file");
+    let content = vec![7; 48 << 20];
+    server.run_with(["put", "large"], &content).ok();
+    for ms in [5, 10, 20, 30, 40, 60] {
+        let mut getting = server.command(["get", "large", path.to_str().unwrap()]).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(ms));
+        getting.kill().unwrap();
+        getting.wait().unwrap();
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(left.is_empty() || left == [path.clone()] && fs::read(&path).unwrap() == content, "{left:?}");
+        left.iter().for_each(|path| fs::remove_file(path).unwrap());
+    }
 }
 
 #[test]

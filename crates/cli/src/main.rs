@@ -9,6 +9,7 @@ mod failure;
 mod interrupt;
 mod name;
 mod output;
+mod partial;
 mod progress;
 mod quantity;
 mod session;

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use nacre::{Answer, Fork, Guard, Object, ObjectId, Outcome, Read, Stat, Store, Transaction, stage};
+use nacre::{
+    Answer, ByteRange, Fork, Guard, Object, ObjectId, Outcome, Read, Stat, Store, Transaction, stage,
+};
 
 use crate::arguments::Common;
 use crate::failure::{Failure, advise_for_ceph};
@@ -158,6 +160,15 @@ pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
         true => "it holds no bytes at all".to_owned(),
     };
     Err(Failure::Failed(format!("object \"{id}\" in {store} has no {wanted}; {advice}")))
+}
+
+/// Returns the size of an object's fork in bytes; 0 if there is no such fork.
+pub async fn size(object: &Object) -> Result<u64, Failure> {
+    let read = Read::Extents { fork: object.fork_name().clone(), range: ByteRange::new(0, 0) };
+    match ask(object, read, "look at").await? {
+        Answer::Range(found) => Ok(found.size),
+        _ => Err(nonsense(object)),
+    }
 }
 
 /// Returns the name of a fork for people.

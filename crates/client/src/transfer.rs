@@ -1,6 +1,8 @@
 //! Byte streams of any length, in transactions of a few MiB.
 
 use std::collections::VecDeque;
+use std::io::SeekFrom;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -8,10 +10,10 @@ use futures::channel::oneshot;
 use nacre_object::limit::TRANSACTION_BYTES_MAX;
 use nacre_object::stage::{STAMP_BYTES, Stage};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Intent, ObjectStore, Outcome, RangeRead, Read, StoreError,
-    Transaction, Write,
+    Answer, ByteRange, ErrorKind, ExtentKind, Fork, Intent, ObjectStore, Outcome, RangeRead, Read,
+    StoreError, Transaction, Write,
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
 use crate::Object;
 
@@ -94,6 +96,38 @@ impl Object {
             bytes += piece.len() as u64;
         }
         target.flush().await.map_err(|error| self.context(target_error(error), "fetch all of"))?;
+        Ok(bytes)
+    }
+
+    /// Writes the bytes of a range to `target`, as [`Object::get`] does, but steps over holes of 64 KiB and more, which are neither
+    /// fetched nor written: they cost no time, and no space where `target` is a new file. Returns the number of
+    /// bytes with the holes; after a hole at the end, `target` is shorter than that until its length is set.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Object::get`].
+    pub async fn get_sparse(
+        &self,
+        range: impl Into<ByteRange>,
+        mut target: impl AsyncWrite + AsyncSeek + Unpin,
+    ) -> Result<u64, StoreError> {
+        let attempted = "fetch all of";
+        let mut download = Download::new(self, range.into());
+        let mut bytes = 0;
+        loop {
+            let hole = download.skip_hole().await?;
+            if hole > 0 {
+                let Ok(step) = i64::try_from(hole) else { break };
+                let stepped = target.seek(SeekFrom::Current(step)).await;
+                stepped.map_err(|error| self.context(target_error(error), attempted))?;
+                bytes += hole;
+            }
+            let Some(piece) = download.next().await? else { break };
+            let written = target.write_all(&piece).await;
+            written.map_err(|error| self.context(target_error(error), attempted))?;
+            bytes += piece.len() as u64;
+        }
+        target.flush().await.map_err(|error| self.context(target_error(error), attempted))?;
         Ok(bytes)
     }
 }
@@ -313,11 +347,80 @@ pub(crate) struct Download<'a> {
     /// The version of the whole range, once it is known.
     version: Option<u64>,
     over: bool,
+    /// The large holes that are known, and the offset up to which all are.
+    holes: VecDeque<Range<u64>>,
+    holes_until: u64,
 }
+
+/// The length of a hole in bytes from which on it is worth stepping over.
+const HOLE_BYTES: u64 = 64 << 10;
 
 impl<'a> Download<'a> {
     pub(crate) fn new(object: &'a Object, whole: ByteRange) -> Self {
-        Self { object, whole, next: whole.offset, version: None, over: false }
+        let (holes, holes_until) = (VecDeque::new(), whole.offset);
+        Self { object, whole, next: whole.offset, version: None, over: false, holes, holes_until }
+    }
+
+    /// Steps over the hole that comes next, if it is large. Returns the number of its bytes.
+    async fn skip_hole(&mut self) -> Result<u64, StoreError> {
+        let attempted = "fetch all of";
+        self.whole.validate().map_err(|error| self.object.context(error, attempted))?;
+        let began = self.next;
+        while !self.over && self.next < self.whole.end() {
+            while self.holes.front().is_some_and(|hole| hole.end <= self.next) {
+                self.holes.pop_front();
+            }
+            match self.holes.front() {
+                Some(hole) if hole.start <= self.next => self.next = hole.end,
+                _ if self.next < self.holes_until => break,
+                _ => self.look_for_holes().await?,
+            }
+        }
+        Ok(self.next - began)
+    }
+
+    /// Reads which holes there are from the next byte on.
+    async fn look_for_holes(&mut self) -> Result<(), StoreError> {
+        let fork = self.object.fork_name().clone();
+        let rest = ByteRange::new(self.next, self.whole.end() - self.next);
+        let transaction = Transaction::new().read(Read::Extents { fork: fork.clone(), range: rest });
+        let transaction = match self.version {
+            // All is still to come, so that its version is that of the whole range.
+            None => transaction,
+            Some(version) => transaction.if_version(fork, self.whole, version),
+        };
+        let Some(Answer::Range(found)) = self.ask(transaction).await?.into_iter().next() else {
+            self.over = true;
+            return Ok(());
+        };
+        self.version.get_or_insert(found.version);
+        let end = self.whole.end().min(found.size);
+        self.over = self.next >= end;
+        self.holes_until = found.next.unwrap_or(end).min(end);
+        // Whatever is not data is a hole, written or not.
+        let data =
+            found.extents.iter().filter(|extent| extent.kind == ExtentKind::Data).map(|extent| extent.range);
+        let mut hole = self.next;
+        for data in data.chain([ByteRange::new(self.holes_until, 0)]) {
+            if data.offset.saturating_sub(hole) >= HOLE_BYTES {
+                self.holes.push_back(hole..data.offset);
+            }
+            hole = data.end();
+        }
+        Ok(())
+    }
+
+    /// Reads, on condition that nothing has changed since the first time.
+    async fn ask(&mut self, transaction: Transaction) -> Result<Vec<Answer>, StoreError> {
+        let attempted = "fetch all of";
+        let outcome = self.object.store().apply(self.object.id(), transaction).await;
+        match outcome.map_err(|error| self.object.context(error, attempted))? {
+            Outcome::Done(done) => Ok(done.answers),
+            Outcome::Refused(_) => {
+                let error = StoreError::new(ErrorKind::Busy, "it was changed meanwhile; try again");
+                Err(self.object.context(error, attempted))
+            }
+        }
     }
 
     /// Returns the next piece, or `None` after the last.
@@ -328,8 +431,8 @@ impl<'a> Download<'a> {
             return Ok(None);
         }
         let fork = self.object.fork_name().clone();
-        let len = (self.whole.end() - self.next).min(PIECE_BYTES as u64);
-        let range = ByteRange::new(self.next, len);
+        let end = self.holes.front().map_or(self.whole.end(), |hole| hole.start.min(self.whole.end()));
+        let range = ByteRange::new(self.next, (end - self.next).min(PIECE_BYTES as u64));
         let mut transaction =
             Transaction::new().read(Read::Range { fork: fork.clone(), range, intent: Intent::Look });
         transaction = match self.version {
@@ -337,15 +440,7 @@ impl<'a> Download<'a> {
             None => transaction.read(Read::Extents { fork, range: self.whole }),
             Some(version) => transaction.if_version(fork, self.whole, version),
         };
-        let outcome = self.object.store().apply(self.object.id(), transaction).await;
-        let done = match outcome.map_err(|error| self.object.context(error, attempted))? {
-            Outcome::Done(done) => done,
-            Outcome::Refused(_) => {
-                let error = StoreError::new(ErrorKind::Busy, "it was changed meanwhile; try again");
-                return Err(self.object.context(error, attempted));
-            }
-        };
-        let mut answers = done.answers.into_iter();
+        let mut answers = self.ask(transaction).await?.into_iter();
         let Some(Answer::Range(RangeRead { data, size, .. })) = answers.next() else { return Ok(None) };
         if let Some(Answer::Range(whole)) = answers.next() {
             self.version = Some(whole.version);

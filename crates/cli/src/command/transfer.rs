@@ -10,6 +10,7 @@ use tokio::io::AsyncWrite;
 use crate::arguments::{ForkArgs, RangeArgs};
 use crate::failure::Failure;
 use crate::interrupt::Interruptible;
+use crate::partial::Partial;
 use crate::progress::Metered;
 use crate::session::{self, Session};
 use crate::{name, output, quantity};
@@ -33,7 +34,8 @@ pub struct PutArgs {
 
 /// Fetch an object into a file, or to standard output
 ///
-/// All bytes are those of one moment: if the object changes meanwhile, the command fails, and says so.
+/// All bytes are those of one moment: if the object changes meanwhile, the command fails, and says so. Holes of the object become
+/// holes of the file.
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The object
@@ -89,35 +91,31 @@ pub async fn get(session: &Session, args: GetArgs) -> Result<(), Failure> {
     }
     // A regular file gets its name when it is complete, so that the old one survives a failure.
     let target = std::fs::canonicalize(&args.file).unwrap_or_else(|_| args.file.clone());
-    let mut partial = target.clone().into_os_string();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let file = tokio::fs::File::create(&partial)
-        .await
-        .map_err(Failure::io(format!("make the file {}", partial.display())))?;
+    let partial = Partial::beside(&target).map_err(Failure::io(format!("make the file {shown}")))?;
+    let file = partial.file().try_clone().map_err(Failure::io(format!("make the file {shown}")))?;
+    let total = session::size(&object).await?.saturating_sub(range.offset).min(range.len);
     let mut signals = nacre_daemon::Signals::catch()?;
-    let done = async {
-        tokio::select! {
-            copied = copy(&object, range, file) => copied?,
-            () = signals.next() => return Err(Failure::Failed("interrupted".to_owned())),
-        }
-        if let Some(metadata) = metadata {
-            std::fs::set_permissions(&partial, metadata.permissions())
-                .map_err(Failure::io(format!("keep the permissions of {shown}")))?;
-        }
-        std::fs::rename(&partial, &target).map_err(Failure::io(format!("replace {shown}")))
+    let mut writer = Metered::new(tokio::fs::File::from_std(file), Some(total));
+    let bytes = tokio::select! {
+        copied = object.get_sparse(range, &mut writer) => copied?,
+        () = signals.next() => return Err(Failure::Failed("interrupted".to_owned())),
     };
-    let done = done.await;
-    if done.is_err() {
-        // The first failure is the one to report.
-        let _ = std::fs::remove_file(&partial);
+    drop(writer);
+    // The end may be a hole.
+    partial.file().set_len(bytes).map_err(Failure::io(format!("write all of {shown}")))?;
+    if let Some(metadata) = metadata {
+        partial
+            .file()
+            .set_permissions(metadata.permissions())
+            .map_err(Failure::io(format!("keep the permissions of {shown}")))?;
     }
-    done
+    partial.complete().map_err(Failure::io(format!("replace {shown}")))
 }
 
 /// Writes the bytes of a range to a file or to standard output.
 pub async fn copy(object: &Object, range: ByteRange, target: impl AsyncWrite + Unpin) -> Result<(), Failure> {
-    let mut target = Metered::new(target, None);
+    let total = session::size(object).await?.saturating_sub(range.offset).min(range.len);
+    let mut target = Metered::new(target, Some(total));
     let unread = target.unread();
     match object.get(range, &mut target).await {
         Ok(_) => Ok(()),
