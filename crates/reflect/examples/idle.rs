@@ -1,5 +1,7 @@
 //! Measures the processor time of a reflector that has members and nothing to copy: `nacre reflect serve`, as it is
-//! shipped, in a network namespace of its own, with members behind a virtual pair who only send heartbeats.
+//! shipped, in a network namespace of its own, with members behind a virtual pair who only send heartbeats. Beside it a
+//! loop that does nothing but receive as many datagrams and send each back is measured at the same time: the least that
+//! heartbeats can cost on this machine, with what else it does.
 //!
 //! Run it in release, as root:
 //! `cargo run --release -p nacre-reflect --example idle -- NACRE [MEMBERS [SECONDS [PLANE [HOSTS]]]]`, with the path of the
@@ -15,6 +17,8 @@ use nacre_reflect::member::{Member, MemberEvent, MemberOptions, Target, Wanted};
 use rustix::event::epoll;
 
 const PORT: u16 = 7400;
+/// The port of the loop that only sends back.
+const FLOOR_PORT: u16 = 7401;
 /// The members of a group.
 const GROUP: usize = 10;
 /// The time in which the last short interval of heartbeats is over, beyond the longest.
@@ -53,6 +57,16 @@ fn main() {
     let mut reflector: Child = inside.run(|| {
         Command::new(&program).args(serve).stdout(Stdio::null()).spawn().expect("the reflector starts")
     });
+    inside.spawn(|| {
+        // Its name is how it is found among this process's threads.
+        std::fs::write("/proc/thread-self/comm", "floor").expect("a name");
+        let socket = UdpSocket::bind(SocketAddr::from(([10, 77, 0, 1], FLOOR_PORT))).expect("a socket");
+        let mut bytes = [0; 2048];
+        while let Ok((length, from)) = socket.recv_from(&mut bytes) {
+            // Who does not listen any more is missed by nobody.
+            let _ = socket.send_to(&bytes[..length], from);
+        }
+    });
     std::thread::sleep(Duration::from_secs(2));
     let process = reflector.id();
     let told = outside.run(|| play(members, hosts, seconds, process));
@@ -65,6 +79,7 @@ fn main() {
 /// Plays all members until the measurement is over, and returns its report.
 fn play(members: usize, hosts: usize, seconds: usize, process: u32) -> String {
     let reflector = SocketAddr::from(([10, 77, 0, 1], PORT));
+    let floor = SocketAddr::from(([10, 77, 0, 1], FLOOR_PORT));
     let poll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
     let mut all: Vec<(UdpSocket, Member)> = (0..members)
         .map(|number| {
@@ -87,7 +102,7 @@ fn play(members: usize, hosts: usize, seconds: usize, process: u32) -> String {
     let mut lost = 0;
     let mut bytes = [0; 2048];
     let mut settled: Option<Instant> = None;
-    let mut before: Option<(Instant, BTreeMap<String, Thread>)> = None;
+    let mut before: Option<(Instant, Thread, BTreeMap<String, Thread>)> = None;
     let mut sent = 0;
     loop {
         let now_us = start.elapsed().as_micros() as u64;
@@ -98,6 +113,7 @@ fn play(members: usize, hosts: usize, seconds: usize, process: u32) -> String {
             while let Some(transmit) = member.poll() {
                 sent += 1;
                 socket.send_to(&transmit.bytes, transmit.to).expect("a datagram is sent");
+                socket.send_to(&transmit.bytes, floor).expect("another is sent");
             }
         }
         let mut events = Vec::with_capacity(64);
@@ -108,7 +124,9 @@ fn play(members: usize, hosts: usize, seconds: usize, process: u32) -> String {
             let number = { event.data }.u64() as usize;
             let (socket, member) = &mut all[number];
             while let Ok((length, from)) = socket.recv_from(&mut bytes) {
-                member.handle(now_us, from, &bytes[..length]);
+                if from == reflector {
+                    member.handle(now_us, from, &bytes[..length]);
+                }
             }
             while let Some(event) = member.event() {
                 match event {
@@ -123,12 +141,18 @@ fn play(members: usize, hosts: usize, seconds: usize, process: u32) -> String {
         }
         match (&before, settled) {
             (None, Some(since)) if since.elapsed() >= SETTLE => {
-                before = Some((Instant::now(), threads(process)));
+                before = Some((Instant::now(), floor_thread(), threads(process)));
                 sent = 0;
             }
-            (Some((since, before)), _) if since.elapsed() >= Duration::from_secs(seconds as u64) => {
+            (Some((since, floor, before)), _) if since.elapsed() >= Duration::from_secs(seconds as u64) => {
                 let elapsed_s = since.elapsed().as_secs_f64();
-                return report(before, &threads(process), elapsed_s, sent, members, lost);
+                let text = report(before, &threads(process), elapsed_s, sent, members, lost);
+                let floor_ns = floor_thread().ran_ns - floor.ran_ns;
+                return text
+                    + &format!(
+                        "a loop that sends back as many: {:.4} %\n",
+                        floor_ns as f64 / elapsed_s / 1e7
+                    );
             }
             (None, None) if start.elapsed() > Duration::from_secs(60) => {
                 let joined = inside.iter().filter(|inside| **inside).count();
@@ -160,6 +184,13 @@ fn threads(process: u32) -> BTreeMap<String, Thread> {
             (name, Thread { ran_ns: ran.unwrap_or_default(), waits: waits.unwrap_or_default() })
         })
         .collect()
+}
+
+/// Returns the thread of the loop that only sends back.
+fn floor_thread() -> Thread {
+    let own = threads(std::process::id());
+    let floor = own.into_iter().find(|(name, _)| name.starts_with("floor "));
+    floor.expect("the loop runs").1
 }
 
 fn report(

@@ -58,7 +58,7 @@ pub struct ControlOptions {
     pub heartbeat_ms: u32,
     /// The longest silence of a member before it is removed, in milliseconds; 0 for two heartbeats and two seconds more.
     pub expiry_ms: u32,
-    /// The greatest number of members in all groups together. Each costs about 300 bytes.
+    /// The greatest number of members in all groups together. Each costs about 260 bytes.
     pub members_max: u32,
     /// The limit on joins from one source (an IPv4 address, or an IPv6 network of 64 bits).
     pub joins_per_source: Rate,
