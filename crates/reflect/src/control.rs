@@ -28,6 +28,7 @@ use bytes::Bytes;
 use crate::cookie::Secret;
 use crate::forward::{Host, Incoming, Now, Outgoing};
 use crate::location::Place;
+use crate::pages::Pages;
 use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Table};
 use crate::token::{Identity, PublicKey};
@@ -57,7 +58,7 @@ pub struct ControlOptions {
     pub heartbeat_ms: u32,
     /// The longest silence of a member before it is removed, in milliseconds; 0 for two heartbeats and two seconds more.
     pub expiry_ms: u32,
-    /// The greatest number of members in all groups together. Each costs about 300 bytes.
+    /// The greatest number of members in all groups together. Each costs about 260 bytes.
     pub members_max: u32,
     /// The limit on joins from one source (an IPv4 address, or an IPv6 network of 64 bits).
     pub joins_per_source: Rate,
@@ -148,7 +149,7 @@ pub enum Event {
 }
 
 /// The control plane's own data on a member, beside the table.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Seat {
     session: u64,
     /// The nonce of the `JOIN` that made the session.
@@ -158,21 +159,71 @@ struct Seat {
     /// The rate bucket of the member's requests for the group's state.
     state_bucket_ns: u64,
     keeps_state: bool,
-    /// The number of the newest proof, and the times at which the last ones were sent, in microseconds.
-    proof: u32,
-    proofs_us: [u64; PROOFS],
+    proofs: Proofs,
     /// The time at which the newest proof that was brought back had been sent, in milliseconds.
     proven_ms: u64,
     /// The parts of the state that it may fetch before it brings back another proof.
     parts: u16,
+    /// The interval between heartbeats that it was told last, in milliseconds.
+    told_ms: u32,
+    /// What it showed a token for. Most members of most reflectors showed none, and there are very many of them.
+    token: Option<Box<Shown>>,
+}
+
+impl Seat {
+    fn identity(&self) -> Option<Identity> {
+        self.token.as_ref().and_then(|shown| shown.identity)
+    }
+
+    /// Returns the time until which its token lets it stay, in seconds since 1970.
+    fn until_unix_s(&self) -> u64 {
+        self.token.as_ref().map_or(u64::MAX, |shown| shown.until_unix_s)
+    }
+}
+
+/// The part of a token that holds as long as its bearer is in.
+#[derive(Clone, Debug)]
+struct Shown {
+    identity: Option<Identity>,
+    until_unix_s: u64,
+}
+
+/// The number of the newest proof that a member was sent, and the times of the last ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct Proofs {
+    newest: u32,
     /// The shortest time from a proof's sending to its return, in microseconds. The reflector measures it alone: a member
     /// can make it longer, and not shorter.
     way_us: u32,
-    identity: Option<Identity>,
-    /// The interval between heartbeats that it was told last, in milliseconds.
-    told_ms: u32,
-    /// The time until which its token lets it stay, in seconds since 1970.
-    until_unix_s: u64,
+    /// The time at which the newest was sent, in microseconds.
+    sent_us: u64,
+    /// The times from those before it to it, the nearest first; `u32::MAX` is too long ago to be accepted.
+    before_us: [u32; PROOFS - 1],
+}
+
+impl Proofs {
+    /// Adds a proof that is sent now. Returns its number.
+    fn next(&mut self, now_us: u64) -> u32 {
+        let since_us = u32::try_from(now_us.saturating_sub(self.sent_us)).unwrap_or(u32::MAX);
+        self.before_us.rotate_right(1);
+        self.before_us[0] = 0;
+        for before_us in &mut self.before_us {
+            *before_us = before_us.saturating_add(since_us);
+        }
+        self.newest += 1;
+        self.sent_us = now_us;
+        self.newest
+    }
+
+    /// Returns the numbers of the proofs that are accepted, the newest first, with the times at which they were sent, in
+    /// microseconds.
+    fn accepted(self) -> impl Iterator<Item = (u32, u64)> {
+        let before_us = self.before_us.into_iter().filter(|before_us| *before_us != u32::MAX);
+        let numbers = (0..=self.newest).rev();
+        numbers
+            .zip(std::iter::once(0).chain(before_us))
+            .map(move |(number, us)| (number, self.sent_us - u64::from(us)))
+    }
 }
 
 /// The control plane's own data on a group, beside the table.
@@ -194,7 +245,7 @@ pub struct Control {
     secret: Secret,
     table: Table,
     /// Control data of members, by member index.
-    seats: Vec<Seat>,
+    seats: Pages<Seat>,
     /// Control data of groups, by group index.
     rooms: Vec<Room>,
     /// All locations of the map.
@@ -228,7 +279,7 @@ impl Control {
             options,
             secret,
             table: Table::new(),
-            seats: Vec::new(),
+            seats: Pages::default(),
             rooms: Vec::new(),
             locations: BTreeMap::new(),
             groups_here: HashMap::new(),
@@ -403,9 +454,8 @@ impl Control {
     /// the last [`PROOFS`].
     fn take_proof(&mut self, index: MemberIndex, proof: u64) -> Option<u64> {
         let seat = &mut self.seats[index.0 as usize];
-        let numbers = (0..=seat.proof).rev().take(PROOFS);
-        let number = numbers.into_iter().find(|number| self.secret.proof(seat.session, *number) == proof)?;
-        let sent_us = seat.proofs_us[number as usize % PROOFS];
+        let mut accepted = seat.proofs.accepted();
+        let (_, sent_us) = accepted.find(|(number, _)| self.secret.proof(seat.session, *number) == proof)?;
         seat.proven_ms = seat.proven_ms.max(sent_us / 1000);
         Some(sent_us)
     }
@@ -413,9 +463,8 @@ impl Control {
     /// Returns a fresh proof for a member, which takes the place of the oldest.
     fn next_proof(&mut self, now: Now, index: MemberIndex) -> u64 {
         let seat = &mut self.seats[index.0 as usize];
-        seat.proof += 1;
-        seat.proofs_us[seat.proof as usize % PROOFS] = now.ns / 1000;
-        self.secret.proof(seat.session, seat.proof)
+        let number = seat.proofs.next(now.ns / 1000);
+        self.secret.proof(seat.session, number)
     }
 
     /// Answers a member whose proof is too old, or not its own: it has to join again.
@@ -427,8 +476,8 @@ impl Control {
     /// Stores the control data of a member.
     fn seat_for(&mut self, index: MemberIndex, seat: Seat) {
         let place = index.0 as usize;
-        if self.seats.len() <= place {
-            self.seats.resize_with(place + 1, Seat::default);
+        while self.seats.len() <= place {
+            self.seats.push(Seat::default());
         }
         self.seats[place] = seat;
     }
@@ -450,7 +499,8 @@ impl Control {
 
     /// Removes a member, tells it so, and reports the event.
     fn dismiss(&mut self, now: Now, index: MemberIndex, reason: Reason) {
-        let (local, member, seat) = (self.local_of(index), self.table.member(index), *self.seat(index));
+        let (local, member) = (self.local_of(index), self.table.member(index));
+        let Seat { session, joined_ms, .. } = *self.seat(index);
         let (group, address) = (member.group, member.address);
         let id = self.table.group(group).id;
         self.count(match reason {
@@ -458,9 +508,9 @@ impl Control {
             Reason::Expired => Counter::Expired,
             _ => Counter::Removed,
         });
-        self.departed.note(self.secret.session(id, address, 0), seat.joined_ms.max(now.ms), now.ms);
+        self.departed.note(self.secret.session(id, address, 0), joined_ms.max(now.ms), now.ms);
         self.table.leave(index);
-        self.send(local, address, &Answer::Goodbye { session: seat.session, reason });
+        self.send(local, address, &Answer::Goodbye { session, reason });
         self.tell(Event::Left { group: id, address, reason });
         self.remove_if_empty(group);
     }
@@ -485,5 +535,25 @@ impl Host for Control {
 
     fn outgoing(&mut self) -> Option<Outgoing> {
         self.next_outgoing()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_proofs_are_accepted_with_their_times_unless_these_are_long_ago() {
+        let mut proofs = Proofs { sent_us: 1000, ..Proofs::default() };
+        assert_eq!(proofs.accepted().collect::<Vec<_>>(), [(0, 1000)]);
+        let times = [1500, 9000, 10_000];
+        let numbers = times.map(|us| proofs.next(us));
+        assert_eq!(numbers, [1, 2, 3]);
+        assert_eq!(proofs.accepted().collect::<Vec<_>>(), [(3, 10_000), (2, 9000), (1, 1500)]);
+        let hours_us = 2 * 3_600_000_000;
+        proofs.next(hours_us);
+        assert_eq!(proofs.accepted().collect::<Vec<_>>(), [(4, hours_us)], "an hour is too long");
+        proofs.next(hours_us + 7);
+        assert_eq!(proofs.accepted().collect::<Vec<_>>(), [(5, hours_us + 7), (4, hours_us)]);
     }
 }

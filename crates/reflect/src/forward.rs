@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::pages::Pages;
 use crate::plane::{Made, Plane, PlaneError, Portion, Rescue, kernel};
 use crate::system::message::{HEADROOM, Head, Inbox, Received};
 use crate::system::{self, Poll};
@@ -128,6 +129,9 @@ const RESCUE: u64 = u64::MAX - 1;
 const BATCHES: usize = 4;
 /// The greatest number of places of a queue worked on before others have their turn.
 const PLACES: usize = 256;
+/// The part of its interval by which work that is done now and then may be late, so that the thread need not wake for it
+/// alone.
+pub(crate) const LATE: u64 = 4;
 /// The longest time given to a plane that is replaced to send what it holds, in milliseconds.
 const HAND_ON_MS: u64 = 1000;
 /// The longest payload of UDP over IPv4, in bytes.
@@ -156,7 +160,7 @@ pub struct Forwarder {
     /// True if all sockets were found empty in one turn since the plane was last told so.
     emptied: bool,
     /// The second of the clock in which each member was last confirmed as a neighbour, by its place in the table.
-    confirmed_s: Vec<u32>,
+    confirmed_s: Pages<u32>,
     ready: Vec<(u64, bool, bool)>,
     maintain_ms: u64,
 }
@@ -184,7 +188,7 @@ impl Forwarder {
         Ok(Forwarder {
             dropped: vec![0; listeners.addresses().count()],
             emptied: false,
-            confirmed_s: Vec::new(),
+            confirmed_s: Pages::default(),
             listeners,
             plane,
             options,
@@ -211,7 +215,9 @@ impl Forwarder {
         let now = Now::read();
         self.take_rescues(host, now)?;
         let soon = self.backlog.next_ns().map_or(u64::MAX, |next_ns| next_ns.saturating_sub(now.ns));
-        let soon = soon.min(self.maintain_ms.saturating_sub(now.ms) * 1_000_000);
+        // Maintenance waits a little for a datagram to wake this thread.
+        let maintain_ms = self.maintain_ms + self.options.maintain_ms / LATE;
+        let soon = soon.min(maintain_ms.saturating_sub(now.ms) * 1_000_000);
         self.ready.clear();
         let ready = self.poll.wait(timeout.min(Duration::from_nanos(soon)));
         self.ready.extend(ready.map_err(ForwardError::Wait)?);
@@ -343,7 +349,7 @@ impl Forwarder {
                 self.plane.waits(index);
             }
             for entry in group.lanes.iter().flat_map(|lane| &lane.entries) {
-                if let Some(member) = entry.member {
+                if let Some(member) = entry.member() {
                     self.plane.follow(table, Change::Joined(member))?;
                 }
             }
@@ -380,15 +386,29 @@ impl Forwarder {
 
     /// Lets the plane follow the table, then sends the host's datagrams.
     fn follow(&mut self, host: &mut dyn Host) -> Result<(), ForwardError> {
+        self.follow_from(host, None)
+    }
+
+    /// Lets the plane follow the table, then sends the host's datagrams. If one of them goes to the member that was just
+    /// heard of, that one confirms it as a neighbour, which is a system call less.
+    fn follow_from(
+        &mut self,
+        host: &mut dyn Host,
+        heard: Option<(u16, SocketAddr, Now)>,
+    ) -> Result<(), ForwardError> {
         self.follow_changes(host)?;
         while let Some(outgoing) = host.outgoing() {
-            let sent = self.listeners.sender(outgoing.local).is_some_and(|(socket, source)| {
+            let Outgoing { local, to, .. } = outgoing;
+            let member = heard.and_then(|(port, from, now)| {
+                let member =
+                    host.table().sender(port, from).filter(|_| (local.port(), to) == (port, from))?;
+                self.confirms(member, now).then_some(member)
+            });
+            let send = if member.is_some() { system::message::answer } else { system::message::send };
+            let sent = self.listeners.sender(local).is_some_and(|(socket, source)| {
                 let mut tries = 0..4;
                 // A socket tells an error that the network reported for an earlier datagram instead of sending the next.
-                tries.any(|_| {
-                    system::message::send(socket, Head { source, tos: 0 }, outgoing.to, &outgoing.bytes)
-                        .is_ok()
-                })
+                tries.any(|_| send(socket, Head { source, tos: 0 }, to, &outgoing.bytes).is_ok())
             });
             if sent {
                 self.counters.outgoing += 1;
@@ -451,7 +471,7 @@ impl Forwarder {
                     self.counters.control += 1;
                     let Received { path, from, .. } = received;
                     host.control(now, Incoming { path, from, bytes: &bytes[HEADROOM..] });
-                    self.follow(host)?;
+                    self.follow_from(host, Some((path.local.port(), from, now)))?;
                     if let Some(member) = host.table().sender(path.local.port(), from) {
                         self.confirm(member, path, from, now);
                     }
@@ -538,18 +558,22 @@ impl Forwarder {
 
     /// Confirms a member that was heard of as a neighbour, once a second at most.
     fn confirm(&mut self, member: MemberIndex, path: Path, from: SocketAddr, now: Now) {
-        let (at, second) = (member.0 as usize, (now.ms / 1000) as u32);
-        if at >= self.confirmed_s.len() {
-            self.confirmed_s.resize(at + 1, 0);
-        }
-        if self.confirmed_s[at] == second {
+        if !self.confirms(member, now) {
             return;
         }
-        self.confirmed_s[at] = second;
         if let Some((socket, source)) = self.listeners.sender(path.local) {
             // Where there is no way to it nothing is to be confirmed.
             let _ = system::message::confirm(socket, Head { source, tos: 0 }, from);
         }
+    }
+
+    /// True if a member is to be confirmed as a neighbour in this second, which is noted as done.
+    fn confirms(&mut self, member: MemberIndex, now: Now) -> bool {
+        let (at, second) = (member.0 as usize, (now.ms / 1000) as u32);
+        while self.confirmed_s.len() <= at {
+            self.confirmed_s.push(0);
+        }
+        std::mem::replace(&mut self.confirmed_s[at], second) != second
     }
 
     /// Copies, as far as possible, the datagrams that a program in the kernel handed over.
@@ -648,7 +672,7 @@ fn number(table: &mut Table, index: GroupIndex, head: &mut [u8]) {
 /// True if a lane has members who get copies of what `except` sends.
 fn has_receivers(lane: &Lane, except: Option<SocketAddr>) -> bool {
     let gets = |address: SocketAddr| Some(address) != except;
-    let mut members = lane.entries.iter().filter(|entry| entry.member.is_some());
+    let mut members = lane.entries.iter().filter(|entry| entry.member().is_some());
     lane.live > 1 || lane.live == 1 && members.any(|entry| gets(entry.address))
 }
 

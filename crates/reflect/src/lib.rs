@@ -25,6 +25,7 @@ pub mod forward;
 pub mod lab;
 pub mod location;
 pub mod member;
+mod pages;
 pub mod plane;
 pub mod rate;
 #[cfg(feature = "server")]

@@ -130,7 +130,7 @@ impl Portion<'_> {
     /// Returns the receiver at a position; `None` if it is a gap, the sender's, or no position at all.
     pub fn to(&self, position: usize) -> Option<SocketAddr> {
         let entry = self.lane.entries.get(position)?;
-        entry.member?;
+        entry.member()?;
         (Some(entry.address) != self.except).then_some(entry.address)
     }
 }

@@ -3,12 +3,15 @@
 //! The bucket is kept as the time at which it will be full again (a generic cell rate algorithm): one number, no
 //! division, so that the kernel's programs can keep the same bucket by one compare-and-swap.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hashbrown::HashTable;
+
+use crate::pages::Pages;
 use crate::table::GroupId;
 
 /// A limit in copies a second, with a burst.
@@ -114,6 +117,7 @@ pub struct BucketIndex(pub u32);
 /// The greatest number of buckets that are kept for owners without members, until they are full again.
 pub const IDLE_MAX: usize = 1 << 14;
 
+/// A bucket. One that was given up has no members, and is found by nobody.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     /// The keyed hash of group and owner.
@@ -129,8 +133,8 @@ struct Bucket {
 #[derive(Debug, Default)]
 pub(crate) struct Buckets {
     keys: RandomState,
-    at: HashMap<u64, u32>,
-    all: Vec<Option<Bucket>>,
+    at: HashTable<u32>,
+    all: Pages<Bucket>,
     free: Vec<u32>,
     /// Those that lost their last member since the last [`Buckets::age`], with the time that they may take to be full.
     left: Vec<(u32, u64)>,
@@ -142,33 +146,36 @@ impl Buckets {
     /// Returns the bucket of an owner, for one member more.
     pub fn enter(&mut self, group: GroupId, owner: Owner) -> BucketIndex {
         let key = self.keys.hash_one((group, owner));
-        let at = *self.at.entry(key).or_insert_with(|| {
-            let bucket = Some(Bucket { key, full_at_ns: 0, members: 0, idle: 0 });
-            match self.free.pop() {
-                Some(at) => {
-                    self.all[at as usize] = bucket;
-                    at
-                }
-                None => {
-                    self.all.push(bucket);
-                    self.all.len() as u32 - 1
-                }
+        let at = match self.at.find(key, |at| self.all[*at as usize].key == key) {
+            Some(at) => *at,
+            None => {
+                let bucket = Bucket { key, full_at_ns: 0, members: 0, idle: 0 };
+                let at = match self.free.pop() {
+                    Some(at) => {
+                        self.all[at as usize] = bucket;
+                        at
+                    }
+                    None => {
+                        self.all.push(bucket);
+                        self.all.len() as u32 - 1
+                    }
+                };
+                self.at.insert_unique(key, at, |at| self.all[*at as usize].key);
+                at
             }
-        });
+        };
         self.enter_again(BucketIndex(at));
         BucketIndex(at)
     }
 
     /// Notes that the owner of a bucket has one member more.
     pub fn enter_again(&mut self, BucketIndex(at): BucketIndex) {
-        if let Some(bucket) = &mut self.all[at as usize] {
-            bucket.members += 1;
-        }
+        self.all[at as usize].members += 1;
     }
 
     /// Notes that an owner has one member less.
     pub fn leave(&mut self, BucketIndex(at): BucketIndex, rate: Rate, copies_max: u64) {
-        let Some(bucket) = &mut self.all[at as usize] else { return };
+        let bucket = &mut self.all[at as usize];
         bucket.members -= 1;
         if bucket.members == 0 {
             bucket.idle += 1;
@@ -177,13 +184,11 @@ impl Buckets {
     }
 
     pub fn full_at_ns(&self, BucketIndex(at): BucketIndex) -> u64 {
-        self.all[at as usize].as_ref().map_or(0, |bucket| bucket.full_at_ns)
+        self.all[at as usize].full_at_ns
     }
 
     pub fn set(&mut self, BucketIndex(at): BucketIndex, full_at_ns: u64) {
-        if let Some(bucket) = &mut self.all[at as usize] {
-            bucket.full_at_ns = full_at_ns;
-        }
+        self.all[at as usize].full_at_ns = full_at_ns;
     }
 
     /// Gives up the buckets that nobody needs any more.
@@ -198,12 +203,13 @@ impl Buckets {
                 return;
             }
             self.idle.pop_front();
-            let Some(bucket) = &mut self.all[at as usize] else { continue };
+            let bucket = &mut self.all[at as usize];
             bucket.idle -= 1;
             // An owner that came back, and went again, has a later entry.
             if bucket.members == 0 && bucket.idle == 0 {
-                self.at.remove(&bucket.key);
-                self.all[at as usize] = None;
+                if let Ok(found) = self.at.find_entry(bucket.key, |found| *found == at) {
+                    found.remove();
+                }
                 self.free.push(at);
             }
         }

@@ -333,6 +333,9 @@ const TIMER: u64 = u64::MAX - 2;
 /// The time by which a wait may last longer than it was asked to, if it is to be much longer than that.
 const SLACK_NS: u64 = 1_000_000;
 
+/// The time by which a timer may go off before it is needed: to be woken for nothing costs more than to set it anew.
+const EARLY_NS: u64 = 10_000_000;
+
 /// Waits for several files at once.
 ///
 /// A wait that ends early, by a file, leaves its timer as it is for the next one: to set one anew for each datagram costs
@@ -383,7 +386,9 @@ impl Poll {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).min(1 << 60);
         let slack_ns = if timeout_ns > 5 * SLACK_NS { SLACK_NS } else { 0 };
         let until_ns = now_ns + timeout_ns;
-        if self.set_ns > now_ns && self.set_ns <= until_ns + slack_ns {
+        if self.set_ns > now_ns
+            && (until_ns.saturating_sub(EARLY_NS)..=until_ns + slack_ns).contains(&self.set_ns)
+        {
             return Ok(());
         }
         let set = libc::itimerspec {
@@ -484,4 +489,25 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
     }
     bind(fd, address)?;
     Ok((bound(fd)?, socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// The timer of a wait that ended early is not left to end a much longer one.
+    #[test]
+    fn a_wait_lasts_as_long_as_it_was_asked_to_whatever_was_asked_before() {
+        let mut poll = Poll::new().unwrap();
+        let ready = event().unwrap();
+        poll.add(ready.as_fd(), 7).unwrap();
+        raise(ready.as_fd());
+        assert_eq!(poll.wait(Duration::from_millis(60)).unwrap().count(), 1);
+        lower(ready.as_fd());
+        let from = Instant::now();
+        assert_eq!(poll.wait(Duration::from_millis(300)).unwrap().count(), 0);
+        assert!(from.elapsed() >= Duration::from_millis(280), "{:?}", from.elapsed());
+    }
 }

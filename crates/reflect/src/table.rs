@@ -12,10 +12,14 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use hashbrown::HashTable;
+
+use crate::pages::Pages;
 use crate::rate::{BucketIndex, Buckets, Owner, Rate};
 
 /// A group: a port of the reflector, and an id where several groups share the port (0 where one has it alone).
@@ -119,6 +123,9 @@ impl Terms {
 /// The position of a member that gets no copies.
 const NOWHERE: u32 = u32::MAX;
 
+/// The place of no member.
+const NOBODY: u32 = u32::MAX;
+
 /// The path to a member: the device, and the reflector's own address that the member joined at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
@@ -133,8 +140,15 @@ pub struct Path {
 pub struct Entry {
     /// The destination of a copy.
     pub address: SocketAddr,
-    /// The member at this place; `None` for a gap.
-    pub member: Option<MemberIndex>,
+    /// The member at this place; [`NOBODY`] for a gap.
+    member: u32,
+}
+
+impl Entry {
+    /// Returns the member at this place; `None` for a gap.
+    pub fn member(&self) -> Option<MemberIndex> {
+        (self.member != NOBODY).then_some(MemberIndex(self.member))
+    }
 }
 
 /// The members of a group that are reached by one path.
@@ -149,7 +163,8 @@ pub struct Lane {
     /// The number of members among them.
     pub live: u32,
     /// The gaps that each of the last rewritings left out, newest last.
-    left_out: VecDeque<Vec<u32>>,
+    #[expect(clippy::box_collection, reason = "very many lanes were never rewritten")]
+    left_out: Option<Box<VecDeque<Vec<u32>>>>,
 }
 
 /// The number of rewritings of a lane that are remembered. There is at most one each time that the changes are taken,
@@ -162,12 +177,12 @@ pub const GENERATION_BITS: u32 = 6;
 impl Lane {
     /// Creates a lane without members.
     pub fn new(path: Path) -> Lane {
-        Lane { path, generation: 0, entries: Vec::new(), live: 0, left_out: VecDeque::new() }
+        Lane { path, generation: 0, entries: Vec::new(), live: 0, left_out: None }
     }
 
     /// True if a member with this address is in the lane.
     pub fn holds(&self, address: SocketAddr) -> bool {
-        self.entries.iter().any(|entry| entry.member.is_some() && entry.address == address)
+        self.entries.iter().any(|entry| entry.member().is_some() && entry.address == address)
     }
 
     /// Returns the present position of the entry at a position of an earlier generation, of which the low
@@ -175,13 +190,17 @@ impl Lane {
     /// old. All positions but 0 may have moved.
     pub fn position_now(&self, generation: u8, position: usize) -> Option<usize> {
         let behind = usize::from(self.generation.wrapping_sub(generation) & ((1 << GENERATION_BITS) - 1));
-        let first = self.left_out.len().checked_sub(behind);
+        let left_out = self.left_out.as_deref();
+        let first = left_out.map_or(0, VecDeque::len).checked_sub(behind);
         match (position, first) {
             (0, _) => Some(0),
             (_, None) => None,
-            (position, Some(first)) => Some(self.left_out.range(first..).fold(position, |position, gaps| {
-                position - gaps.partition_point(|&gap| (gap as usize) < position)
-            })),
+            (position, Some(first)) => {
+                let rewritings = left_out.into_iter().flat_map(|left_out| left_out.range(first..));
+                Some(rewritings.fold(position, |position, gaps| {
+                    position - gaps.partition_point(|&gap| (gap as usize) < position)
+                }))
+            }
         }
     }
 }
@@ -235,8 +254,10 @@ pub struct Member {
     pub sends: bool,
     /// Its place in the lane; [`u32::MAX`] if it gets no copies.
     pub position: u32,
-    /// The member with the same address and port that joined another group before.
-    older: Option<MemberIndex>,
+    /// The port of its group.
+    port: u16,
+    /// The member with the same address and port that joined another group before; [`NOBODY`] if there is none.
+    older: u32,
     /// The bucket of the owner of its rate.
     pub bucket: BucketIndex,
     /// True if that owner is an address, which others may share.
@@ -250,6 +271,10 @@ pub struct Member {
 }
 
 impl Member {
+    fn older(&self) -> Option<MemberIndex> {
+        (self.older != NOBODY).then_some(MemberIndex(self.older))
+    }
+
     /// True if it gets copies, and so has a place in its lane.
     pub fn receives(&self) -> bool {
         self.position != NOWHERE
@@ -289,17 +314,56 @@ pub enum Change {
     },
 }
 
+/// The newest member of each port and address: the datagrams of that address go to its group. Port and address are those
+/// of the member, and kept nowhere else.
+#[derive(Debug, Default)]
+struct Senders {
+    keys: RandomState,
+    newest: HashTable<u32>,
+}
+
+impl Senders {
+    fn hash(&self, port: u16, address: SocketAddr) -> u64 {
+        self.keys.hash_one((port, address))
+    }
+
+    fn get(&self, members: &Pages<Option<Member>>, port: u16, address: SocketAddr) -> Option<MemberIndex> {
+        let is = |at: &u32| {
+            members[*at as usize].as_ref().is_some_and(|of| (of.port, of.address) == (port, address))
+        };
+        self.newest.find(self.hash(port, address), is).map(|at| MemberIndex(*at))
+    }
+
+    /// Puts a member in the place of the newest one with its port and address, if there was one.
+    fn put(&mut self, members: &Pages<Option<Member>>, before: Option<MemberIndex>, now: MemberIndex) {
+        let of =
+            |at: u32| members[at as usize].as_ref().map_or(0, |of| self.keys.hash_one((of.port, of.address)));
+        let before = before.and_then(|before| self.newest.find_mut(of(now.0), |at| *at == before.0));
+        match before {
+            Some(at) => *at = now.0,
+            None => drop(self.newest.insert_unique(of(now.0), now.0, |at| of(*at))),
+        }
+    }
+
+    /// Removes the newest member of a port and address.
+    fn remove(&mut self, index: MemberIndex, port: u16, address: SocketAddr) {
+        let hash = self.hash(port, address);
+        if let Ok(found) = self.newest.find_entry(hash, |at| *at == index.0) {
+            found.remove();
+        }
+    }
+}
+
 /// Groups and their members.
 #[derive(Debug, Default)]
 pub struct Table {
     groups: Vec<Option<Group>>,
     groups_free: Vec<u32>,
     group_of: HashMap<GroupId, GroupIndex>,
-    members: Vec<Option<Member>>,
+    members: Pages<Option<Member>>,
     members_free: Vec<u32>,
     live: u32,
-    /// The newest member of a port and an address: the datagrams of that address go to its group.
-    senders: HashMap<(u16, SocketAddr), MemberIndex>,
+    senders: Senders,
     buckets: Buckets,
     changes: Vec<Change>,
     /// Lanes with too many gaps.
@@ -384,12 +448,12 @@ impl Table {
 
     /// Returns the newest member for which an address sends to a port.
     pub fn sender(&self, port: u16, address: SocketAddr) -> Option<MemberIndex> {
-        self.senders.get(&(port, address)).copied()
+        self.senders.get(&self.members, port, address)
     }
 
     /// Returns all members for which an address sends to a port, the newest first.
     pub fn senders(&self, port: u16, address: SocketAddr) -> impl Iterator<Item = MemberIndex> {
-        std::iter::successors(self.sender(port, address), |&index| self.member(index).older)
+        std::iter::successors(self.sender(port, address), |&index| self.member(index).older())
     }
 
     /// Returns the member of a group with this address.
@@ -497,6 +561,7 @@ impl Table {
     ) -> MemberIndex {
         let id = self.group(group).id;
         let lanes = &mut self.groups[group.0 as usize].as_mut().expect("the group was found").lanes;
+        let older = self.senders.get(&self.members, id.port, address);
         let lane = lanes.iter().position(|lane| lane.path == path).unwrap_or_else(|| {
             // Most groups have one lane: room for more would cost each of their members some bytes.
             lanes.reserve_exact(1);
@@ -511,22 +576,37 @@ impl Table {
             echo,
             sends,
             position,
-            older: self.senders.get(&(id.port, address)).copied(),
+            port: id.port,
+            older: older.map_or(NOBODY, |older| older.0),
             bucket,
             by_address,
             heard_ms: now_ms,
             heartbeat: 0,
             delay_us: 0,
         };
-        let index = MemberIndex(place(&mut self.members, &mut self.members_free, member));
+        let index = match self.members_free.pop() {
+            Some(at) => {
+                self.members[at as usize] = Some(member);
+                MemberIndex(at)
+            }
+            None => {
+                self.members.push(Some(member));
+                MemberIndex(self.members.len() as u32 - 1)
+            }
+        };
         let group = self.group_mut(group);
         group.live += 1;
         if receives {
             group.lanes[lane].live += 1;
-            group.lanes[lane].entries.push(Entry { address, member: Some(index) });
+            let entries = &mut group.lanes[lane].entries;
+            if entries.len() == entries.capacity() {
+                // Room for twice as many would be half of what small groups take.
+                entries.reserve_exact((entries.len() / 4).max(2));
+            }
+            entries.push(Entry { address, member: index.0 });
         }
         self.live += 1;
-        self.senders.insert((id.port, address), index);
+        self.senders.put(&self.members, older, index);
         self.changes.push(Change::Joined(index));
         index
     }
@@ -588,39 +668,37 @@ impl Table {
     /// # Panics
     /// If there is none at this place.
     pub fn leave(&mut self, index: MemberIndex) {
-        let gone = self.members[index.0 as usize].take().expect("a member stands at its index");
+        let gone = self.member(index).clone();
+        let newest = self.sender(gone.port, gone.address).expect("a member's address has a sender");
+        match (newest == index, gone.older()) {
+            (true, Some(older)) => self.senders.put(&self.members, Some(index), older),
+            (true, None) => self.senders.remove(index, gone.port, gone.address),
+            (false, _) => {
+                let mut next = newest;
+                while self.member(next).older != index.0 {
+                    next = self.member(next).older().expect("a member is in the chain of its address");
+                }
+                self.member_mut(next).older = gone.older;
+            }
+        }
+        self.members[index.0 as usize] = None;
         self.members_free.push(index.0);
         self.live -= 1;
         self.leave_bucket(gone.group, gone.bucket, gone.by_address);
         let group = self.group_mut(gone.group);
         group.live -= 1;
-        let port = group.id.port;
         let lane = &mut group.lanes[gone.lane as usize];
         if gone.position != NOWHERE {
             lane.live -= 1;
-            lane.entries[gone.position as usize].member = None;
+            lane.entries[gone.position as usize].member = NOBODY;
         }
         let gaps = lane.entries.len() - lane.live as usize;
-        let key = (port, gone.address);
-        let newest = self.senders[&key];
-        if newest == index {
-            match gone.older {
-                Some(older) => self.senders.insert(key, older),
-                None => self.senders.remove(&key),
-            };
-        } else {
-            let mut next = newest;
-            while self.member(next).older != Some(index) {
-                next = self.member(next).older.expect("a member is in the chain of its address");
-            }
-            self.member_mut(next).older = gone.older;
-        }
         self.changes.push(Change::Left {
             group: gone.group,
             lane: gone.lane,
             position: gone.position,
             address: gone.address,
-            sender: self.senders.get(&key).copied(),
+            sender: self.sender(gone.port, gone.address),
         });
         // Gaps cost a test for each copy; rewriting costs a write for each member. Both stay small this way.
         if gaps > 16 && gaps > self.group(gone.group).lanes[gone.lane as usize].live as usize / 4 {
@@ -631,17 +709,18 @@ impl Table {
     fn rewrite(&mut self, group: GroupIndex, number: u16) {
         let lane =
             &mut self.groups[group.0 as usize].as_mut().expect("the group was found").lanes[number as usize];
-        let gaps = lane.entries.iter().zip(0..).filter(|(entry, _)| entry.member.is_none());
+        let gaps = lane.entries.iter().zip(0..).filter(|(entry, _)| entry.member().is_none());
         let gaps = gaps.map(|(_, position)| position).collect();
-        if lane.left_out.len() == REWRITINGS {
-            lane.left_out.pop_front();
+        let left_out = lane.left_out.get_or_insert_default();
+        if left_out.len() == REWRITINGS {
+            left_out.pop_front();
         }
-        lane.left_out.push_back(gaps);
-        lane.entries.retain(|entry| entry.member.is_some());
-        lane.entries.shrink_to(lane.entries.len() * 2);
+        left_out.push_back(gaps);
+        lane.entries.retain(|entry| entry.member().is_some());
+        lane.entries.shrink_to(lane.entries.len() + lane.entries.len() / 4);
         lane.generation = lane.generation.wrapping_add(1);
         for (position, entry) in lane.entries.iter().enumerate() {
-            let member = entry.member.expect("the gaps were removed");
+            let member = entry.member().expect("the gaps were removed");
             self.members[member.0 as usize].as_mut().expect("an entry is a member's").position =
                 position as u32;
         }

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use aya::programs::{TestRun, TestRunOptions};
 use nacre_reflect::forward::{ForwardOptions, Listeners};
+use nacre_reflect::lab::Lab;
 use nacre_reflect::plane::{Kind, Made, Plane, PlaneOptions, Xdp, auto, open};
 use nacre_reflect::rate::Rate;
-use nacre_reflect::table::{GroupId, GroupOptions, Table};
+use nacre_reflect::table::{GroupId, GroupOptions, Path, Table};
 use nacre_reflect::wire;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -150,6 +151,50 @@ fn who_comes_and_goes_costs_nobody_a_datagram() {
                 assert_eq!(read(&member.receive()), (0, number), "{}", member.address);
             }
             assert!(member.rest().is_empty());
+        }
+    });
+}
+
+/// A lane that grows outgrows its row again and again: all rows together are more than there are places.
+#[test]
+fn rows_that_a_lane_has_outgrown_are_used_again() {
+    let mut lab = Lab::new().unwrap();
+    let (reflector, router) = (lab.namespace("reflector").unwrap(), lab.namespace("router").unwrap());
+    lab.link((&reflector, "r0"), (&router, "m0")).unwrap();
+    for (namespace, device) in [(&reflector, "r0"), (&router, "m0")] {
+        namespace.ring(device).unwrap();
+    }
+    reflector.address("r0", "10.77.0.1/16").unwrap();
+    let way = ["10.77.0.2", "lladdr", "02:00:00:00:00:02", "dev", "r0", "nud", "permanent"];
+    reflector.ip(&[&["neighbour", "replace"][..], &way].concat()).unwrap();
+    reflector.ip(&["route", "add", "default", "via", "10.77.0.2"]).unwrap();
+    let path = Path {
+        device: reflector.device("r0").unwrap(),
+        local: SocketAddr::from((Ipv4Addr::new(10, 77, 0, 1), PORT)),
+    };
+    reflector.run(|| {
+        let listeners = Listeners::open(&[path.local]).unwrap();
+        let options = PlaneOptions { members_max: 4096, ..PlaneOptions::default() };
+        let mut plane = Xdp::open(&listeners, &options).unwrap();
+        let mut table = Table::new();
+        let group = table.set_group(GroupId { port: PORT, id: 0 }, unlimited());
+        let from = std::time::Instant::now();
+        let mut number = 0_u16;
+        while number < 2000 {
+            let [high, low] = number.to_be_bytes();
+            let address = SocketAddr::from((Ipv4Addr::new(203, 0, high, low), 9000));
+            let member = table.join(group, path, address, false, 0);
+            table.take_changes(|table, change| plane.follow(table, change).unwrap());
+            if plane.kernel().mirror().may_have_only_lane(group) {
+                number += 1;
+                continue;
+            }
+            // There is no row that is long enough yet: whoever comes after those are free is shown again.
+            assert!(from.elapsed() < world::PATIENCE, "{number} members have their places, and no more");
+            table.leave(member);
+            table.take_changes(|table, change| plane.follow(table, change).unwrap());
+            plane.maintain(&table).unwrap();
+            std::thread::sleep(Duration::from_millis(5));
         }
     });
 }

@@ -35,13 +35,13 @@ impl Control {
         if beat.number <= self.table.member(index).heartbeat {
             return self.count(Counter::Replayed);
         }
-        let is_newest = self.secret.proof(beat.session, self.seat(index).proof) == beat.proof;
+        let is_newest = self.secret.proof(beat.session, self.seat(index).proofs.newest) == beat.proof;
         let Some(sent_us) = self.take_proof(index, beat.proof) else {
             return self.stale(now, incoming, beat.session);
         };
         let way_us = u32::try_from((now.ns / 1000).saturating_sub(sent_us)).unwrap_or(u32::MAX).max(1);
         let seat = &mut self.seats[index.0 as usize];
-        seat.way_us = seat.way_us.min(way_us);
+        seat.proofs.way_us = seat.proofs.way_us.min(way_us);
         if is_newest {
             self.seats[index.0 as usize].parts = PARTS_PER_PROOF;
         }
@@ -95,7 +95,7 @@ impl Control {
         {
             return index;
         }
-        let seat = *self.seat(index);
+        let seat = self.seat(index).clone();
         let moved = self.table.take_path(index, incoming.path, now.ms);
         self.seat_for(moved, seat);
         self.count(Counter::PathChanged);
@@ -154,7 +154,7 @@ impl Control {
         let expiry_ms = self.expiry_of(heartbeat_ms);
         if silent_ms > expiry_ms.into() || unproven_ms > u64::from(expiry_ms) + u64::from(heartbeat_ms) {
             self.dismiss(now, index, Reason::Expired);
-        } else if self.seat(index).until_unix_s <= now.unix_s {
+        } else if self.seat(index).until_unix_s() <= now.unix_s {
             self.dismiss(now, index, Reason::TokenExpired);
         } else if self.closing {
             self.dismiss(now, index, Reason::Closing);

@@ -359,7 +359,7 @@ impl Play {
         for (index, group) in table.groups() {
             live += group.live as usize;
             let entries = group.lanes.iter().flat_map(|lane| &lane.entries);
-            let members: Vec<MemberIndex> = entries.filter_map(|entry| entry.member).collect();
+            let members: Vec<MemberIndex> = entries.filter_map(|entry| entry.member()).collect();
             assert_eq!(members.len(), group.live as usize);
             for member in members {
                 assert_eq!(table.member(member).group, index);

@@ -68,7 +68,7 @@ impl Control {
         for index in (0..self.table.members_end()).map(MemberIndex) {
             let Some(member) = self.table.get_member(index) else { continue };
             let right_group = group.is_none_or(|group| self.table.group(member.group).id == group);
-            if right_group && who.is(self.seat(index).identity, member.address.ip()) {
+            if right_group && who.is(self.seat(index).identity(), member.address.ip()) {
                 self.dismiss(now, index, reason);
                 removed += 1;
             }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Control, Counter, Event, PARTS_PER_PROOF, Seat};
+use super::{Control, Counter, Event, PARTS_PER_PROOF, Proofs, Seat, Shown};
 use crate::forward::{Incoming, Now};
 use crate::rate::Owner;
 use crate::table::{GroupId, GroupIndex, MemberIndex, Terms};
@@ -102,15 +102,12 @@ impl Control {
             joined_ms: made_ms.max(now.ms),
             state_bucket_ns,
             keeps_state: join.keeps_state && may_supply,
-            proof: 0,
-            proofs_us: [now.ns / 1000; _],
+            proofs: Proofs { sent_us: now.ns / 1000, way_us: u32::MAX, ..Proofs::default() },
             // What it has proven so far is that it got its cookie.
             proven_ms: made_ms.min(now.ms),
             parts: PARTS_PER_PROOF,
-            way_us: u32::MAX,
             told_ms: self.times().0,
-            identity,
-            until_unix_s: expires_unix_s,
+            token: asks_for_tokens.then(|| Box::new(Shown { identity, until_unix_s: expires_unix_s })),
         };
         self.seat_for(index, seat);
         if known.is_some() {
@@ -165,7 +162,7 @@ impl Control {
         let (heartbeat_ms, expiry_ms) = self.times();
         // It is told another interval than when it joined if its JOIN came again.
         self.seats[index.0 as usize].told_ms = heartbeat_ms;
-        let (seat, group) = (*self.seat(index), self.table.group(group));
+        let (seat, group) = (self.seat(index), self.table.group(group));
         let joined = Joined {
             nonce: seat.nonce,
             session: seat.session,
@@ -177,7 +174,7 @@ impl Control {
             state_pending,
             state_version,
             state_bytes,
-            proof: self.secret.proof(seat.session, seat.proof),
+            proof: self.secret.proof(seat.session, seat.proofs.newest),
         };
         self.send(incoming.path.local, incoming.from, &Answer::Joined(joined));
     }

@@ -328,7 +328,7 @@ impl Control {
         }
         let entries = self.table.group(group).lanes.iter().flat_map(|lane| &lane.entries);
         let mut willing = entries.filter_map(|entry| {
-            let index = entry.member?;
+            let index = entry.member()?;
             let seat = self.seat(index);
             (seat.keeps_state && !state.tried.contains(&seat.session)).then_some((index, seat.session))
         });
@@ -336,7 +336,7 @@ impl Control {
             return willing.next();
         }
         // What members say of their delay is not looked at: whoever lied would be the nearest.
-        willing.min_by_key(|(index, _)| self.seat(*index).way_us)
+        willing.min_by_key(|(index, _)| self.seat(*index).proofs.way_us)
     }
 
     fn is_still(&self, member: MemberIndex, session: u64) -> bool {

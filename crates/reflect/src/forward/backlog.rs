@@ -176,7 +176,7 @@ impl Backlog {
         let entries = &table.group(group).lanes[usize::from(place.lane)].entries;
         let end = place.end.min(entries.len());
         let left = entries[place.next.min(end)..end].iter();
-        left.filter(|entry| entry.member.is_some() && Some(entry.address) != except).count() as u64
+        left.filter(|entry| entry.member().is_some() && Some(entry.address) != except).count() as u64
     }
 
     fn release(&mut self, at: u32) -> Option<(GroupIndex, bool)> {
@@ -284,7 +284,7 @@ mod tests {
         assert!(lane.generation > 1, "{}", lane.generation);
         for first in [0_u16, 1, 77, 199, 200] {
             let place = *backlog.queue(queue).front().unwrap();
-            let left = lane.entries[place.next..place.end].iter().filter(|entry| entry.member.is_some());
+            let left = lane.entries[place.next..place.end].iter().filter(|entry| entry.member().is_some());
             let left: Vec<_> = left.map(|entry| entry.address).collect();
             let expected: Vec<_> = (first..200).filter(|host| host % 2 == 1).map(address).collect();
             assert_eq!(left, expected, "from {first}");

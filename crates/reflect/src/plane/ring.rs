@@ -206,7 +206,7 @@ impl Plane for Ring {
                     continue;
                 };
                 let way =
-                    portion.lane.entries[next].member.and_then(|member| self.ways.get(member.0 as usize));
+                    portion.lane.entries[next].member().and_then(|member| self.ways.get(member.0 as usize));
                 let Some(mac) = way.and_then(|way| way.mac).filter(|_| framed) else { break };
                 let frame = sender.xsk.frame(count);
                 template.write(frame, mac, to);
@@ -233,8 +233,9 @@ impl Plane for Ring {
                 let from = next;
                 next += 1;
                 while next < end {
-                    let way =
-                        portion.lane.entries[next].member.and_then(|member| self.ways.get(member.0 as usize));
+                    let way = portion.lane.entries[next]
+                        .member()
+                        .and_then(|member| self.ways.get(member.0 as usize));
                     if framed && way.is_some_and(|way| way.mac.is_some()) {
                         break;
                     }

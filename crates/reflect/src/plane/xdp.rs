@@ -44,6 +44,9 @@ mod maps;
 
 /// The greatest number of copies made by one call.
 const JOB_COPIES: usize = 128;
+/// The number of calls of the plane's maintenance in which it looks after devices once, if nothing is copied.
+const LOOK_ROUND: u32 = 10;
+
 /// A device that the program is attached to.
 struct Device {
     index: u32,
@@ -72,6 +75,9 @@ pub struct Xdp {
     job_copies: u64,
     /// The number of copies below which a datagram is left to the other program.
     copies_min: u32,
+    /// The number of datagrams and copies at the last look after devices, and the number of calls of maintenance since.
+    looked_at: u64,
+    unlooked: u32,
     frame: Vec<u8>,
     /// The groups with copies that were made through sockets, and may not have gone out yet.
     sockets: HashSet<GroupIndex>,
@@ -149,6 +155,8 @@ impl Xdp {
             jobs: 0,
             job_copies: 0,
             copies_min: 0,
+            looked_at: 0,
+            unlooked: 0,
             frame: Vec::new(),
             sockets: HashSet::new(),
             late: Vec::new(),
@@ -551,13 +559,23 @@ impl Plane for Xdp {
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         self.kernel.maintain(table)?;
         self.finish_late();
-        self.look_after_devices()?;
+        // Where nothing is copied nothing can be lost at a device that sends frames of programs no more.
+        let moved = self.kernel.mirror.admitted().wrapping_add(self.job_copies);
+        self.unlooked += 1;
+        if moved != self.looked_at || self.unlooked >= LOOK_ROUND {
+            (self.looked_at, self.unlooked) = (moved, 0);
+            self.look_after_devices()?;
+        }
         // Of two that end after the last step, the second began after it.
         let graces = self.grace.count.load(Acquire);
         if graces >= self.graces + 2 {
             self.graces = graces;
             self.kernel.mirror.step(self.steps);
             self.steps = self.steps.wrapping_add(1);
+        }
+        // A wait costs all processors something, so there are none without a reason.
+        if self.kernel.mirror.waits_for_programs() {
+            self.grace.ask();
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::ServerError;
 use super::administration::Task;
 use super::report::{About, Detail, GroupReport, MemberReport, Refused, Report};
 use crate::control::{Control, Event};
-use crate::forward::{Counters, ForwardError, Forwarder, Now, be_prompt};
+use crate::forward::{Counters, ForwardError, Forwarder, LATE, Now, be_prompt};
 use crate::plane::{self, Kind, PlaneOptions};
 use crate::table::{Group, GroupId, GroupIndex};
 
@@ -73,7 +73,8 @@ impl Core {
         be_prompt();
         loop {
             let now = Now::read();
-            let tick = (self.ticked_ms + self.control.tick_ms()).saturating_sub(now.ms);
+            let tick_ms = self.control.tick_ms();
+            let tick = (self.ticked_ms + tick_ms + tick_ms / LATE).saturating_sub(now.ms);
             if let Err(error) = self.forwarder.poll(&mut self.control, Duration::from_millis(tick)) {
                 self.change_plane(error)?;
             }
@@ -240,7 +241,7 @@ impl Core {
         let members = || {
             let entries =
                 group.lanes.iter().flat_map(|lane| lane.entries.iter().map(move |entry| (lane, entry)));
-            entries.filter_map(|(lane, entry)| Some((lane, table.member(entry.member?))))
+            entries.filter_map(|(lane, entry)| Some((lane, table.member(entry.member()?))))
         };
         let mut delays: Vec<u32> =
             members().map(|(_, member)| member.delay_us).filter(|us| *us > 0).collect();

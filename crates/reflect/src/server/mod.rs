@@ -191,7 +191,7 @@ impl Server {
         let (ending, alive) = watch::channel(());
         let mut server =
             Server { addresses: bound, plane: kind, plane_reason, handle, alive, data: None, side: None };
-        server.start_side(store, wants)?;
+        server.start_side(store, options.store.is_some(), wants)?;
         let thread = std::thread::Builder::new().name("nacre-reflect".to_owned());
         let thread = thread.spawn(move || {
             let ended = core.run(&receiver);
@@ -202,8 +202,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the thread for work that may wait.
-    fn start_side(&mut self, store: Store, wants: UnboundedReceiver<Event>) -> Result<(), ServerError> {
+    /// Starts the thread for work that may wait. A store that is `shared` may be changed by others.
+    fn start_side(
+        &mut self,
+        store: Store,
+        shared: bool,
+        wants: UnboundedReceiver<Event>,
+    ) -> Result<(), ServerError> {
         let system = |what| move |why| ServerError::System { what, why };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(system("start a runtime"))?;
@@ -216,7 +221,7 @@ impl Server {
                 // It ends when the data thread has ended and what it wanted stored is.
                 tokio::select! {
                     () = keep::keep_states(store, tasks, wants) => {}
-                    () = locations.keep_following() => {}
+                    () = locations.keep_following(), if shared => {}
                 }
             });
         });

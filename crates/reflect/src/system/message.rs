@@ -240,6 +240,11 @@ pub(crate) fn send(socket: BorrowedFd<'_>, head: Head, to: SocketAddr, bytes: &[
     send_flagged(socket, head, to, bytes, 0)
 }
 
+/// Sends one datagram to a neighbour that was just heard of, and tells the kernel so; does not wait.
+pub(crate) fn answer(socket: BorrowedFd<'_>, head: Head, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
+    send_flagged(socket, head, to, bytes, libc::MSG_CONFIRM)
+}
+
 /// Tells the kernel that a neighbour was just heard of, so that it need not ask whether it is still there. Nothing is
 /// sent.
 pub(crate) fn confirm(socket: BorrowedFd<'_>, head: Head, to: SocketAddr) -> io::Result<()> {

@@ -160,5 +160,5 @@ fn memory_for_many_members_is_bounded() {
     let memory = Kernel::open(&listeners, &PlaneOptions::default()).unwrap().memory();
     let each = memory.fixed_bytes / 100_000 + memory.member_bytes;
     println!("{memory:?}: {each} bytes for each of 100,000 members");
-    assert!(each <= 300, "{memory:?}");
+    assert!(each <= 250, "{memory:?}");
 }

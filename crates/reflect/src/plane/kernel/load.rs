@@ -58,8 +58,8 @@ pub fn load(
 ) -> Result<(Ebpf, Maps), String> {
     let object = object.map_err(str::to_owned)?;
     let cpus = aya::util::nr_cpus().map_err(|(what, error)| format!("cannot read {what}: {error}"))? as u32;
-    // A lane's row has up to twice the places it needs, and gaps; some are about to be used again.
-    let places = sizes.members.saturating_mul(2).max(8192);
+    // A lane's row has up to a quarter more places than it needs, and gaps; some are about to be used again.
+    let places = sizes.members.saturating_add(sizes.members / 2).max(8192);
     let lanes = sizes.groups.saturating_mul(2).max(64);
     let flights = cpus + flights;
     let buckets = sizes.members.max(1).saturating_add(IDLE_MAX as u32);

@@ -27,7 +27,7 @@ use super::places::{
 };
 use super::room::{Region, Regions, Slots};
 use crate::plane::{Done, Made};
-use crate::rate::BucketIndex;
+use crate::rate::{BucketIndex, IDLE_MAX};
 use crate::table::{Change, Group, GroupIndex, Lane, Path, Table};
 
 /// The state of a group as shown to programs.
@@ -195,9 +195,14 @@ impl Mirror {
     pub fn settle(&mut self) {
         let totals = self.maps.totals.entry(0);
         let hold = totals[layout::TOTALS_HOLD].load(Relaxed);
-        totals[layout::TOTALS_HOLD].store(hold.saturating_sub(1), SeqCst);
+        if hold > 0 {
+            totals[layout::TOTALS_HOLD].store(hold - 1, SeqCst);
+        }
         // What was on its way when its group was removed is in no group's count.
         let handed = totals[layout::TOTALS_HANDED].load(Acquire);
+        if totals[layout::TOTALS_FINISHED].load(Acquire) == handed {
+            return self.idle = None;
+        }
         let waits = |shown: &Shown| {
             let words = self.maps.groups.entry(shown.slot);
             words[layout::GROUP_HANDED].load(Acquire) != words[layout::GROUP_FINISHED].load(Acquire)
@@ -266,6 +271,12 @@ impl Mirror {
         Made { driver, hook: self.counted[COPIES] - driver, ..Made::default() }
     }
 
+    /// Returns a number that grows with each datagram that programs admitted, as of the last call of `done`.
+    pub fn admitted(&self) -> u64 {
+        let [datagrams, ..] = self.counted;
+        datagrams
+    }
+
     /// Returns the places of the lane of this number in this generation, if it is the only one of its group with
     /// receivers of the datagrams of `except`, and programs copy for the group.
     pub fn only_lane(
@@ -310,6 +321,13 @@ impl Mirror {
         (shown.slot == slot).then_some(GroupIndex(group))
     }
 
+    /// True if parts that were given up wait for programs, and for user space's own steps.
+    pub fn waits_for_programs(&mut self) -> bool {
+        let flights = &self.maps.flights;
+        let waits = [self.places.waits(flights), self.lanes.waits(flights), self.groups.waits(flights)];
+        waits.contains(&true)
+    }
+
     /// Ends one of user space's own steps and begins the next. Parts of arrays that are given up wait for these steps
     /// as for programs; see [`super::room`].
     pub fn step(&self, own: u32) {
@@ -331,7 +349,7 @@ impl Mirror {
         let arrays = [&maps.places, &maps.lanes, &maps.groups, &maps.flights, &maps.totals, &maps.buckets];
         // A hash has a bucket of 16 bytes for each member that there is room for, and an element of its own (a head of 48
         // bytes, key and value, in the kernel's next size) for each that is there.
-        let buckets = (maps.places.entries() as usize / 2).next_power_of_two() * 16;
+        let buckets = (maps.buckets.entries() as usize - IDLE_MAX).next_power_of_two() * 16;
         let element =
             (48 + size_of::<layout::SenderKey>() + size_of::<layout::SenderValue>()).next_multiple_of(32);
         Memory {
@@ -480,6 +498,8 @@ impl Mirror {
             let shift = 32 * (next % 2);
             let other = pair.load(Relaxed) & !(u64::from(u32::MAX) << shift);
             pair.store(other | u64::from(slot) << shift, Relaxed);
+            // As in the table: most groups have one.
+            shown.lanes.reserve_exact(1);
             shown.lanes.push(lane);
             let users = self.locals.entry(layout::canonical(path.local)).or_default();
             *users += 1;
@@ -513,7 +533,7 @@ impl Mirror {
         if lane.generation != of.generation || position >= lane.len {
             return;
         }
-        if of.entries.get(position as usize).is_none_or(|entry| entry.member.is_some()) {
+        if of.entries.get(position as usize).is_none_or(|entry| entry.member().is_some()) {
             return;
         }
         let at = region.base + position;
@@ -577,7 +597,7 @@ impl Mirror {
                 lane.live = of.live;
                 lane.alone = (of.live == 1)
                     .then(|| {
-                        of.entries.iter().find(|entry| entry.member.is_some()).map(|entry| entry.address)
+                        of.entries.iter().find(|entry| entry.member().is_some()).map(|entry| entry.address)
                     })
                     .flatten();
                 self.maps.lanes.entry(lane.slot)[layout::LANE_LIVE].store(u64::from(of.live), Release);

@@ -47,6 +47,7 @@ const NTF_USE: u8 = 1;
 const NUD_KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 /// The states of a neighbour that is not looked up: without need of resolution, permanent.
 const NUD_FIXED: u16 = 0x40 | 0x80;
+const NUD_REACHABLE: u16 = 0x02;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
@@ -100,6 +101,8 @@ pub enum Told {
         mac: Option<Mac>,
         /// True if the address is not looked up: it was set by hand, or none is needed.
         fixed: bool,
+        /// True if it was confirmed lately, or is being asked; the kernel tells when it is not any more.
+        reachable: bool,
     },
     /// A route to an address.
     Route {
@@ -177,13 +180,16 @@ impl Netlink {
 
     /// Asks the kernel to look a neighbour up, or to confirm one that it knows, as if a packet were to be sent there.
     /// The answer comes with the news. An address that was set by hand stays as it is: the kernel would forget it.
-    pub fn look_up(&mut self, device: u32, address: IpAddr) -> io::Result<()> {
-        let known = self.ask(RTM_GETNEIGH, 0, neighbour(device, address, 0))?;
-        if let Some(Told::Neighbour { fixed: true, .. }) = known {
-            return Ok(());
+    /// Returns true if the neighbour is known to be there already, and nothing was to be asked.
+    pub fn look_up(&mut self, device: u32, address: IpAddr) -> io::Result<bool> {
+        match self.ask(RTM_GETNEIGH, 0, neighbour(device, address, 0))? {
+            Some(Told::Neighbour { fixed: true, .. }) => return Ok(false),
+            Some(Told::Neighbour { reachable: true, .. }) => return Ok(true),
+            _ => {}
         }
         let body = neighbour(device, address, NTF_USE);
-        self.ask(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, body).map(drop)
+        self.ask(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, body)?;
+        Ok(false)
     }
 
     /// Passes each change since the last call to `tell`. Returns false if some were lost.
@@ -329,6 +335,7 @@ impl Message<'_> {
                     address: address?,
                     mac: mac.filter(|_| state & NUD_KNOWN != 0),
                     fixed: state & NUD_FIXED != 0,
+                    reachable: state & NUD_REACHABLE != 0,
                 })
             }
             RTM_NEWROUTE | RTM_DELROUTE => {

@@ -27,6 +27,8 @@ struct Hop {
     address: IpAddr,
     mac: Option<Mac>,
     users: u32,
+    /// True if the kernel has told that it was confirmed, and has not told yet that this was long ago.
+    reachable: bool,
 }
 
 /// The changes since the last [`Network::poll`].
@@ -108,7 +110,7 @@ impl Network {
         if mac.is_none() {
             self.netlink.look_up(device, by)?;
         }
-        let hop = Hop { device, address: by, mac, users: 1 };
+        let hop = Hop { device, address: by, mac, users: 1, reachable: false };
         let index = match self.hops_free.pop() {
             Some(free) => {
                 self.hops[free as usize] = hop;
@@ -159,16 +161,16 @@ impl Network {
                     changed.devices.insert(index);
                 }
             }
-            Told::Neighbour { device, address, mac: Some(mac), .. } => {
+            Told::Neighbour { device, address, mac, reachable, .. } => {
                 if let Some(&index) = hop_of.get(&(device, address)) {
                     let hop = &mut hops[index.0 as usize];
-                    if hop.mac != Some(mac) {
-                        hop.mac = Some(mac);
+                    hop.reachable = reachable;
+                    if mac.is_some() && hop.mac != mac {
+                        hop.mac = mac;
                         changed.hops.insert(index);
                     }
                 }
             }
-            Told::Neighbour { mac: None, .. } => {}
             Told::Route { .. } => changed.routes = true,
         })?;
         if !whole {
@@ -189,6 +191,7 @@ impl Network {
         }
         for &index in self.hop_of.values() {
             let hop = &mut self.hops[index.0 as usize];
+            hop.reachable = false;
             let mac = self.netlink.neighbour(hop.device, hop.address)?;
             if mac.is_some() && mac != hop.mac {
                 hop.mac = mac;
@@ -199,12 +202,13 @@ impl Network {
     }
 
     /// Asks the kernel to confirm some hops, in turn: all of them in `CONFIRM_ROUND` calls, unless there are very many.
+    /// Those that it has confirmed lately need no asking, as it tells when that was long ago.
     pub fn confirm(&mut self) -> io::Result<()> {
         for _ in 0..self.hops.len().div_ceil(CONFIRM_ROUND).min(CONFIRM_AT_ONCE) {
             self.confirmed = (self.confirmed + 1) % self.hops.len();
-            let hop = &self.hops[self.confirmed];
-            if hop.users > 0 && hop.mac != Some([0; 6]) {
-                self.netlink.look_up(hop.device, hop.address)?;
+            let hop = &mut self.hops[self.confirmed];
+            if hop.users > 0 && !hop.reachable && hop.mac != Some([0; 6]) {
+                hop.reachable = self.netlink.look_up(hop.device, hop.address)?;
             }
         }
         Ok(())

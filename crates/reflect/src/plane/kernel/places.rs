@@ -52,7 +52,7 @@ pub(super) fn show_place(
     entry: &Entry,
 ) -> io::Result<u32> {
     let address = layout::canonical(entry.address);
-    if entry.member.is_none() {
+    if entry.member().is_none() {
         write_place(maps, at, layout::place(address, GAP, 0));
         return Ok(0);
     }
@@ -113,7 +113,7 @@ pub(super) fn route_again(maps: &Maps, lane: &ShownLane, of: &Lane, network: &mu
     let local = layout::canonical(lane.path.local);
     for (at, entry) in places(lane).zip(&of.entries) {
         let old = layout::entry(&read_place(maps, at));
-        if old == GAP || entry.member.is_none() {
+        if old == GAP || entry.member().is_none() {
             continue;
         }
         let new = network.hop(lane.path.device, local.ip(), layout::canonical(entry.address).ip())?;

@@ -3,23 +3,21 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Release;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use super::maps;
 
-/// The pause between two waits for programs.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// A thread that waits for programs again and again, and counts the waits. Programs count when they begin and end, but
+/// A thread that waits for programs when it is asked to, and counts the waits. Programs count when they begin and end, but
 /// the kernel still uses what they ordered then; it lets go before it takes the next packets.
 pub(super) struct Grace {
     /// The number of completed waits.
     pub(super) count: Arc<AtomicU64>,
-    end: Option<Sender<()>>,
+    /// True while a wait is under way.
+    waits: Arc<AtomicBool>,
+    ask: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -30,22 +28,34 @@ impl Grace {
         let spare = maps::spare()?;
         maps::wait_for_programs(fans.as_fd(), &spare)?;
         let count = Arc::new(AtomicU64::new(0));
-        let (end, ended) = channel();
-        let counting = count.clone();
+        let (ask, asked) = channel();
+        let waits = Arc::new(AtomicBool::new(false));
+        let (counting, under_way) = (count.clone(), waits.clone());
         let thread = std::thread::Builder::new().name("reflect-grace".to_owned()).spawn(move || {
-            while ended.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
+            while asked.recv().is_ok() {
                 if maps::wait_for_programs(fans.as_fd(), &spare).is_ok() {
                     counting.fetch_add(1, Release);
                 }
+                under_way.store(false, Release);
             }
         })?;
-        Ok(Grace { count, end: Some(end), thread: Some(thread) })
+        Ok(Grace { count, waits, ask: Some(ask), thread: Some(thread) })
+    }
+
+    /// Asks for one more wait, unless one is under way.
+    pub(super) fn ask(&self) {
+        if let Some(ask) = &self.ask
+            && !self.waits.swap(true, Acquire)
+        {
+            // The thread listens as long as this lives.
+            let _ = ask.send(());
+        }
     }
 }
 
 impl Drop for Grace {
     fn drop(&mut self) {
-        self.end = None;
+        self.ask = None;
         if let Some(thread) = self.thread.take() {
             // It does nothing that could panic.
             let _ = thread.join();
