@@ -3,14 +3,21 @@
 //! | key | value |
 //! |---|---|
 //! | `authority` | who has the authority, at which epoch, and a count that grows while it shows itself |
-//! | `standby/NAME` | empty: a daemon stands by |
+//! | `standby/NAME.DRAWN` | a daemon stands by: a count that grows while it does, and its time to take over |
 //!
 //! The object is `nacre/ranks/NUMBER`. Whoever has the authority renews it before the time to take over has passed: by reading
 //! the object as long as nobody stands by, so that an idle store stays as it is, and by counting up once somebody does. A
 //! standby takes over when the count has stood still for the time to take over, and an eighth of it for clocks that drift;
 //! its transaction raises the object's fence to its epoch, so that the former rank cannot count any more. Since a renewal
 //! counts from before it was sent, the former rank has stopped by then.
+//!
+//! A standby counts up too. Whoever has the authority removes the key of one whose count stood still for [`SILENT_TIMES`] times
+//! the time to take over, in a transaction in which it counts up itself. A standby that is only slow finds its key missing,
+//! registers anew and waits from the beginning: as long as its key was there the rank had to count, so a count that stood still
+//! while the key was there all the time is that of a rank that has stopped. The number that is drawn keeps daemons of one name
+//! from taking each other's keys for their own.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +34,10 @@ pub const PREFIX: &str = "nacre/ranks/";
 const AUTHORITY: &str = "authority";
 const STANDBY: &str = "standby/";
 const VERSION: u8 = 1;
+/// The times to take over for which a standby may stand still before its key is removed. It counts up once in each.
+pub const SILENT_TIMES: u32 = 4;
+/// The number of standbys that are looked at together.
+const STANDBYS_MAX: u32 = 64;
 /// The longest name of a daemon.
 const NAME_BYTES_MAX: usize = 200;
 
@@ -128,6 +139,11 @@ pub(super) struct Keeper {
     keeps_store: bool,
     /// The authority that this daemon wrote last.
     written: Option<Authority>,
+    /// The key by which this daemon stands by, and its count.
+    standby: Key,
+    stood: u64,
+    /// The standbys that whoever has the authority knows: what they wrote, and since when it is there.
+    standbys: HashMap<Key, (Bytes, Duration)>,
 }
 
 /// The object as it was read.
@@ -135,6 +151,24 @@ pub(super) struct Seen {
     pub authority: Option<Authority>,
     /// True if somebody stands by.
     pub standby: bool,
+    /// True if this daemon is registered as one that does.
+    pub own: bool,
+}
+
+/// A count of a standby, as it stands in the store: version, count, time to take over in milliseconds.
+fn encode_standby(count: u64, takeover: Duration) -> Bytes {
+    let mut out = BytesMut::new();
+    out.extend_from_slice(&[VERSION]);
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(&(takeover.as_millis() as u64).to_le_bytes());
+    out.freeze()
+}
+
+/// Returns the time to take over of a standby; none if the bytes do not tell.
+fn standby_takeover(value: &[u8]) -> Option<Duration> {
+    let value: &[u8; 17] = value.try_into().ok()?;
+    let millis = u64::from_le_bytes(value[9..].try_into().ok()?);
+    (value[0] == VERSION).then(|| Duration::from_millis(millis).min(super::TAKEOVER_MAX))
 }
 
 impl Keeper {
@@ -148,9 +182,11 @@ impl Keeper {
                 "the name of a rank has 200 bytes at most, and it has 16 addresses of 255 bytes at most";
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
+        let standby = format!("{STANDBY}{name}.{:016x}", rand::random::<u64>()).parse()?;
         let own = Authority { takeover: options.takeover, name, addresses, ..Authority::default() };
         let (store, id) = (options.store.clone(), object(options.rank)?);
-        Ok(Keeper { store, id, own, keeps_store: options.keeps_store, written: None })
+        let (keeps_store, standbys) = (options.keeps_store, HashMap::new());
+        Ok(Keeper { store, id, own, keeps_store, written: None, standby, stood: 0, standbys })
     }
 
     pub fn takeover(&self) -> Duration {
@@ -170,34 +206,48 @@ impl Keeper {
 
     pub async fn look(&self) -> Result<Seen, StoreError> {
         let standbys = Read::Keys { range: KeyRange::prefix(STANDBY), limit: 1, values: false };
-        let look = Transaction::new().read(Read::Key { key: AUTHORITY.parse()? }).read(standbys);
+        let look = Transaction::new()
+            .read(Read::Key { key: AUTHORITY.parse()? })
+            .read(standbys)
+            .read(Read::Key { key: self.standby.clone() });
         let Outcome::Done(done) = self.store.apply(&self.id, look).await? else {
             return Err(damaged(&self.id));
         };
         match &done.answers[..] {
-            [Answer::Value(value), Answer::Keys(page)] => {
+            [Answer::Value(value), Answer::Keys(page), Answer::Value(own)] => {
                 let decode = |value: &Bytes| Authority::decode(value).ok_or_else(|| damaged(&self.id));
                 let authority = value.as_ref().map(decode).transpose()?;
-                Ok(Seen { authority, standby: !page.entries.is_empty() })
+                Ok(Seen { authority, standby: !page.entries.is_empty(), own: own.is_some() })
             }
             _ => Err(damaged(&self.id)),
         }
     }
 
-    fn standby_key(&self) -> Result<Key, StoreError> {
-        format!("{STANDBY}{}", self.own.name).parse()
+    fn next_stand(&mut self) -> Write {
+        self.stood += 1;
+        let value = encode_standby(self.stood, self.own.takeover);
+        Write::SetKey { key: self.standby.clone(), value }
     }
 
     /// Tells whoever has the authority that this daemon stands by.
-    pub async fn stand_by(&self) -> Result<(), StoreError> {
-        let key = self.standby_key()?;
-        let tell = Transaction::new().change(Write::SetKey { key, value: Bytes::new() });
+    pub async fn stand_by(&mut self) -> Result<(), StoreError> {
+        let tell = Transaction::new().change(self.next_stand());
         self.store.apply(&self.id, tell).await.map(drop)
+    }
+
+    /// Tells that this daemon still stands by. Returns false if it does not: its key was removed, because it was silent for
+    /// too long.
+    pub async fn stand_on(&mut self) -> Result<bool, StoreError> {
+        // On condition, since a key that was removed must not come back without the wait that belongs to it.
+        let tell = Transaction::new()
+            .guard(Guard::Key { key: self.standby.clone(), check: Check::Present })
+            .change(self.next_stand());
+        Ok(matches!(self.store.apply(&self.id, tell).await?, Outcome::Done(_)))
     }
 
     /// Tells that it does not any more.
     pub async fn leave(&self) -> Result<(), StoreError> {
-        let leave = Transaction::new().change(Write::RemoveKey { key: self.standby_key()? });
+        let leave = Transaction::new().change(Write::RemoveKey { key: self.standby.clone() });
         self.store.apply(&self.id, leave).await.map(drop)
     }
 
@@ -212,28 +262,81 @@ impl Keeper {
             .guard(Guard::Fence { token: epoch })
             .guard(Guard::Key { key: AUTHORITY.parse()?, check })
             .change(Write::SetKey { key: AUTHORITY.parse()?, value: own.encode() })
-            .change(Write::RemoveKey { key: self.standby_key()? })
+            .change(Write::RemoveKey { key: self.standby.clone() })
             .change(Write::RaiseFence { token: epoch });
         let taken = match self.store.apply(&self.id, take).await? {
             Outcome::Done(_) => true,
             Outcome::Refused(refusal) => is(&refusal.found, &own),
         };
         self.written = taken.then_some(own);
+        self.standbys.clear();
         Ok(taken.then_some(epoch))
     }
 
-    /// Counts up, and so shows that this daemon is there. Returns false if another one has the authority.
-    pub async fn show(&mut self) -> Result<bool, StoreError> {
-        let Some(before) = &self.written else { return Ok(false) };
-        let next = Authority { count: before.count + 1, ..before.clone() };
-        self.replace(next).await
+    /// Counts up, and so shows that this daemon is there; and removes standbys that are silent. Returns whether somebody
+    /// stands by, or `None` if another daemon has the authority.
+    pub async fn show(&mut self, now: Duration) -> Result<Option<bool>, StoreError> {
+        let Some(next) = self.count_up() else { return Ok(None) };
+        let silent: Vec<(Key, Bytes)> = {
+            let is_silent = |value: &Bytes, since: Duration| {
+                let takeover = standby_takeover(value).unwrap_or_default().max(self.own.takeover);
+                now.saturating_sub(since) > takeover * SILENT_TIMES
+            };
+            let silent = self.standbys.iter().filter(|(_, (value, since))| is_silent(value, *since));
+            silent.map(|(key, (value, _))| (key.clone(), value.clone())).collect()
+        };
+        let mut show = Transaction::new().guard(Guard::Fence { token: next.epoch });
+        for (key, value) in &silent {
+            show = show.guard(Guard::Key { key: key.clone(), check: Check::Equal(value.clone()) });
+        }
+        let range = KeyRange::prefix(STANDBY);
+        show = show
+            .read(Read::Keys { range, limit: STANDBYS_MAX, values: true })
+            .change(Write::SetKey { key: AUTHORITY.parse()?, value: next.encode() });
+        for (key, _) in &silent {
+            show = show.change(Write::RemoveKey { key: key.clone() });
+        }
+        let done = match self.store.apply(&self.id, show).await? {
+            Outcome::Done(done) => done,
+            Outcome::Refused(refusal) if refusal.guard > 0 => {
+                // It has just counted up, or gone. What is known of it is of no use.
+                self.standbys.clear();
+                return self.replace(next).await.map(|shown| shown.then_some(true));
+            }
+            Outcome::Refused(_) => {
+                self.written = None;
+                return Ok(None);
+            }
+        };
+        self.written = Some(next);
+        let [Answer::Keys(page)] = &done.answers[..] else { return Err(damaged(&self.id)) };
+        let seen = page.entries.iter().filter(|(key, _)| silent.iter().all(|(gone, _)| gone != key));
+        let known = std::mem::take(&mut self.standbys);
+        for (key, value) in seen {
+            let since = match known.get(key) {
+                Some((before, since)) if before == value => *since,
+                _ => now,
+            };
+            self.standbys.insert(key.clone(), (value.clone(), since));
+        }
+        for (key, _) in &silent {
+            tracing::info!("a standby of metadata rank 0 is gone: \"{key}\"");
+        }
+        Ok(Some(page.more || !self.standbys.is_empty()))
+    }
+
+    /// Returns what this daemon has written, with a count that nobody has seen yet, also where a reply is lost: a renewal that
+    /// looks like the one before it would not be noticed by a standby.
+    fn count_up(&mut self) -> Option<Authority> {
+        let written = self.written.as_mut()?;
+        written.count += 1;
+        Some(written.clone())
     }
 
     /// Gives the authority back, so that a standby takes it at once.
     pub async fn give_back(&mut self) -> Result<bool, StoreError> {
-        let Some(before) = &self.written else { return Ok(false) };
-        let next = Authority { count: before.count + 1, free: true, ..before.clone() };
-        self.replace(next).await
+        let Some(next) = self.count_up() else { return Ok(false) };
+        self.replace(Authority { free: true, ..next }).await
     }
 
     async fn replace(&mut self, next: Authority) -> Result<bool, StoreError> {
@@ -258,25 +361,97 @@ mod tests {
 
     use super::*;
 
+    fn keeper(store: &Arc<MemoryStore>, name: &str) -> Keeper {
+        let options = crate::role::Options {
+            store: store.clone(),
+            rank: 0,
+            keeps_store: false,
+            lease: Duration::from_secs(1),
+            takeover: Duration::from_secs(1),
+        };
+        Keeper::new(&options, name.to_owned(), vec![name.to_owned()]).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_standby_that_stands_still_is_removed_and_one_that_counts_is_not() {
+        let store = Arc::new(MemoryStore::new());
+        // Two of one name, as in two containers.
+        let [mut rank, mut silent, mut alive] = ["a", "b", "b"].map(|name| keeper(&store, name));
+        rank.take(None).await.unwrap();
+        silent.stand_by().await.unwrap();
+        alive.stand_by().await.unwrap();
+        for second in 0..20 {
+            assert_eq!(rank.show(Duration::from_secs(second)).await.unwrap(), Some(true));
+            assert!(alive.stand_on().await.unwrap(), "at {second} s");
+            assert_eq!(silent.look().await.unwrap().own, second <= 4, "at {second} s");
+        }
+        // It was only slow. What it would have written is refused, so that it notices.
+        assert!(!silent.stand_on().await.unwrap() && !silent.look().await.unwrap().own);
+        let seen = silent.look().await.unwrap().authority;
+        rank.show(Duration::from_secs(30)).await.unwrap();
+        assert_eq!(silent.take(seen.as_ref()).await.unwrap(), None, "the rank has shown itself since");
+        alive.leave().await.unwrap();
+        assert_eq!(rank.show(Duration::from_secs(30)).await.unwrap(), Some(false));
+    }
+
+    /// A store whose replies are lost while that is wanted.
+    struct Mute(Arc<MemoryStore>, std::sync::atomic::AtomicBool);
+
+    impl ObjectStore for Mute {
+        fn apply(&self, object: &ObjectId, transaction: Transaction) -> nacre_object::Reply<Outcome> {
+            let done = self.0.apply(object, transaction);
+            match self.1.load(std::sync::atomic::Ordering::Relaxed) {
+                true => nacre_object::Reply::ready(Err(StoreError::new(ErrorKind::Unknown, "lost"))),
+                false => done,
+            }
+        }
+
+        fn list(&self, after: Option<&ObjectId>, limit: usize) -> nacre_object::Reply<Vec<ObjectId>> {
+            self.0.list(after, limit)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_rank_shows_something_new_after_each_reply_that_was_lost() {
+        let store = Arc::new(MemoryStore::new());
+        let mute = Arc::new(Mute(store.clone(), Default::default()));
+        let mut rank = keeper(&store, "a");
+        rank.take(None).await.unwrap();
+        rank.store = mute.clone();
+        let mut shown = Vec::new();
+        for lost in [false, true, true, false, true, false] {
+            mute.1.store(lost, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(rank.show(Duration::ZERO).await.is_err(), lost);
+            shown.push(read(&*store, 0).await.unwrap().unwrap().count);
+        }
+        assert!(shown.is_sorted_by(|one, next| one < next), "{shown:?}");
+    }
+
+    #[tokio::test]
+    async fn a_standby_that_counts_up_in_the_last_moment_stays() {
+        let store = Arc::new(MemoryStore::new());
+        let [mut rank, mut slow] = ["a", "b"].map(|name| keeper(&store, name));
+        rank.take(None).await.unwrap();
+        slow.stand_by().await.unwrap();
+        rank.show(Duration::ZERO).await.unwrap();
+        assert!(slow.stand_on().await.unwrap());
+        // The rank knows nothing of that when it sets out to remove it.
+        assert_eq!(rank.show(Duration::from_secs(9)).await.unwrap(), Some(true));
+        assert!(slow.look().await.unwrap().own);
+        assert_eq!(rank.show(Duration::from_secs(10)).await.unwrap(), Some(true));
+        assert_eq!(rank.show(Duration::from_secs(15)).await.unwrap(), Some(false));
+    }
+
     #[tokio::test]
     async fn of_two_daemons_of_one_name_one_has_the_authority() {
         let store = Arc::new(MemoryStore::new());
-        let keeper = || {
-            let options = crate::role::Options {
-                store: store.clone(),
-                rank: 0,
-                keeps_store: false,
-                lease: Duration::from_secs(1),
-                takeover: Duration::from_secs(1),
-            };
-            Keeper::new(&options, "host:1".to_owned(), vec!["host:1".to_owned()]).unwrap()
-        };
-        let (mut one, mut other) = (keeper(), keeper());
+        let (mut one, mut other) = (keeper(&store, "host:1"), keeper(&store, "host:1"));
         for epoch in 1..4 {
             let seen = one.look().await.unwrap().authority;
             assert_eq!(one.take(seen.as_ref()).await.unwrap(), Some(epoch));
             assert_eq!(other.take(seen.as_ref()).await.unwrap(), None);
-            assert!(one.show().await.unwrap() && !other.show().await.unwrap());
+            assert_eq!(one.show(Duration::ZERO).await.unwrap(), Some(false));
+            assert_eq!(other.show(Duration::ZERO).await.unwrap(), None);
         }
     }
 }

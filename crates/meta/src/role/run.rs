@@ -26,8 +26,8 @@ struct Watcher {
     keeper: Keeper,
     /// The authority of another daemon, and since when it has stood still.
     still: Option<(Authority, Duration)>,
-    /// True if whoever has the authority was told that this daemon stands by.
-    registered: bool,
+    /// The time at which whoever has the authority was last told that this daemon stands by; none if it was not.
+    registered: Option<Duration>,
     /// True if this daemon gave the authority back for another one to take it.
     handed_over: bool,
 }
@@ -46,7 +46,10 @@ enum Looked {
 impl Watcher {
     /// Looks who has the authority, and takes it if nobody has it.
     async fn stand(&mut self) -> Result<Looked, StoreError> {
-        let seen = self.keeper.look().await?.authority;
+        let looked = self.keeper.look().await?;
+        // A key that was removed is registered anew, and the wait begins again: without it the rank need not count.
+        let registered = looked.own && self.registered.is_some();
+        let seen = looked.authority;
         let now = clock::now();
         let takeover = self.keeper.takeover();
         if seen.as_ref().is_some_and(|seen| !self.keeper.is_written(seen)) {
@@ -58,14 +61,15 @@ impl Watcher {
             Some(seen) if self.keeper.is_own(seen) && !self.handed_over => true,
             Some(seen) if seen.free && !self.handed_over => true,
             Some(seen) => match &self.still {
-                Some((known, since)) if known == seen && self.registered => {
+                Some((known, since)) if known == seen && registered => {
                     let takeover = takeover.max(seen.takeover);
                     now.saturating_sub(*since) >= takeover + takeover / 8
                 }
                 _ => {
-                    if !self.registered {
+                    self.still = None;
+                    if !registered {
                         self.keeper.stand_by().await?;
-                        self.registered = true;
+                        self.registered = Some(now);
                     }
                     self.still = Some((seen.clone(), clock::now()));
                     false
@@ -76,10 +80,15 @@ impl Watcher {
             let sent = clock::now();
             if let Some(epoch) = self.keeper.take(seen.as_ref()).await? {
                 tracing::info!("this daemon is metadata rank 0 now, at epoch {epoch}");
-                (self.still, self.registered, self.handed_over) = (None, false, false);
+                (self.still, self.registered, self.handed_over) = (None, None, false);
                 return Ok(Looked::Taken(epoch, sent + takeover));
             }
             self.still = None;
+        } else if self.registered.is_some_and(|told| now.saturating_sub(told) >= takeover) {
+            match self.keeper.stand_on().await? {
+                true => self.registered = Some(now),
+                false => self.still = None,
+            }
         }
         Ok(Looked::Elsewhere(seen.map_or_else(Vec::new, |seen| seen.addresses)))
     }
@@ -98,9 +107,9 @@ impl Watcher {
             }
             sent = clock::now();
         }
-        match self.keeper.show().await? {
-            true => Ok(Looked::Kept(sent + takeover, true)),
-            false => Ok(Looked::Elsewhere(Vec::new())),
+        match self.keeper.show(sent).await? {
+            Some(standby) => Ok(Looked::Kept(sent + takeover, standby)),
+            None => Ok(Looked::Elsewhere(Vec::new())),
         }
     }
 
@@ -125,7 +134,7 @@ enum Carried {
 pub(super) async fn run(shared: Arc<Shared>, keeper: Keeper, lazy: bool, mut stopped: oneshot::Receiver<()>) {
     let store = keeper.store.clone();
     let takeover = keeper.takeover();
-    let mut idle = Some(Watcher { keeper, still: None, registered: false, handed_over: false });
+    let mut idle = Some(Watcher { keeper, still: None, registered: None, handed_over: false });
     let mut looking: Option<Looking> = None;
     let mut look_at = if lazy { None } else { Some(clock::now()) };
     let mut orders = FuturesUnordered::new();
@@ -303,7 +312,7 @@ async fn leave(shared: &Shared, idle: Option<Watcher>, looking: Option<Looking>)
         };
         match active {
             true => watcher.keeper.give_back().await.map(drop),
-            false if watcher.registered => watcher.keeper.leave().await,
+            false if watcher.registered.is_some() => watcher.keeper.leave().await,
             false => Ok(()),
         }
     };

@@ -9,7 +9,9 @@ use nacre_meta::capability::Policy;
 use nacre_meta::remote::{Sequencer, Session, SessionOptions};
 use nacre_meta::role::{Handle, MetaRole, Options};
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
+use nacre_object::{
+    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction, Write,
+};
 use nacre_rpc::{Address, ServeOptions, Server, ServerLimits, Services};
 
 /// A store that can be cut off.
@@ -225,6 +227,71 @@ fn a_standby_takes_over_and_nobody_sees_an_error() {
     check(&stop, tripped.into_iter().collect());
 }
 
+/// Returns the version of the object of the authority, and the number of daemons that stand by.
+fn authority(store: &MemoryStore) -> (u64, usize) {
+    let range = KeyRange::prefix("standby/");
+    let look = Transaction::new().read(Read::Keys { range, limit: 10, values: false });
+    match wait(store.apply(&"nacre/ranks/0".parse().unwrap(), look)).unwrap() {
+        Outcome::Done(done) => match &done.answers[..] {
+            [Answer::Keys(page)] => (done.version, page.entries.len()),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_rank_stops_to_write_once_its_killed_standby_is_gone() {
+    let store = Arc::new(MemoryStore::new());
+    let first = Daemon::start(&store);
+    first.wait_for("active");
+    let second = Daemon::start(&store);
+    second.wait_for("standby");
+    until("it stands by", || authority(&store).1 == 1);
+    let (version, _) = authority(&store);
+    until("the rank shows itself", || authority(&store).0 > version + 3);
+    // As if killed: it tells nobody that it leaves.
+    second.store.cut.store(true, Ordering::SeqCst);
+    drop(second);
+    until("its key is removed", || authority(&store).1 == 0);
+    let (version, _) = authority(&store);
+    // The rank renewed its authority every 150 ms.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(authority(&store).0, version, "the rank writes although nobody stands by");
+    assert_eq!(first.handle().totals().state, "active");
+}
+
+#[test]
+fn a_standby_that_was_taken_for_dead_comes_back_and_takes_over() {
+    let store = Arc::new(MemoryStore::new());
+    let first = Daemon::start(&store);
+    first.wait_for("active");
+    let second = Daemon::start(&store);
+    second.wait_for("standby");
+    until("it stands by", || authority(&store).1 == 1);
+    let sessions: Vec<Session> =
+        (0..3).map(|_| session(&store, &[&first.address, &second.address])).collect();
+    wait(sessions[0].sequencer(&id()).create(Policy::Hold(Duration::from_millis(5)))).unwrap();
+    let (stop, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let takers: Vec<_> =
+        sessions.iter().map(|session| taker(session.sequencer(&id()), stop.clone(), taken.clone())).collect();
+    until("all take positions", || taken.load(Ordering::Relaxed) > 1000);
+    for round in 0..2 {
+        second.store.cut.store(true, Ordering::SeqCst);
+        until("its key is removed", || authority(&store).1 == 0);
+        // It has seen nothing of the rank for longer than the time to take over, and must not act on that.
+        second.store.cut.store(false, Ordering::SeqCst);
+        until("it is back", || authority(&store).1 == 1);
+        let epoch = first.handle().totals().epoch;
+        assert_eq!((epoch, second.handle().totals().state), (1, "standby"), "round {round}");
+    }
+    first.store.cut.store(true, Ordering::SeqCst);
+    second.wait_for("active");
+    let before = taken.load(Ordering::Relaxed);
+    until("all take positions again", || taken.load(Ordering::Relaxed) > before + 1000);
+    check(&stop, takers);
+}
+
 /// Begins to take a position, and leaves the reply where it is.
 fn begin<T>(taking: &mut std::pin::Pin<Box<impl Future<Output = T>>>) {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -240,6 +307,8 @@ fn a_grant_that_is_taken_in_after_the_lease_is_not_used() {
         (0..2).map(|_| session(&store, &[&first.address, &second.address])).collect();
     let [late, other] = [0, 1].map(|index| sessions[index].sequencer(&id()));
     wait(other.create(Policy::Hold(Duration::from_secs(3600)))).unwrap();
+    // Its session is bound now, so that the request goes out when the future is first polled.
+    wait(late.look()).unwrap();
     let mut taking = Box::pin(late.next());
     begin(&mut taking);
     until("it is granted", || wait(other.look()).unwrap().held);
