@@ -131,7 +131,8 @@ fn forge(plane: &str) {
     let mut random = Random::from_environment();
     let mut requests: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
     let join = |group, cookie, token: &[u8]| {
-        Request::Join(Join { group, echo: true, keeps_state: true, nonce: 1, cookie, token }).encode()
+        Request::Join(Join { group, echo: true, keeps_state: true, nonce: 1, cookie, leaves: None, token })
+            .encode()
     };
     requests.insert("join", join(1, [0; COOKIE_BYTES], &[]));
     requests.insert("join with a guessed cookie", join(1, [9; COOKIE_BYTES], &[]));
@@ -262,6 +263,7 @@ fn a_full_table_of_connections_costs_datagrams_and_not_the_reflector() {
         keeps_state: false,
         nonce: 1,
         cookie: [0; COOKIE_BYTES],
+        leaves: None,
         token: &[],
     })
     .encode();

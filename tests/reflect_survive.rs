@@ -31,7 +31,8 @@ impl Hand {
     }
 
     fn join(&self, group: u32, cookie: [u8; COOKIE_BYTES]) -> Vec<u8> {
-        let join = Join { group, echo: false, keeps_state: false, nonce: 7, cookie, token: &[] };
+        let join =
+            Join { group, echo: false, keeps_state: false, nonce: 7, cookie, leaves: None, token: &[] };
         Request::Join(join).encode()
     }
 

@@ -66,8 +66,15 @@ fn main() {
     let start = Instant::now();
     for number in 0..MEMBERS {
         let (from, group) = (home(number), number % GROUPS);
-        let join =
-            Join { group, echo: false, keeps_state: true, nonce: number.into(), cookie: [0; 16], token: &[] };
+        let join = Join {
+            group,
+            echo: false,
+            keeps_state: true,
+            nonce: number.into(),
+            cookie: [0; 16],
+            leaves: None,
+            token: &[],
+        };
         let challenge = answer(&mut control, 1000, from, Request::Join(join));
         let Ok(Answer::Challenge { cookie, .. }) = Answer::decode(&challenge) else {
             panic!("{challenge:?}")

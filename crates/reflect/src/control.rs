@@ -8,7 +8,8 @@
 //! - A datagram counts as a member's only if it comes from the member's exact address and carries its session. A request
 //!   that keeps a member in, or is answered by more than it is long, brings back one of the last [`PROOFS`] secrets that
 //!   were sent to the address; a member stays no longer than it has proven that it still listens there.
-//! - A reflector never answers a message sent by a reflector, so two of them cannot be played against each other.
+//! - A reflector never answers what reflectors say to members, so two of them cannot be played against each other. What
+//!   they say to each other ([`relay`]) is signed.
 
 mod beat;
 #[cfg(feature = "testkit")]
@@ -18,6 +19,7 @@ mod expel;
 mod join;
 mod limit;
 mod place;
+mod relay;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -26,7 +28,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use bytes::Bytes;
 
 use crate::cookie::Secret;
-use crate::forward::{Host, Incoming, Now, Outgoing};
+use crate::forward::{Host, Incoming, Now, Outgoing, Relayed};
 use crate::location::Place;
 use crate::pages::Pages;
 use crate::rate::Rate;
@@ -38,6 +40,8 @@ pub use counter::{Counter, Counters};
 pub use expel::{BANS_MAX, Ban, Suppliers, Who};
 use limit::{Departed, Sources};
 use place::Moving;
+use relay::{Opening, Relay, Relays};
+pub use relay::{RELAY_MS, SILENT_MS};
 use state::State;
 pub use state::StateOptions;
 
@@ -233,6 +237,11 @@ struct Room {
     location: Option<String>,
     /// The place that the members are told to move to, if any.
     moving: Option<Moving>,
+    /// The request for a relay to that place, and the relay to it, or from the place that members come from.
+    opening: Option<Box<Opening>>,
+    relay: Option<Box<Relay>>,
+    /// The time of the last hand-over to the reflector in charge, in milliseconds.
+    handed_ms: u64,
     state: Option<Box<State>>,
     /// True if the operator removed the group: its members are told, and then it is dropped.
     removed: bool,
@@ -253,6 +262,7 @@ pub struct Control {
     /// The groups of locations that are here: by group, the location's name, and true if this reflector is a standby.
     groups_here: HashMap<GroupId, (String, bool)>,
     bans: Vec<Ban>,
+    relays: Relays,
     /// Groups whose states are due to be worked on, by time.
     state_due: BTreeSet<(u64, u32)>,
     /// The number of states being taken from members or stored.
@@ -284,6 +294,7 @@ impl Control {
             locations: BTreeMap::new(),
             groups_here: HashMap::new(),
             bans: Vec::new(),
+            relays: Relays::default(),
             state_due: BTreeSet::new(),
             states_taken: 0,
             states_bytes: 0,
@@ -325,6 +336,9 @@ impl Control {
 
     /// Handles a datagram that begins with the magic of the protocol.
     pub fn handle(&mut self, now: Now, incoming: Incoming<'_>) {
+        if self.relay_message(now, &incoming) {
+            return;
+        }
         let request = match Request::decode(incoming.bytes) {
             Ok(request) => request,
             Err(WireError::Version(1)) => return self.first_version(now, &incoming),
@@ -366,13 +380,18 @@ impl Control {
     /// Returns the longest time in which [`Control::tick`] has to be called again, in milliseconds.
     pub fn tick_ms(&self) -> u64 {
         // What waits for members' answers, and the end, are not to wait for the clock as well.
-        if self.closing || self.states_taken > 0 { 20 } else { 100 }
+        match (self.relays.is_busy(), self.closing || self.states_taken > 0) {
+            (true, _) => 10,
+            (false, true) => 20,
+            (false, false) => 100,
+        }
     }
 
     /// Advances the time. To be called several times a second; work on every member is spread over the calls.
     pub fn tick(&mut self, now: Now) {
         self.table.age(now.ns);
         self.go_round(now);
+        self.tick_relays(now);
         self.take_turns(now);
     }
 
@@ -423,8 +442,12 @@ impl Control {
     }
 
     fn send(&mut self, local: SocketAddr, to: SocketAddr, answer: &Answer<'_>) {
+        self.send_bytes(local, to, answer.encode());
+    }
+
+    fn send_bytes(&mut self, local: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
         match self.outgoing.len() < OUTGOING_MAX {
-            true => self.outgoing.push_back(Outgoing { local, to, bytes: answer.encode() }),
+            true => self.outgoing.push_back(Outgoing { local, to, bytes }),
             false => self.count(Counter::OutgoingFull),
         }
     }
@@ -511,6 +534,7 @@ impl Control {
         self.departed.note(self.secret.session(id, address, 0), joined_ms.max(now.ms), now.ms);
         self.table.leave(index);
         self.send(local, address, &Answer::Goodbye { session, reason });
+        self.relay_left(now, group, session);
         self.tell(Event::Left { group: id, address, reason });
         self.remove_if_empty(group);
     }
@@ -518,6 +542,7 @@ impl Control {
     fn remove_if_empty(&mut self, group: GroupIndex) {
         if self.room(group).removed && self.table.group(group).live == 0 {
             self.drop_state(group);
+            self.drop_relay(group);
             self.table.remove_group(group);
             self.rooms[group.0 as usize] = Room::default();
         }
@@ -535,6 +560,26 @@ impl Host for Control {
 
     fn outgoing(&mut self) -> Option<Outgoing> {
         self.next_outgoing()
+    }
+
+    fn receivers_elsewhere(&self, group: GroupIndex) -> Option<u32> {
+        self.relay_receivers(group)
+    }
+
+    fn relay(
+        &mut self,
+        now: Now,
+        group: GroupIndex,
+        sender: Option<MemberIndex>,
+        except: Option<SocketAddr>,
+        tos: u8,
+        payload: &[u8],
+    ) -> bool {
+        self.relay_payload(now, group, sender, except, tos, payload)
+    }
+
+    fn relayed(&mut self, now: Now) -> Option<Relayed> {
+        self.next_relayed(now)
     }
 }
 

@@ -12,6 +12,7 @@
 //!   the neighbour, and then drop copies that sockets have taken.
 //! - There is no busy waiting: a full device is tried again after a timer, while the rest goes on.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -84,6 +85,48 @@ pub trait Host {
 
     /// Takes the next datagram that the host wants sent.
     fn outgoing(&mut self) -> Option<Outgoing>;
+
+    /// Returns the number of members of a relayed group that get copies elsewhere; `None` if nothing of it may be admitted
+    /// now.
+    fn receivers_elsewhere(&self, group: GroupIndex) -> Option<u32> {
+        let _ = group;
+        Some(0)
+    }
+
+    /// Takes a datagram of a relayed group that was admitted. Returns true if it is to be copied to the group's members
+    /// now; false if its turn is yet to come ([`Host::relayed`]). `sender` is known but for what came past the sockets.
+    fn relay(
+        &mut self,
+        now: Now,
+        group: GroupIndex,
+        sender: Option<MemberIndex>,
+        except: Option<SocketAddr>,
+        tos: u8,
+        payload: &[u8],
+    ) -> bool {
+        let _ = (now, group, sender, except, tos, payload);
+        true
+    }
+
+    /// Takes the next datagram of a relayed group whose turn has come. It is to be copied to those who are members then,
+    /// before the next one is taken.
+    fn relayed(&mut self, now: Now) -> Option<Relayed> {
+        let _ = now;
+        None
+    }
+}
+
+/// A datagram of a group whose members are at several reflectors, to be copied to those that are here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    /// The group.
+    pub group: GroupIndex,
+    /// The member here that gets no copy, if any.
+    pub except: Option<SocketAddr>,
+    /// The type of service of the copies.
+    pub tos: u8,
+    /// The payload.
+    pub payload: Vec<u8>,
 }
 
 /// Options of a forwarder.
@@ -161,6 +204,8 @@ pub struct Forwarder {
     emptied: bool,
     /// The second of the clock in which each member was last confirmed as a neighbour, by its place in the table.
     confirmed_s: Pages<u32>,
+    /// The groups that are relayed, whose datagrams no program in the kernel takes.
+    relayed: HashSet<GroupIndex>,
     ready: Vec<(u64, bool, bool)>,
     maintain_ms: u64,
 }
@@ -189,6 +234,7 @@ impl Forwarder {
             dropped: vec![0; listeners.addresses().count()],
             emptied: false,
             confirmed_s: Pages::default(),
+            relayed: HashSet::new(),
             listeners,
             plane,
             options,
@@ -211,8 +257,8 @@ impl Forwarder {
     /// # Errors
     /// After an error of the plane, admitted datagrams still wait: give them to another plane with [`Self::set_plane`].
     pub fn poll(&mut self, host: &mut dyn Host, timeout: Duration) -> Result<(), ForwardError> {
-        self.follow(host)?;
         let now = Now::read();
+        self.follow(host, now)?;
         self.take_rescues(host, now)?;
         let soon = self.backlog.next_ns().map_or(u64::MAX, |next_ns| next_ns.saturating_sub(now.ns));
         // Maintenance waits a little for a datagram to wake this thread.
@@ -384,22 +430,27 @@ impl Forwarder {
         Ok(self.plane.flush(&mut self.counters.copies) && !(backlog && self.backlog.next_ns().is_some()))
     }
 
-    /// Lets the plane follow the table, then sends the host's datagrams.
-    fn follow(&mut self, host: &mut dyn Host) -> Result<(), ForwardError> {
-        self.follow_from(host, None)
+    /// Copies what other reflectors have relayed, and lets the plane follow the table; then sends the host's datagrams.
+    fn follow(&mut self, host: &mut dyn Host, now: Now) -> Result<(), ForwardError> {
+        self.follow_from(host, now, None)
     }
 
-    /// Lets the plane follow the table, then sends the host's datagrams. If one of them goes to the member that was just
-    /// heard of, that one confirms it as a neighbour, which is a system call less.
+    /// Does what [`Self::follow`] does. If one of the host's datagrams goes to the member that was just heard of, that one
+    /// confirms it as a neighbour, which is a system call less.
     fn follow_from(
         &mut self,
         host: &mut dyn Host,
-        heard: Option<(u16, SocketAddr, Now)>,
+        now: Now,
+        heard: Option<(u16, SocketAddr)>,
     ) -> Result<(), ForwardError> {
+        while let Some(relayed) = host.relayed(now) {
+            self.follow_changes(host)?;
+            self.copy_relayed(host, relayed, now)?;
+        }
         self.follow_changes(host)?;
         while let Some(outgoing) = host.outgoing() {
             let Outgoing { local, to, .. } = outgoing;
-            let member = heard.and_then(|(port, from, now)| {
+            let member = heard.and_then(|(port, from)| {
                 let member =
                     host.table().sender(port, from).filter(|_| (local.port(), to) == (port, from))?;
                 self.confirms(member, now).then_some(member)
@@ -420,7 +471,7 @@ impl Forwarder {
     }
 
     fn follow_changes(&mut self, host: &mut dyn Host) -> Result<(), PlaneError> {
-        let Forwarder { plane, backlog, by_group, .. } = self;
+        let Forwarder { plane, backlog, by_group, relayed, .. } = self;
         let mut followed = Ok(());
         host.table().take_changes(|table, change| {
             match change {
@@ -434,8 +485,15 @@ impl Forwarder {
                     for _ in 0..backlog.removed(group) {
                         plane.finished(group);
                     }
+                    relayed.remove(&group);
                 }
-                Change::GroupChanged(_) | Change::Joined(_) | Change::Left { .. } => {}
+                Change::GroupChanged(group) => match table.get_group(group).is_some_and(|of| of.relayed) {
+                    true => drop(relayed.insert(group)),
+                    // Sockets may still hold datagrams of it, which no program in the kernel may overtake.
+                    false if relayed.remove(&group) => plane.hold(),
+                    false => {}
+                },
+                Change::Joined(_) | Change::Left { .. } => {}
             }
             if followed.is_ok() {
                 followed = plane.follow(table, change);
@@ -471,13 +529,17 @@ impl Forwarder {
                     self.counters.control += 1;
                     let Received { path, from, .. } = received;
                     host.control(now, Incoming { path, from, bytes: &bytes[HEADROOM..] });
-                    self.follow_from(host, Some((path.local.port(), from, now)))?;
+                    self.follow_from(host, now, Some((path.local.port(), from)))?;
                     if let Some(member) = host.table().sender(path.local.port(), from) {
                         self.confirm(member, path, from, now);
                     }
                 } else {
                     self.payload(host, at, received, now)?;
                 }
+            }
+            if !self.relayed.is_empty() {
+                // What was said for others to hear is not to wait for the next turn.
+                self.follow(host, now)?;
             }
             if count < system::message::BATCH {
                 return Ok(true);
@@ -528,17 +590,23 @@ impl Forwarder {
             let full = full || backlog.queue(queue).len() >= options.backlog_datagrams;
             full && (keeps_all || !backlog.holds(queue, index))
         };
+        let group_relayed = group.relayed;
+        let elsewhere = if group_relayed { host.receivers_elsewhere(index) } else { Some(0) };
+        let table = host.table();
+        let group = table.group(index);
         let mut lanes = group.lanes.iter().filter(|lane| has_receivers(lane, except));
         let refused = match full && !keeps_all {
             true => lanes.all(&mut refuses),
             false => lanes.any(&mut refuses),
         };
-        if refused || too_old {
+        let Some(elsewhere) = elsewhere.filter(|_| !refused && !too_old) else {
             counters.backlog += 1;
             of_group.backlog += 1;
             return Ok(());
-        }
-        let copies = u64::from(group.receivers()) - u64::from(!echo);
+        };
+        // Where it is copied for a while is no matter of the sender's.
+        let receivers = u64::from(group.receivers()) + u64::from(elsewhere);
+        let copies = receivers.saturating_sub(u64::from(!echo));
         if !table.admit(sender, now.ns, copies, plane.buckets(bucket, index)) {
             counters.over_rate += 1;
             of_group.over_rate += 1;
@@ -549,11 +617,38 @@ impl Forwarder {
             counters.admitted_bytes += received.len as u64;
         }
         let Some((_, bytes)) = inbox.get(at) else { return Ok(()) };
+        if group_relayed {
+            let here = host.relay(now, index, Some(sender), except, received.tos, &bytes[HEADROOM..]);
+            if !here {
+                return Ok(());
+            }
+        }
+        let table = host.table();
         number(table, index, &mut bytes[HEADROOM - head..HEADROOM]);
         let payload = &bytes[HEADROOM - head..];
         let whole = Whole { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
         let mut spreading = Spreading { plane: &mut **plane, backlog, counters, of_group, options, now };
         spreading.spread(table, index, whole)
+    }
+
+    /// Copies a datagram that another reflector relayed, as far as possible.
+    fn copy_relayed(&mut self, host: &mut dyn Host, relayed: Relayed, now: Now) -> Result<(), ForwardError> {
+        let Forwarder { plane, backlog, counters, by_group, options, .. } = self;
+        let table = host.table();
+        let Relayed { group, except, tos, mut payload } = relayed;
+        let Some(of) = table.get_group(group) else { return Ok(()) };
+        let (sequence, live) = (of.options.sequence, of.receivers());
+        if sequence {
+            payload.splice(0..0, [0; wire::DATA_HEAD_BYTES]);
+            number(table, group, &mut payload[..wire::DATA_HEAD_BYTES]);
+        }
+        let of_group = &mut by_group[group.0 as usize];
+        if payload.len() > PAYLOAD_MAX {
+            counters.undeliverable += u64::from(live);
+            return Ok(());
+        }
+        let mut spreading = Spreading { plane: &mut **plane, backlog, counters, of_group, options, now };
+        spreading.spread(table, group, Whole { from: None, except, tos, age_ns: 0, payload: &payload })
     }
 
     /// Confirms a member that was heard of as a neighbour, once a second at most.
@@ -584,6 +679,19 @@ impl Forwarder {
             let Rescue { group, lane, generation, position, except, tos, mut payload } = rescue;
             let Some(of) = table.get_group(group) else { continue };
             let (sequence, live) = (of.options.sequence, of.live);
+            // What was handed over before the group was relayed comes before what is. Whoever sent it with an echo is not
+            // known any more; nor need it be where nothing was copied yet.
+            if of.relayed && (lane, position) == (0, 0) {
+                let sender = except.and_then(|from| {
+                    let mut members = of.lanes.iter().flat_map(|lane| &lane.entries);
+                    members.find(|entry| entry.address == from).and_then(|entry| entry.member())
+                });
+                if !host.relay(now, group, sender, except, tos, &payload) {
+                    plane.finished(group);
+                    continue;
+                }
+            }
+            let table = host.table();
             if sequence {
                 payload.splice(0..0, [0; wire::DATA_HEAD_BYTES]);
                 number(table, group, &mut payload[..wire::DATA_HEAD_BYTES]);

@@ -6,6 +6,7 @@
 //! - [`forward`] is the path of a datagram through user space: received, admitted or refused, copied, kept while a
 //!   device is full.
 //! - [`plane`] makes the copies: one trait with several implementations, in user space and in the kernel.
+//! - [`relay`] carries a location's datagrams from one reflector to another while its members move.
 //! - [`control`] decides who may join, and [`member`] is its counterpart at the client, both without sockets or clocks.
 //! - [`client`] is a member with a real socket, `server` (feature `server`) a running reflector, and `command` (feature
 //!   `command`) is `nacre reflect`.
@@ -28,6 +29,7 @@ pub mod member;
 mod pages;
 pub mod plane;
 pub mod rate;
+pub mod relay;
 #[cfg(feature = "server")]
 pub mod server;
 pub mod state;

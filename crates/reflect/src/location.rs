@@ -22,6 +22,9 @@ pub const LOCATIONS_MAX: usize = 100_000;
 /// The greatest number of groups that can share a port; their ids are below it.
 pub const IDS_MAX: u32 = 1_000_000;
 
+/// The suffix of the id of the object with the secret of relays.
+const RELAY_SUFFIX: &str = "-relay";
+
 /// The place of a location: a group, and its reflectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -141,6 +144,35 @@ impl<S: ObjectStore + ?Sized> ObjectLocationMap<S> {
     /// Creates the map in this object, which need not exist yet.
     pub fn new(store: Arc<S>, object: ObjectId) -> Self {
         ObjectLocationMap { store, object }
+    }
+}
+
+impl<S: ObjectStore + ?Sized> ObjectLocationMap<S> {
+    /// Returns the secret from which all reflectors on the store derive the keys of relays. It is made when it is first
+    /// wanted, and kept in an object of its own, beside that of the map.
+    ///
+    /// # Errors
+    /// `Corrupt` if the object has something else there; or the store's own error.
+    pub async fn relay_secret(&self) -> Result<[u8; 32], StoreError> {
+        let object = ObjectId::try_from(format!("{}{RELAY_SUFFIX}", self.object).as_str())?;
+        let mut fresh = [0; 32];
+        rustix::rand::getrandom(&mut fresh, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
+            StoreError::new(ErrorKind::Unavailable, format!("no random numbers: {error}"))
+        })?;
+        let key = Key::try_from("secret")?;
+        let guard = Guard::Key { key: key.clone(), check: Check::Absent };
+        let write = Write::SetKey { key, value: Bytes::copy_from_slice(&fresh) };
+        let found = match self.store.apply(&object, Transaction::new().guard(guard).change(write)).await? {
+            Outcome::Done(_) => return Ok(fresh),
+            Outcome::Refused(refusal) => refusal.found,
+        };
+        match found {
+            nacre_object::Found::Value(Some(secret)) => {
+                let secret = secret[..].try_into();
+                secret.map_err(|_| corrupt(&object, "the secret of relays has not 32 bytes"))
+            }
+            _ => Err(unexpected(&object)),
+        }
     }
 }
 

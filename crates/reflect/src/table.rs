@@ -230,6 +230,8 @@ pub struct Group {
     pub bucket_ns: u64,
     /// The number of the next datagram, where datagrams are numbered.
     pub sequence: u64,
+    /// True while its datagrams go to another reflector, too, and user space has to see each of them.
+    pub relayed: bool,
 }
 
 impl Group {
@@ -286,7 +288,7 @@ impl Member {
 pub enum Change {
     /// A group was made.
     GroupAdded(GroupIndex),
-    /// A group's options changed.
+    /// A group's options changed, or whether it is relayed.
     GroupChanged(GroupIndex),
     /// A group without members was removed. It is still in the table when this is reported.
     GroupRemoved(GroupIndex),
@@ -471,11 +473,20 @@ impl Table {
             }
             return index;
         }
-        let group = Group { id, options, lanes: Vec::new(), live: 0, bucket_ns: 0, sequence: 0 };
+        let group =
+            Group { id, options, lanes: Vec::new(), live: 0, bucket_ns: 0, sequence: 0, relayed: false };
         let index = GroupIndex(place(&mut self.groups, &mut self.groups_free, group));
         self.group_of.insert(id, index);
         self.changes.push(Change::GroupAdded(index));
         index
+    }
+
+    /// Sets whether a group's datagrams go to another reflector, too.
+    pub fn set_relayed(&mut self, index: GroupIndex, relayed: bool) {
+        if self.group(index).relayed != relayed {
+            self.group_mut(index).relayed = relayed;
+            self.changes.push(Change::GroupChanged(index));
+        }
     }
 
     /// Removes a group that has no members. It is gone once the changes have been taken.

@@ -9,6 +9,7 @@
 use std::net::SocketAddr;
 
 mod codec;
+pub mod relay;
 
 /// The first bytes of every datagram of the control protocol, in every version.
 pub const MAGIC: [u8; 6] = [0x89, b'n', b'r', b'f', b'l', b'\n'];
@@ -66,6 +67,14 @@ pub mod kind {
     pub const STATE_GET: u8 = 0x05;
     /// A part of the group's state, from a member.
     pub const STATE_PART: u8 = 0x06;
+    /// A reflector's request to another to relay a location's datagrams while its members move.
+    pub const RELAY_OPEN: u8 = 0x41;
+    /// The answer to it, with a cookie to be brought back.
+    pub const RELAY_ACCEPT: u8 = 0x42;
+    /// A step of a relay, from the reflector that is left.
+    pub const RELAY_ON: u8 = 0x43;
+    /// A step of a relay, from the reflector that is moved to.
+    pub const RELAY_BACK: u8 = 0x44;
     /// The reflector's request to prove that the client listens at its address.
     pub const CHALLENGE: u8 = 0x81;
     /// The reflector's confirmation that the client is a member.
@@ -205,6 +214,8 @@ pub struct Join<'a> {
     pub nonce: u64,
     /// The cookie of the reflector's challenge; zeros at first.
     pub cookie: [u8; COOKIE_BYTES],
+    /// The session of the membership elsewhere that this one takes the place of, if there is one.
+    pub leaves: Option<u64>,
     /// The operator's permission; empty if the client has none.
     pub token: &'a [u8],
 }

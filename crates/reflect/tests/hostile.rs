@@ -92,7 +92,8 @@ impl Stage {
     }
 
     fn join_bytes(&mut self, from: SocketAddr, group: u32, nonce: u64, token: &[u8]) -> Vec<u8> {
-        let join = Join { group, echo: false, keeps_state: true, nonce, cookie: [0; 16], token };
+        let join =
+            Join { group, echo: false, keeps_state: true, nonce, cookie: [0; 16], leaves: None, token };
         let answers = self.say(from, &Request::Join(join).encode());
         let Some(Ok(Answer::Challenge { cookie, .. })) = answers.first().map(|bytes| Answer::decode(bytes))
         else {
@@ -371,7 +372,15 @@ fn some_addresses_are_never_answered() {
     ];
     let options = ControlOptions { broadcast: vec![[192, 0, 2, 255].into()], ..ControlOptions::default() };
     let mut stage = Stage::new(options);
-    let join = Join { group: 0, echo: false, keeps_state: false, nonce: 1, cookie: [0; 16], token: &[] };
+    let join = Join {
+        group: 0,
+        echo: false,
+        keeps_state: false,
+        nonce: 1,
+        cookie: [0; 16],
+        leaves: None,
+        token: &[],
+    };
     for (number, from) in bad.iter().enumerate() {
         let _ = stage.say(from.parse().unwrap(), &Request::Join(join).encode());
         assert!(stage.sent().is_empty(), "{from}");
@@ -437,7 +446,15 @@ fn forged_joins_cost_no_memory_and_do_not_use_up_what_the_owner_of_the_address_m
         answers_per_source: Rate::per_second(100, 1000),
         ..ControlOptions::default()
     });
-    let mut join = Join { group: 0, echo: false, keeps_state: false, nonce: 1, cookie: [7; 16], token: &[] };
+    let mut join = Join {
+        group: 0,
+        echo: false,
+        keeps_state: false,
+        nonce: 1,
+        cookie: [7; 16],
+        leaves: None,
+        token: &[],
+    };
     for number in 0..50_000 {
         join.nonce = u64::from(number);
         let request = Request::Join(join).encode();
@@ -490,6 +507,7 @@ fn a_group_takes_as_many_as_it_may_and_a_closing_reflector_takes_nobody() {
         keeps_state: false,
         nonce: 5,
         cookie: [0; 16],
+        leaves: None,
         token: &[],
     });
     let answers = stage.say(home(9), &request.encode());

@@ -23,7 +23,8 @@ const COOKIE: [u8; 16] = [0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 1
 /// Returns one request of every kind, with a name.
 fn requests() -> Vec<(&'static str, Request<'static>)> {
     let (nonce, session) = (0x1122_3344_5566_7788, 0x0102_0304_0506_0708);
-    let join = Join { group: 3, echo: false, keeps_state: false, nonce, cookie: [0; 16], token: b"" };
+    let join =
+        Join { group: 3, echo: false, keeps_state: false, nonce, cookie: [0; 16], leaves: None, token: b"" };
     vec![
         ("join_first", Request::Join(join)),
         (
@@ -250,7 +251,7 @@ proptest! {
         let get = StateGet { group, parts, session, version: state_version, offset: offset * 1024, proof: nonce };
         let part = StatePart { group, ask: number, session, size: Some(size), offset: at, bytes: &bytes };
         for request in [
-            Request::Join(Join { group, echo, keeps_state, nonce, cookie, token: &token }),
+            Request::Join(Join { group, echo, keeps_state, nonce, cookie, leaves: None, token: &token }),
             Request::Leave { group, session },
             Request::Heartbeat(Heartbeat { group, number, session, client_us, reflector_us, hold_us, state_version, proof: nonce }),
             Request::Locate { nonce, location: &location },

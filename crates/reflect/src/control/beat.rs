@@ -161,7 +161,7 @@ impl Control {
         } else if self.room(group).removed {
             self.dismiss(now, index, Reason::Removed);
         } else {
-            self.tell_to_move(index, self.round.number);
+            self.tell_to_move(now, index, self.round.number);
         }
     }
 }

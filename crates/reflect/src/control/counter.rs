@@ -57,6 +57,18 @@ counters! {
     Redirected = "redirected";
     /// Times that a member was told to move.
     MovesTold = "moves_told";
+    /// Relays of a location's datagrams that began, at either side.
+    RelayBegun = "relays_begun";
+    /// Requests for a relay that the other reflector did not answer in time: members moved without.
+    RelayUnanswered = "relays_unanswered";
+    /// Relays that ended because the other reflector was silent.
+    RelayLost = "relays_lost";
+    /// Members' datagrams sent to another reflector.
+    RelaySent = "relay_datagrams_sent";
+    /// Datagrams taken from another reflector.
+    RelayTaken = "relay_datagrams_taken";
+    /// Members handed over to another reflector.
+    RelayHanded = "relay_members_handed";
     /// Times that a member was asked for a group's state.
     StateAsked = "state_asked";
     /// Members that did not answer, or had no state to give.
@@ -75,6 +87,8 @@ counters! {
     StateFailed = "state_failed";
     /// Refused without an answer: no message of this protocol, or one that only reflectors send.
     Malformed = "refused_malformed";
+    /// Refused without an answer: messages of reflectors that are not signed by one on the same store, or are of no relay.
+    RelayForged = "refused_relay";
     /// Refused without an answer: sources that nothing may be sent to.
     Destination = "refused_destination";
     /// Refused without an answer: more unproven requests from one source than are answered.

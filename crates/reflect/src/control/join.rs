@@ -88,7 +88,8 @@ impl Control {
         let may_supply = self.may_supply(asks_for_tokens, rights.state, from.ip());
         let owner =
             identity.map_or_else(|| Owner::of_address(from.ip()), |Identity(bytes)| Owner::Identity(bytes));
-        let terms = Terms { echo: join.echo, owner, sends: rights.send, receives: rights.receive };
+        let wanted = Terms { echo: join.echo, owner, sends: rights.send, receives: rights.receive };
+        let (terms, leaves) = self.relay_terms(group, from, join.leaves, wanted);
         // What a member may fetch is not filled up by joining again; nor is what it may send, which is its owner's.
         let state_bucket_ns = known.map_or(0, |index| self.seat(index).state_bucket_ns);
         let index = self.table.join_on(group, incoming.path, from, terms, now.ms);
@@ -110,6 +111,7 @@ impl Control {
             token: asks_for_tokens.then(|| Box::new(Shown { identity, until_unix_s: expires_unix_s })),
         };
         self.seat_for(index, seat);
+        self.relay_joined(now, group, index, leaves, wanted);
         if known.is_some() {
             self.count(Counter::Rejoined);
         } else {

@@ -47,6 +47,10 @@ impl Control {
                 let room = self.room_mut(index);
                 room.location = None;
                 room.moving = place.map(|place| Moving { location, place, standby: false });
+                self.close_relay(now, index);
+                if let Some(place) = place {
+                    self.open_relay(index, name, place.reflectors.first(), place.group);
+                }
             }
         }
         if let Some((id, standby)) = is_here {
@@ -56,6 +60,9 @@ impl Control {
             {
                 self.set_group(id, options);
                 self.set_state(now, id, self.options.state_default);
+            }
+            if let Some(index) = self.table.find(id) {
+                self.close_relay(now, index);
             }
             self.settle(id);
             // Another reflector may have stored a newer state meanwhile.
@@ -83,7 +90,7 @@ impl Control {
     }
 
     /// Returns the group that a place means if it is at this reflector, and true if the reflector is a standby there.
-    fn here(&self, place: &Place) -> Option<(GroupId, bool)> {
+    pub(super) fn here(&self, place: &Place) -> Option<(GroupId, bool)> {
         let is_own = |address: &SocketAddr| match &self.options.advertised[..] {
             [] => self.options.own.contains(address),
             advertised => advertised.contains(address),
@@ -95,18 +102,27 @@ impl Control {
     /// Returns the reflector and the group that a client is to join instead of this group, if there is one.
     pub(super) fn redirect(&self, group: GroupIndex) -> Option<(SocketAddr, u32)> {
         let moving = self.room(group).moving.as_ref().filter(|moving| !moving.standby)?;
+        // Nobody goes before what is said here is heard there.
+        if self.waits_for_relay(group) {
+            return None;
+        }
         Some((moving.place.reflectors.first(), moving.place.group))
     }
 
     /// Tells a member to move if it has to, and if its turn has come.
-    pub(super) fn tell_to_move(&mut self, index: MemberIndex, round: u64) {
+    pub(super) fn tell_to_move(&mut self, now: Now, index: MemberIndex, round: u64) {
         let member = self.table.member(index);
         let (address, local) = (member.address, self.local_of(index));
-        let Some(moving) = &self.rooms[member.group.0 as usize].moving else { return };
-        if moving.standby && !round.is_multiple_of(STANDBY_ROUNDS) {
+        let group = member.group;
+        let Some(moving) = &self.rooms[group.0 as usize].moving else { return };
+        let (location, place, standby) = (moving.location.clone(), moving.place, moving.standby);
+        if standby && self.standby_is_due(now, group) {
+            self.open_relay(group, &location, place.reflectors.first(), place.group);
+        }
+        let is_turn = !standby || self.is_relayed(group) || round.is_multiple_of(STANDBY_ROUNDS);
+        if !is_turn || self.waits_for_relay(group) {
             return;
         }
-        let (location, place) = (moving.location.clone(), moving.place);
         let session = self.seat(index).session;
         let to = place.reflectors.first();
         self.count(Counter::MovesTold);

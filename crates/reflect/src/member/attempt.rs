@@ -123,6 +123,11 @@ impl Member {
                     keeps_state: self.options.keeps_state,
                     nonce: attempt.nonce,
                     cookie: attempt.cookie,
+                    leaves: self
+                        .current
+                        .as_ref()
+                        .filter(|link| link.target != target)
+                        .map(|link| link.session),
                     token: &self.options.token,
                 };
                 (target.reflector, Request::Join(join).encode())

@@ -2,6 +2,7 @@
 //! the thread beside the data thread, which gets the results by messages.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,10 @@ pub(super) struct Locations {
     told: Mutex<Snapshot>,
     /// The standbys of locations here for which none are named.
     standbys: Vec<SocketAddr>,
+    /// True if other reflectors may use the store.
+    shared: bool,
+    /// True once the secret of relays has been read.
+    has_secret: AtomicBool,
 }
 
 impl Locations {
@@ -77,9 +82,11 @@ impl Locations {
         store: &Store,
         tasks: Tasks,
         standbys: Vec<SocketAddr>,
+        shared: bool,
     ) -> Result<Locations, nacre::Error> {
         let told = Mutex::new(Snapshot::default());
-        Ok(Locations { map: location_map(store)?, tasks, told, standbys })
+        let has_secret = AtomicBool::new(false);
+        Ok(Locations { map: location_map(store)?, tasks, told, standbys, shared, has_secret })
     }
 
     /// Returns the map as it was last read.
@@ -90,6 +97,12 @@ impl Locations {
     /// Reads the map and tells the control plane what has changed.
     pub(super) async fn follow(&self) -> Result<(), nacre::Error> {
         let mut told = self.told.lock().await;
+        if !self.has_secret.load(Ordering::Relaxed) {
+            // Before any location can move.
+            let (secret, shared) = (self.map.relay_secret().await?, self.shared);
+            self.tasks.give(move |core| core.control.set_relay_secret(&secret, shared));
+            self.has_secret.store(true, Ordering::Relaxed);
+        }
         let Some(snapshot) = self.map.read(told.version).await? else { return Ok(()) };
         let gone = told.places.keys().filter(|name| !snapshot.places.contains_key(*name));
         let mut changes: Vec<(String, Option<Place>)> = gone.map(|name| (name.clone(), None)).collect();

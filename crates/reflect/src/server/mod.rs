@@ -186,7 +186,12 @@ impl Server {
             Some(store) => store.clone(),
             None => nacre::open("mem:")?,
         };
-        let locations = Arc::new(Locations::new(&store, tasks.clone(), options.standbys.clone())?);
+        let locations = Arc::new(Locations::new(
+            &store,
+            tasks.clone(),
+            options.standbys.clone(),
+            options.store.is_some(),
+        )?);
         let handle = Handle { tasks, locations };
         let (ending, alive) = watch::channel(());
         let mut server =

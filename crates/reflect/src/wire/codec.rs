@@ -29,11 +29,17 @@ impl Request<'_> {
     pub fn encode(&self) -> Vec<u8> {
         match *self {
             Request::Join(join) => {
-                let flags = u8::from(join.echo) | u8::from(join.keeps_state) << 1;
+                let flags = u8::from(join.echo)
+                    | u8::from(join.keeps_state) << 1
+                    | u8::from(join.leaves.is_some()) << 2;
                 let token = &join.token[..join.token.len().min(TOKEN_BYTES_MAX)];
                 let mut out = Out::new(kind::JOIN, REQUEST_BYTES_MIN);
                 out.u32(join.group).u8(flags).zeros(1).u16(token.len() as u16).u64(join.nonce);
-                out.bytes(&join.cookie).bytes(token).pad(REQUEST_BYTES_MIN)
+                out.bytes(&join.cookie).bytes(token);
+                if let Some(session) = join.leaves {
+                    out.u64(session);
+                }
+                out.pad(REQUEST_BYTES_MIN)
             }
             Request::Leave { group, session } => {
                 Out::new(kind::LEAVE, LEAVE_BYTES).u32(group).zeros(4).u64(session).done()
@@ -77,7 +83,7 @@ impl<'a> Request<'a> {
             kind::JOIN => {
                 body.least(REQUEST_BYTES_MIN)?;
                 let (group, flags) = (body.u32()?, body.u8()?);
-                if flags & !3 != 0 {
+                if flags & !7 != 0 {
                     return Err(WireError::Field("flags"));
                 }
                 body.zeros(1)?;
@@ -87,7 +93,8 @@ impl<'a> Request<'a> {
                 }
                 let token = body.bytes(token_len.into())?;
                 let (echo, keeps_state) = (flags & 1 != 0, flags & 2 != 0);
-                Ok(Request::Join(Join { group, echo, keeps_state, nonce, cookie, token }))
+                let leaves = if flags & 4 != 0 { Some(body.u64()?) } else { None };
+                Ok(Request::Join(Join { group, echo, keeps_state, nonce, cookie, leaves, token }))
             }
             kind::LEAVE => {
                 body.exactly(LEAVE_BYTES)?;
@@ -356,44 +363,44 @@ fn part_fits(size: u32, offset: u32, len: usize) -> Result<(), WireError> {
 }
 
 /// A datagram being written.
-struct Out(Vec<u8>);
+pub(super) struct Out(Vec<u8>);
 
 impl Out {
-    fn new(kind: u8, capacity: usize) -> Self {
+    pub(super) fn new(kind: u8, capacity: usize) -> Self {
         let mut bytes = Vec::with_capacity(capacity);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&[VERSION, kind]);
         Out(bytes)
     }
 
-    fn u8(&mut self, value: u8) -> &mut Self {
+    pub(super) fn u8(&mut self, value: u8) -> &mut Self {
         self.bytes(&[value])
     }
 
-    fn u16(&mut self, value: u16) -> &mut Self {
+    pub(super) fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
-    fn u32(&mut self, value: u32) -> &mut Self {
+    pub(super) fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
-    fn u64(&mut self, value: u64) -> &mut Self {
+    pub(super) fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
-    fn zeros(&mut self, count: usize) -> &mut Self {
+    pub(super) fn zeros(&mut self, count: usize) -> &mut Self {
         self.0.resize(self.0.len() + count, 0);
         self
     }
 
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.0.extend_from_slice(bytes);
         self
     }
 
     /// Writes the name of a location. One that is too long is cut, between characters, and will not be found.
-    fn text(&mut self, text: &str) -> &mut Self {
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
         let fits = |end: &usize| text.is_char_boundary(*end);
         let end = (0..=text.len().min(LOCATION_BYTES_MAX)).rev().find(fits).unwrap_or(0);
         let text = &text[..end];
@@ -401,32 +408,32 @@ impl Out {
     }
 
     /// Writes the family (4 or 6), a zero, the port, and 16 bytes for the address, of which IPv4 takes the first four.
-    fn address(&mut self, address: SocketAddr) -> &mut Self {
+    pub(super) fn address(&mut self, address: SocketAddr) -> &mut Self {
         match address.ip() {
             IpAddr::V4(ip) => self.u8(4).zeros(1).u16(address.port()).bytes(&ip.octets()).zeros(12),
             IpAddr::V6(ip) => self.u8(6).zeros(1).u16(address.port()).bytes(&ip.octets()),
         }
     }
 
-    fn pad(&mut self, len: usize) -> Vec<u8> {
+    pub(super) fn pad(&mut self, len: usize) -> Vec<u8> {
         self.0.resize(self.0.len().max(len), 0);
         self.done()
     }
 
-    fn done(&mut self) -> Vec<u8> {
+    pub(super) fn done(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.0)
     }
 }
 
 /// The rest of a datagram that is being read.
-struct Body<'a> {
+pub(super) struct Body<'a> {
     kind: u8,
     whole: usize,
     left: &'a [u8],
 }
 
 impl<'a> Body<'a> {
-    fn open(bytes: &'a [u8]) -> Result<(u8, Self), WireError> {
+    pub(super) fn open(bytes: &'a [u8]) -> Result<(u8, Self), WireError> {
         let (kind, body) = Self::open_any(bytes)?;
         if bytes.len() > MESSAGE_BYTES_MAX {
             return Err(WireError::Length { kind, bytes: bytes.len() });
@@ -434,7 +441,7 @@ impl<'a> Body<'a> {
         Ok((kind, body))
     }
 
-    fn open_any(bytes: &'a [u8]) -> Result<(u8, Self), WireError> {
+    pub(super) fn open_any(bytes: &'a [u8]) -> Result<(u8, Self), WireError> {
         let left = bytes.strip_prefix(&MAGIC).ok_or(WireError::Magic)?;
         let left = match left {
             [VERSION, left @ ..] => left,
@@ -445,54 +452,54 @@ impl<'a> Body<'a> {
         Ok((kind, Body { kind, whole: bytes.len(), left }))
     }
 
-    fn length(&self) -> WireError {
+    pub(super) fn length(&self) -> WireError {
         WireError::Length { kind: self.kind, bytes: self.whole }
     }
 
-    fn exactly(&self, len: usize) -> Result<(), WireError> {
+    pub(super) fn exactly(&self, len: usize) -> Result<(), WireError> {
         if self.whole == len { Ok(()) } else { Err(self.length()) }
     }
 
-    fn least(&self, len: usize) -> Result<(), WireError> {
+    pub(super) fn least(&self, len: usize) -> Result<(), WireError> {
         if self.whole >= len { Ok(()) } else { Err(self.length()) }
     }
 
-    fn bytes(&mut self, len: usize) -> Result<&'a [u8], WireError> {
+    pub(super) fn bytes(&mut self, len: usize) -> Result<&'a [u8], WireError> {
         let (bytes, left) = self.left.split_at_checked(len).ok_or(self.length())?;
         self.left = left;
         Ok(bytes)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
         let (bytes, left) = self.left.split_first_chunk().ok_or(self.length())?;
         self.left = left;
         Ok(*bytes)
     }
 
-    fn u8(&mut self) -> Result<u8, WireError> {
+    pub(super) fn u8(&mut self) -> Result<u8, WireError> {
         self.array().map(|[byte]| byte)
     }
 
-    fn u16(&mut self) -> Result<u16, WireError> {
+    pub(super) fn u16(&mut self) -> Result<u16, WireError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, WireError> {
+    pub(super) fn u32(&mut self) -> Result<u32, WireError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, WireError> {
+    pub(super) fn u64(&mut self) -> Result<u64, WireError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn zeros(&mut self, count: usize) -> Result<(), WireError> {
+    pub(super) fn zeros(&mut self, count: usize) -> Result<(), WireError> {
         match self.bytes(count)?.iter().all(|byte| *byte == 0) {
             true => Ok(()),
             false => Err(WireError::Field("reserved")),
         }
     }
 
-    fn text(&mut self) -> Result<&'a str, WireError> {
+    pub(super) fn text(&mut self) -> Result<&'a str, WireError> {
         let len = usize::from(self.u8()?);
         if !(1..=LOCATION_BYTES_MAX).contains(&len) {
             return Err(WireError::Field("location"));
@@ -500,7 +507,7 @@ impl<'a> Body<'a> {
         std::str::from_utf8(self.bytes(len)?).map_err(|_| WireError::Field("location"))
     }
 
-    fn address(&mut self) -> Result<SocketAddr, WireError> {
+    pub(super) fn address(&mut self) -> Result<SocketAddr, WireError> {
         let family = self.u8()?;
         self.zeros(1)?;
         let port = self.u16()?;
@@ -514,11 +521,11 @@ impl<'a> Body<'a> {
         }
     }
 
-    fn reason(&mut self) -> Result<Reason, WireError> {
+    pub(super) fn reason(&mut self) -> Result<Reason, WireError> {
         Reason::from_code(self.u8()?).ok_or(WireError::Field("reason"))
     }
 
-    fn rest(&mut self) -> &'a [u8] {
+    pub(super) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.left)
     }
 }

@@ -1,5 +1,6 @@
 //! Reflectors and members in one process, on a clock and a network driven by a seed.
 
+mod moving;
 mod world;
 
 use std::net::SocketAddr;

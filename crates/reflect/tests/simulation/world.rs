@@ -10,10 +10,11 @@ use bytes::Bytes;
 use nacre_object::testkit::{MemoryStore, block_on};
 use nacre_reflect::control::{Control, ControlOptions, Event};
 use nacre_reflect::cookie::Secret;
-use nacre_reflect::forward::{Incoming, Now};
+use nacre_reflect::forward::{Host, Incoming, Now};
 use nacre_reflect::member::{Member, MemberEvent, MemberOptions, Wanted};
 use nacre_reflect::state::{Checkpoints, Saved};
-use nacre_reflect::table::Path;
+use nacre_reflect::table::{GroupIndex, Path};
+use nacre_reflect::wire;
 
 /// Numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
@@ -70,6 +71,8 @@ pub struct Player {
     pub state: Option<Bytes>,
     /// True if it crashed: it neither receives nor sends anything.
     pub gone: bool,
+    /// The payload that it got.
+    pub heard: Vec<Vec<u8>>,
 }
 
 /// A request of a reflector to the store.
@@ -85,6 +88,9 @@ pub struct World {
     pub now_us: u64,
     pub random: Seeded,
     pub weather: Weather,
+    /// The faults of the network between reflectors, if they are others. The weather between members and reflectors is
+    /// perfect then: nothing is lost or overtaken.
+    pub between: Option<Weather>,
     pub reflectors: BTreeMap<SocketAddr, Control>,
     pub events: Vec<(SocketAddr, Event)>,
     pub players: BTreeMap<SocketAddr, Player>,
@@ -111,6 +117,7 @@ impl World {
             now_us: 1_000_000,
             random: Seeded(seed),
             weather,
+            between: None,
             reflectors: BTreeMap::new(),
             events: Vec::new(),
             players: BTreeMap::new(),
@@ -154,22 +161,29 @@ impl World {
 
     pub fn play(&mut self, number: u32, wanted: Wanted, options: MemberOptions) {
         let member = Member::new(wanted, options, self.random.bytes());
-        self.players.insert(home(number), Player { member, events: Vec::new(), state: None, gone: false });
+        self.players.insert(
+            home(number),
+            Player { member, events: Vec::new(), state: None, gone: false, heard: Vec::new() },
+        );
     }
 
     /// Puts a datagram on its way.
     pub fn post(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
-        let copies = match (
-            self.random.percent(self.weather.lost_percent),
-            self.random.percent(self.weather.twice_percent),
-        ) {
-            (true, _) => 0,
-            (false, true) => 2,
-            (false, false) => 1,
+        let among = self.reflectors.contains_key(&from) && self.reflectors.contains_key(&to);
+        let weather = match self.between {
+            Some(between) if among => between,
+            Some(_) => Weather { lost_percent: 0, twice_percent: 0, delay_us: 1 },
+            None => self.weather,
         };
+        let copies =
+            match (self.random.percent(weather.lost_percent), self.random.percent(weather.twice_percent)) {
+                (true, _) => 0,
+                (false, true) => 2,
+                (false, false) => 1,
+            };
         for _ in 0..copies {
             self.number += 1;
-            let at_us = self.now_us + 200 + self.random.below(self.weather.delay_us);
+            let at_us = self.now_us + 200 + self.random.below(weather.delay_us);
             self.flying.push(Reverse(Flying { at_us, number: self.number, from, to, bytes: bytes.clone() }));
         }
     }
@@ -258,15 +272,57 @@ impl World {
         let Flying { from, to, bytes, .. } = datagram;
         if let Some(control) = self.reflectors.get_mut(&to) {
             let path = Path { device: 1, local: to };
-            control.handle(now, Incoming { path, from, bytes: &bytes });
+            match wire::is_control(&bytes) {
+                true => control.handle(now, Incoming { path, from, bytes: &bytes }),
+                false => self.reflect(to, from, &bytes),
+            }
             self.take_out(to);
         } else if let Some(player) = self.players.get_mut(&to).filter(|player| !player.gone) {
-            player.member.handle(self.now_us, from, &bytes);
+            if let Some(received) = player.member.handle(self.now_us, from, &bytes) {
+                player.heard.push(received.payload.to_vec());
+            }
             self.play_out(to);
         }
     }
 
+    /// Does with a member's payload what a forwarder does.
+    fn reflect(&mut self, at: SocketAddr, from: SocketAddr, payload: &[u8]) {
+        let now = self.now();
+        let Some(control) = self.reflectors.get_mut(&at) else { return };
+        let Some(sender) = control.table().sender(at.port(), from) else { return };
+        let member = control.table().member(sender);
+        let (group, except) = (member.group, (!member.echo).then_some(from));
+        if control.table().group(group).relayed {
+            assert!(control.receivers_elsewhere(group).is_some(), "there is room for so little");
+            if !control.relay(now, group, Some(sender), except, 0, payload) {
+                return;
+            }
+        }
+        self.copy(at, group, except, payload);
+    }
+
+    fn copy(&mut self, at: SocketAddr, group: GroupIndex, except: Option<SocketAddr>, payload: &[u8]) {
+        let lanes = &self.reflectors[&at].table().group(group).lanes;
+        let entries = lanes.iter().flat_map(|lane| &lane.entries).filter(|entry| entry.member.is_some());
+        let to: Vec<SocketAddr> =
+            entries.map(|entry| entry.address).filter(|to| Some(*to) != except).collect();
+        for to in to {
+            self.post(at, to, payload.to_vec());
+        }
+    }
+
+    /// Has a player send a payload to its group. Returns false if it is in none.
+    pub fn say(&mut self, number: u32, payload: &[u8]) -> bool {
+        let now_us = self.now_us;
+        let to = self.player(number).member.send(now_us, payload);
+        to.map(|to| self.post(home(number), to, payload.to_vec())).is_ok()
+    }
+
     fn take_out(&mut self, at: SocketAddr) {
+        let now = self.now();
+        while let Some(due) = self.reflectors.get_mut(&at).unwrap().relayed(now) {
+            self.copy(at, due.group, due.except, &due.payload);
+        }
         while let Some(out) = self.reflectors.get_mut(&at).unwrap().next_outgoing() {
             assert_eq!(out.local, at);
             self.post(at, out.to, out.bytes);

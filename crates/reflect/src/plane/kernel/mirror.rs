@@ -28,7 +28,7 @@ use super::places::{
 use super::room::{Region, Regions, Slots};
 use crate::plane::{Done, Made};
 use crate::rate::{BucketIndex, IDLE_MAX};
-use crate::table::{Change, Group, GroupIndex, Lane, Path, Table};
+use crate::table::{Change, Group, GroupIndex, Lane, MemberIndex, Path, Table};
 
 /// The state of a group as shown to programs.
 struct Shown {
@@ -36,6 +36,8 @@ struct Shown {
     lanes: Vec<ShownLane>,
     /// True if it has a lane that could not be shown.
     short: bool,
+    /// True if its members' datagrams are passed up, since user space has to see each.
+    relayed: bool,
 }
 
 /// The place of the number of copies among the counters.
@@ -92,7 +94,11 @@ impl Mirror {
     /// Follows a change of the table.
     pub fn follow(&mut self, table: &Table, network: &mut Network, change: Change) -> io::Result<()> {
         match change {
-            Change::GroupAdded(index) | Change::GroupChanged(index) => self.set_group(table, index),
+            Change::GroupAdded(index) => self.set_group(table, index),
+            Change::GroupChanged(index) => {
+                self.set_group(table, index);
+                self.show_relayed(table, index)?;
+            }
             Change::GroupRemoved(index) => self.remove_group(network, index),
             Change::Joined(member) => {
                 // Who left since will be told of next.
@@ -370,7 +376,8 @@ impl Mirror {
             }
             self.maps.groups.entry(slot)[layout::GROUP_NUMBER].store(u64::from(index.0), Relaxed);
             self.maps.groups.entry(slot)[layout::GROUP_BUCKET].store(group.bucket_ns, Relaxed);
-            self.shown[index.0 as usize] = Some(Shown { slot, lanes: Vec::new(), short: false });
+            self.shown[index.0 as usize] =
+                Some(Shown { slot, lanes: Vec::new(), short: false, relayed: group.relayed });
         }
         if let Some(shown) = &self.shown[index.0 as usize] {
             let options = &group.options;
@@ -389,6 +396,21 @@ impl Mirror {
             words[layout::GROUP_ADDRESS_RATE + 1].store(rate.burst_ns, Relaxed);
         }
         self.show_group(table, index);
+    }
+
+    /// Has the datagrams of a group's members passed up, or not any more.
+    fn show_relayed(&mut self, table: &Table, index: GroupIndex) -> io::Result<()> {
+        let Some(group) = table.get_group(index) else { return Ok(()) };
+        let Some(Some(shown)) = self.shown.get_mut(index.0 as usize) else { return Ok(()) };
+        if std::mem::replace(&mut shown.relayed, group.relayed) == group.relayed {
+            return Ok(());
+        }
+        // Those who only send are in no lane.
+        let members = (0..table.members_end()).filter_map(|at| table.get_member(MemberIndex(at)));
+        for member in members.filter(|member| member.group == index) {
+            self.show_sender(table, group.id.port, member.address, None)?;
+        }
+        Ok(())
     }
 
     fn remove_group(&mut self, network: &mut Network, index: GroupIndex) {
@@ -566,7 +588,9 @@ impl Mirror {
             let mut flags = if member.echo { constant::SENDER_ECHO } else { 0 };
             flags |= if member.by_address { constant::SENDER_ADDRESS } else { 0 };
             let lane = u32::from(member.lane);
-            Some(layout::sender_value(slot, device(path), flags, lane, member.bucket))
+            // What comes by another device is passed up, and none has this number.
+            let from = if group.relayed { 0 } else { device(path) };
+            Some(layout::sender_value(slot, from, flags, lane, member.bucket))
         });
         let at = member.map(|member| device(table.group(member.group).lanes[member.lane as usize].path));
         let key = layout::sender_key(address, port, at.or(left).unwrap_or_default());

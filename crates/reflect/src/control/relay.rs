@@ -1,0 +1,743 @@
+//! The relay of a location's datagrams while its members move from one reflector to another.
+//!
+//! The reflector that is left (the *old* one) asks the one that the map names now (the *new* one) for a relay, before it
+//! tells any member to move. From then on the old one is the one that puts datagrams in order. What a member sends to
+//! the new one goes to the old one first; the old one copies it to its members, and says when its turn has come, and
+//! then the new one copies it to its own. What a member sends to the old one is copied there, and goes to the new one.
+//!
+//! Invariants:
+//! - Each member gets copies from one of the two: from the old one until it has left there, from the new one for what
+//!   comes behind that in the order. A member that comes to the new one says which session it leaves, and gets nothing
+//!   there, and nothing that it sends goes on, until the old one has said that this session is over.
+//! - A group has one relay at a time, so nothing goes in circles.
+//! - Nothing is sent on account of a message that is not signed with a key derived from the store's secret, and beyond
+//!   one answer, shorter than the request, nothing to an address that has not brought its cookie back.
+//! - What waits is bounded ([`crate::relay::BYTES_MAX`]), and so is the time: a relay ends when the old reflector has no
+//!   members left, after [`RELAY_MS`], or when the other side is silent for [`SILENT_MS`].
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use super::{Control, Counter};
+use crate::forward::{Incoming, Now, Relayed};
+use crate::relay::{BYTES_MAX, Channel};
+use crate::table::{Group, GroupId, GroupIndex, MemberIndex, Terms};
+use crate::wire::relay::{
+    Accept, Item, ItemKind, Key, Open, STEP_PART_MAX, Step, encode_step, kind_of, relay_of,
+};
+use crate::wire::{COOKIE_BYTES, Reason, kind};
+
+/// The longest time of a relay, in milliseconds.
+pub const RELAY_MS: u64 = 30_000;
+/// The silence after which the other reflector is given up, in milliseconds.
+pub const SILENT_MS: u64 = 1000;
+/// The time for which a reflector that does not answer is asked for a relay before members move without, in milliseconds.
+const OPENING_MS: u64 = 2000;
+/// The interval between requests, in milliseconds.
+const ASK_MS: u64 = 100;
+/// The interval in which a side that has nothing to say says so, in milliseconds.
+const STEADY_MS: u64 = 100;
+/// The time that a member which has joined at the new reflector has to leave the old one, in milliseconds.
+const CLAIM_MS: u64 = 1000;
+/// The time for which a relay that has ended answers what comes again, in milliseconds.
+const LINGER_MS: u64 = 2000;
+/// The number of relays that are remembered, so that none begins twice.
+const ENDED_MAX: usize = 256;
+/// The time from one hand-over by a standby to the next, in milliseconds.
+const STANDBY_MS: u64 = 11_000;
+
+/// A request for a relay that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Opening {
+    nonce: u64,
+    cookie: [u8; COOKIE_BYTES],
+    location: String,
+    group: u32,
+    peer: SocketAddr,
+    local: SocketAddr,
+    /// The time of the first request, in milliseconds; `None` while another relay of the group goes on.
+    since_ms: Option<u64>,
+    asked_ms: u64,
+}
+
+/// A member's datagram that waits for its place in the order.
+#[derive(Debug)]
+struct Waiting {
+    except: Option<SocketAddr>,
+    tos: u8,
+    payload: Vec<u8>,
+}
+
+/// A member that has come from the old reflector and has not left it yet.
+#[derive(Debug)]
+struct Coming {
+    address: SocketAddr,
+    terms: Terms,
+    /// What it has sent meanwhile.
+    sent: Vec<Waiting>,
+}
+
+/// A side of a relay.
+#[derive(Debug)]
+pub(super) struct Relay {
+    /// True at the reflector that is left.
+    is_old: bool,
+    number: u64,
+    /// The keys to sign with and to check with.
+    keys: [Key; 2],
+    peer: SocketAddr,
+    local: SocketAddr,
+    channel: Channel,
+    /// The parts of a datagram that is not whole yet.
+    parts: Vec<u8>,
+    /// The number of members that get copies at the other side.
+    receivers: u32,
+    begun_ms: u64,
+    heard_ms: u64,
+    told_ms: u64,
+    /// The time of its end, in milliseconds.
+    ended_ms: Option<u64>,
+    /// Old: the members' addresses, by session.
+    sessions: HashMap<u64, SocketAddr>,
+    /// Old: members that are at the new reflector, and the time at which they have left here at the latest.
+    claims: HashMap<u64, u64>,
+    /// New: datagrams that wait for their place in the order, oldest first.
+    waiting: VecDeque<Waiting>,
+    /// New: members that are coming, by the session that they leave, and those sessions by address.
+    coming: HashMap<u64, Coming>,
+    coming_at: HashMap<SocketAddr, u64>,
+    /// The bytes in `waiting` and `coming`.
+    bytes: usize,
+}
+
+impl Relay {
+    fn direction(is_old: bool) -> u8 {
+        if is_old { kind::RELAY_ON } else { kind::RELAY_BACK }
+    }
+
+    fn push_datagram(&mut self, tos: u8, payload: &[u8]) {
+        let mut rest = payload;
+        while rest.len() > STEP_PART_MAX {
+            let (part, later) = rest.split_at(STEP_PART_MAX);
+            self.channel.push(Item { kind: ItemKind::Part, tos, bytes: part.to_vec() });
+            rest = later;
+        }
+        self.channel.push(Item { kind: ItemKind::Last, tos, bytes: rest.to_vec() });
+    }
+
+    /// Sends a member's datagram to be put in order, and keeps it until that is done.
+    fn wait(&mut self, waiting: Waiting) {
+        self.push_datagram(waiting.tos, &waiting.payload);
+        self.bytes += waiting.payload.len();
+        self.waiting.push_back(waiting);
+    }
+}
+
+/// What a control plane knows of relays.
+#[derive(Debug, Default)]
+pub(super) struct Relays {
+    /// The key for requests; `None` while the store's secret is not known.
+    key: Option<Key>,
+    /// True if other reflectors may know the secret.
+    shared: bool,
+    /// The number of requests made, from which their nonces are derived.
+    asked: u64,
+    /// The groups of the relays that are under way, by number and side.
+    by_number: HashMap<(u64, bool), GroupIndex>,
+    /// The relays that began here as the new side, newest last.
+    begun: VecDeque<u64>,
+    /// The groups with a relay, or a request for one.
+    groups: Vec<GroupIndex>,
+    /// Groups whose relays have items to be taken.
+    ready: VecDeque<GroupIndex>,
+    /// Datagrams whose turn has come.
+    due: VecDeque<Relayed>,
+}
+
+impl Relays {
+    pub(super) fn is_busy(&self) -> bool {
+        !self.groups.is_empty()
+    }
+}
+
+impl Control {
+    /// Sets the secret that the reflectors on one store share. `shared` is false if that store is this process's own: only
+    /// moves within this reflector are relayed then.
+    pub fn set_relay_secret(&mut self, secret: &[u8; 32], shared: bool) {
+        self.relays.key = Some(Key::of_secret(secret));
+        self.relays.shared = shared;
+    }
+
+    /// Asks the reflector that a group's members are to move to for a relay.
+    pub(super) fn open_relay(&mut self, index: GroupIndex, location: &str, peer: SocketAddr, group: u32) {
+        if self.relays.key.is_none()
+            || self.table.group(index).live == 0
+            || !self.relays.shared && !self.options.own.contains(&peer)
+        {
+            return;
+        }
+        let id = self.table.group(index).id;
+        let is_local = |own: &&SocketAddr| own.port() == id.port && own.is_ipv4() == peer.is_ipv4();
+        let Some(local) = self.options.own.iter().find(is_local).copied() else { return };
+        self.relays.asked += 1;
+        let nonce = self.secret.session(id, peer, !self.relays.asked);
+        self.room_mut(index).opening = Some(Box::new(Opening {
+            nonce,
+            cookie: [0; _],
+            location: location.to_owned(),
+            group,
+            peer,
+            local,
+            since_ms: None,
+            asked_ms: 0,
+        }));
+        self.follow_relay(index);
+    }
+
+    /// Ends the relay of a group that stays after all, and the request for one.
+    pub(super) fn close_relay(&mut self, now: Now, index: GroupIndex) {
+        self.room_mut(index).opening = None;
+        if self.room(index).relay.as_ref().is_some_and(|relay| relay.is_old) {
+            self.end_relay(now, index);
+        }
+    }
+
+    /// True if members of this group are not to move yet.
+    pub(super) fn waits_for_relay(&self, index: GroupIndex) -> bool {
+        self.room(index).opening.is_some()
+    }
+
+    /// True if this group's datagrams are relayed, and members are to move.
+    pub(super) fn is_relayed(&self, index: GroupIndex) -> bool {
+        self.room(index).relay.as_ref().is_some_and(|relay| relay.is_old && relay.ended_ms.is_none())
+    }
+
+    fn follow_relay(&mut self, index: GroupIndex) {
+        if !self.relays.groups.contains(&index) {
+            self.relays.groups.push(index);
+        }
+    }
+
+    /// Handles a message of another reflector. Returns false if it is none.
+    pub(super) fn relay_message(&mut self, now: Now, incoming: &Incoming<'_>) -> bool {
+        let Some(kind) = kind_of(incoming.bytes) else { return false };
+        let Some(key) = self.relays.key else {
+            self.count(Counter::RelayForged);
+            return true;
+        };
+        let handled = match kind {
+            kind::RELAY_OPEN => self.relay_asked(now, incoming, &key),
+            kind::RELAY_ACCEPT => self.relay_accepted(now, incoming, &key),
+            _ => self.relay_step(now, incoming, kind == kind::RELAY_ON),
+        };
+        if handled.is_none() {
+            self.count(Counter::RelayForged);
+        }
+        true
+    }
+
+    /// Answers a request for a relay. `None` if it is not genuine.
+    fn relay_asked(&mut self, now: Now, incoming: &Incoming<'_>, key: &Key) -> Option<()> {
+        let open = Open::decode(incoming.bytes, key).ok()?;
+        let (from, local) = (incoming.from, incoming.path.local);
+        // As long as the map is not read that says so here too, it is asked again.
+        let place = self.locations.get(open.location);
+        let Some((id, false)) = place.and_then(|place| self.here(place)) else { return Some(()) };
+        let Some(index) = self.table.find(id).filter(|_| id.id == open.group) else { return Some(()) };
+        match &self.room(index).relay {
+            Some(relay) if !relay.is_old && relay.number == open.nonce => {
+                self.tell_receipt(now, index);
+                return Some(());
+            }
+            Some(relay) if relay.is_old || relay.ended_ms.is_none() => return Some(()),
+            _ => {}
+        }
+        if self.secret.check(&open.cookie, id, from, now.ms).is_none() {
+            if !self.answer_sources.take(self.secret.source(from.ip()), now.ns) {
+                self.count(Counter::SourceBusy);
+                return Some(());
+            }
+            let cookie = self.secret.cookie(id, from, now.ms);
+            self.send_bytes(local, from, Accept { nonce: open.nonce, cookie }.encode(key));
+            return Some(());
+        }
+        // What was said in a relay that is over can be said again by whoever has recorded it.
+        if self.relays.begun.contains(&open.nonce) {
+            return Some(());
+        }
+        self.drop_relay(index);
+        self.relays.begun.push_back(open.nonce);
+        if self.relays.begun.len() > ENDED_MAX {
+            self.relays.begun.pop_front();
+        }
+        let [on, back] = key.of_relay(&open);
+        self.begin_relay(now, index, false, open.nonce, [back, on], from, local);
+        Some(())
+    }
+
+    /// Takes the answer to a request: the cookie goes back. `None` if it is not genuine.
+    fn relay_accepted(&mut self, now: Now, incoming: &Incoming<'_>, key: &Key) -> Option<()> {
+        let accept = Accept::decode(incoming.bytes, key).ok()?;
+        let rooms = &mut self.rooms;
+        let asked = |index: &&GroupIndex| {
+            let opening = rooms[index.0 as usize].opening.as_ref();
+            opening.is_some_and(|opening| opening.nonce == accept.nonce && opening.peer == incoming.from)
+        };
+        let index = *self.relays.groups.iter().find(asked)?;
+        if let Some(opening) = &mut self.rooms[index.0 as usize].opening {
+            opening.cookie = accept.cookie;
+            opening.asked_ms = 0;
+        }
+        self.ask_for_relay(now, index);
+        Some(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all of it is one side of a relay")]
+    fn begin_relay(
+        &mut self,
+        now: Now,
+        index: GroupIndex,
+        is_old: bool,
+        number: u64,
+        keys: [Key; 2],
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) {
+        let mut sessions = HashMap::new();
+        if is_old {
+            let members = (0..self.table.members_end()).map(MemberIndex);
+            for at in members {
+                if let Some(member) = self.table.get_member(at).filter(|member| member.group == index) {
+                    sessions.insert(self.seat(at).session, member.address);
+                }
+            }
+        }
+        self.room_mut(index).relay = Some(Box::new(Relay {
+            is_old,
+            number,
+            keys,
+            peer,
+            local,
+            channel: Channel::default(),
+            parts: Vec::new(),
+            receivers: 0,
+            begun_ms: now.ms,
+            heard_ms: now.ms,
+            told_ms: 0,
+            ended_ms: None,
+            sessions,
+            claims: HashMap::new(),
+            waiting: VecDeque::new(),
+            coming: HashMap::new(),
+            coming_at: HashMap::new(),
+            bytes: 0,
+        }));
+        self.relays.by_number.insert((number, is_old), index);
+        self.follow_relay(index);
+        self.table.set_relayed(index, true);
+        self.count(Counter::RelayBegun);
+        self.tell_receipt(now, index);
+    }
+
+    /// Takes a step of a relay. `None` if it is not genuine, or of no relay that is under way.
+    fn relay_step(&mut self, now: Now, incoming: &Incoming<'_>, to_new: bool) -> Option<()> {
+        let number = relay_of(incoming.bytes)?;
+        let Some(&index) = self.relays.by_number.get(&(number, !to_new)) else {
+            return self.first_step(now, incoming, number, to_new);
+        };
+        let relay = self.rooms[index.0 as usize].relay.as_mut()?;
+        if relay.peer != incoming.from {
+            return None;
+        }
+        let step = Step::decode(incoming.bytes, &relay.keys[1]).ok()?;
+        relay.heard_ms = now.ms;
+        relay.receivers = step.receipt.receivers;
+        relay.channel.take(now.ns / 1000, &step.receipt, step.item);
+        if !relay.channel.ready.is_empty() && !self.relays.ready.contains(&index) {
+            self.relays.ready.push_back(index);
+        }
+        self.send_relay(now, index, false);
+        Some(())
+    }
+
+    /// Begins a relay that was asked for, by the first step that the new reflector takes.
+    fn first_step(&mut self, now: Now, incoming: &Incoming<'_>, number: u64, to_new: bool) -> Option<()> {
+        let key = self.relays.key?;
+        let rooms = &self.rooms;
+        let asked = |index: &&GroupIndex| {
+            let opening = rooms[index.0 as usize].opening.as_ref();
+            opening.is_some_and(|opening| opening.nonce == number && opening.peer == incoming.from)
+        };
+        let index = *self.relays.groups.iter().find(asked).filter(|_| !to_new)?;
+        if self.room(index).relay.is_some() {
+            return Some(());
+        }
+        let opening = self.rooms[index.0 as usize].opening.as_ref()?;
+        let Opening { nonce, cookie, group, peer, local, .. } = **opening;
+        let [on, back] = key.of_relay(&Open { nonce, cookie, group, location: &opening.location });
+        Step::decode(incoming.bytes, &back).ok()?;
+        self.room_mut(index).opening = None;
+        self.begin_relay(now, index, true, nonce, [on, back], peer, local);
+        self.relay_step(now, incoming, to_new)
+    }
+
+    /// Asks for a relay, unless another of the group still goes on, or the time for that is over.
+    fn ask_for_relay(&mut self, now: Now, index: GroupIndex) {
+        let (Some(key), room) = (self.relays.key, &mut self.rooms[index.0 as usize]) else { return };
+        let goes_on = |relay: &Relay| relay.is_old || relay.ended_ms.is_none();
+        if room.opening.is_none() || room.relay.as_deref().is_some_and(goes_on) {
+            return;
+        }
+        self.drop_relay(index);
+        let room = &mut self.rooms[index.0 as usize];
+        let Some(opening) = &mut room.opening else { return };
+        let since_ms = *opening.since_ms.get_or_insert(now.ms);
+        if now.ms >= since_ms + OPENING_MS {
+            room.opening = None;
+            return self.count(Counter::RelayUnanswered);
+        }
+        if now.ms >= opening.asked_ms + ASK_MS {
+            opening.asked_ms = now.ms;
+            let Opening { nonce, cookie, group, peer, local, .. } = **opening;
+            let bytes = Open { nonce, cookie, group, location: &opening.location }.encode(&key);
+            self.send_bytes(local, peer, bytes);
+        }
+    }
+
+    /// Returns the number of members that get copies of this group's datagrams elsewhere; `None` if too much waits.
+    pub(super) fn relay_receivers(&self, index: GroupIndex) -> Option<u32> {
+        match &self.room(index).relay {
+            Some(relay) if relay.ended_ms.is_none() => {
+                let has_room = relay.channel.has_room() && relay.bytes < BYTES_MAX;
+                has_room.then_some(relay.receivers)
+            }
+            _ => Some(0),
+        }
+    }
+
+    /// Takes a member's datagram, which was admitted. Returns true if it is to be copied here now.
+    pub(super) fn relay_payload(
+        &mut self,
+        now: Now,
+        index: GroupIndex,
+        sender: Option<MemberIndex>,
+        except: Option<SocketAddr>,
+        tos: u8,
+        payload: &[u8],
+    ) -> bool {
+        let from = sender.map(|sender| self.table.member(sender).address);
+        let Some(relay) =
+            self.rooms[index.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
+        else {
+            return true;
+        };
+        if relay.is_old {
+            relay.push_datagram(tos, payload);
+        } else {
+            let payload = payload.to_vec();
+            let leaves = from.and_then(|from| relay.coming_at.get(&from));
+            match leaves.and_then(|session| relay.coming.get_mut(session)) {
+                Some(coming) => {
+                    relay.bytes += payload.len();
+                    // As long as it gets no copies its place in the table does not say whom it wants to get them.
+                    let except = (!coming.terms.echo).then_some(coming.address);
+                    coming.sent.push(Waiting { except, tos, payload });
+                }
+                None => relay.wait(Waiting { except, tos, payload }),
+            }
+        }
+        let copies_here = relay.is_old;
+        self.count(Counter::RelaySent);
+        self.send_relay(now, index, false);
+        copies_here
+    }
+
+    /// Returns the next datagram whose turn has come.
+    pub(super) fn next_relayed(&mut self, now: Now) -> Option<Relayed> {
+        loop {
+            if let Some(relayed) = self.relays.due.pop_front() {
+                return Some(relayed);
+            }
+            let index = *self.relays.ready.front()?;
+            let relay = self.rooms.get_mut(index.0 as usize).and_then(|room| room.relay.as_mut());
+            match relay.and_then(|relay| relay.channel.ready.pop_front()) {
+                Some(item) => self.relay_item(now, index, item),
+                None => {
+                    self.relays.ready.pop_front();
+                    if self.room(index).relay.is_some() {
+                        self.send_relay(now, index, false);
+                    }
+                }
+            }
+        }
+    }
+
+    fn relay_item(&mut self, now: Now, index: GroupIndex, item: Item) {
+        let Some(relay) = self.rooms[index.0 as usize].relay.as_mut() else { return };
+        if relay.ended_ms.is_some() {
+            // What the new reflector had sent before it knew of the end it copies itself.
+            return;
+        }
+        match (item.kind, relay.is_old) {
+            (ItemKind::Part | ItemKind::Last, is_old) => {
+                relay.parts.extend_from_slice(&item.bytes);
+                if item.kind == ItemKind::Part {
+                    return;
+                }
+                let payload = std::mem::take(&mut relay.parts);
+                if is_old {
+                    relay.channel.push(Item::plain(ItemKind::Yours));
+                }
+                self.relays.due.push_back(Relayed { group: index, except: None, tos: item.tos, payload });
+                self.count(Counter::RelayTaken);
+            }
+            (ItemKind::Yours, false) => {
+                if let Some(Waiting { except, tos, payload }) = relay.waiting.pop_front() {
+                    relay.bytes -= payload.len();
+                    self.relays.due.push_back(Relayed { group: index, except, tos, payload });
+                }
+            }
+            (ItemKind::Left, false) => {
+                let session = item.session().unwrap_or_default();
+                self.has_come(now, index, session);
+            }
+            (ItemKind::End, false) => self.end_relay(now, index),
+            (ItemKind::Claim, true) => {
+                let session = item.session().unwrap_or_default();
+                let address = relay.sessions.get(&session).copied();
+                let id = self.table.group(index).id;
+                let is_here = address.is_some_and(|address| self.member(id, address, session).is_some());
+                let Some(relay) = self.rooms[index.0 as usize].relay.as_mut() else { return };
+                match is_here {
+                    true => drop(relay.claims.insert(session, now.ms + CLAIM_MS)),
+                    false => relay.channel.push(Item::of_session(ItemKind::Left, session)),
+                }
+            }
+            // What makes no sense in this direction.
+            _ => self.count(Counter::RelayForged),
+        }
+    }
+
+    /// Returns the terms on which a member joins at the new reflector that leaves this session at the old one: it gets no
+    /// copies yet.
+    pub(super) fn relay_terms(
+        &self,
+        index: GroupIndex,
+        from: SocketAddr,
+        leaves: Option<u64>,
+        terms: Terms,
+    ) -> (Terms, Option<u64>) {
+        let is_new = |relay: &&Box<Relay>| !relay.is_old && relay.ended_ms.is_none();
+        let Some(relay) = self.room(index).relay.as_ref().filter(is_new) else { return (terms, None) };
+        // Who joins again meanwhile has still to leave.
+        match leaves.or_else(|| relay.coming_at.get(&from).copied()) {
+            None => (terms, None),
+            leaves => (Terms { receives: false, ..terms }, leaves),
+        }
+    }
+
+    /// Notes that a member has joined: at the new reflector it is claimed, at the old one it can be.
+    pub(super) fn relay_joined(
+        &mut self,
+        now: Now,
+        group: GroupIndex,
+        index: MemberIndex,
+        leaves: Option<u64>,
+        terms: Terms,
+    ) {
+        let (address, session) = (self.table.member(index).address, self.seat(index).session);
+        let Some(relay) =
+            self.rooms[group.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
+        else {
+            return;
+        };
+        if relay.is_old {
+            relay.sessions.insert(session, address);
+        } else if let Some(leaves) = leaves {
+            let coming = relay.coming.entry(leaves).or_insert(Coming { address, terms, sent: Vec::new() });
+            (coming.address, coming.terms) = (address, terms);
+            relay.coming_at.insert(address, leaves);
+            relay.channel.push(Item::of_session(ItemKind::Claim, leaves));
+            self.send_relay(now, group, false);
+        }
+    }
+
+    /// Notes that a session is over at the old reflector.
+    pub(super) fn relay_left(&mut self, now: Now, group: GroupIndex, session: u64) {
+        let Some(relay) = self.rooms[group.0 as usize].relay.as_mut() else { return };
+        if relay.is_old && relay.ended_ms.is_none() {
+            relay.sessions.remove(&session);
+            relay.claims.remove(&session);
+            relay.channel.push(Item::of_session(ItemKind::Left, session));
+            self.count(Counter::RelayHanded);
+            self.send_relay(now, group, false);
+        }
+    }
+
+    /// Has a member get copies here from now on, and what it has sent meanwhile put in order.
+    fn has_come(&mut self, now: Now, group: GroupIndex, session: u64) {
+        let Some(relay) = self.rooms[group.0 as usize].relay.as_mut() else { return };
+        let Some(coming) = relay.coming.remove(&session) else { return };
+        let is_last = relay.coming_at.get(&coming.address) == Some(&session);
+        if is_last {
+            relay.coming_at.remove(&coming.address);
+        }
+        for waiting in coming.sent {
+            relay.bytes -= waiting.payload.len();
+            relay.wait(waiting);
+        }
+        if is_last {
+            self.receive_here(now, group, coming.address, coming.terms);
+        }
+    }
+
+    fn receive_here(&mut self, now: Now, group: GroupIndex, address: SocketAddr, terms: Terms) {
+        let id = self.table.group(group).id;
+        let Some(index) = self.table.member_of(id, address).filter(|_| terms.receives) else { return };
+        let member = self.table.member(index);
+        let (heard_ms, heartbeat, delay_us) = (member.heard_ms, member.heartbeat, member.delay_us);
+        let path = self.table.group(group).lanes[member.lane as usize].path;
+        let seat = self.seat(index).clone();
+        let here = self.table.join_on(group, path, address, terms, now.ms);
+        let member = self.table.member_mut(here);
+        (member.heard_ms, member.heartbeat, member.delay_us) = (heard_ms, heartbeat, delay_us);
+        self.seat_for(here, seat);
+    }
+
+    /// Ends the relay of a group. At the new side all that waits is copied.
+    fn end_relay(&mut self, now: Now, index: GroupIndex) {
+        let Some(relay) =
+            self.rooms[index.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
+        else {
+            return;
+        };
+        relay.ended_ms = Some(now.ms);
+        if relay.is_old {
+            relay.channel.push(Item::plain(ItemKind::End));
+        }
+        let waiting = std::mem::take(&mut relay.waiting);
+        let coming = std::mem::take(&mut relay.coming);
+        let mut left: Vec<Waiting> = waiting.into();
+        for Coming { address, terms, sent } in coming.into_values() {
+            left.extend(sent);
+            self.receive_here(now, index, address, terms);
+        }
+        for Waiting { except, tos, payload } in left {
+            self.relays.due.push_back(Relayed { group: index, except, tos, payload });
+        }
+        self.table.set_relayed(index, false);
+        self.send_relay(now, index, false);
+    }
+
+    /// Forgets the relay of a group.
+    pub(super) fn drop_relay(&mut self, index: GroupIndex) {
+        if let Some(relay) = self.room_mut(index).relay.take() {
+            self.relays.by_number.remove(&(relay.number, relay.is_old));
+        }
+    }
+
+    /// Sends what is due of a relay.
+    fn send_relay(&mut self, now: Now, index: GroupIndex, late: bool) {
+        let Some(receivers) = self.table.get_group(index).map(Group::receivers) else { return };
+        let Control { rooms, outgoing, .. } = self;
+        let Some(relay) = rooms[index.0 as usize].relay.as_mut() else { return };
+        let (direction, receipt) = (Relay::direction(relay.is_old), relay.channel.receipt(receivers));
+        let Relay { number, keys, peer, local, channel, told_ms, .. } = &mut **relay;
+        let mut put = |item: Option<(u32, &Item)>| {
+            let bytes = encode_step(direction, *number, &receipt, item, &keys[0]);
+            outgoing.push_back(crate::forward::Outgoing { local: *local, to: *peer, bytes });
+        };
+        let mut sent = channel.send(now.ns / 1000, |number, item| put(Some((number, item))));
+        if !sent && (channel.owes_receipt(late) || late && now.ms >= *told_ms + STEADY_MS) {
+            put(None);
+            channel.told();
+            sent = true;
+        }
+        if sent {
+            *told_ms = now.ms;
+        }
+    }
+
+    fn tell_receipt(&mut self, now: Now, index: GroupIndex) {
+        if let Some(relay) = &mut self.room_mut(index).relay {
+            relay.told_ms = 0;
+        }
+        self.send_relay(now, index, true);
+    }
+
+    /// Advances the time of all relays.
+    pub(super) fn tick_relays(&mut self, now: Now) {
+        for at in (0..self.relays.groups.len()).rev() {
+            let index = self.relays.groups[at];
+            self.ask_for_relay(now, index);
+            self.tick_relay(now, index);
+            let room = self.room(index);
+            if room.opening.is_none() && room.relay.is_none() {
+                self.relays.groups.swap_remove(at);
+            }
+        }
+    }
+
+    fn tick_relay(&mut self, now: Now, index: GroupIndex) {
+        let is_empty = self.table.get_group(index).is_none_or(|group| group.live == 0);
+        let Some(relay) = &mut self.rooms[index.0 as usize].relay else { return };
+        if now.ms >= relay.heard_ms + SILENT_MS {
+            let was_live = relay.ended_ms.is_none();
+            if was_live {
+                self.count(Counter::RelayLost);
+            }
+            self.end_relay(now, index);
+            return self.drop_relay(index);
+        }
+        if let Some(ended_ms) = relay.ended_ms {
+            // The old side waits until its last word was heard, the new one in case that its receipt was lost.
+            let is_over = match relay.is_old {
+                true => relay.channel.is_done(),
+                false => now.ms >= ended_ms + LINGER_MS,
+            };
+            if is_over {
+                return self.drop_relay(index);
+            }
+        } else if relay.is_old {
+            let due: Vec<u64> = relay
+                .claims
+                .iter()
+                .filter(|(_, due_ms)| **due_ms <= now.ms)
+                .map(|(session, _)| *session)
+                .collect();
+            let over = is_empty || now.ms >= relay.begun_ms + RELAY_MS;
+            for session in due {
+                self.take_away(now, index, session);
+            }
+            if over {
+                self.end_relay(now, index);
+            }
+        }
+        self.send_relay(now, index, true);
+    }
+
+    /// Removes a member that is at the new reflector, and has not said here that it left.
+    fn take_away(&mut self, now: Now, index: GroupIndex, session: u64) {
+        let id: GroupId = self.table.group(index).id;
+        let Some(relay) = &mut self.rooms[index.0 as usize].relay else { return };
+        relay.claims.remove(&session);
+        let address = relay.sessions.get(&session).copied();
+        match address.and_then(|address| self.member(id, address, session)) {
+            Some(member) => self.dismiss(now, member, Reason::Left),
+            None => {
+                let Some(relay) = &mut self.rooms[index.0 as usize].relay else { return };
+                relay.channel.push(Item::of_session(ItemKind::Left, session));
+            }
+        }
+    }
+
+    /// Returns true once in a while, for a standby that hands its members over to the reflector in charge.
+    pub(super) fn standby_is_due(&mut self, now: Now, index: GroupIndex) -> bool {
+        let room = self.room_mut(index);
+        let due = now.ms >= room.handed_ms + STANDBY_MS && room.relay.is_none() && room.opening.is_none();
+        if due {
+            room.handed_ms = now.ms;
+        }
+        due
+    }
+}

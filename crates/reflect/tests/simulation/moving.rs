@@ -1,0 +1,254 @@
+//! A location that moves while its members talk, over a network between the reflectors that loses, repeats and reorders.
+
+use std::net::SocketAddr;
+
+use nacre_reflect::control::{Counter, Counters};
+use nacre_reflect::location::Place;
+use nacre_reflect::member::{MemberEvent, MemberOptions};
+use nacre_reflect::table::{GroupId, GroupOptions};
+use nacre_reflect::wire::Reflectors;
+
+use crate::world::{FAIR, FOUL, World, address, home};
+use crate::{LOCATION, SEEDS, harbour, options};
+
+const MEMBERS: u32 = 12;
+
+/// Reflectors that share a secret, and members of a location that count what they say.
+struct Stage {
+    world: World,
+    said: Vec<u64>,
+    /// The length of what they say, in bytes.
+    bytes: usize,
+}
+
+fn at(host: u8) -> SocketAddr {
+    SocketAddr::from(([198, 51, 100, host], 7400))
+}
+
+fn place(reflectors: &[SocketAddr], group: u32) -> Option<Place> {
+    Some(Place { reflectors: Reflectors::new(reflectors).unwrap(), group })
+}
+
+impl Stage {
+    fn new(seed: u64, bytes: usize) -> Stage {
+        let mut world = World::new(seed, FAIR);
+        world.between = Some(if seed.is_multiple_of(4) { FAIR } else { FOUL });
+        for host in 1..=3 {
+            Stage::start(&mut world, host);
+        }
+        Stage { world, said: vec![0; MEMBERS as usize], bytes }
+    }
+
+    fn start(world: &mut World, host: u8) {
+        world.start(at(host), options(), |control, _| {
+            for id in 0..3 {
+                control.set_group(GroupId { port: 7400, id }, GroupOptions::default());
+            }
+            control.set_relay_secret(&[7; 32], true);
+        });
+    }
+
+    /// Tells one reflector after another where the location is, each at its own time.
+    fn relocate(&mut self, order: &[u8], to: Option<Place>) {
+        for host in order {
+            let now = self.world.now();
+            if let Some(control) = self.world.reflectors.get_mut(&at(*host)) {
+                control.set_location(now, LOCATION, to);
+            }
+            let wait = self.world.random.below(300);
+            self.talk(wait);
+        }
+    }
+
+    /// Has all members talk for a time.
+    fn talk(&mut self, ms: u64) {
+        for _ in 0..ms / 5 {
+            for number in 0..MEMBERS {
+                if self.world.random.percent(30) {
+                    let said = &mut self.said[number as usize];
+                    let mut payload = vec![number as u8; self.bytes];
+                    payload[..8].copy_from_slice(&(*said + 1).to_le_bytes());
+                    if self.world.say(number, &payload) {
+                        self.said[number as usize] += 1;
+                    }
+                }
+            }
+            self.world.run(5);
+        }
+    }
+
+    fn begin(seed: u64, bytes: usize, first: Option<Place>) -> Stage {
+        let mut stage = Stage::new(seed, bytes);
+        stage.relocate(&[1, 2, 3], first);
+        let ask = stage.world.reflectors.keys().copied().collect::<Vec<_>>();
+        for number in 0..MEMBERS {
+            stage.world.play(number, harbour(&ask[..1]), MemberOptions::default());
+        }
+        stage.world.run(3000);
+        stage.talk(500);
+        stage
+    }
+
+    fn all_at(&self, host: u8, group: u32) -> bool {
+        let id = GroupId { port: 7400, id: group };
+        let others = self.world.reflectors.iter().filter(|(address, _)| **address != at(host));
+        let control = &self.world.reflectors[&at(host)];
+        (0..MEMBERS).all(|number| control.table().member_of(id, home(number)).is_some())
+            && control.table().members_len() == MEMBERS as usize
+            && others.into_iter().all(|(_, control)| control.table().members_len() == 0)
+    }
+
+    #[track_caller]
+    fn until_all_at(&mut self, host: u8, group: u32) {
+        for _ in 0..400 {
+            if self.all_at(host, group) {
+                return;
+            }
+            self.talk(100);
+        }
+        panic!("they did not come to {host}");
+    }
+
+    /// Checks that everybody heard all others, once and in order.
+    #[track_caller]
+    fn check(&mut self, seed: u64) {
+        self.talk(300);
+        self.world.run(2000);
+        for (number, player) in (0..MEMBERS).map(|number| (number, &self.world.players[&home(number)])) {
+            let lost = player.events.iter().filter(|event| matches!(event, MemberEvent::Lost { .. }));
+            assert_eq!(lost.count(), 0, "seed {seed}");
+            for from in (0..MEMBERS).filter(|from| *from != number) {
+                let heard: Vec<u64> = player
+                    .heard
+                    .iter()
+                    .filter(|payload| payload[8] == from as u8 && payload.len() == self.bytes)
+                    .map(|payload| u64::from_le_bytes(payload[..8].try_into().unwrap()))
+                    .collect();
+                let all: Vec<u64> = (1..=self.said[from as usize]).collect();
+                assert_eq!(heard, all, "seed {seed}: what {number} heard of {from}");
+            }
+        }
+        for control in self.world.reflectors.values() {
+            assert!(
+                control.table().groups().all(|(_, group)| !group.relayed),
+                "seed {seed}: no relay is left"
+            );
+        }
+    }
+
+    fn count(&self, host: u8, counter: Counter) -> u64 {
+        let counters: &Counters = self.world.reflectors[&at(host)].counters();
+        counters.get(counter)
+    }
+}
+
+#[test]
+fn everybody_hears_everybody_once_and_in_order_while_a_location_moves() {
+    for seed in SEEDS {
+        let mut stage = Stage::begin(seed, [9, 100, 5000][seed as usize % 3], place(&[at(1)], 0));
+        let order: &[u8] = if seed.is_multiple_of(2) { &[1, 2, 3] } else { &[2, 3, 1] };
+        stage.relocate(order, place(&[at(2)], 1));
+        stage.until_all_at(2, 1);
+        stage.check(seed);
+        assert_eq!(stage.count(1, Counter::RelayHanded), MEMBERS.into(), "seed {seed}");
+        assert_eq!(stage.count(1, Counter::RelayLost) + stage.count(2, Counter::RelayLost), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_location_moves_within_one_reflector() {
+    for seed in SEEDS {
+        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
+        stage.relocate(&[1], place(&[at(1)], 2));
+        stage.until_all_at(1, 2);
+        stage.check(seed);
+        assert_eq!(stage.count(1, Counter::RelayBegun), 2, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_location_moves_on_and_back_before_all_have_moved() {
+    for seed in SEEDS {
+        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
+        for host in [2, 3, 1, 2, 1] {
+            stage.relocate(&[1, 2, 3], place(&[at(host)], 0));
+            let wait = stage.world.random.below(1500);
+            stage.talk(wait);
+        }
+        stage.until_all_at(1, 0);
+        stage.check(seed);
+    }
+}
+
+#[test]
+fn a_standby_hands_its_members_back() {
+    for seed in SEEDS {
+        let mut stage = Stage::begin(seed, 20, place(&[at(1), at(2)], 0));
+        stage.world.kill(at(1));
+        stage.talk(8000);
+        assert!(stage.world.players.values().all(|player| player.member.target().is_some()), "seed {seed}");
+        // Until here something was lost, since the reflector was.
+        stage.said.fill(0);
+        stage.world.run(1000);
+        for player in stage.world.players.values_mut() {
+            player.heard.clear();
+            player.events.clear();
+        }
+        Stage::start(&mut stage.world, 1);
+        stage.relocate(&[1], place(&[at(1), at(2)], 0));
+        stage.until_all_at(1, 0);
+        stage.check(seed);
+    }
+}
+
+#[test]
+fn when_the_old_reflector_dies_in_the_middle_all_go_on_at_the_new_one() {
+    for seed in SEEDS {
+        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
+        stage.relocate(&[1, 2, 3], place(&[at(2)], 0));
+        let moved = |stage: &Stage| stage.world.reflectors[&at(2)].table().members_len();
+        while moved(&stage) < 3 {
+            stage.talk(5);
+        }
+        stage.world.kill(at(1));
+        let before = stage.said.clone();
+        stage.talk(15_000);
+        assert_eq!(moved(&stage), MEMBERS as usize, "seed {seed}");
+        for player in stage.world.players.values_mut() {
+            player.heard.clear();
+        }
+        stage.said.fill(before[0] + 1_000_000);
+        let (first, lost) = (stage.said[0] + 1, stage.count(2, Counter::RelayLost));
+        stage.talk(1000);
+        stage.world.run(1000);
+        for number in 0..MEMBERS {
+            let heard: Vec<u64> = stage.world.players[&home(number)]
+                .heard
+                .iter()
+                .filter(|payload| payload[8] == (number + 1) as u8 % MEMBERS as u8)
+                .map(|payload| u64::from_le_bytes(payload[..8].try_into().unwrap()))
+                .filter(|said| *said >= first)
+                .collect();
+            let all: Vec<u64> = (first..=stage.said[(number as usize + 1) % MEMBERS as usize]).collect();
+            assert_eq!(heard, all, "seed {seed}");
+        }
+        assert_eq!(lost, 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_reflector_without_the_secret_gets_no_relay_and_members_move_without() {
+    for seed in SEEDS {
+        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
+        stage.world.reflectors.get_mut(&at(2)).unwrap().set_relay_secret(&[8; 32], true);
+        stage.relocate(&[1, 2, 3], place(&[at(2)], 0));
+        stage.until_all_at(2, 0);
+        assert_eq!(stage.count(1, Counter::RelayUnanswered), 1, "seed {seed}");
+        assert!(stage.count(2, Counter::RelayForged) > 0, "seed {seed}");
+        assert_eq!(
+            stage.count(2, Counter::RelayBegun) + stage.count(1, Counter::RelayBegun),
+            0,
+            "seed {seed}"
+        );
+    }
+}
