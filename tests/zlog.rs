@@ -42,6 +42,7 @@ fn one_after_another(store: &str) {
         json!({ "position": 3, "tags": [{ "tag": "blue" }, { "tag": "red" }], "data": "line 1" })
     );
     assert_eq!(run(&["read", "l", "0", "4"]).text(), "one\ntwo\nline 0\nline 1");
+    assert_eq!(run(&["read", "l", "0", "4", "--tag", "blue"]).text(), "line 0\nline 1");
     assert_eq!(run(&["read", "l", "53"]).failed(3, &["unwritten"]).trim(), "unwritten");
     assert_eq!(
         run(&["follow", "l", "--from", "0", "--tag", "blue", "--count", "1", "-p"]).text(),

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod append;
 mod error;
 mod kit;
 mod locks;
@@ -85,6 +86,11 @@ enum Command {
     /// One client process of that study, started by it
     #[command(hide = true)]
     SequencerClient,
+    /// Append to a shared log, read and follow it: beside streams of Redis and NATS, and what the disk allows
+    Append(Box<append::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    AppendClient,
     /// Walk a large tree: Nacre against find, du, bfs, fd and the system's calls alone
     Walk(Box<walk::Args>),
     /// Make the tree of that study, and leave it there
@@ -159,6 +165,8 @@ fn run(command: Command, common: &Common) -> Result<(), BenchError> {
         Command::LocksClient => locks::client_main(),
         Command::Sequencer(args) => sequencer::run(&args, common),
         Command::SequencerClient => sequencer::client_main(),
+        Command::Append(args) => append::run(&args, common),
+        Command::AppendClient => append::client_main(),
         Command::Walk(args) => walk::run(&args, common),
         Command::WalkTree(args) => walk::make_tree(&args, common),
         Command::WalkFloor(args) => walk::floor_main(&args),

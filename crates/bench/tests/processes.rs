@@ -3,6 +3,7 @@
 //! The program that a study starts as its servers is this test here, so that it needs no other package; therefore it has no
 //! test harness: without the arguments of a server it runs the tests.
 
+use std::collections::BTreeSet;
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Parser;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
             overlapping_locks_are_granted_one_after_the_other();
             waiters_are_served_and_memory_is_counted();
             walks_are_processes_of_their_own();
+            logs_are_appended_to_beside_their_peers();
             an_interrupted_study_keeps_what_it_measured_and_leaves_nothing();
             ExitCode::SUCCESS
         }
@@ -66,6 +68,7 @@ fn serve(server: &Serve) -> ExitCode {
     let options = nacre_daemon::ServerOptions {
         store: Some(server.store.parse().unwrap()),
         lock: true,
+        meta: true,
         lock_table: match server.lock_table.as_deref() {
             Some("unrolled") => nacre_daemon::Indexing::Unrolled,
             _ => nacre_daemon::Indexing::Described,
@@ -248,6 +251,30 @@ fn walks_are_processes_of_their_own() {
         assert!(one["cpu_to_floor"]["median"].as_f64().unwrap() > 0.0, "{one}");
     }
     println!("walks are processes of their own: ok");
+}
+
+fn logs_are_appended_to_beside_their_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = study(&format!("append --quick --window-ms 150 --out {}", folder.path().display()));
+    let series = results["series"].as_array().unwrap();
+    let subjects: BTreeSet<&str> =
+        series.iter().map(|one| one["point"]["subject"].as_str().unwrap()).collect();
+    assert_eq!(subjects, BTreeSet::from(["disk", "log", "nats", "object", "redis"]));
+    for one in series {
+        let measured = &one["repetitions"][0];
+        assert!(measured["per_second"].as_f64().unwrap() > 0.0, "{one}");
+        assert!(measured["latency"]["p99_us"].as_f64().unwrap() > 0.0, "{one}");
+        let changes = measured["reshaped_ms"].as_array().map_or(0, Vec::len);
+        assert_eq!(changes > 0, one["point"]["reshape_ms"].is_u64(), "{one}");
+    }
+    assert_eq!(results["recoveries"][0]["entries"], 10_000);
+    let goals = results["goals"].as_array().unwrap();
+    assert!(goals.len() > 8, "{goals:?}");
+    for name in ["sequencers", "latency"] {
+        let svg = std::fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
+        assert!(roxmltree::Document::parse(&svg).is_ok());
+    }
+    println!("logs are appended to beside their peers: ok");
 }
 
 fn an_interrupted_study_keeps_what_it_measured_and_leaves_nothing() {

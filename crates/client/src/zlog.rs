@@ -18,11 +18,37 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Without an async runtime, [`Store::blocking`] offers the same calls without `await`:
+//!
+//! ```
+//! use nacre::zlog::{Entry, Followed, Shape};
+//!
+//! let store = nacre::open("mem:")?.blocking();
+//! store.logs()?.create("orders", Shape::default())?;
+//! let log = store.log("orders")?;
+//! // Both are under way together, and in this order in the log.
+//! let (tea, soup) = (log.submit(Entry::new("tea"))?, log.submit(Entry::new("soup"))?);
+//! let (tea, soup) = (tea.wait()?, soup.wait()?);
+//! assert!(tea < soup);
+//!
+//! let mut follower = log.follow(tea, Default::default());
+//! let Some(Followed::Entry { entry, .. }) = follower.next().transpose()? else { unreachable!("nothing was trimmed") };
+//! assert_eq!(entry.data, "tea");
+//! # Ok::<(), nacre::zlog::LogError>(())
+//! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use bytes::Bytes;
+#[cfg(feature = "meta")]
+use futures::future::BoxFuture;
+use nacre_object::{ErrorKind, StoreError};
 pub use nacre_zlog::*;
+use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::blocking::BlockingStore;
 use crate::store::Store;
 
 impl Store {
@@ -51,5 +77,282 @@ impl Store {
     /// Those of [`Store::log`].
     pub async fn log_with(&self, name: &str, options: Options) -> Result<Log, LogError> {
         Log::open(Arc::new(self.clone()), name, options).await
+    }
+}
+
+/// A log's sequencer that is one of the store's: kept by the metadata rank, which lends it to programs by its policy.
+#[cfg(feature = "meta")]
+struct RankSequencer(crate::sequencer::Sequencer);
+
+#[cfg(feature = "meta")]
+impl Store {
+    /// Returns one of the store's sequencers for [`Options::sequencer`]. By its policy a program that appends alone takes positions
+    /// without asking anybody, and several pass the sequencer on, or ask the metadata rank for each batch.
+    ///
+    /// The sequencer is to exist, and to be for one log alone, and all handles on that log are to have it from the first append on.
+    /// A handle without it breaks nothing but the order: entries that it appends may come before those that were acknowledged earlier.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::sequencer`].
+    pub async fn log_sequencer(&self, name: impl AsRef<[u8]>) -> Result<Arc<dyn Sequencer>, StoreError> {
+        Ok(Arc::new(RankSequencer(self.sequencer(name).await?)))
+    }
+}
+
+#[cfg(feature = "meta")]
+impl Sequencer for RankSequencer {
+    /// The objects refuse an epoch that is over, whatever position comes with it; and the rank gives out each position once, so a
+    /// position of an earlier epoch is nobody else's.
+    fn next(&self, _epoch: u64, count: u64) -> BoxFuture<'_, Result<u64, SequencerError>> {
+        if let Some(first) = self.0.try_next_many(count) {
+            return Box::pin(std::future::ready(Ok(first)));
+        }
+        Box::pin(async move { Ok(self.0.next_many(count).await?) })
+    }
+
+    fn read(&self, _epoch: u64) -> BoxFuture<'_, Result<u64, SequencerError>> {
+        Box::pin(async move { Ok(self.0.read().await?) })
+    }
+
+    /// A rank that has lost nothing is beyond every entry already. Otherwise it is made to pass over those that are there.
+    fn install(&self, _epoch: u64, tail: u64) -> BoxFuture<'_, Result<(), SequencerError>> {
+        Box::pin(async move {
+            loop {
+                match tail.saturating_sub(self.0.read().await?) {
+                    0 => return Ok(()),
+                    missing => drop(self.0.next_many_by_rank(missing).await?),
+                }
+            }
+        })
+    }
+}
+
+/// Returns the runtime of all logs whose calls block: what they append goes on in its thread between calls.
+fn runtime() -> Result<&'static Handle, LogError> {
+    static RUNTIME: OnceLock<std::io::Result<Runtime>> = OnceLock::new();
+    let build =
+        || Builder::new_multi_thread().worker_threads(1).thread_name("nacre-zlog").enable_all().build();
+    match RUNTIME.get_or_init(build) {
+        Ok(runtime) => Ok(runtime.handle()),
+        Err(error) => {
+            let text = format!("cannot start the thread that logs need: {error}");
+            Err(StoreError::new(ErrorKind::Io, text).into())
+        }
+    }
+}
+
+/// A future's runtime while a thread waits for it.
+#[derive(Clone, Copy)]
+struct Within(&'static Handle);
+
+impl Within {
+    fn new() -> Result<Within, LogError> {
+        Ok(Within(runtime()?))
+    }
+
+    /// Waits for a future. Its tasks and its timers are the runtime's, whatever runtime the thread is of.
+    fn wait<T>(self, future: impl Future<Output = T>) -> T {
+        let _entered = self.0.enter();
+        futures::executor::block_on(future)
+    }
+}
+
+/// A [`Directory`] whose calls block the calling thread.
+#[derive(Clone)]
+pub struct BlockingLogs {
+    directory: Directory,
+    within: Within,
+}
+
+/// A [`Log`] whose calls block the calling thread. Cheap to clone; all clones append in one order.
+#[derive(Clone)]
+pub struct BlockingLog {
+    log: Log,
+    within: Within,
+}
+
+/// An entry that is being appended. If this is dropped, the entry is appended nevertheless. See [`Appending`].
+#[must_use]
+pub struct BlockingAppending {
+    appending: Appending,
+    within: Within,
+}
+
+/// A [`Follower`] whose calls block the calling thread: an iterator over the steps, which waits at the end of the log for more. It
+/// ends after [`LogError::Missing`] alone; after other errors the next call tries again.
+pub struct BlockingFollower {
+    follower: Follower,
+    within: Within,
+    deleted: bool,
+}
+
+impl BlockingStore {
+    /// Returns the logs of the store by their names. See [`Store::logs`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::logs`], and of starting a thread.
+    pub fn logs(&self) -> Result<BlockingLogs, LogError> {
+        Ok(BlockingLogs { directory: self.nonblocking().logs()?, within: Within::new()? })
+    }
+
+    /// Opens a log of the store. See [`Store::log`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::log`], and of starting a thread.
+    pub fn log(&self, name: &str) -> Result<BlockingLog, LogError> {
+        self.log_with(name, Options::default())
+    }
+
+    /// Opens a log of the store with settings. See [`Store::log_with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::log_with`], and of starting a thread.
+    pub fn log_with(&self, name: &str, options: Options) -> Result<BlockingLog, LogError> {
+        let within = Within::new()?;
+        Ok(BlockingLog { log: within.wait(self.nonblocking().log_with(name, options))?, within })
+    }
+}
+
+macro_rules! mirror {
+    ($field:ident: $type:ident, $($name:ident($($argument:ident: $argument_type:ty),*) -> $result:ty;)*) => {
+        $(
+            #[doc = concat!("See [`", stringify!($type), "::", stringify!($name), "`].")]
+            ///
+            /// # Errors
+            ///
+            #[doc = concat!("Those of [`", stringify!($type), "::", stringify!($name), "`].")]
+            pub fn $name(&self, $($argument: $argument_type),*) -> Result<$result, LogError> {
+                self.within.wait(self.$field.$name($($argument),*))
+            }
+        )*
+    };
+}
+
+impl BlockingLogs {
+    mirror! {
+        directory: Directory,
+        create(name: &str, shape: Shape) -> LogId;
+        find(name: &str) -> Listed;
+        list() -> Vec<Listed>;
+        rename(from: &str, to: &str) -> ();
+        delete(name: &str) -> ();
+    }
+
+    /// Returns the logs with calls that are awaited.
+    pub fn nonblocking(&self) -> &Directory {
+        &self.directory
+    }
+}
+
+impl BlockingLog {
+    mirror! {
+        log: Log,
+        append(entry: Entry) -> u64;
+        read(position: u64) -> Slot;
+        read_range(from: u64, to: u64) -> Vec<(u64, Slot)>;
+        read_tagged(tag: impl Into<Bytes>, from: u64, to: u64) -> Tagged;
+        tail() -> u64;
+        begin() -> u64;
+        fill(position: u64) -> Slot;
+        trim(position: u64) -> ();
+        trim_prefix(before: u64) -> ();
+        info() -> Info;
+        seal() -> Recovered;
+        reshape(shape: Shape) -> Recovered;
+    }
+
+    /// Returns the log with calls that are awaited. Its appends need a runtime that lives on.
+    pub fn nonblocking(&self) -> &Log {
+        &self.log
+    }
+
+    /// Returns the name that the log had when it was opened.
+    pub fn name(&self) -> &str {
+        self.log.name()
+    }
+
+    /// Returns the log's identity.
+    pub fn id(&self) -> LogId {
+        self.log.id()
+    }
+
+    /// Returns a handle that appends in an order of its own. See [`Log::apart`].
+    pub fn apart(&self) -> BlockingLog {
+        BlockingLog { log: self.log.apart(), ..*self }
+    }
+
+    /// Begins to append an entry, so that further ones can follow before it is in the log. Blocks while too much is under way. See
+    /// [`Appender::submit`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Appender::submit`].
+    pub fn submit(&self, entry: Entry) -> Result<BlockingAppending, LogError> {
+        let appending = self.within.wait(self.log.appender().submit(entry))?;
+        Ok(BlockingAppending { appending, within: self.within })
+    }
+
+    /// Follows the log from a position on. See [`Log::follow`].
+    pub fn follow(&self, from: u64, options: FollowOptions) -> BlockingFollower {
+        BlockingFollower { follower: self.log.follow(from, options), within: self.within, deleted: false }
+    }
+}
+
+impl BlockingAppending {
+    /// Waits until the entry is as durable as the store makes it, and returns its position.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Appender::append`].
+    pub fn wait(self) -> Result<u64, LogError> {
+        self.within.wait(self.appending)
+    }
+}
+
+impl BlockingFollower {
+    /// Returns the position after that of the last step. See [`Follower::position`].
+    pub fn position(&self) -> u64 {
+        self.follower.position()
+    }
+
+    /// Returns whether the next step is there already.
+    pub fn is_ready(&self) -> bool {
+        self.follower.is_ready()
+    }
+
+    /// Returns the next step; `None` if there is none within the time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Follower::next`].
+    pub fn next_within(&mut self, time: Duration) -> Result<Option<Followed>, LogError> {
+        let Self { follower, within, .. } = self;
+        within.wait(async { tokio::time::timeout(time, follower.next()).await }).ok().transpose()
+    }
+
+    /// Returns the next step before a position; `None` if there is none. See [`Follower::next_before`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Follower::next_before`].
+    pub fn next_before(&mut self, end: u64) -> Result<Option<Followed>, LogError> {
+        self.within.wait(self.follower.next_before(end))
+    }
+}
+
+impl Iterator for BlockingFollower {
+    type Item = Result<Followed, LogError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.deleted {
+            return None;
+        }
+        let step = self.within.wait(self.follower.next());
+        self.deleted = matches!(step, Err(LogError::Missing(_)));
+        Some(step)
     }
 }

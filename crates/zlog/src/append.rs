@@ -1,17 +1,18 @@
 //! Appending: entries wait in a queue, and a task takes them from there in order, gets positions for them, and writes them.
 //!
 //! One write is on its way at a time, and it goes to one object, wholly or not at all: so what a handle appends is in the log in the
-//! order in which it was appended, whatever fails. Entries that come meanwhile are written together, and the positions of those that
-//! wait already are taken during the write. No position is taken before its entry is there: an append that begins after another
+//! order in which it was appended, whatever fails. Entries that come meanwhile are written together, and their positions are taken
+//! during the write. No position is taken before its entry is there: an append that begins after another
 //! handle's was acknowledged would come before it otherwise.
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
@@ -130,7 +131,7 @@ impl Appender {
         permit.forget();
         if !started.swap(true, Ordering::AcqRel) {
             let (log, queue) = (log.clone(), queue.clone());
-            let task = Task { log, queue, reserved: VecDeque::new(), epoch: 0 };
+            let task = Task { log, queue, reserved: VecDeque::new(), taking: None, epoch: 0 };
             tokio::spawn(task.run());
         }
         let (reply, receiver) = oneshot::channel();
@@ -158,12 +159,20 @@ enum Attempt {
     Failed(LogError),
 }
 
+/// A request for positions on its way, with their number.
+struct Taking {
+    count: u64,
+    first: BoxFuture<'static, Result<u64, SequencerError>>,
+}
+
 /// The task that appends.
 struct Task {
     log: Arc<Inner>,
     queue: Arc<Queue>,
     /// Positions that were taken and are not used yet, in ascending order: not more than entries have waited since.
     reserved: VecDeque<Range<u64>>,
+    /// Positions that are being taken.
+    taking: Option<Taking>,
     /// The epoch in which they were taken.
     epoch: u64,
 }
@@ -178,7 +187,7 @@ impl Task {
     }
 
     /// Takes what waits; `None` once nobody can append any more.
-    async fn take(&self) -> Option<VecDeque<Waiting>> {
+    async fn take(&mut self) -> Option<VecDeque<Waiting>> {
         loop {
             let woken = self.queue.wake.notified();
             if let Some(batch) = self.take_now() {
@@ -212,6 +221,12 @@ impl Task {
         Some(waiting.drain(..count).collect())
     }
 
+    /// Gives up the positions that were taken: they are void, or who was to have them is gone.
+    fn forget_positions(&mut self) {
+        self.reserved.clear();
+        self.taking = None;
+    }
+
     fn reserved_count(&self) -> u64 {
         self.reserved.iter().map(|range| range.end - range.start).sum()
     }
@@ -228,8 +243,14 @@ impl Task {
         let known = self.log.known();
         if self.epoch != known.views.epoch() {
             // Positions of an earlier epoch may have been given out again.
-            self.reserved.clear();
+            self.forget_positions();
             self.epoch = known.views.epoch();
+        }
+        if self.reserved.is_empty()
+            && let Some(Taking { count, first }) = self.taking.take()
+            && let Ok(first) = first.await
+        {
+            self.add_reserved(first, count);
         }
         if self.reserved.is_empty() {
             match self.reserve(&known, batch.len() as u64).await {
@@ -241,12 +262,12 @@ impl Task {
         let view = known.views.last();
         let first = self.reserved[0].start;
         if first < view.start {
-            self.reserved.clear();
+            self.forget_positions();
             let text = format!("its sequencer gives out position {first}, which is before the last view");
             return self.answer(batch, usize::MAX, Err(LogError::Corrupt(text)));
         }
         if self.reserved[0].end > view.room_ends() {
-            self.reserved.clear();
+            self.forget_positions();
             let shape = Shape { width: view.width, unit: view.unit };
             if let Err(error) = self.log.recover(Some(shape), Some(known.version)).await {
                 self.answer(batch, usize::MAX, Err(error));
@@ -260,17 +281,29 @@ impl Task {
         if self.reserved[0].is_empty() {
             self.reserved.pop_front();
         }
-        let more = self.demand(batch.len() as u64 - count);
-        let (attempt, reserved) =
-            futures::join!(self.put(&known, view, first, batch.iter().take(count as usize)), async {
-                match more {
-                    0 => None,
-                    more => self.log.sequencer.next(self.epoch, more).await.ok().map(|first| (first, more)),
+        let left = batch.len() as u64 - count;
+        let attempt = {
+            let entries = batch.iter().take(count as usize);
+            let log = self.log.clone();
+            let mut put = pin!(log.put(&known, view, first, entries));
+            let mut takes = true;
+            loop {
+                if takes {
+                    self.take_positions(left);
                 }
-            });
-        if let Some((first, count)) = reserved {
-            self.add_reserved(first, count);
-        }
+                tokio::select! {
+                    biased;
+                    attempt = &mut put => break attempt,
+                    taken = taken(&mut self.taking) => match taken {
+                        Some((first, count)) => self.add_reserved(first, count),
+                        // What is wrong with the sequencer is seen to when the write is done.
+                        None => takes = false,
+                    },
+                    // Entries that come during the write take their positions during it.
+                    () = self.queue.wake.notified(), if self.taking.is_none() => {}
+                }
+            }
+        };
         let count = count as usize;
         match attempt {
             Attempt::Written => self.answer(batch, count, Ok(first)),
@@ -281,7 +314,7 @@ impl Task {
                 let _ = self.log.fill(first, first + count as u64).await;
             }
             Attempt::Epoch(found) => {
-                self.reserved.clear();
+                self.forget_positions();
                 if let Err(error) = self.log.refresh(&known, found).await {
                     self.answer(batch, usize::MAX, Err(error));
                 }
@@ -289,10 +322,18 @@ impl Task {
         }
     }
 
-    /// Returns how many positions to take during a write: one for each entry that waits already, of which `left` are in the batch.
-    fn demand(&self, left: u64) -> u64 {
+    /// Begins to take positions during a write: one for each entry that waits already, of which `left` are in the batch.
+    fn take_positions(&mut self, left: u64) {
+        if self.taking.is_some() {
+            return;
+        }
         let waiting = self.queue.waiting.lock().len() as u64;
-        (left + waiting).min(BATCH_ENTRIES_MAX as u64).saturating_sub(self.reserved_count())
+        let count = (left + waiting).min(BATCH_ENTRIES_MAX as u64).saturating_sub(self.reserved_count());
+        if count > 0 {
+            let (sequencer, epoch) = (self.log.sequencer.clone(), self.epoch);
+            let first = Box::pin(async move { sequencer.next(epoch, count).await });
+            self.taking = Some(Taking { count, first });
+        }
     }
 
     /// Takes positions. Returns false if the log turned out to have another epoch.
@@ -314,6 +355,18 @@ impl Task {
         }
     }
 
+    /// Answers the first entries, whose positions follow each other, and makes room for others.
+    fn answer(&self, batch: &mut VecDeque<Waiting>, count: usize, result: Result<u64, LogError>) {
+        let mut bytes = 0;
+        for (number, waiting) in (0..).zip(batch.drain(..count.min(batch.len()))) {
+            bytes += waiting.bytes();
+            let _ = waiting.reply.send(result.clone().map(|first| first + number));
+        }
+        self.queue.room.add_permits(bytes);
+    }
+}
+
+impl Inner {
     /// Writes entries at consecutive positions of one object, until it is known whether they are there.
     async fn put<'a>(
         &self,
@@ -323,15 +376,14 @@ impl Task {
         entries: impl ExactSizeIterator<Item = &'a Waiting> + Clone,
     ) -> Attempt {
         let (index, place) = view.locate(first);
-        let object = match self.log.object(view, index) {
+        let object = match self.object(view, index) {
             Ok(object) => object,
             Err(error) => return Attempt::Failed(error),
         };
-        let stripe =
-            Stripe { store: &*self.log.store, object: &object, epoch: view.epoch, closed: view.closed };
-        let (writer, count) = (self.log.options.random.number(), entries.len() as u64);
+        let stripe = Stripe { store: &*self.store, object: &object, epoch: view.epoch, closed: view.closed };
+        let (writer, count) = (self.options.random.number(), entries.len() as u64);
         let packed = pack(place, writer, entries.map(|waiting| &waiting.entry));
-        let mut patience = self.log.patience();
+        let mut patience = self.patience();
         // True if an earlier attempt may have taken effect.
         let mut uncertain = false;
         loop {
@@ -343,7 +395,7 @@ impl Task {
                 Ok(Written::Occupied) => return self.look(first, writer).await,
                 Err(StripeError::Epoch(found)) => {
                     let known = Arc::new(known.clone());
-                    return match self.log.refresh(&known, found).await {
+                    return match self.refresh(&known, found).await {
                         Ok(()) => self.look(first, writer).await,
                         Err(error) => Attempt::Failed(unknown(&error)),
                     };
@@ -360,17 +412,17 @@ impl Task {
 
     /// Finds out whether a write of this writer took effect at a position, when it cannot do so any more.
     async fn look(&self, position: u64, writer: u64) -> Attempt {
-        let mut patience = self.log.patience();
+        let mut patience = self.patience();
         loop {
-            let known = self.log.known();
+            let known = self.known();
             let found = match known.views.find(position) {
                 None => Ok(None),
                 Some((view, _)) => {
                     let (index, place) = view.locate(position);
-                    match self.log.object(view, index) {
+                    match self.object(view, index) {
                         Ok(object) => {
                             let stripe = Stripe {
-                                store: &*self.log.store,
+                                store: &*self.store,
                                 object: &object,
                                 epoch: view.epoch,
                                 closed: view.closed,
@@ -389,23 +441,21 @@ impl Task {
                     return Attempt::Failed(StoreError::new(ErrorKind::Unknown, text).into());
                 }
                 Err(error) => {
-                    if let Err(error) = self.log.again(&known, error, &mut patience).await {
+                    if let Err(error) = self.again(&known, error, &mut patience).await {
                         return Attempt::Failed(unknown(&error));
                     }
                 }
             }
         }
     }
+}
 
-    /// Answers the first entries, whose positions follow each other, and makes room for others.
-    fn answer(&self, batch: &mut VecDeque<Waiting>, count: usize, result: Result<u64, LogError>) {
-        let mut bytes = 0;
-        for (number, waiting) in (0..).zip(batch.drain(..count.min(batch.len()))) {
-            bytes += waiting.bytes();
-            let _ = waiting.reply.send(result.clone().map(|first| first + number));
-        }
-        self.queue.room.add_permits(bytes);
-    }
+/// Waits for positions that are being taken; for ever if there are none. Returns `None` if they could not be taken.
+async fn taken(taking: &mut Option<Taking>) -> Option<(u64, u64)> {
+    let Some(Taking { count, first }) = taking else { return std::future::pending().await };
+    let (first, count) = (first.await, *count);
+    *taking = None;
+    Some((first.ok()?, count))
 }
 
 /// Returns whether the packet at a place is a writer's; `None` if it was trimmed.

@@ -48,7 +48,7 @@ pub use entry::{Entry, Slot};
 pub use error::LogError;
 pub use follow::{FollowOptions, Followed, Follower};
 pub use layout::{LogId, View};
-pub use log::{Info, Log, Options, Recovered};
+pub use log::{Info, Log, Options, Recovered, Tagged};
 pub use nacre_map::Random;
 pub use sequencer::{Sequencer, SequencerError, StoreSequencer};
 pub use state::{DIRECTORY, Shape, Views};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use bytes::Bytes;
 use nacre_map::{Map, Proposer, Random};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, StoreError, Transaction};
 use parking_lot::Mutex;
@@ -75,6 +76,15 @@ pub struct Recovered {
     pub tail: u64,
     /// The number of objects that were sealed.
     pub sealed: u32,
+}
+
+/// Positions of a range, without the entries of other tags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tagged {
+    /// The positions in ascending order, each with what is there.
+    pub slots: Vec<(u64, Slot)>,
+    /// The first position that was not looked at: the beginning of the next range.
+    pub next: u64,
 }
 
 /// A log at a glance.
@@ -165,6 +175,21 @@ impl Log {
         }
         let slots = self.inner.scan(from, to, None).await?.slots;
         Ok(slots.into_iter().filter_map(|(position, slot)| Some((position, slot?))).collect())
+    }
+
+    /// Returns what is at the positions from `from` to before `to` as [`Log::read_range`] does, but for entries without the tag:
+    /// these are left out, and their content is not read.
+    ///
+    /// # Errors
+    /// As [`Log::read`].
+    pub async fn read_tagged(&self, tag: impl Into<Bytes>, from: u64, to: u64) -> Result<Tagged, LogError> {
+        if from >= to {
+            return Ok(Tagged { slots: Vec::new(), next: from });
+        }
+        let slots = self.inner.scan(from, to, Some(&tag.into())).await?.slots;
+        let next = slots.last().map_or(from, |(position, _)| position + 1);
+        let slots = slots.into_iter().filter_map(|(position, slot)| Some((position, slot?)));
+        Ok(Tagged { slots: slots.collect(), next })
     }
 
     /// Returns the position that is given out next. Entries before it may still be on their way. A recovery of the log may bring it

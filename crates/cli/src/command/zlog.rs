@@ -66,7 +66,7 @@ enum Action {
         from: u64,
         /// The position after the last one
         to: Option<u64>,
-        /// Print the entries with this tag only
+        /// Print the entries with this tag only; the content of others is not read
         #[arg(long, value_parser = name::prefix(), value_name = "TAG")]
         tag: Option<Bytes>,
     },
@@ -411,12 +411,21 @@ async fn read_range(
     let log = open(session, log, true).await?;
     let mut next = from;
     while next < to {
-        for (position, slot) in log.read_range(next, to).await? {
-            next = position + 1;
+        let slots = match &tag {
+            Some(tag) => {
+                let tagged = log.read_tagged(tag.clone(), next, to).await?;
+                next = tagged.next;
+                tagged.slots
+            }
+            None => {
+                let slots = log.read_range(next, to).await?;
+                next = slots.last().map_or(to, |(position, _)| position + 1);
+                slots
+            }
+        };
+        for (position, slot) in slots {
             match slot {
-                Slot::Entry(entry) if tag.as_ref().is_none_or(|tag| entry.tags.contains(tag)) => {
-                    print(session, position, &entry, false)?;
-                }
+                Slot::Entry(entry) => print(session, position, &entry, false)?,
                 // Beyond the tail there is nothing else.
                 Slot::Unwritten if position >= log.tail().await? => return Ok(output::flush()?),
                 _ => {}

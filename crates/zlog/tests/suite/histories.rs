@@ -1,4 +1,5 @@
-//! Many clients use a log at once, on a store that is slow, away and forgetful, and die in the middle of what they do; and others
+//! Many clients use a log at once, on a store that is slow, away and forgetful, whose events come late and twice, and die in the middle
+//! of what they do, which arrives all the same; and others
 //! recover the log and change its views meanwhile, also two at a time. Then all that they were told has to fit together.
 //!
 //! A failure names its seed, and `NACRE_SEED=n` runs that history again, the same to the last transaction: the clock is the runtime's,
@@ -18,7 +19,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::kit::{Fate, Faulty};
+use super::kit::{Delivery, Fate, Faulty};
 
 const TAGS: [&str; 3] = ["red", "green", "blue"];
 
@@ -74,6 +75,20 @@ async fn history(seed: u64) -> u64 {
     let (width, unit) = ([1, 2, 3][dice.random_range(0..3)], [1, 2, 5][dice.random_range(0..3)]);
     let directory = Directory::new(store.clone()).unwrap().with_random(random.clone());
     directory.create("log", Shape { width, unit }).await.unwrap();
+    {
+        let (calm, mut dice) = (calm.clone(), StdRng::seed_from_u64(dice.random()));
+        // Of a hundred events so many are late, or come twice.
+        let (late, twice) = (dice.random_range(0..40), dice.random_range(0..20));
+        store.deliver(move || {
+            let after = Duration::from_micros([100, 5_000, 200_000][dice.random_range(0..3)]);
+            match dice.random_range(0..100) {
+                _ if calm.load(Ordering::Relaxed) => Delivery::AtOnce,
+                n if n < late => Delivery::Late(after),
+                n if n < late + twice => Delivery::Twice(after),
+                _ => Delivery::AtOnce,
+            }
+        });
+    }
     calm.store(false, Ordering::Relaxed);
     let told = Shared::default();
     let options = Options {

@@ -10,7 +10,7 @@ use nacre_object::watch::{Feed, Watch, WatchOptions};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction};
 use parking_lot::Mutex;
 
-/// The fate of a transaction.
+/// The fate of a transaction, whatever becomes of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is applied at once, and so is its reply there.
@@ -23,6 +23,20 @@ pub enum Fate {
     Away,
 }
 
+/// The delivery of an event to a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// With the change.
+    AtOnce,
+    /// After a time: others may overtake it.
+    Late(Duration),
+    /// With the change, and after a time again.
+    Twice(Duration),
+}
+
+/// Decides the delivery of an event.
+pub type Post = Box<dyn FnMut() -> Delivery + Send>;
+
 /// Decides the fate of a transaction.
 pub type Judge = Box<dyn FnMut(&ObjectId, &Transaction) -> Fate + Send>;
 
@@ -31,7 +45,13 @@ pub struct Faulty {
     pub inner: Arc<MemoryStore>,
     judge: Mutex<Judge>,
     /// `None`: it cannot watch.
-    feeds: Option<Feeds>,
+    feeds: Option<Arc<Watches>>,
+}
+
+/// The watches of a store.
+struct Watches {
+    feeds: Feeds,
+    post: Mutex<Post>,
 }
 
 /// The watches of objects, with their numbers.
@@ -42,8 +62,18 @@ impl Faulty {
         Arc::new(Faulty {
             inner: Arc::new(MemoryStore::new()),
             judge: Mutex::new(Box::new(judge)),
-            feeds: Some(Feeds::default()),
+            feeds: Some(Arc::new(Watches {
+                feeds: Feeds::default(),
+                post: Mutex::new(Box::new(|| Delivery::AtOnce)),
+            })),
         })
+    }
+
+    /// Delivers events as they are told from now on.
+    pub fn deliver(&self, post: impl FnMut() -> Delivery + Send + 'static) {
+        if let Some(watches) = &self.feeds {
+            *watches.post.lock() = Box::new(post);
+        }
     }
 
     /// A store that cannot watch.
@@ -55,20 +85,49 @@ impl Faulty {
 
 async fn apply(
     inner: Arc<MemoryStore>,
-    feeds: Option<Feeds>,
+    watches: Option<Arc<Watches>>,
     object: ObjectId,
     transaction: Transaction,
 ) -> Result<Outcome, StoreError> {
     let is_change = !transaction.writes.is_empty();
     let outcome = inner.apply(&object, transaction).await?;
-    if let (Outcome::Done(done), Some(feeds)) = (&outcome, feeds)
+    if let (Outcome::Done(done), Some(watches)) = (&outcome, watches)
         && is_change
     {
-        for (_, feed) in feeds.lock().get(&object).into_iter().flatten() {
-            feed.changed(done.version);
-        }
+        watches.tell(object, done.version);
     }
     Ok(outcome)
+}
+
+impl Watches {
+    /// Tells each watch of an object about a change.
+    fn tell(self: Arc<Self>, object: ObjectId, version: u64) {
+        let numbers: Vec<u64> = {
+            let feeds = self.feeds.lock();
+            feeds.get(&object).into_iter().flatten().map(|(number, _)| *number).collect()
+        };
+        for number in numbers {
+            let delivery = (self.post.lock())();
+            if !matches!(delivery, Delivery::Late(_)) {
+                self.deliver(&object, number, version);
+            }
+            if let Delivery::Late(after) | Delivery::Twice(after) = delivery {
+                let (watches, object) = (self.clone(), object.clone());
+                tokio::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    watches.deliver(&object, number, version);
+                });
+            }
+        }
+    }
+
+    /// Delivers an event, unless the watch has ended meanwhile.
+    fn deliver(&self, object: &ObjectId, number: u64, version: u64) {
+        let feeds = self.feeds.lock();
+        for (_, feed) in feeds.get(object).into_iter().flatten().filter(|(other, _)| *other == number) {
+            feed.changed(version);
+        }
+    }
 }
 
 /// Ends a watch when it is dropped.
@@ -92,12 +151,18 @@ impl ObjectStore for Faulty {
         let applied = apply(self.inner.clone(), self.feeds.clone(), object.clone(), transaction);
         match fate {
             Fate::Done => Reply::pending(applied),
-            Fate::Slow(before, after) => Reply::pending(async move {
-                tokio::time::sleep(before).await;
-                let outcome = applied.await;
-                tokio::time::sleep(after).await;
-                outcome
-            }),
+            Fate::Slow(before, after) => {
+                // It arrives even if its sender has died.
+                let applied = tokio::spawn(async move {
+                    tokio::time::sleep(before).await;
+                    applied.await
+                });
+                Reply::pending(async move {
+                    let outcome = applied.await.expect("the store does not panic");
+                    tokio::time::sleep(after).await;
+                    outcome
+                })
+            }
             Fate::Lost(after) => {
                 // It arrives even if nobody waits for it any more.
                 tokio::spawn(async move {
@@ -121,7 +186,7 @@ impl ObjectStore for Faulty {
     }
 
     fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
-        let Some(feeds) = self.feeds.clone() else {
+        let Some(feeds) = self.feeds.as_ref().map(|watches| watches.feeds.clone()) else {
             return Reply::ready(Err(nacre_object::watch::unsupported()));
         };
         let version = match self.inner.model().apply(object, &Transaction::new().read(Read::Stat)) {

@@ -4,6 +4,7 @@
 //! port of the loopback interface, and ended by its process id when the study drops it.
 
 pub(crate) mod etcd;
+pub(crate) mod nats;
 pub(crate) mod ofd;
 pub(crate) mod redis;
 pub(crate) mod zookeeper;

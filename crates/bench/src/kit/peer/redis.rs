@@ -1,4 +1,4 @@
-//! Redis: optimistic updates with WATCH, MULTI and EXEC.
+//! Redis: optimistic updates with WATCH, MULTI and EXEC; counters; streams.
 //!
 //! A watch belongs to a connection, and EXEC drops all watches of its connection, so every concurrent operation needs
 //! its own connection. The commands of one step are sent together: `WATCH` with `GET`, and `MULTI` with `SET` and
@@ -125,6 +125,26 @@ impl Connection {
             };
         }
         Ok(last)
+    }
+
+    /// Appends an entry to a stream so many times, by commands that are sent together; returns once all are acknowledged.
+    pub(crate) async fn append(
+        &mut self,
+        stream: &str,
+        payload: &[u8],
+        times: u32,
+    ) -> Result<(), BenchError> {
+        for _ in 0..times {
+            self.command(&[b"XADD", stream.as_bytes(), b"*", b"d", payload]);
+        }
+        self.flush().await?;
+        for _ in 0..times {
+            match self.answer().await? {
+                Answer::Value(Some(_)) => {}
+                _ => return Err(BenchError::peer(NAME, "XADD was not answered with an id")),
+            }
+        }
+        Ok(())
     }
 
     fn command(&mut self, words: &[&[u8]]) {

@@ -1,0 +1,319 @@
+//! A client process of the study.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use futures::future::try_join_all;
+use nacre::zlog::{Entry, Followed, Log, LogError, Options, Slot};
+use nacre::{ByteRange, Outcome, Transaction};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use serde::{Deserialize, Serialize};
+
+use super::point::{Sequencing, Subject, Work};
+use super::{NAME, OBJECTS, SEQUENCER, object_id};
+use crate::BenchError;
+use crate::kit::latency::{Latencies, LatencyCounts};
+use crate::kit::peer::{nats, redis};
+use crate::kit::{process, server};
+
+/// The spans of positions that are kept for the check.
+const SPANS_MAX: usize = 200_000;
+/// The time between two appends of the client that another one follows.
+const PACE: Duration = Duration::from_millis(4);
+
+/// The parameters of a client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Orders {
+    pub(super) subject: Subject,
+    pub(super) work: Work,
+    pub(super) place: String,
+    /// The number of the client.
+    pub(super) client: u32,
+    /// The writers of this client.
+    pub(super) writers: u32,
+    pub(super) depth: u32,
+    pub(super) apart: bool,
+    pub(super) entry_bytes: u32,
+    pub(super) sequencing: Sequencing,
+    /// The entries that are there, for readers.
+    pub(super) entries: u64,
+    pub(super) window_ms: u64,
+}
+
+/// The record of one client.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Tally {
+    pub(super) operations: u64,
+    pub(super) latency_ns_counts: LatencyCounts,
+    /// Spans of positions that entries of this client alone may have; not of all if there are many.
+    pub(super) spans: Vec<(u64, u64)>,
+}
+
+/// The counting side of a client.
+struct Counter {
+    end: Instant,
+    operations: u64,
+    latencies: Latencies,
+    spans: Vec<(u64, u64)>,
+}
+
+impl Counter {
+    fn count(&mut self, asked: Instant, operations: u64) {
+        let now = Instant::now();
+        if now <= self.end {
+            self.operations += operations;
+            self.latencies.record_many(now - asked, operations);
+        }
+    }
+
+    fn position(&mut self, position: u64) {
+        let has_room = self.spans.len() < SPANS_MAX;
+        match self.spans.last_mut() {
+            Some(last) if last.1 == position => last.1 += 1,
+            _ if has_room => self.spans.push((position, position + 1)),
+            _ => {}
+        }
+    }
+}
+
+enum Ready {
+    Logs(nacre::Store, Vec<Log>),
+    Objects(nacre::Store),
+    Redis(Vec<redis::Connection>),
+    Nats(Vec<nats::Connection>),
+}
+
+/// Runs the hidden command of a client process.
+pub(crate) fn main() -> Result<(), BenchError> {
+    process::serve_rounds(
+        async |orders: Orders| {
+            let ready = prepare(&orders).await?;
+            Ok((orders, Some(ready)))
+        },
+        async |(orders, ready): &mut (Orders, Option<Ready>), (), begin| {
+            let once = || BenchError::Process("a client has one round".into());
+            work(orders, ready.take().ok_or_else(once)?, begin).await
+        },
+        async |_| (),
+    )
+}
+
+/// Returns a failure of a log as one of the study.
+pub(super) fn failed(error: LogError) -> BenchError {
+    match error {
+        LogError::Store(error) => error.into(),
+        error => BenchError::Process(error.to_string()),
+    }
+}
+
+/// Opens the log of the study.
+pub(super) async fn open_log(store: &nacre::Store, sequencing: Sequencing) -> Result<Log, BenchError> {
+    let sequencer = match sequencing {
+        Sequencing::Store => None,
+        Sequencing::RoundTrip | Sequencing::Quota => Some(store.log_sequencer(SEQUENCER).await?),
+    };
+    store.log_with(NAME, Options { sequencer, ..Options::default() }).await.map_err(failed)
+}
+
+async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
+    match orders.subject {
+        Subject::Log => {
+            let store = server::open(&orders.place).await?;
+            let first = open_log(&store, orders.sequencing).await?;
+            let handles = if orders.apart { orders.writers } else { 1 };
+            let others = (1..handles).map(|_| first.apart());
+            let logs: Vec<Log> = std::iter::once(first.clone()).chain(others).collect();
+            // Connected, and with whatever the first append of a handle needs.
+            first.tail().await.map_err(failed)?;
+            Ok(Ready::Logs(store, logs))
+        }
+        Subject::Object | Subject::Disk => Ok(Ready::Objects(server::open(&orders.place).await?)),
+        Subject::Redis => {
+            let connections = (0..orders.writers).map(|_| redis::Connection::open(&orders.place));
+            Ok(Ready::Redis(try_join_all(connections).await?))
+        }
+        Subject::Nats => {
+            let connections = (0..orders.writers).map(|_| nats::Connection::open(&orders.place));
+            Ok(Ready::Nats(try_join_all(connections).await?))
+        }
+    }
+}
+
+/// Returns the content of an entry. It is not all alike, so that nothing on the way can make it smaller.
+pub(super) fn content(bytes: u32, seed: u32) -> Bytes {
+    let byte = |number: u32| (number.wrapping_add(seed).wrapping_mul(2_654_435_761) >> 24) as u8;
+    (0..bytes).map(byte).collect()
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<Tally, BenchError> {
+    let end = begin + Duration::from_millis(orders.window_ms);
+    let counter =
+        RefCell::new(Counter { end, operations: 0, latencies: Latencies::new()?, spans: Vec::new() });
+    match ready {
+        Ready::Logs(store, logs) => {
+            match orders.work {
+                Work::Append => append(orders, &logs, end, &counter).await?,
+                Work::Read => read(orders, &logs[0], end, &counter).await?,
+                Work::Tail => {
+                    while Instant::now() < end {
+                        let asked = Instant::now();
+                        logs[0].tail().await.map_err(failed)?;
+                        counter.borrow_mut().count(asked, 1);
+                    }
+                }
+                Work::Follow if orders.client == 0 => append_at_a_pace(orders, &logs[0], begin, end).await?,
+                Work::Follow => follow(&logs[0], end, &counter).await?,
+            }
+            drop(logs);
+            store.end_sequencers().await;
+        }
+        Ready::Objects(store) => read_objects(orders, &store, end, &counter).await?,
+        Ready::Redis(connections) => {
+            let payload = content(orders.entry_bytes, orders.client);
+            let tasks = connections.into_iter().map(async |mut connection| {
+                while Instant::now() < end {
+                    let asked = Instant::now();
+                    connection.append(NAME, &payload, orders.depth).await?;
+                    counter.borrow_mut().count(asked, u64::from(orders.depth));
+                }
+                Ok::<(), BenchError>(())
+            });
+            try_join_all(tasks).await?;
+        }
+        Ready::Nats(connections) => {
+            let payload = content(orders.entry_bytes, orders.client);
+            let tasks = connections.into_iter().map(async |mut connection| {
+                while Instant::now() < end {
+                    let asked = Instant::now();
+                    connection.append(&payload, orders.depth).await?;
+                    counter.borrow_mut().count(asked, u64::from(orders.depth));
+                }
+                Ok::<(), BenchError>(())
+            });
+            try_join_all(tasks).await?;
+        }
+    }
+    let Counter { operations, latencies, spans, .. } = counter.into_inner();
+    Ok(Tally { operations, latency_ns_counts: latencies.counts(), spans })
+}
+
+async fn append(
+    orders: &Orders,
+    logs: &[Log],
+    end: Instant,
+    counter: &RefCell<Counter>,
+) -> Result<(), BenchError> {
+    let payload = content(orders.entry_bytes, orders.client);
+    let writers = (0..orders.writers).flat_map(|writer| (0..orders.depth).map(move |_| writer));
+    let tasks = writers.map(|writer| {
+        let (log, payload) = (&logs[writer as usize % logs.len()], &payload);
+        async move {
+            while Instant::now() < end {
+                let asked = Instant::now();
+                let position = log.append(Entry::new(payload.clone())).await.map_err(failed)?;
+                let mut counter = counter.borrow_mut();
+                counter.count(asked, 1);
+                counter.position(position);
+            }
+            Ok::<(), BenchError>(())
+        }
+    });
+    try_join_all(tasks).await.map(drop)
+}
+
+/// Appends the time of each append, so that who follows knows how old it is.
+async fn append_at_a_pace(
+    orders: &Orders,
+    log: &Log,
+    begin: Instant,
+    end: Instant,
+) -> Result<(), BenchError> {
+    // The follower watches by then.
+    let mut next = begin + 10 * PACE;
+    while next < end {
+        tokio::time::sleep_until(next.into()).await;
+        let mut data = BytesMut::from(&now_ns().to_le_bytes()[..]);
+        data.resize((orders.entry_bytes as usize).max(8), 7);
+        log.append(Entry::new(data.freeze())).await.map_err(failed)?;
+        next = (next + PACE).max(Instant::now());
+    }
+    Ok(())
+}
+
+async fn follow(log: &Log, end: Instant, counter: &RefCell<Counter>) -> Result<(), BenchError> {
+    let mut follower = log.follow(0, Default::default());
+    while let Ok(step) = tokio::time::timeout_at(end.into(), follower.next()).await {
+        let Followed::Entry { entry, .. } = step.map_err(failed)? else { continue };
+        let Some(sent) = entry.data.first_chunk::<8>() else { continue };
+        let age = Duration::from_nanos(now_ns().saturating_sub(u64::from_le_bytes(*sent)));
+        let mut counter = counter.borrow_mut();
+        counter.operations += 1;
+        counter.latencies.record(age);
+    }
+    Ok(())
+}
+
+async fn read(
+    orders: &Orders,
+    log: &Log,
+    end: Instant,
+    counter: &RefCell<Counter>,
+) -> Result<(), BenchError> {
+    let tasks = (0..orders.writers * orders.depth).map(|reader| async move {
+        let mut dice = StdRng::seed_from_u64(u64::from(reader) << 32 | u64::from(orders.client));
+        while Instant::now() < end {
+            let position = dice.random_range(0..orders.entries);
+            let asked = Instant::now();
+            match log.read(position).await.map_err(failed)? {
+                Slot::Entry(entry) if entry.data.len() == orders.entry_bytes as usize => {}
+                slot => {
+                    return Err(BenchError::Lost(format!(
+                        "position {position} holds something else: {slot:?}"
+                    )));
+                }
+            }
+            counter.borrow_mut().count(asked, 1);
+        }
+        Ok(())
+    });
+    try_join_all(tasks).await.map(drop)
+}
+
+async fn read_objects(
+    orders: &Orders,
+    store: &nacre::Store,
+    end: Instant,
+    counter: &RefCell<Counter>,
+) -> Result<(), BenchError> {
+    let objects = (0..OBJECTS).map(object_id).collect::<Result<Vec<_>, _>>()?;
+    let (objects, store) = (Arc::new(objects), store);
+    let tasks = (0..orders.writers * orders.depth).map(|reader| {
+        let objects = objects.clone();
+        async move {
+            let mut dice = StdRng::seed_from_u64(u64::from(reader) << 32 | u64::from(orders.client));
+            let bytes = u64::from(orders.entry_bytes);
+            while Instant::now() < end {
+                let entry = dice.random_range(0..orders.entries);
+                let object = &objects[(entry % u64::from(OBJECTS)) as usize];
+                let range = ByteRange::new(entry / u64::from(OBJECTS) * bytes, bytes);
+                let asked = Instant::now();
+                let read = Transaction::new().read_range(nacre::Fork::DEFAULT, range);
+                match store.apply(object, read).await? {
+                    Outcome::Done(_) => counter.borrow_mut().count(asked, 1),
+                    Outcome::Refused(_) => {
+                        return Err(BenchError::Lost(format!("object {object} cannot be read")));
+                    }
+                }
+            }
+            Ok(())
+        }
+    });
+    try_join_all(tasks).await.map(drop)
+}

@@ -1,0 +1,538 @@
+//! The study of shared logs (*Malacology: A Programmable Storage System*, sections 5.2 and 6): appends, reads, followers, recoveries
+//! and changes of view, beside streams of Redis and NATS JetStream and beside what the disk allows.
+
+mod client;
+mod disk;
+mod figures;
+mod point;
+mod reach;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use nacre::ObjectId;
+use nacre::sequencer::Policy;
+use nacre::zlog::{Entry, Log, Shape, Slot};
+
+pub(crate) use client::main as client_main;
+
+use self::client::{Orders, Tally, content, failed, open_log};
+use self::point::{Measurement, Point, Recovery, Results, Sequencing, Subject, Work};
+use crate::kit::latency::Latencies;
+use crate::kit::peer::{self, Peer, validate_folder};
+use crate::kit::process::Crew;
+use crate::kit::report::Report;
+use crate::kit::server::{self, Keep, ServerPlan, Servers};
+use crate::kit::study::{self, Steps, by_turns};
+use crate::{BenchError, Common};
+
+/// The command that makes this program a client.
+const CLIENT: &str = "append-client";
+/// The name of the log.
+const NAME: &str = "study";
+/// The name of the sequencer, where the metadata rank keeps it.
+const SEQUENCER: &str = "study";
+/// The number of objects that are read without a log.
+const OBJECTS: u32 = 4;
+/// The client processes: as many as a machine of two processors can run at once.
+const CLIENTS: u32 = 2;
+/// The positions of each client that are read again after a repetition.
+const CHECKED: usize = 200;
+/// The recoveries of each length of a log.
+const RECOVERIES: usize = 9;
+
+/// Append to a shared log: writers, entry sizes, sequencers, followers and recoveries, beside Redis, NATS and the disk
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Take short looks at few points: less than a minute in all
+    #[arg(long)]
+    quick: bool,
+    /// Parts to measure
+    #[arg(long, value_enum, value_name = "PART", value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Time that each point is measured for, in milliseconds [default: 1000, or 250 with --quick]
+    #[arg(long, value_name = "MS")]
+    window_ms: Option<u64>,
+    /// Measurements of each point [default: 3, or 1 with --quick]
+    #[arg(long, value_name = "COUNT")]
+    repetitions: Option<u32>,
+    /// Lengths of the logs that are recovered, in entries [default: 10000,100000,1000000, or 10000 with --quick]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',')]
+    recover: Vec<u64>,
+    /// Folder for the figures [default: none are drawn]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// File for the raw results, as JSON
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+    /// Folder for the files of servers and peers
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+}
+
+/// A part of the study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Appends by number of writers.
+    Writers,
+    /// Appends by size of the entries.
+    Sizes,
+    /// Appends by number of objects.
+    Widths,
+    /// Appends by sequencer.
+    Sequencers,
+    /// The time of one append, of one look at the tail, and until a follower has an entry.
+    Latency,
+    /// Reads of entries at random.
+    Reads,
+    /// Appends while the view changes.
+    Views,
+    /// Recoveries by length of the log.
+    Recovery,
+}
+
+impl Args {
+    fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    fn window(&self, point: &Point) -> Duration {
+        let window = Duration::from_millis(self.window_ms.unwrap_or(if self.quick { 250 } else { 1000 }));
+        // Its entries come at a pace, and are to be enough for a percentile.
+        if point.work == Work::Follow { 2 * window } else { window }
+    }
+
+    fn repetitions(&self) -> u32 {
+        self.repetitions.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    fn lengths(&self) -> &[u64] {
+        match (&self.recover[..], self.quick) {
+            ([], true) => &[10_000],
+            ([], false) => &[10_000, 100_000, 1_000_000],
+            (lengths, _) => lengths,
+        }
+    }
+}
+
+/// Runs the study, prints the tables, and writes the requested files.
+///
+/// # Errors
+/// [`BenchError`] if the study cannot run, or an entry that was acknowledged is not there, or two have one position.
+pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
+    validate_folder(args.folder.as_deref())?;
+    validate_folder(args.out.as_deref())?;
+    if args.window_ms == Some(0) || args.repetitions == Some(0) || args.recover.contains(&0) {
+        return Err(BenchError::Usage("--window-ms, --repetitions and --recover are at least 1".into()));
+    }
+    let load_at_start = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load_at_start = load_at_start.split(' ').take(3).collect::<Vec<_>>().join(" ");
+    let results = Results { load_at_start, ..Results::default() };
+    let peers = [peer::redis::version(), peer::nats::version()];
+    let report = Report::new("append", peers, results, args.results.as_deref());
+    study::run(report, common, async |report| measure(args, common, report).await)
+}
+
+async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> Result<(), BenchError> {
+    let groups = groups(args);
+    let points = groups.iter().map(|points| points.len() as u64).sum::<u64>();
+    let lengths = if args.has(Part::Recovery) { args.lengths() } else { &[] };
+    let steps = Steps::new(points * u64::from(args.repetitions()) + lengths.len() as u64);
+    for points in &groups {
+        let once = async |point: &Point, repetition| {
+            steps.step(&point.label, repetition)?;
+            measure_once(args, common, point).await
+        };
+        by_turns(report, |results| &mut results.series, points, args.repetitions(), once).await?;
+        report.keep()?;
+    }
+    for entries in lengths {
+        steps.step(&format!("recovery of {entries} entries"), 0)?;
+        let recovery = recover(args, common, *entries).await?;
+        report.recoveries.push(recovery);
+        report.keep()?;
+    }
+    if let Some(folder) = &args.out {
+        report.figures = figures::draw(report, folder)?;
+    }
+    Ok(())
+}
+
+/// Returns the points, in groups that are compared with each other.
+fn groups(args: &Args) -> Vec<Vec<Point>> {
+    let base = |label: String, subject, keep| Point {
+        label,
+        subject,
+        work: Work::Append,
+        keep,
+        clients: CLIENTS,
+        writers: 16,
+        depth: 16,
+        apart: false,
+        entry_bytes: 4096,
+        width: 4,
+        unit: 1024,
+        sequencing: Sequencing::Store,
+        reshape_ms: None,
+    };
+    let name = |subject, keep| match (subject, keep) {
+        (Subject::Log, Keep::Volatile) => "log, volatile",
+        (Subject::Log, _) => "log, durable",
+        (Subject::Object, _) => "objects",
+        (Subject::Redis, Keep::Volatile) => "Redis stream, volatile",
+        (Subject::Redis, _) => "Redis stream, appendfsync always",
+        (Subject::Nats, Keep::Volatile) => "NATS stream, in memory",
+        (Subject::Nats, _) => "NATS stream, in files, not synced",
+        (Subject::Disk, _) => "disk, group commit",
+    };
+    let of = |subject, keep, writers: u32, bytes| {
+        let label = format!("{}, {writers} W, {}", name(subject, keep), size(bytes));
+        Point { writers, entry_bytes: bytes, clients: CLIENTS.min(writers), ..base(label, subject, keep) }
+    };
+    use Keep::{Always, Volatile};
+    use Subject::{Disk, Log, Nats, Object, Redis};
+    let mut groups = Vec::new();
+    if args.has(Part::Writers) {
+        let counts: &[u32] = if args.quick { &[16] } else { &[1, 4, 16, 64] };
+        for writers in counts {
+            groups.push([Log, Redis, Nats].map(|subject| of(subject, Volatile, *writers, 100)).to_vec());
+            let durable = [Log, Disk, Redis, Nats];
+            groups.push(durable.map(|subject| of(subject, Always, *writers, 4096)).to_vec());
+        }
+    }
+    if args.has(Part::Sizes) && !args.quick {
+        for (keep, sizes) in [(Volatile, [4096, 65_536]), (Always, [100, 65_536])] {
+            for bytes in sizes {
+                groups.push([Log, Redis, Nats].map(|subject| of(subject, keep, 16, bytes)).to_vec());
+            }
+        }
+    }
+    if args.has(Part::Widths) && !args.quick {
+        let point = |width: u32| {
+            let point = of(Log, Always, 16, 4096);
+            Point { label: format!("{}, width {width}", point.label), width, ..point }
+        };
+        groups.push([1, 2, 8, 32].map(point).to_vec());
+    }
+    if args.has(Part::Sequencers) {
+        let mut points = Vec::new();
+        let all = [Sequencing::Store, Sequencing::RoundTrip, Sequencing::Quota];
+        for apart in [false, true] {
+            for sequencing in all {
+                let point = of(Log, Volatile, 16, 100);
+                let handles = if apart { "16 handles" } else { "2 handles" };
+                let sequencer = match sequencing {
+                    Sequencing::Store => "sequencer in the store",
+                    Sequencing::RoundTrip => "sequencer by round trips",
+                    Sequencing::Quota => "sequencer by quota",
+                };
+                let label = format!("{}, {handles}, {sequencer}", point.label);
+                points.push(Point { label, sequencing, apart, ..point });
+            }
+        }
+        if args.quick {
+            points.truncate(all.len());
+        }
+        groups.push(points);
+    }
+    if args.has(Part::Latency) {
+        let alone = |subject, keep, bytes| {
+            let point = of(subject, keep, 1, bytes);
+            Point { label: format!("{}, one at a time", point.label), depth: 1, ..point }
+        };
+        groups.push([Log, Redis, Nats].map(|subject| alone(subject, Volatile, 100)).to_vec());
+        groups.push([Log, Disk, Redis].map(|subject| alone(subject, Always, 4096)).to_vec());
+        let one = |work, keep, bytes, clients, what: &str| {
+            let label = format!("{}, {what}", name(Log, keep));
+            Point { work, clients, writers: clients, depth: 1, entry_bytes: bytes, ..base(label, Log, keep) }
+        };
+        groups.push(vec![
+            one(Work::Tail, Volatile, 100, 1, "tail"),
+            one(Work::Follow, Volatile, 100, 2, "append to visible at a follower"),
+            one(Work::Follow, Always, 4096, 2, "append to visible at a follower"),
+        ]);
+    }
+    if args.has(Part::Reads) {
+        let read = |subject| {
+            let label = format!("random reads of 4 KiB, {}", name(subject, Volatile));
+            Point { work: Work::Read, ..base(label, subject, Volatile) }
+        };
+        groups.push(vec![read(Log), read(Object)]);
+    }
+    if args.has(Part::Views) {
+        let views = |keep| {
+            let point = of(Log, keep, 16, 4096);
+            let label = format!("{}, another view every 100 ms", point.label);
+            Point { label, depth: 1, reshape_ms: Some(100), ..point }
+        };
+        let calm = |keep| {
+            let point = of(Log, keep, 16, 4096);
+            Point { label: format!("{}, one view", point.label), depth: 1, ..point }
+        };
+        groups.push(vec![calm(Volatile), views(Volatile), calm(Always), views(Always)]);
+    }
+    groups
+}
+
+fn size(bytes: u32) -> String {
+    match bytes {
+        1024.. => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+fn object_id(number: u32) -> Result<ObjectId, BenchError> {
+    Ok(ObjectId::try_from(format!("study/{number}").as_str())?)
+}
+
+/// The servers of a measurement, which end when this is dropped.
+enum Stage {
+    Nacre(Servers),
+    Peer(Peer),
+}
+
+impl Stage {
+    async fn start(args: &Args, common: &Common, point: &Point) -> Result<Stage, BenchError> {
+        let folder = args.folder.as_deref();
+        let is_durable = point.keep == Keep::Always;
+        match point.subject {
+            Subject::Redis => Ok(Stage::Peer(peer::redis::start(is_durable, folder).await?)),
+            Subject::Nats => Ok(Stage::Peer(peer::nats::start(is_durable, folder).await?)),
+            Subject::Log | Subject::Object | Subject::Disk => {
+                let plan = ServerPlan { keep: point.keep, ..ServerPlan::volatile(1) };
+                Ok(Stage::Nacre(Servers::start(&common.nacre()?, plan, folder).await?))
+            }
+        }
+    }
+
+    fn place(&self) -> &str {
+        match self {
+            Stage::Nacre(servers) => &servers.uri,
+            Stage::Peer(peer) => &peer.address,
+        }
+    }
+
+    fn cpu_time(&self) -> Duration {
+        match self {
+            Stage::Nacre(servers) => servers.cpu_time(),
+            Stage::Peer(peer) => peer.cpu_time(),
+        }
+    }
+}
+
+/// Makes what the clients work on. Returns the log, if there is one, and the number of entries that are there.
+async fn prepare(args: &Args, point: &Point, store: &nacre::Store) -> Result<(Option<Log>, u64), BenchError> {
+    let entries = match (point.work, args.quick) {
+        (Work::Read, true) => 4000,
+        (Work::Read, false) => 40_000,
+        _ => 0,
+    };
+    let payload = content(point.entry_bytes, 0);
+    match point.subject {
+        Subject::Log => {
+            let policy = match point.sequencing {
+                Sequencing::Store => None,
+                Sequencing::RoundTrip => Some(Policy::RoundTrip),
+                Sequencing::Quota => {
+                    Some(Policy::Quota { operations: 100_000, within: Duration::from_millis(10) })
+                }
+            };
+            if let Some(policy) = policy {
+                store.sequencer(SEQUENCER).await?.create(policy).await?;
+            }
+            let shape = Shape { width: point.width, unit: point.unit };
+            store.logs().map_err(failed)?.create(NAME, shape).await.map_err(failed)?;
+            let log = open_log(store, point.sequencing).await?;
+            fill(&log, entries, &payload).await?;
+            Ok((Some(log), entries))
+        }
+        _ => {
+            for number in 0..entries {
+                let object = object_id((number % u64::from(OBJECTS)) as u32)?;
+                let offset = number / u64::from(OBJECTS) * u64::from(point.entry_bytes);
+                store.object(object.as_bytes())?.write(offset, payload.clone()).await?;
+            }
+            Ok((None, entries))
+        }
+    }
+}
+
+/// Appends so many entries.
+async fn fill(log: &Log, entries: u64, payload: &bytes::Bytes) -> Result<(), BenchError> {
+    let mut appending = FuturesUnordered::new();
+    for _ in 0..entries {
+        appending.push(log.appender().submit(Entry::new(payload.clone())).await.map_err(failed)?);
+        while appending.len() >= 8192 {
+            appending.next().await.transpose().map_err(failed)?;
+        }
+    }
+    while let Some(appended) = appending.next().await {
+        appended.map_err(failed)?;
+    }
+    Ok(())
+}
+
+async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Measurement, BenchError> {
+    let window = args.window(point);
+    if point.subject == Subject::Disk {
+        let begun = crate::kit::machine::cpu_time();
+        let (entries, latencies) = disk::measure(point, args.folder.as_deref(), window)?;
+        let cpu = crate::kit::machine::cpu_time() - begun;
+        return Ok(measurement(entries, window, &latencies, [cpu, Duration::ZERO], Vec::new()));
+    }
+    let stage = Stage::start(args, common, point).await?;
+    let store = match point.subject {
+        Subject::Log | Subject::Object => Some(server::open(stage.place()).await?),
+        _ => None,
+    };
+    let (log, entries) = match &store {
+        Some(store) => prepare(args, point, store).await?,
+        None => (None, 0),
+    };
+    let orders: Vec<Orders> = (0..point.clients)
+        .map(|client| Orders {
+            subject: point.subject,
+            work: point.work,
+            place: stage.place().to_owned(),
+            client,
+            writers: (point.writers + point.clients - 1 - client) / point.clients,
+            depth: point.depth,
+            apart: point.apart,
+            entry_bytes: point.entry_bytes,
+            sequencing: point.sequencing,
+            entries,
+            window_ms: window.as_millis() as u64,
+        })
+        .collect();
+    let mut crew = Crew::start(CLIENT, &orders).await?;
+    let before = [crew.cpu_time(), stage.cpu_time()];
+    let mut reshaped = Vec::new();
+    let tallies: Vec<Tally> = match (point.reshape_ms, &log) {
+        (Some(pause_ms), Some(log)) => {
+            let reshapes = reshape(log, point, Duration::from_millis(pause_ms), &mut reshaped);
+            tokio::select! {
+                tallies = crew.round(&()) => tallies?,
+                failed = reshapes => return Err(failed),
+            }
+        }
+        _ => crew.round(&()).await?,
+    };
+    let after = [crew.cpu_time(), stage.cpu_time()];
+    let cpu = [after[0].saturating_sub(before[0]), after[1].saturating_sub(before[1])];
+    if let (Some(log), Work::Append) = (&log, point.work) {
+        check(point, log, &tallies).await?;
+    }
+    let mut latencies = Latencies::new()?;
+    tallies.iter().for_each(|tally| latencies.add(&tally.latency_ns_counts));
+    let operations = tallies.iter().map(|tally| tally.operations).sum();
+    drop(log);
+    if let Some(store) = store {
+        store.end_sequencers().await;
+    }
+    Ok(measurement(operations, window, &latencies, cpu, reshaped))
+}
+
+fn measurement(
+    operations: u64,
+    window: Duration,
+    latencies: &Latencies,
+    cpu: [Duration; 2],
+    reshaped_ms: Vec<f64>,
+) -> Measurement {
+    let [client_cpu_us, server_cpu_us] = cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / operations.max(1) as f64);
+    Measurement {
+        per_second: operations as f64 / window.as_secs_f64(),
+        latency: latencies.summary(),
+        latency_ns_counts: latencies.coarse_counts(),
+        client_cpu_us,
+        server_cpu_us,
+        reshaped_ms,
+    }
+}
+
+/// Changes the view again and again, onto more objects each time and then onto few again; returns the failure that ends it.
+async fn reshape(log: &Log, point: &Point, pause: Duration, took_ms: &mut Vec<f64>) -> BenchError {
+    for number in 1.. {
+        tokio::time::sleep(pause).await;
+        let begun = Instant::now();
+        let shape = Shape { width: point.width << (number % 4), unit: point.unit };
+        if let Err(error) = log.reshape(shape).await {
+            return failed(error);
+        }
+        took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    unreachable!("there is no greatest number")
+}
+
+/// Checks that no position was given to two clients, and that entries that were acknowledged are there.
+async fn check(point: &Point, log: &Log, tallies: &[Tally]) -> Result<(), BenchError> {
+    let mut spans: Vec<(u64, u64)> = tallies.iter().flat_map(|tally| tally.spans.iter().copied()).collect();
+    spans.sort_unstable();
+    if let Some(pair) = spans.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+        let text = format!("positions were given to two entries: {:?} and {:?}", pair[0], pair[1]);
+        return Err(BenchError::Lost(text));
+    }
+    for (client, tally) in (0..).zip(tallies) {
+        let expected = content(point.entry_bytes, client);
+        let step = (tally.spans.len() / CHECKED).max(1);
+        for (first, end) in tally.spans.iter().step_by(step) {
+            for position in [*first, end - 1] {
+                match log.read(position).await.map_err(failed)? {
+                    Slot::Entry(entry) if entry.data == expected => {}
+                    _ => {
+                        let text = format!("the entry at position {position} was acknowledged, and is lost");
+                        return Err(BenchError::Lost(text));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Recovers a log of so many small entries, again and again.
+async fn recover(args: &Args, common: &Common, entries: u64) -> Result<Recovery, BenchError> {
+    let plan = ServerPlan::volatile(1);
+    let servers = Servers::start(&common.nacre()?, plan, args.folder.as_deref()).await?;
+    let store = server::open(&servers.uri).await?;
+    store.logs().map_err(failed)?.create(NAME, Shape { width: 4, unit: 1024 }).await.map_err(failed)?;
+    let log = open_log(&store, Sequencing::Store).await?;
+    fill(&log, entries, &content(8, 0)).await?;
+    let mut ms = Vec::new();
+    for _ in 0..RECOVERIES {
+        let begun = Instant::now();
+        let recovered = log.seal().await.map_err(failed)?;
+        ms.push(begun.elapsed().as_secs_f64() * 1e3);
+        if recovered.tail != entries {
+            let text = format!("a log of {entries} entries was recovered as one of {}", recovered.tail);
+            return Err(BenchError::Lost(text));
+        }
+    }
+    Ok(Recovery { entries, ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::parse;
+
+    #[test]
+    fn points_have_names_of_their_own_and_a_short_look_has_few() {
+        let labels = |words: &[&str]| {
+            let args: Args = parse(words).unwrap();
+            let mut labels: Vec<String> =
+                groups(&args).into_iter().flatten().map(|point| point.label).collect();
+            let count = labels.len();
+            labels.sort_unstable();
+            labels.dedup();
+            assert_eq!(labels.len(), count, "{labels:?}");
+            count
+        };
+        assert!(labels(&["--quick"]) < 30);
+        assert!(labels(&[]) > 50);
+        assert_eq!(labels(&["--only", "recovery"]), 0);
+        assert_eq!(labels(&["--only", "reads,widths"]), 6);
+    }
+}

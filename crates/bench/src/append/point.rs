@@ -1,0 +1,194 @@
+//! The points of the study, and what was measured of them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kit::goal::Goals;
+use crate::kit::latency::{LatencyCounts, LatencySummary};
+use crate::kit::quantity::{grouped, latency};
+use crate::kit::report;
+use crate::kit::server::Keep;
+use crate::kit::statistic::Spread;
+use crate::kit::study;
+use crate::kit::table::Table;
+
+/// The program under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Subject {
+    /// A log of Nacre.
+    Log,
+    /// The object store below it, by plain reads and writes of objects.
+    Object,
+    /// A stream of Redis.
+    Redis,
+    /// A stream of NATS.
+    Nats,
+    /// A file that is written and synced by one loop, with as many entries in each write as all writers have under way.
+    Disk,
+}
+
+/// The work of the clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Work {
+    /// Append as fast as entries are acknowledged.
+    Append,
+    /// Read entries at random.
+    Read,
+    /// One client appends every few milliseconds, another one follows.
+    Follow,
+    /// Ask for the tail.
+    Tail,
+}
+
+/// The log's sequencer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Sequencing {
+    /// The counter in the store, raised by conditional transactions.
+    Store,
+    /// The metadata rank's, asked for each batch.
+    RoundTrip,
+    /// The metadata rank's, which passes from client to client by quota.
+    Quota,
+}
+
+/// A point of the study.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Point {
+    pub(crate) label: String,
+    pub(crate) subject: Subject,
+    pub(crate) work: Work,
+    pub(crate) keep: Keep,
+    /// The number of client processes.
+    pub(crate) clients: u32,
+    /// The number of writers, or readers, of all processes.
+    pub(crate) writers: u32,
+    /// The entries that each writer has under way.
+    pub(crate) depth: u32,
+    /// True if each writer has a handle, and so an order, of its own; otherwise those of a process share one.
+    pub(crate) apart: bool,
+    pub(crate) entry_bytes: u32,
+    pub(crate) width: u32,
+    pub(crate) unit: u32,
+    pub(crate) sequencing: Sequencing,
+    /// The time between two changes of the view while the clients work.
+    pub(crate) reshape_ms: Option<u64>,
+}
+
+/// One repetition of a point.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Measurement {
+    pub(crate) per_second: f64,
+    pub(crate) latency: LatencySummary,
+    pub(crate) latency_ns_counts: LatencyCounts,
+    /// The processor time of clients and server for each operation, in microseconds.
+    pub(crate) client_cpu_us: f64,
+    pub(crate) server_cpu_us: f64,
+    /// How long each change of the view took, in milliseconds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) reshaped_ms: Vec<f64>,
+}
+
+/// All repetitions of a point.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Series {
+    pub(crate) point: Point,
+    pub(crate) repetitions: Vec<Measurement>,
+}
+
+impl Series {
+    /// Returns the median of the operations per second.
+    pub(crate) fn per_second(&self) -> f64 {
+        self.median(|measured| measured.per_second)
+    }
+
+    pub(crate) fn median(&self, value: impl Fn(&Measurement) -> f64) -> f64 {
+        Spread::of(self.repetitions.iter().map(value)).median
+    }
+}
+
+impl study::Series for Series {
+    type Subject = Point;
+    type Measurement = Measurement;
+
+    fn of(subject: &Point, repetitions: Vec<Measurement>) -> Self {
+        Series { point: subject.clone(), repetitions }
+    }
+
+    fn into_repetitions(self) -> Vec<Measurement> {
+        self.repetitions
+    }
+}
+
+/// The time of a recovery.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Recovery {
+    pub(crate) entries: u64,
+    /// The time of each recovery, in milliseconds.
+    pub(crate) ms: Vec<f64>,
+}
+
+/// The results of the study.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Results {
+    pub(crate) series: Vec<Series>,
+    pub(crate) recoveries: Vec<Recovery>,
+    pub(crate) goals: Goals,
+    /// The load average of the machine when the study began.
+    pub(crate) load_at_start: String,
+}
+
+impl report::Results for Results {
+    fn is_empty(&self) -> bool {
+        self.series.is_empty() && self.recoveries.is_empty()
+    }
+
+    fn conclude(&mut self) {
+        super::reach::conclude(self);
+    }
+
+    fn conditions(&self) -> String {
+        format!(", load average {} at the start", self.load_at_start)
+    }
+}
+
+impl fmt::Display for Results {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table =
+            Table::new("point | per second | least | most | p50 | p99 | longest | client cpu | server cpu");
+        for series in &self.series {
+            let rates = Spread::of(series.repetitions.iter().map(|measured| measured.per_second));
+            table.row(vec![
+                series.point.label.clone(),
+                grouped(rates.median),
+                grouped(rates.min),
+                grouped(rates.max),
+                latency(series.median(|measured| measured.latency.p50_us)),
+                latency(series.median(|measured| measured.latency.p99_us)),
+                latency(series.median(|measured| measured.latency.max_us)),
+                latency(series.median(|measured| measured.client_cpu_us)),
+                latency(series.median(|measured| measured.server_cpu_us)),
+            ]);
+        }
+        write!(f, "{table}")?;
+        if !self.recoveries.is_empty() {
+            let mut table = Table::new("recovery of a log of | median | longest");
+            for Recovery { entries, ms } in &self.recoveries {
+                let ms = Spread::of(ms.iter().copied());
+                table.row(vec![
+                    format!("{} entries", grouped(*entries as f64)),
+                    latency(ms.median * 1e3),
+                    latency(ms.max * 1e3),
+                ]);
+            }
+            write!(f, "\n{table}")?;
+        }
+        match self.goals.is_empty() {
+            true => Ok(()),
+            false => write!(f, "\n{}", self.goals),
+        }
+    }
+}
