@@ -24,6 +24,9 @@ use super::system;
 use crate::BenchError;
 use crate::kit::process::this_program;
 
+/// The time for which members of the control plane stay without a heartbeat, in milliseconds.
+const STAY_MS: u32 = 600_000;
+
 /// A member to put into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Member {
@@ -149,7 +152,10 @@ impl Host for Owner {
 impl Owner {
     /// Creates a control plane with `groups` groups.
     fn with_groups(groups: u32) -> Self {
-        let mut control = Control::new(ControlOptions::default(), Secret::new(rand::random()));
+        // Whoever joins sends no heartbeats, and is to stay until all have joined, however slow the machine is.
+        let options =
+            ControlOptions { heartbeat_ms: STAY_MS, expiry_ms: STAY_MS, ..ControlOptions::default() };
+        let mut control = Control::new(options, Secret::new(rand::random()));
         for id in 0..groups {
             control.set_group(GroupId { port: PORT, id }, GroupOptions::default());
         }
