@@ -242,6 +242,8 @@ struct Room {
     relay: Option<Box<Relay>>,
     /// The time of the last hand-over to the reflector in charge, in milliseconds.
     handed_ms: u64,
+    /// The number of requests for a relay since the last one that were not answered.
+    unanswered: u32,
     state: Option<Box<State>>,
     /// True if the operator removed the group: its members are told, and then it is dropped.
     removed: bool,

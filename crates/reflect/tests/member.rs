@@ -314,3 +314,40 @@ fn a_hostile_reflector_does_not_make_it_send_without_end() {
         }
     }
 }
+
+#[test]
+fn a_steady_stream_that_stops_is_noticed_soon_however_rare_heartbeats_are_and_just_after_one_too() {
+    for (gap_us, soon_us) in [(5_000, 1_100_000), (20_000, 1_100_000), (80_000, 1_500_000)] {
+        let mut stage = Stage::new(Wanted::Group(vec![target(1), target(2)]), MemberOptions::default());
+        stage.come_in(7);
+        stage.events();
+        // It stops just after a heartbeat, when the next one is far.
+        let (mut beats, mut last_us) = (0, 0);
+        while beats < 8 {
+            stage.now_us += gap_us;
+            stage.member.handle(stage.now_us, at(1), b"payload");
+            last_us = stage.now_us;
+            for (_, bytes) in stage.tick() {
+                let Ok(Request::Heartbeat(beat)) = Request::decode(&bytes) else { panic!("{bytes:?}") };
+                beats += 1;
+                let pulse = Pulse {
+                    session: 7,
+                    number: beat.number,
+                    members: 900,
+                    client_us: beat.client_us,
+                    reflector_us: 1,
+                    state_version: 0,
+                    proof: 3,
+                    heartbeat_ms: if beats < 7 { 100 } else { 15_000 },
+                    expiry_ms: 30_000,
+                };
+                stage.tell(at(1), Answer::Pulse(pulse));
+            }
+        }
+        while stage.events().is_empty() {
+            stage.wait();
+        }
+        let noticed_us = stage.now_us - last_us;
+        assert!(noticed_us < soon_us, "datagrams each {gap_us} µs: after {noticed_us} µs");
+    }
+}

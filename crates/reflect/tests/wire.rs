@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
+use nacre_reflect::wire::relay::{self, Accept, Item, ItemKind, Key, Open, Receipt, Step};
 use nacre_reflect::wire::{
     Answer, Heartbeat, Join, Joined, MESSAGE_BYTES_MAX, PART_BYTES, PARTS_MAX, Pulse, Reason, Reflectors,
-    Request, STATE_BYTES_MAX, StateGet, StatePart, WireError, data_head, is_control, length,
+    Request, STATE_BYTES_MAX, StateGet, StatePart, WireError, data_head, is_control, kind, length,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -31,6 +32,7 @@ fn requests() -> Vec<(&'static str, Request<'static>)> {
             "join_proven",
             Request::Join(Join { echo: true, keeps_state: true, cookie: COOKIE, token: b"token", ..join }),
         ),
+        ("join_moving", Request::Join(Join { leaves: Some(session), token: b"token", ..join })),
         ("leave", Request::Leave { group: 3, session }),
         (
             "heartbeat",
@@ -127,6 +129,58 @@ fn answers() -> Vec<(&'static str, Answer<'static>)> {
     ]
 }
 
+/// Returns one message of every kind that reflectors send each other, with a name.
+fn relayed() -> Vec<(&'static str, Vec<u8>)> {
+    let (nonce, key) = (0x1122_3344_5566_7788, Key::of_secret(&[7; 32]));
+    let open = Open { nonce, cookie: COOKIE, group: 4, location: "harbour" };
+    let [on, back] = key.of_relay(&open);
+    let receipt = Receipt { next: 9, later: [0b101, 0, 0, 1 << 63], receivers: 5 };
+    let part = Item { kind: ItemKind::Last, tos: 0xb8, bytes: b"payload".to_vec() };
+    let claim = Item::of_session(ItemKind::Claim, 0x0102_0304_0506_0708);
+    vec![
+        ("relay_open", open.encode(&key)),
+        ("relay_accept", Accept { nonce, cookie: COOKIE }.encode(&key)),
+        ("relay_on", relay::encode_step(kind::RELAY_ON, nonce, &receipt, Some((3, &part)), &on)),
+        ("relay_back", relay::encode_step(kind::RELAY_BACK, nonce, &receipt, Some((4, &claim)), &back)),
+        ("relay_receipt", relay::encode_step(kind::RELAY_BACK, nonce, &receipt, None, &back)),
+    ]
+}
+
+#[test]
+fn what_reflectors_say_to_each_other_is_read_if_it_is_signed_and_whole() {
+    let key = Key::of_secret(&[7; 32]);
+    let open = Open { nonce: 0x1122_3344_5566_7788, cookie: COOKIE, group: 4, location: "harbour" };
+    let [on, back] = key.of_relay(&open);
+    let read = |name: &str, bytes: &[u8]| match name {
+        "relay_open" => Open::decode(bytes, &key).map(drop),
+        "relay_accept" => Accept::decode(bytes, &key).map(drop),
+        "relay_on" => Step::decode(bytes, &on).map(drop),
+        _ => Step::decode(bytes, &back).map(drop),
+    };
+    for (name, bytes) in relayed() {
+        assert_eq!(read(name, &bytes), Ok(()), "{name}");
+        assert!(relay::kind_of(&bytes).is_some() && bytes.len() <= MESSAGE_BYTES_MAX);
+        assert!(matches!(Request::decode(&bytes), Err(WireError::Kind(_))), "{name} is no request");
+        assert!(matches!(Answer::decode(&bytes), Err(WireError::Kind(_))), "{name} is no answer");
+        for len in 0..bytes.len() {
+            assert!(read(name, &bytes[..len]).is_err(), "{name} cut to {len} bytes");
+        }
+        for at in 0..bytes.len() * 8 {
+            // The kind of a message is part of what is signed.
+            let mut spoilt = bytes.clone();
+            spoilt[at / 8] ^= 1 << (at % 8);
+            assert!(read(name, &spoilt).is_err(), "{name} with bit {at} turned");
+        }
+    }
+    // Neither direction's key opens the other's steps, and another relay has other keys.
+    let (_, step) = relayed().swap_remove(2);
+    assert!(Step::decode(&step, &back).is_err());
+    let [other, _] = key.of_relay(&Open { nonce: 1, ..open });
+    assert!(Step::decode(&step, &other).is_err());
+    let Ok(Step { item: Some((3, item)), .. }) = Step::decode(&step, &on) else { panic!() };
+    assert_eq!((item.kind, item.tos, &item.bytes[..]), (ItemKind::Last, 0xb8, &b"payload"[..]));
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").unwrap();
@@ -142,6 +196,9 @@ fn the_bytes_are_those_of_the_golden_vectors() {
     }
     for (name, answer) in answers() {
         writeln!(found, "{name} {}", hex(&answer.encode())).unwrap();
+    }
+    for (name, bytes) in relayed() {
+        writeln!(found, "{name} {}", hex(&bytes)).unwrap();
     }
     let golden = include_str!("golden/reflect_2.txt");
     assert!(found == golden, "the bytes have changed; they are now\n{found}");
@@ -251,7 +308,7 @@ proptest! {
         let get = StateGet { group, parts, session, version: state_version, offset: offset * 1024, proof: nonce };
         let part = StatePart { group, ask: number, session, size: Some(size), offset: at, bytes: &bytes };
         for request in [
-            Request::Join(Join { group, echo, keeps_state, nonce, cookie, leaves: None, token: &token }),
+            Request::Join(Join { group, echo, keeps_state, nonce, cookie, leaves: (nonce % 2 == 0).then_some(client_us), token: &token }),
             Request::Leave { group, session },
             Request::Heartbeat(Heartbeat { group, number, session, client_us, reflector_us, hold_us, state_version, proof: nonce }),
             Request::Locate { nonce, location: &location },

@@ -173,8 +173,8 @@ impl Play {
                 let nonce = u64::from(script.byte() % 4);
                 self.heard[from][port_number].group = group;
                 let (echo, keeps_state) = (flags & 1 != 0, flags & 2 != 0);
-                Request::Join(Join { group, echo, keeps_state, nonce, cookie, leaves: None, token: &[] })
-                    .encode()
+                let leaves = (flags & 4 != 0).then_some(heard.session);
+                Request::Join(Join { group, echo, keeps_state, nonce, cookie, leaves, token: &[] }).encode()
             }
             6 => Request::Leave { group, session: heard.session }.encode(),
             7 | 8 => Request::Heartbeat(Heartbeat {

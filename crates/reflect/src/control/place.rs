@@ -119,8 +119,9 @@ impl Control {
         if standby && self.standby_is_due(now, group) {
             self.open_relay(group, &location, place.reflectors.first(), place.group);
         }
-        let is_turn = !standby || self.is_relayed(group) || round.is_multiple_of(STANDBY_ROUNDS);
-        if !is_turn || self.waits_for_relay(group) {
+        let is_turn = round.is_multiple_of(STANDBY_ROUNDS);
+        let may_go = !standby || self.may_go_back(group, place.reflectors.first(), is_turn);
+        if !may_go || self.waits_for_relay(group) {
             return;
         }
         let session = self.seat(index).session;

@@ -32,7 +32,7 @@ pub const RELAY_MS: u64 = 30_000;
 /// The silence after which the other reflector is given up, in milliseconds.
 pub const SILENT_MS: u64 = 1000;
 /// The time for which a reflector that does not answer is asked for a relay before members move without, in milliseconds.
-const OPENING_MS: u64 = 2000;
+const OPENING_MS: u64 = 5000;
 /// The interval between requests, in milliseconds.
 const ASK_MS: u64 = 100;
 /// The interval in which a side that has nothing to say says so, in milliseconds.
@@ -45,6 +45,9 @@ const LINGER_MS: u64 = 2000;
 const ENDED_MAX: usize = 256;
 /// The time from one hand-over by a standby to the next, in milliseconds.
 const STANDBY_MS: u64 = 11_000;
+/// The number of requests by a standby that nobody answers for each time that members are told to move all the same: who
+/// they are to move to is mostly gone, and if it comes back they are not to find it before the relay does.
+const STANDBY_TRIES: u32 = 6;
 
 /// A request for a relay that is not answered yet.
 #[derive(Debug)]
@@ -170,10 +173,7 @@ impl Control {
 
     /// Asks the reflector that a group's members are to move to for a relay.
     pub(super) fn open_relay(&mut self, index: GroupIndex, location: &str, peer: SocketAddr, group: u32) {
-        if self.relays.key.is_none()
-            || self.table.group(index).live == 0
-            || !self.relays.shared && !self.options.own.contains(&peer)
-        {
+        if self.table.group(index).live == 0 || !self.can_relay(peer) {
             return;
         }
         let id = self.table.group(index).id;
@@ -192,6 +192,17 @@ impl Control {
             asked_ms: 0,
         }));
         self.follow_relay(index);
+    }
+
+    fn can_relay(&self, peer: SocketAddr) -> bool {
+        self.relays.key.is_some() && (self.relays.shared || self.options.own.contains(&peer))
+    }
+
+    /// True if a standby's members may move to the reflector in charge now.
+    pub(super) fn may_go_back(&self, index: GroupIndex, peer: SocketAddr, is_turn: bool) -> bool {
+        let unanswered = self.room(index).unanswered;
+        let without = unanswered > 0 && unanswered.is_multiple_of(STANDBY_TRIES) || !self.can_relay(peer);
+        self.is_relayed(index) || is_turn && without
     }
 
     /// Ends the relay of a group that stays after all, and the request for one.
@@ -284,11 +295,13 @@ impl Control {
             opening.is_some_and(|opening| opening.nonce == accept.nonce && opening.peer == incoming.from)
         };
         let index = *self.relays.groups.iter().find(asked)?;
-        if let Some(opening) = &mut self.rooms[index.0 as usize].opening {
+        // The keys depend on the cookie, and the first one may be on its way back already.
+        if let Some(opening) = self.rooms[index.0 as usize].opening.as_mut().filter(|of| of.cookie == [0; _])
+        {
             opening.cookie = accept.cookie;
             opening.asked_ms = 0;
+            self.ask_for_relay(now, index);
         }
-        self.ask_for_relay(now, index);
         Some(())
     }
 
@@ -332,6 +345,7 @@ impl Control {
             coming_at: HashMap::new(),
             bytes: 0,
         }));
+        self.room_mut(index).unanswered = 0;
         self.relays.by_number.insert((number, is_old), index);
         self.follow_relay(index);
         self.table.set_relayed(index, true);
@@ -394,6 +408,7 @@ impl Control {
         let since_ms = *opening.since_ms.get_or_insert(now.ms);
         if now.ms >= since_ms + OPENING_MS {
             room.opening = None;
+            room.unanswered += 1;
             return self.count(Counter::RelayUnanswered);
         }
         if now.ms >= opening.asked_ms + ASK_MS {

@@ -10,12 +10,12 @@ use crate::wire::{Heartbeat, Joined, Pulse, Reason, Request};
 /// The number of times that a member announces its leaving. After that it gives up: it expires soon enough.
 const LEAVE_TRIES: u32 = 5;
 /// The least and the greatest wait for the answer to a heartbeat, in microseconds, where the delay is short.
-const ANSWER_US: std::ops::RangeInclusive<u64> = 20_000..=200_000;
+const ANSWER_US: std::ops::RangeInclusive<u64> = 20_000..=120_000;
 /// The number of datagrams of the group after which their silence means something.
 const STEADY: u32 = 16;
 /// The least silence after them that does, in microseconds, and in intervals between them.
 const SILENT_US: u64 = 250_000;
-const SILENT_GAPS: u64 = 16;
+const SILENT_GAPS: u64 = 8;
 
 /// An established membership.
 #[derive(Debug)]
@@ -89,10 +89,12 @@ impl Link {
     /// Returns the time of the next heartbeat, in microseconds. Where datagrams came steadily and come no more, that is
     /// soon: either nobody sends, or the reflector is gone.
     pub(super) fn due_us(&self) -> u64 {
-        match self.heard {
-            STEADY.. => self.beat_due_us.min(self.heard_us + (self.gap_us * SILENT_GAPS).max(SILENT_US)),
-            _ => self.beat_due_us,
-        }
+        self.silent_from_us().map_or(self.beat_due_us, |from_us| self.beat_due_us.min(from_us))
+    }
+
+    /// Returns the time from which on silence means something, in microseconds; `None` if datagrams do not come steadily.
+    fn silent_from_us(&self) -> Option<u64> {
+        (self.heard >= STEADY).then(|| self.heard_us + (self.gap_us * SILENT_GAPS).max(SILENT_US))
     }
 }
 
@@ -124,7 +126,10 @@ impl Member {
             }
             return self.lose(now_us, 0);
         }
-        link.heard = 0;
+        if link.silent_from_us().is_some_and(|from_us| now_us >= from_us) {
+            // One question for each silence: who talked may just have stopped.
+            link.heard = 0;
+        }
         link.number += 1;
         link.unanswered += 1;
         link.beat_us = now_us;

@@ -19,6 +19,11 @@ const OPEN_SIGNATURE: usize = 32;
 /// The place of the signature in a step.
 const STEP_SIGNATURE: usize = 16;
 const ACCEPT_BYTES: usize = 48;
+/// The length of a request before the location's name, in bytes.
+const OPEN_FIXED: usize = 56;
+
+// An answer to an address that has proven nothing is not longer than the request.
+const _: () = assert!(ACCEPT_BYTES <= OPEN_FIXED);
 
 /// A key that signs.
 #[derive(Clone, Copy)]
