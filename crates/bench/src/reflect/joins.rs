@@ -202,6 +202,7 @@ impl Crowd {
             nonce: u64::from(member),
             cookie: seeker.cookie,
             token: &[],
+            leaves: None,
         };
         let (from, socket) = Self::place(member);
         self.sockets[socket]
