@@ -185,7 +185,8 @@ fn use_types(store: &str) {
     install_counter(store);
     run(&["create", "--type", "counter", "--mode", "640", "/jobs/done", "/jobs/failed"]).ok();
     run(&["create", "--type", "counter", "/jobs/done"]).failed(1, &["it exists already"]);
-    run(&["create", "--type", "counter", "/none/done"]).failed(1, &["cannot make /none/done", "no such file"]);
+    run(&["create", "--type", "counter", "/none/done"])
+        .failed(1, &["cannot make /none/done", "no such file"]);
     assert_eq!(run(&["call", "/jobs/done", "add", "5"]).text(), "5");
     assert_eq!(run(&["call", "/jobs/done", "add"]).text(), "6");
     assert_eq!(run(&["call", "/jobs/failed", "get"]).text(), "0");
@@ -206,7 +207,9 @@ fn use_types(store: &str) {
     let listed = run(&["ls", "-l", "/jobs"]).text();
     assert!(listed.lines().any(|line| line.starts_with("trw-r-----") && line.ends_with("total")), "{listed}");
     assert_eq!(run(&["find", "/", "--type", "typed"]).text(), "/jobs/failed\n/jobs/total\n/second");
-    for refused in [&["cat", "/second"][..], &["get", "/second", "/nowhere"], &["put", "/dev/null", "/second"]] {
+    for refused in
+        [&["cat", "/second"][..], &["get", "/second", "/nowhere"], &["put", "/dev/null", "/second"]]
+    {
         run(refused).failed(1, &["it has methods, and no content"]);
     }
     assert_eq!(run(&["check", "--json"]).json()["clean"], true);
