@@ -98,6 +98,30 @@ fn a_study_runs_on_the_program_that_started_it() {
 }
 
 #[test]
+fn positions_are_measured_beside_peers_and_over_a_killed_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let report = run(study(&["sequencer", "--quick", "--json", "--out", out])).json();
+    let series = report["series"].as_array().unwrap();
+    let labels: Vec<&str> = series.iter().map(|series| series["point"]["label"].as_str().unwrap()).collect();
+    for label in
+        ["1C, cached", "2C, hold 10 ms", "2C, quota 1000", "2C, round trip", "Redis INCR, 64", "etcd put, 64"]
+    {
+        assert!(labels.iter().any(|found| found.starts_with(label)), "{label}: {labels:?}");
+    }
+    for series in series {
+        assert!(series["repetitions"][0]["per_second"].as_f64().unwrap() > 0.0, "{series}");
+    }
+    let failed_over = &report["fail_overs"][0];
+    assert!(failed_over["all_ms"].as_f64() >= failed_over["first_ms"].as_f64(), "{failed_over}");
+    // A standby waits for the time to take over before it does.
+    assert!(failed_over["first_ms"].as_f64().unwrap() > 300.0, "{failed_over}");
+    assert!(failed_over["after_per_second"].as_f64().unwrap() > 0.0, "{failed_over}");
+    let throughput = fs::read_to_string(folder.path().join("throughput.svg")).unwrap();
+    assert!(throughput.contains("2C, best effort"), "{throughput}");
+}
+
+#[test]
 fn nacre_finds_what_was_made_and_what_the_floor_finds() {
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().join("results.json");

@@ -335,3 +335,25 @@ fn random_calls_answer_as_those_of_the_machines_own_file_system() {
     sh(folder.path(), "diff -r --no-dereference mount model");
     check_is_clean(&server.uri);
 }
+
+#[test]
+fn inodes_with_methods_look_like_empty_files() {
+    let folder = folder();
+    let server = Server::start("mem:", &[]);
+    server.run(["fs", "mkdir", "-p", "/jobs"]).ok();
+    server.run(["sequencer", "create", "/jobs/log"]).ok();
+    let mounted = Mounted::new(&server.uri, &folder.path().join("mount"), &[]);
+    mounted.sh("test -f jobs/log && test ! -s jobs/log && test -z \"$(cat jobs/log)\"");
+    mounted.sh("! echo x >> jobs/log && ! echo x > jobs/log");
+    mounted.sh("cp -r jobs copy; test -f copy/log; ! grep -r nothing .");
+    // Other programs go on with it while it is moved by the mount.
+    assert_eq!(server.run(["sequencer", "next", "/jobs/log"]).text(), "0");
+    mounted.sh("mv jobs/log moved && chmod 600 moved && ln moved jobs/again");
+    assert_eq!(server.run(["sequencer", "next", "/moved"]).text(), "1");
+    mounted.sh("rm moved");
+    assert_eq!(server.run(["sequencer", "next", "/jobs/again"]).text(), "2");
+    mounted.sh("rm -r jobs copy");
+    assert!(mounted.stop(Signal::TERM).success());
+    check_is_clean(&server.uri);
+    assert!(!server.run(["ls"]).text().contains("nacre/fs/s/"));
+}

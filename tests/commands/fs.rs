@@ -164,3 +164,105 @@ fn moves_that_are_killed_lose_and_double_nothing() {
     }
     assert_eq!(found(paths), expected);
 }
+
+/// Installs the class `counter` that ships.
+fn install_counter(store: &str) {
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../classes/counter.lua");
+    let mut command = program();
+    command.args(["--store", store, "class", "put", text]);
+    run_with(command, b"").ok();
+}
+
+/// What inodes of a class do, on any store.
+fn use_types(store: &str) {
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.args(["--store", store, "fs"]).args(words);
+        run_with(command, b"")
+    };
+    run(&["mkdir", "/jobs"]).ok();
+    run(&["create", "--type", "counter", "/jobs/done"]).failed(1, &["there is no inode type \"counter\""]);
+    install_counter(store);
+    run(&["create", "--type", "counter", "--mode", "640", "/jobs/done", "/jobs/failed"]).ok();
+    run(&["create", "--type", "counter", "/jobs/done"]).failed(1, &["it exists already"]);
+    run(&["create", "--type", "counter", "/none/done"])
+        .failed(1, &["cannot make /none/done", "no such file"]);
+    assert_eq!(run(&["call", "/jobs/done", "add", "5"]).text(), "5");
+    assert_eq!(run(&["call", "/jobs/done", "add"]).text(), "6");
+    assert_eq!(run(&["call", "/jobs/failed", "get"]).text(), "0");
+    run(&["call", "/jobs/done", "multiply", "2"]).failed(1, &["no method \"multiply\""]);
+    run(&["call", "/jobs", "get"]).failed(1, &["cannot call \"get\" of /jobs", "no type with methods"]);
+    run(&["call", "/jobs/none", "get"]).failed(1, &["no such file"]);
+
+    // Names come and go as those of files do, and the state stays with the inode.
+    run(&["ln", "/jobs/done", "/second"]).ok();
+    run(&["mv", "/jobs/done", "/jobs/total"]).ok();
+    assert_eq!(run(&["call", "/second", "add", "10"]).text(), "16");
+    assert_eq!(run(&["call", "/jobs/total", "get"]).text(), "16");
+    let stat = run(&["stat", "/jobs/total", "--json"]).json()[0].clone();
+    assert_eq!(
+        (&stat["kind"], &stat["mode"], &stat["links"], &stat["size"]),
+        (&"counter".into(), &"0640".into(), &2.into(), &0.into())
+    );
+    let listed = run(&["ls", "-l", "/jobs"]).text();
+    assert!(listed.lines().any(|line| line.starts_with("trw-r-----") && line.ends_with("total")), "{listed}");
+    assert_eq!(run(&["find", "/", "--type", "typed"]).text(), "/jobs/failed\n/jobs/total\n/second");
+    for refused in
+        [&["cat", "/second"][..], &["get", "/second", "/nowhere"], &["put", "/dev/null", "/second"]]
+    {
+        run(refused).failed(1, &["it has methods, and no content"]);
+    }
+    assert_eq!(run(&["check", "--json"]).json()["clean"], true);
+    run(&["rm", "-r", "/jobs", "/second"]).ok();
+    let report = run(&["check", "--json"]).json();
+    assert_eq!((&report["clean"], &report["others"]), (&true.into(), &0.into()), "{report}");
+    let mut command = program();
+    command.args(["--store", store, "ls"]);
+    let objects = run_with(command, b"").text();
+    assert!(!objects.contains("nacre/fs/s/"), "a state is left: {objects}");
+}
+
+#[test]
+fn inodes_have_methods_of_a_class_on_a_folder_and_on_a_server() {
+    let folder = folder();
+    use_types(&file(&folder.path().join("store")));
+    let server = Server::in_memory();
+    use_types(&server.uri);
+}
+
+#[test]
+fn a_sequencer_has_a_path() {
+    let server = Server::in_memory();
+    let run = |words: &[&str]| server.run(words);
+    run(&["sequencer", "next", "/log"]).failed(1, &["has no namespace yet"]);
+    run(&["sequencer", "create", "/none/log"]).failed(1, &["cannot make /none/log: no such file"]);
+    run(&["fs", "mkdir", "/jobs"]).ok();
+    run(&["sequencer", "create", "/jobs/log", "--policy", "hold=10ms"]).ok();
+    run(&["sequencer", "create", "/jobs/log"]).failed(1, &["it exists already"]);
+    assert_eq!(run(&["sequencer", "policy", "/jobs/log"]).text(), "hold=10ms");
+    assert_eq!(run(&["sequencer", "next", "/jobs/log", "-n", "2"]).text(), "0\n1");
+    assert_eq!(run(&["fs", "call", "/jobs/log", "next", "3"]).text(), "2\n3\n4");
+    run(&["fs", "mv", "/jobs/log", "/moved"]).ok();
+    run(&["fs", "chmod", "600", "/moved"]).ok();
+    assert_eq!(run(&["sequencer", "read", "/moved"]).text(), "5");
+    assert_eq!(run(&["fs", "call", "/moved", "policy", "round-trip"]).text(), "");
+    assert_eq!(run(&["fs", "call", "/moved", "policy"]).text(), "round-trip");
+    run(&["fs", "call", "/moved", "next", "some"]).failed(2, &["a count"]);
+    run(&["fs", "call", "/moved", "reset"]).failed(1, &["the methods next, read and policy"]);
+    let listed = run(&["sequencer", "ls", "/moved", "--json"]).json();
+    assert_eq!((&listed[0]["name"], &listed[0]["tail"]), (&"/moved".into(), &5.into()));
+    // Those without a path are apart.
+    run(&["sequencer", "create", "log"]).ok();
+    assert_eq!(run(&["sequencer", "ls", "--json"]).json().as_array().unwrap().len(), 1);
+    run(&["fs", "create", "--type", "sequencer", "--policy", "quota=7", "/typed"]).ok();
+    assert_eq!(run(&["sequencer", "policy", "/typed"]).text(), "quota=7/100ms");
+    run(&["fs", "create", "--type", "log", "--policy", "quota=7", "/x"]).failed(2, &["only a sequencer"]);
+    run(&["fs", "put", "/dev/null", "/file"]).ok();
+    run(&["sequencer", "next", "/file"]).failed(1, &["cannot use /file", "no type with methods"]);
+    run(&["sequencer", "rm", "/file"]).failed(1, &["it is no sequencer"]);
+    run(&["sequencer", "rm", "/moved"]).ok();
+    run(&["sequencer", "next", "/moved"]).failed(1, &["no such file"]);
+    run(&["fs", "rm", "/typed"]).ok();
+    assert_eq!(run(&["fs", "check", "--json"]).json()["clean"], true);
+    assert!(!run(&["ls"]).text().contains("nacre/fs/s/"));
+}

@@ -64,6 +64,11 @@ impl Store {
         Ok(self.meta_session().await?.sequencer(&object))
     }
 
+    /// Returns a handle on the sequencer in an object.
+    pub(crate) async fn sequencer_of(&self, object: &ObjectId) -> Result<Sequencer, StoreError> {
+        Ok(self.meta_session().await?.sequencer(object))
+    }
+
     /// Returns the names of up to `limit` sequencers in ascending order, those behind `after`.
     ///
     /// # Errors

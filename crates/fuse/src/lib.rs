@@ -445,6 +445,8 @@ impl Filesystem for Bridge {
         self.spawn(|calls| async move {
             match calls.rank.read_file(Ino(ino.0), offset, size as usize).await {
                 Ok(bytes) => reply.data(&bytes),
+                // An inode of a program's own type looks like an empty file, so that what reads whole trees gets through.
+                Err(Error::Unsupported(_)) => reply.data(&[]),
                 Err(error) => reply.error(errno(error)),
             }
         });

@@ -63,6 +63,7 @@ pub struct Finding {
 enum Named {
     Inode(Ino),
     Data { ino: Ino, content: u64, index: u64 },
+    State(Ino),
     Log,
     Namespace,
     Other,
@@ -71,6 +72,9 @@ enum Named {
 fn named(object: &ObjectId) -> Option<Named> {
     let rest = object.as_bytes().strip_prefix(PREFIX.as_bytes())?;
     let Ok(rest) = std::str::from_utf8(rest) else { return Some(Named::Other) };
+    if let Some(ino) = Ino::of_state_object(object) {
+        return Some(Named::State(ino));
+    }
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
     let mut parts = rest.split('/');
     Some(match (parts.next(), parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -230,6 +234,7 @@ impl Rank {
                 match named(&object) {
                     Some(Named::Inode(ino)) => scan.inodes.push(ino),
                     Some(Named::Data { ino, content, index }) => scan.data.push((ino, content, index)),
+                    Some(Named::State(ino)) => scan.states.push(ino),
                     Some(Named::Log | Named::Namespace) => {}
                     Some(Named::Other) => {
                         report.add(format!("object \"{object}\" is none of the namespace's"), false);
@@ -254,6 +259,7 @@ impl Rank {
             self.check_links(mend, &mut scan, &mut report).await?;
         }
         self.check_data(mend, &scan, &mut report).await?;
+        self.check_states(mend, &scan, &mut report).await?;
         Ok(report)
     }
 
@@ -486,12 +492,33 @@ impl Rank {
         }
         Ok(())
     }
+
+    /// Checks that every state belongs to an inode of a type that has one.
+    async fn check_states(&self, mend: bool, scan: &Scan, report: &mut Report) -> Result<()> {
+        for &ino in &scan.states {
+            // Read now: the object may be newer than the list. No inode is ever made anew under its number.
+            let owned = match self.find(ino, Vec::new()).await? {
+                Sought::Found(loaded, _) => matches!(loaded.inode.kind, Kind::Typed(_)),
+                Sought::Missing(_) => false,
+            };
+            let object = ino.state_object();
+            if owned || !self.read(&object, Vec::new()).await?.existed {
+                continue;
+            }
+            if mend {
+                self.remove_state(ino).await?;
+            }
+            report.add(format!("object \"{object}\" is the state of no inode"), mend);
+        }
+        Ok(())
+    }
 }
 
 #[derive(Default)]
 struct Scan {
     inodes: Vec<Ino>,
     data: Vec<(Ino, u64, u64)>,
+    states: Vec<Ino>,
     loaded: BTreeMap<Ino, Loaded>,
     /// The directories, with the versions at which they were read.
     directories: BTreeMap<Ino, u64>,

@@ -134,7 +134,10 @@ impl Entry {
             ctime: initial.time,
             btime: initial.time,
             links: vec![self.link],
-            size: initial.target.len() as u64,
+            size: match self.kind {
+                Kind::Symlink => initial.target.len() as u64,
+                _ => 0,
+            },
             layout: initial.layout,
             content: 0,
             contents: Vec::new(),

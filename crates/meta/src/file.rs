@@ -231,6 +231,7 @@ impl Rank {
         match loaded.inode.kind {
             Kind::File => Ok(loaded),
             Kind::Directory => Err(Error::IsDirectory),
+            Kind::Typed(_) => Err(Error::Unsupported("it has methods, and no content".into())),
             _ => Err(Error::Invalid("it is not a file".into())),
         }
     }

@@ -3,6 +3,9 @@
 use bytes::{Bytes, BytesMut};
 use nacre_rpc::{Frame, Kind, Outbox};
 
+use crate::directory::Entry;
+use crate::inode::Inode;
+use crate::intent;
 use crate::role::authority::Authority;
 use crate::role::record;
 use crate::wire;
@@ -34,9 +37,60 @@ pub fn wire(bytes: &[u8]) {
     }
 }
 
+/// Decodes bytes as the values of the namespace, and checks that what decodes encodes to the same again.
+pub fn values(bytes: &[u8]) {
+    if let Ok(inode) = Inode::decode(bytes) {
+        assert_eq!(inode.encode(), bytes);
+    }
+    if let Ok(entry) = Entry::decode(bytes) {
+        assert_eq!(Entry::decode(&entry.encode()).as_ref(), Ok(&entry));
+    }
+    if let Ok(parts) = intent::decode(bytes) {
+        assert_eq!(intent::decode(&intent::encode(&parts)).as_ref(), Ok(&parts));
+    }
+}
+
 fn frame(put: impl FnOnce(&mut Outbox)) -> Option<Frame> {
     let (mut outbox, mut bytes) = (Outbox::default(), BytesMut::new());
     put(&mut outbox);
     outbox.copy_to(&mut bytes);
     nacre_rpc::frame::take(&mut bytes).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+    use crate::directory::Initial;
+    use crate::inode::{Ino, Kind, Layout};
+
+    #[test]
+    fn mutations_of_sound_values_are_refused_or_encode_to_themselves() {
+        let mut random = rand::rngs::StdRng::seed_from_u64(5);
+        for kind in [Kind::File, Kind::Typed("sequencer".to_owned())] {
+            let initial = Initial {
+                mode: 0o644,
+                uid: 1,
+                gid: 2,
+                time: 3,
+                layout: Layout::default(),
+                target: Bytes::from_static(b"hold=10ms"),
+            };
+            let entry = Entry { ino: Ino(9), link: 9, kind, initial: Some(initial) };
+            let Some(inode) = entry.first_record(Ino::ROOT) else { panic!("it has a first record") };
+            for sound in [entry.encode(), inode.encode()] {
+                values(&sound);
+                for _ in 0..5_000 {
+                    let mut mutated = sound.to_vec();
+                    for _ in 0..random.random_range(1..4) {
+                        let at = random.random_range(0..mutated.len());
+                        mutated[at] = random.random();
+                    }
+                    mutated.truncate(random.random_range(0..=mutated.len() * 2));
+                    values(&mutated);
+                }
+            }
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! Inodes: what the namespace names, and the bytes of their records.
 //!
 //! Each inode is an object of its own, with its record under the key [`RECORD`]. An inode of a program's own type
-//! ([`Kind::Typed`], such as a sequencer) keeps its state, which the namespace does not look into, under the key
-//! [`STATE`]: it is changed on condition of that key's version, whatever happens to the rest of the inode (Sevilla et
-//! al., *Malacology*, section 5.2.1).
+//! ([`Kind::Typed`], such as a sequencer) keeps its state, which the namespace does not look into, in an object beside it
+//! ([`Ino::state_object`]), which is made with the first change by a method (Sevilla et al., *Malacology*, section
+//! 5.2.1). It is not in the inode, because whoever changes the state has a fence of its own: changes of the state by a
+//! metadata rank and changes of names and permissions do not refuse each other.
 
 use std::fmt;
 
@@ -16,10 +17,10 @@ use crate::codec::{Reader, Writer};
 pub const PREFIX: &str = "nacre/fs/";
 /// The key of an inode's record.
 pub const RECORD: &[u8] = b"a";
-/// The key of the state of an inode of a program's own type.
-pub const STATE: &[u8] = b"s";
-/// The maximum length of the state of an inode of a program's own type, in bytes.
-pub const STATE_BYTES_MAX: usize = 64 << 10;
+/// The beginning of the names of objects that hold the states of inodes of programs' own types.
+pub const STATE_PREFIX: &str = "nacre/fs/s/";
+/// The inode type whose methods the metadata rank has built in: a sequencer.
+pub const SEQUENCER: &str = "sequencer";
 /// The maximum length of the name of an inode type, in bytes.
 pub const TYPE_BYTES_MAX: usize = 64;
 /// The maximum number of hard links to a file.
@@ -44,6 +45,19 @@ impl Ino {
     /// Returns the object of the inode.
     pub fn object(self) -> ObjectId {
         object(format!("{PREFIX}i/{self}"))
+    }
+
+    /// Returns the object that holds the state of an inode of a program's own type.
+    pub fn state_object(self) -> ObjectId {
+        object(format!("{STATE_PREFIX}{self}"))
+    }
+
+    /// Returns the inode whose state an object holds; `None` if it holds none.
+    pub fn of_state_object(object: &ObjectId) -> Option<Ino> {
+        let number = std::str::from_utf8(object.as_bytes().strip_prefix(STATE_PREFIX.as_bytes())?).ok()?;
+        let ino = Ino(u64::from_str_radix(number, 16).ok()?);
+        // There is one spelling of a number.
+        (ino.state_object() == *object).then_some(ino)
     }
 
     /// Returns the object that holds a part of a file's content: the `index`th of content number `content`.
@@ -204,7 +218,7 @@ pub struct Inode {
     pub contents: Vec<Content>,
     /// The directory that a directory is in; the root is in itself.
     pub parent: Ino,
-    /// The target of a symbolic link.
+    /// The target of a symbolic link; of a sequencer the policy that it was made with.
     pub target: Bytes,
 }
 

@@ -4,13 +4,16 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use nacre_object::{Answer, Guard, KeyRange, Outcome, Read, Transaction, Write};
+use nacre_object::{Answer, Guard, KeyRange, Read, Transaction, Write};
 
 use crate::attribute::Attributes;
+use crate::capability::Policy;
 use crate::credentials::{Credentials, EXECUTE, READ, WRITE};
 use crate::directory::{CHANGED, Entry, Initial, check_name, encode_time, entry_key, gone_key, gone_link};
 use crate::error::{Error, Result};
-use crate::inode::{Ino, Inode, Kind, LINKS_MAX, Layout, RECORD, TARGET_BYTES_MAX, TYPE_BYTES_MAX, key};
+use crate::inode::{
+    Ino, Inode, Kind, LINKS_MAX, Layout, RECORD, SEQUENCER, TARGET_BYTES_MAX, TYPE_BYTES_MAX, key,
+};
 use crate::intent::{Part, Target};
 use crate::rank::{
     ATTEMPTS_MAX, Loaded, Rank, Sought, at_version, corrupt, namespace_object, nonsense, too_busy, unclaimed,
@@ -23,6 +26,8 @@ const SYMLINKS_MAX: usize = 40;
 pub const PATH_BYTES_MAX: usize = 1 << 20;
 /// The maximum number of entries in a page of a directory.
 pub const PAGE_ENTRIES_MAX: usize = nacre_object::limit::PAGE_ENTRIES_MAX;
+/// The names of kinds, which no type of a program may have.
+const KINDS: [&str; 5] = ["file", "directory", "symlink", "fifo", "socket"];
 /// The number of inodes that are read side by side for a page of a directory.
 const READS_MAX: usize = 64;
 
@@ -34,6 +39,8 @@ pub struct Creation {
     /// The permission bits.
     pub mode: u32,
     /// The target of a symbolic link.
+    ///
+    /// Of a sequencer it is the policy, as text; the default one if it is empty.
     pub target: Bytes,
     /// The layout of a file, or of the files in a directory; that of the directory it is made in if there is none.
     pub layout: Option<Layout>,
@@ -48,6 +55,12 @@ impl Creation {
     /// Describes a symbolic link.
     pub fn symlink(target: impl Into<Bytes>) -> Self {
         Self { target: target.into(), ..Self::new(Kind::Symlink, 0o777) }
+    }
+
+    /// Describes a sequencer.
+    pub fn sequencer(policy: Policy, mode: u32) -> Self {
+        let kind = Kind::Typed(SEQUENCER.to_owned());
+        Self { target: policy.to_string().into(), ..Self::new(kind, mode) }
     }
 }
 
@@ -783,7 +796,8 @@ impl Rank {
                         return Ok(());
                     }
                 }
-                Sought::Missing(_) => return Ok(()),
+                // Whoever removed it may have gone away before it removed the state, if there was one.
+                Sought::Missing(_) => return self.remove_state(ino).await,
                 Sought::Found(loaded, _) => {
                     let mut inode = loaded.inode.clone();
                     if let Some(position) = inode.links.iter().position(|id| *id == link) {
@@ -819,10 +833,12 @@ impl Rank {
             .guard(at_version(key(RECORD), loaded.record))
             .guard(unclaimed())
             .change(Write::Remove);
-        match self.apply(&loaded.ino.object(), transaction).await? {
-            Outcome::Done(_) => Ok(true),
-            Outcome::Refused(_) => Ok(false),
+        let removed = self.change(&loaded.ino.object(), transaction).await?;
+        // The inode first: whoever finds no state makes it for an inode that is there only.
+        if removed && let Kind::Typed(_) = loaded.inode.kind {
+            self.remove_state(loaded.ino).await?;
         }
+        Ok(removed)
     }
 }
 
@@ -846,6 +862,14 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Bytes> {
         .map(Bytes::copy_from_slice)
 }
 
+/// Returns the policy with which a sequencer was made, given its inode's target.
+pub(crate) fn sequencer_policy(target: &[u8]) -> Option<Policy> {
+    match target {
+        [] => Some(Policy::default()),
+        text => std::str::from_utf8(text).ok()?.parse().ok(),
+    }
+}
+
 fn check_creation(creation: &Creation) -> Result<()> {
     match &creation.kind {
         Kind::Symlink if creation.target.is_empty() => Err(Error::NotFound),
@@ -854,10 +878,17 @@ fn check_creation(creation: &Creation) -> Result<()> {
             Err(Error::Invalid("the target has a zero byte in it".into()))
         }
         Kind::Symlink => Ok(()),
-        _ if !creation.target.is_empty() => Err(Error::Invalid("only a symbolic link has a target".into())),
         Kind::Typed(name) if name.is_empty() || name.len() > TYPE_BYTES_MAX => {
             Err(Error::Invalid("the name of the inode type is empty or too long".into()))
         }
+        Kind::Typed(name) if KINDS.contains(&name.as_str()) => {
+            Err(Error::Invalid("the name of the inode type is that of a kind of inode".into()))
+        }
+        Kind::Typed(name) if name == SEQUENCER => match sequencer_policy(&creation.target) {
+            Some(_) => Ok(()),
+            None => Err(Error::Invalid("the sequencer's policy is none".into())),
+        },
+        _ if !creation.target.is_empty() => Err(Error::Invalid("only a symbolic link has a target".into())),
         _ if creation.layout.is_some_and(|layout| !layout.is_sound()) => {
             Err(Error::Invalid("the layout cannot be".into()))
         }

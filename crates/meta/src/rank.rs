@@ -22,10 +22,10 @@ use nacre_object::{
 };
 use parking_lot::Mutex;
 
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, WRITE};
 use crate::directory::{CHANGED, CLAIM, Entry, MOVES, decode_time};
 use crate::error::{Error, Result};
-use crate::inode::{Content, Ino, Inode, Kind, Layout, PREFIX, RECORD, STATE, STATE_BYTES_MAX, key, object};
+use crate::inode::{Content, Ino, Inode, Kind, Layout, PREFIX, RECORD, SEQUENCER, key, object};
 use crate::intent::Claim;
 
 /// The key of the version of the namespace's format, in the object of the namespace itself.
@@ -63,7 +63,8 @@ pub struct RankOptions {
     pub clock: Option<Clock>,
 }
 
-/// A rank. See the module.
+/// A handle on the namespace that makes changes of it. See the module. (The daemon that keeps sequencers by its authority is a
+/// [`crate::service::ActiveRank`].)
 pub struct Rank {
     pub(crate) store: Arc<dyn ObjectStore>,
     clock: Clock,
@@ -91,6 +92,17 @@ struct Log {
     notes: std::collections::HashSet<Bytes>,
     /// Keys that are of no use any more, to be removed with the next change of the log.
     stale: Vec<Bytes>,
+}
+
+/// An inode of a program's own type, as its methods are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Typed {
+    /// The type: a class, or [`SEQUENCER`].
+    pub name: String,
+    /// The object with its state, on which a method of the class is called.
+    pub object: ObjectId,
+    /// The fence under which it is called, if there is one.
+    pub fence: Option<u64>,
 }
 
 /// A file that is open at this rank.
@@ -469,38 +481,33 @@ impl Rank {
         Err(too_busy())
     }
 
-    /// Returns the state of an inode of a program's own type, and its version: 0 while it has none.
+    /// Returns what a method of an inode of a program's own type is called on, for a user who has the `wanted` rights.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is no such inode.
-    pub async fn state(&self, ino: Ino) -> Result<(Bytes, u64)> {
-        match self.find(ino, vec![Read::VersionedKey { key: key(STATE) }]).await? {
-            Sought::Found(_, answers) => match versioned(answers.first())? {
-                Some(state) => Ok((state.value.clone(), state.version)),
-                None => Ok((Bytes::new(), 0)),
-            },
-            Sought::Missing(_) => Err(Error::NotFound),
+    /// [`Error::Denied`], [`Error::NotFound`]; [`Error::Unsupported`] if the inode has no methods.
+    pub async fn typed(&self, user: &Credentials, ino: Ino, wanted: u32) -> Result<Typed> {
+        let inode = self.load(ino).await?.inode;
+        user.check(&inode, wanted)?;
+        let Kind::Typed(name) = inode.kind else {
+            return Err(Error::Unsupported("it is of no type with methods".into()));
+        };
+        let (object, token) = (ino.state_object(), self.token());
+        let fence = (token > 0).then_some(token);
+        // A sequencer's state has the fence of the metadata rank that hands out its positions.
+        if name != SEQUENCER && self.exclusive && wanted & WRITE != 0 {
+            let raise = Transaction::new().change(Write::RaiseFence { token });
+            self.change(&object, raise).await?;
         }
+        Ok(Typed { name, object, fence })
     }
 
-    /// Replaces the state of an inode of a program's own type, on condition that it has the `version` that was read.
-    /// Returns the new version, or `None` if another one was faster.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] if there is no such inode, [`Error::Fenced`] if another rank has taken it over.
-    pub async fn set_state(&self, ino: Ino, version: u64, state: Bytes) -> Result<Option<u64>> {
-        if state.len() > STATE_BYTES_MAX {
-            return Err(Error::Invalid("the state of the inode is too long".into()));
-        }
-        let transaction = Transaction::new()
-            .guard(Guard::Key { key: key(RECORD), check: Check::Present })
-            .guard(at_version(key(STATE), version))
-            .change(Write::SetKey { key: key(STATE), value: state });
-        match self.apply(&ino.object(), transaction).await? {
-            Outcome::Done(done) => Ok(Some(done.version)),
-            Outcome::Refused(refusal) if refusal.guard == 0 => Err(Error::NotFound),
-            Outcome::Refused(_) => Ok(None),
-        }
+    /// Removes the state of an inode that is gone.
+    pub(crate) async fn remove_state(&self, ino: Ino) -> Result<()> {
+        // Not by `apply`: the state has a fence of its own. A metadata rank that has it in memory finds that it is gone, and
+        // none makes it again, since it looks for the inode first.
+        let remove = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+        self.store.apply(&ino.state_object(), remove).await?;
+        Ok(())
     }
 
     /// Writes down a note in this rank's log, unless it is there already. What others have to finish or undo if this

@@ -138,14 +138,14 @@ pub enum Output {
 /// An order for the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOrder {
-    /// Read the record, and fence earlier ranks. Answered by [`Rank::loaded`].
+    /// Read the record, and fence earlier ranks. Answered by [`ActiveRank::loaded`].
     Load,
     /// Make an object with a record, unless there is one: nobody caches it, and what is reserved is all that a sequencer
-    /// that was removed ever was. Answered by [`Rank::created`].
+    /// that was removed ever was. Answered by [`ActiveRank::created`].
     Create(Policy),
-    /// Replace the one record by the other. Answered by [`Rank::written`].
+    /// Replace the one record by the other. Answered by [`ActiveRank::written`].
     Write(Record, Record),
-    /// Remove the object. Answered by [`Rank::removed`].
+    /// Remove the object. Answered by [`ActiveRank::removed`].
     Remove(Record),
 }
 
@@ -182,9 +182,9 @@ enum Entry {
     Live(Box<Live>),
 }
 
-/// A rank that has authority.
+/// A rank that has authority, with the sequencers that it keeps. (The namespace is changed by [`crate::Rank`], which needs none.)
 #[derive(Debug)]
-pub struct Rank {
+pub struct ActiveRank {
     epoch: u64,
     lease: Duration,
     capabilities: Capabilities<ObjectId>,
@@ -196,10 +196,10 @@ pub struct Rank {
     positions: u64,
 }
 
-impl Rank {
+impl ActiveRank {
     /// Creates a rank that knows nothing yet.
-    pub fn new(epoch: u64, lease: Duration) -> Rank {
-        Rank {
+    pub fn new(epoch: u64, lease: Duration) -> ActiveRank {
+        ActiveRank {
             epoch,
             lease,
             // Grants are numbered across ranks, so that none is taken for one of an earlier rank.
@@ -563,7 +563,7 @@ impl Rank {
         }
     }
 
-    /// Returns the time at which [`Rank::tick`] is to be called; none if nothing is due.
+    /// Returns the time at which [`ActiveRank::tick`] is to be called; none if nothing is due.
     pub fn next_deadline(&self) -> Option<Duration> {
         let idle = self.idle.first().map(|(due, _)| *due);
         idle.into_iter().chain(self.capabilities.next_deadline()).min()

@@ -160,6 +160,43 @@ impl Servers {
     }
 }
 
+/// A running server with roles of its own choice. Dropping it kills its process.
+pub(crate) struct Daemon {
+    /// The URI that opens what it serves.
+    pub(crate) uri: String,
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts a server with further arguments, and waits until it listens.
+    ///
+    /// # Errors
+    /// If it cannot be started or ends early.
+    pub(crate) async fn start(program: &Path, words: &[&str]) -> Result<Daemon, BenchError> {
+        let address = address();
+        let child = Command::new(program)
+            .args(["serve", "--listen", &address, "--open", "--metrics", "none", "--log", "error"])
+            .args(words)
+            .current_dir(std::env::temp_dir())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(BenchError::io(format!("start a server with {}", program.display())))?;
+        let mut daemon = Daemon { uri: format!("nacre://{address}"), child };
+        until_listening(&mut daemon.child).await?;
+        Ok(daemon)
+    }
+
+    /// Kills it without a chance to clean up.
+    ///
+    /// # Errors
+    /// If it cannot be killed.
+    pub(crate) async fn kill(&mut self) -> Result<(), BenchError> {
+        self.child.kill().await.map_err(BenchError::io("kill a server"))
+    }
+}
+
 /// Returns a loopback address that no other process uses: the host depends on this process's id, and the port is used
 /// once. So servers can be given each other's addresses before they listen.
 fn address() -> String {

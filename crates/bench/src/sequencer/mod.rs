@@ -5,6 +5,7 @@
 //! positions of the clients lie between each other over time.
 
 mod client;
+mod failover;
 mod figures;
 mod point;
 
@@ -15,6 +16,7 @@ use nacre::sequencer::Policy;
 pub(crate) use client::main as client_main;
 
 use self::client::{Orders, Tally};
+use self::failover::FailOver;
 use self::point::{Measurement, Point, Results, Series, Subject};
 use crate::kit::goal::Unit;
 use crate::kit::latency::Latencies;
@@ -22,6 +24,7 @@ use crate::kit::peer::{self, Peer, validate_folder};
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
 use crate::kit::server::{self, Keep, ServerPlan, Servers};
+use crate::kit::statistic::Spread;
 use crate::kit::study::{self, Steps, by_turns};
 use crate::{BenchError, Common};
 
@@ -36,21 +39,24 @@ pub struct Args {
     /// Measure what the goals need, and show them
     #[arg(long)]
     reach: bool,
-    /// Time that each point is measured for, in milliseconds
-    #[arg(long, value_name = "MS", default_value = "2000")]
-    window_ms: u64,
-    /// Measurements of each point
-    #[arg(long, value_name = "COUNT", default_value = "3")]
-    repetitions: u32,
+    /// Measure each point once and briefly, with fewer holds and quotas
+    #[arg(long)]
+    quick: bool,
+    /// Time that each point is measured for, in milliseconds [default: 2000; with --quick: 200]
+    #[arg(long, value_name = "MS")]
+    window_ms: Option<u64>,
+    /// Measurements of each point [default: 3; with --quick: 1]
+    #[arg(long, value_name = "COUNT")]
+    repetitions: Option<u32>,
     /// Durability of the servers' stores
     #[arg(long, value_enum, default_value = "volatile")]
     keep: Keep,
-    /// Times for which a client holds the sequencer, in milliseconds
-    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "1,10,100,1000")]
-    holds_ms: Vec<u64>,
-    /// Positions that a client hands out when it holds the sequencer
-    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1000,100000")]
-    quotas: Vec<u64>,
+    /// Times for which a client holds the sequencer, in milliseconds [default: 1,10,100,1000; with --quick: 10]
+    #[arg(long, value_name = "MS", value_delimiter = ',')]
+    holds_ms: Option<Vec<u64>>,
+    /// Positions that a client hands out when it holds the sequencer [default: 1000,100000; with --quick: 1000]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',')]
+    quotas: Option<Vec<u64>>,
     /// Folder for the figures
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     out: PathBuf,
@@ -62,6 +68,26 @@ pub struct Args {
     folder: Option<PathBuf>,
 }
 
+impl Args {
+    fn window_ms(&self) -> u64 {
+        self.window_ms.unwrap_or(if self.quick { 200 } else { 2000 })
+    }
+
+    fn repetitions(&self) -> u32 {
+        self.repetitions.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    fn holds_ms(&self) -> &[u64] {
+        let default: &[u64] = if self.quick { &[10] } else { &[1, 10, 100, 1000] };
+        self.holds_ms.as_deref().unwrap_or(default)
+    }
+
+    fn quotas(&self) -> &[u64] {
+        let default: &[u64] = if self.quick { &[1000] } else { &[1000, 100_000] };
+        self.quotas.as_deref().unwrap_or(default)
+    }
+}
+
 /// Runs the study, prints the table, and writes the requested files.
 ///
 /// # Errors
@@ -69,7 +95,7 @@ pub struct Args {
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     validate_folder(args.folder.as_deref())?;
     validate_folder(Some(&args.out))?;
-    if args.window_ms == 0 || args.repetitions == 0 {
+    if args.window_ms() == 0 || args.repetitions() == 0 {
         return Err(BenchError::Usage("--window-ms and --repetitions are at least 1".into()));
     }
     let peers = [peer::redis::version(), peer::etcd::version()];
@@ -95,8 +121,8 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
         groups.push(vec![cached, hold(10)]);
     } else {
         let mut points = vec![cached, nacre("2C, best effort", Policy::BestEffort, 2, 1, 1)];
-        points.extend(args.holds_ms.iter().map(|ms| hold(*ms)));
-        points.extend(args.quotas.iter().map(|operations| {
+        points.extend(args.holds_ms().iter().map(|ms| hold(*ms)));
+        points.extend(args.quotas().iter().map(|operations| {
             let within = std::time::Duration::from_millis(100);
             let policy = Policy::Quota { operations: *operations, within };
             nacre(&format!("2C, quota {operations}"), policy, 2, 1, 1)
@@ -120,14 +146,20 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
         nacre("round trip, 2 connections, 128 under way on each", Policy::RoundTrip, 2, 1, 128),
         peer("Redis INCR, 2 connections, pipelines of 128", Subject::Redis, 2, 1, 128),
     ]);
-    let steps = groups.iter().map(|points| points.len() as u64).sum::<u64>() * u64::from(args.repetitions);
-    let steps = Steps::new(steps);
+    let steps = groups.iter().map(|points| points.len() as u64).sum::<u64>() + 1;
+    let steps = Steps::new(steps * u64::from(args.repetitions()));
     for points in groups {
         let once = async |point: &Point, repetition| {
             steps.step(&point.label, repetition)?;
             measure_once(args, common, point).await
         };
-        by_turns(report, |results| &mut results.series, &points, args.repetitions, once).await?;
+        by_turns(report, |results| &mut results.series, &points, args.repetitions(), once).await?;
+        report.keep()?;
+    }
+    for repetition in 0..args.repetitions() {
+        steps.step("fail-over", repetition)?;
+        let failed_over = failover::measure(&common.nacre()?).await?;
+        report.fail_overs.push(failed_over);
         report.keep()?;
     }
     conclude(report);
@@ -175,7 +207,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
             place: stage.place.clone(),
             connections: point.connections,
             depth: point.depth,
-            window_ms: args.window_ms,
+            window_ms: args.window_ms(),
         })
         .collect();
     let tallies: Vec<Tally> = Crew::start(CLIENT, &orders).await?.run().await?;
@@ -184,7 +216,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
     tallies.iter().for_each(|tally| latencies.add(&tally.latency_ns_counts));
     let positions = tallies.iter().map(|tally| tally.positions).sum::<u64>();
     Ok(Measurement {
-        per_second: positions as f64 * 1000.0 / args.window_ms as f64,
+        per_second: positions as f64 * 1000.0 / args.window_ms() as f64,
         grants: tallies.iter().map(|tally| tally.grants).sum(),
         latency: latencies.summary(),
         latency_ns_counts: latencies.coarse_counts(),
@@ -209,7 +241,7 @@ fn conclude(report: &mut Report<Results>) {
     let rate = |series: &[Series], label: &str| {
         series.iter().find(|series| series.point.label.starts_with(label)).map(Series::per_second)
     };
-    let Results { series, goals } = &mut **report;
+    let Results { series, fail_overs, goals } = &mut **report;
     let cached = rate(series, "1C, cached");
     if let Some(cached) = cached {
         goals.at_least("cached positions, one client", cached, Unit::PerSecond, 100e6);
@@ -231,5 +263,12 @@ fn conclude(report: &mut Report<Results>) {
         if let Some(redis) = rate(series, "Redis INCR, 2 connections") {
             goals.open("  ÷ Redis INCR", pipelined / redis, Unit::Times);
         }
+    }
+    if !fail_overs.is_empty() {
+        let median = |value: fn(&FailOver) -> f64| Spread::of(fail_overs.iter().map(value)).median;
+        let all = median(|one| one.all_ms);
+        goals.at_most("fail-over of a killed rank, until all clients go on", all, Unit::Milliseconds, 1000.0);
+        let after = 100.0 * median(|one| one.after_per_second / one.before_per_second);
+        goals.at_least("  positions/s after it ÷ before it", after, Unit::Percent, 95.0);
     }
 }

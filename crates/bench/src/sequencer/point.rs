@@ -5,6 +5,7 @@ use std::fmt;
 use nacre::sequencer::Policy;
 use serde::{Deserialize, Serialize};
 
+use super::failover::FailOver;
 use crate::kit::goal::Goals;
 use crate::kit::latency::{LatencyCounts, LatencySummary};
 use crate::kit::quantity::grouped;
@@ -104,6 +105,7 @@ impl study::Series for Series {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Results {
     pub(crate) series: Vec<Series>,
+    pub(crate) fail_overs: Vec<FailOver>,
     pub(crate) goals: Goals,
 }
 

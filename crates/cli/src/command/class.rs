@@ -204,7 +204,7 @@ fn read_text(file: &Path) -> Result<Bytes, Failure> {
     Ok(text.into())
 }
 
-fn read_input() -> Result<Bytes, Failure> {
+pub(super) fn read_input() -> Result<Bytes, Failure> {
     let limit = nacre::limit::TRANSACTION_BYTES_MAX as u64;
     let mut input = Vec::new();
     let read = std::io::stdin().lock().take(limit + 1).read_to_end(&mut input);
@@ -341,12 +341,19 @@ async fn call(
     }
     match classes.call(&request).await {
         Ok(called) => tell(session, &called, unpack),
-        Err(CallError::Store(error)) => Err(error.into()),
-        Err(error) => {
+        Err(error) => Err(call_failure(error)),
+    }
+}
+
+/// Prints what a method logged that failed, and returns its failure.
+pub(super) fn call_failure(error: CallError) -> Failure {
+    match error {
+        CallError::Store(error) => error.into(),
+        error => {
             if let CallError::Failed { failure, .. } = &error {
                 complain(&failure.log);
             }
-            Err(Failure::Failed(error.to_string()))
+            Failure::Failed(error.to_string())
         }
     }
 }
@@ -358,7 +365,7 @@ fn complain(log: &[String]) {
     }
 }
 
-fn tell(session: &Session, called: &Called, unpack: bool) -> Result<(), Failure> {
+pub(super) fn tell(session: &Session, called: &Called, unpack: bool) -> Result<(), Failure> {
     let values = match unpack {
         true => Some(packed::unpack(&called.output).map_err(|text| {
             Failure::Failed(format!(

@@ -4,11 +4,13 @@ mod change;
 mod check;
 mod look;
 mod move_bytes;
+pub mod typed;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use bytes::Bytes;
+use nacre::Store;
 use nacre::fs::{Attributes, Credentials, Error, Kind, Rank, RankOptions};
 
 use crate::failure::Failure;
@@ -40,23 +42,16 @@ enum Action {
     Ln(change::LnArgs),
     Chmod(change::ChmodArgs),
     Chown(change::ChownArgs),
+    Create(typed::CreateArgs),
+    Call(typed::CallArgs),
     Check(check::Args),
 }
 
 /// Runs `nacre fs`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
-    let fills = matches!(&args.action, Action::Put(_) | Action::Mkdir(_) | Action::Ln(_));
+    let fills = matches!(&args.action, Action::Put(_) | Action::Mkdir(_) | Action::Ln(_) | Action::Create(_));
     let store = if fills { session.open_to_fill()? } else { session.open()? };
-    let user = caller();
-    let options = RankOptions { create: fills, owner: user.clone(), ..RankOptions::default() };
-    let rank = store.rank(options).await.map_err(|error| match error {
-        Error::NotFound => Failure::Failed(format!(
-            "{} has no namespace yet; \"nacre fs mkdir\" and \"nacre fs put\" make one",
-            store.name()
-        )),
-        error => failure(error, format_args!("cannot open the namespace of {}", store.name())),
-    })?;
-    let tree = Tree { rank, user, json: session.json };
+    let tree = Tree::open(&store, fills, session.json).await?;
     let done = match args.action {
         Action::Ls(args) => look::ls(&tree, args).await,
         Action::Stat(args) => look::stat(&tree, args).await,
@@ -71,22 +66,43 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         Action::Ln(args) => change::ln(&tree, args).await,
         Action::Chmod(args) => change::chmod(&tree, args).await,
         Action::Chown(args) => change::chown(&tree, args).await,
+        Action::Create(args) => typed::create(&tree, args).await,
+        Action::Call(args) => typed::call(session, &tree, args).await,
         Action::Check(args) => check::run(&tree, &args).await,
     };
-    if let Err(error) = tree.rank.close().await {
-        output::complain(&format!("nacre: the log of this command stays in the store: {error}"));
-    }
+    tree.close().await;
     done
 }
 
 /// The namespace, for the user who called.
 struct Tree {
+    store: Store,
     rank: Rank,
     user: Credentials,
     json: bool,
 }
 
 impl Tree {
+    /// Opens the namespace of a store for the user who called, and makes one first if `fills`.
+    async fn open(store: &Store, fills: bool, json: bool) -> Result<Tree, Failure> {
+        let user = caller();
+        let options = RankOptions { create: fills, owner: user.clone(), ..RankOptions::default() };
+        let rank = store.rank(options).await.map_err(|error| match error {
+            Error::NotFound => Failure::Failed(format!(
+                "{} has no namespace yet; \"nacre fs mkdir\" and \"nacre fs put\" make one",
+                store.name()
+            )),
+            error => failure(error, format_args!("cannot open the namespace of {}", store.name())),
+        })?;
+        Ok(Tree { store: store.clone(), rank, user, json })
+    }
+
+    async fn close(&self) {
+        if let Err(error) = self.rank.close().await {
+            output::complain(&format!("nacre: the log of this command stays in the store: {error}"));
+        }
+    }
+
     /// Finds what a path leads to.
     async fn find(&self, path: &Path, follow: bool, attempted: &str) -> Result<Attributes, Failure> {
         let found = self.rank.resolve(&self.user, path.bytes(), follow).await;

@@ -1,9 +1,11 @@
 //! `nacre sequencer`: counters from which many programs take positions.
 
 use nacre::ErrorKind;
-use nacre::sequencer::{Policy, Shown};
+use nacre::fs::{READ, WRITE};
+use nacre::sequencer::{Policy, Sequencer, Shown};
 use serde_json::json;
 
+use super::fs::typed;
 use crate::failure::Failure;
 use crate::name;
 use crate::output::{self, Table};
@@ -16,7 +18,10 @@ Policies say how long a program that caches the sequencer keeps it when others w
   quota=1000/50ms  it hands out up to 1000 positions, within 50 ms (100 ms unless said)
   round-trip       nobody caches it: each request goes to the metadata rank
 
-Positions begin at 0, and none is handed out twice. After a crash some may be missing.";
+Positions begin at 0, and none is handed out twice. After a crash some may be missing.
+
+A name that begins with a slash is a path in the namespace (\"nacre fs\"): its sequencer is there for those whom its
+permissions let in. \"next\" and a new policy need permission to write, all else permission to read.";
 
 /// The number of names that are asked for at once.
 const PAGE: usize = 1000;
@@ -62,7 +67,7 @@ enum Action {
         /// The policy, as in "nacre sequencer --help"
         policy: Option<Policy>,
     },
-    /// List sequencers, without asking holders for them
+    /// List sequencers, without asking holders for them; those in the namespace only where they are named
     ///
     /// TAIL is the position that comes next; of one that is held, the first that its holder was lent. No position at or above
     /// RESERVED has been handed out.
@@ -114,14 +119,30 @@ impl Advised for nacre::Error {
     }
 }
 
+/// Returns whether a name is a path in the namespace.
+fn is_path(name: &str) -> bool {
+    name.starts_with('/')
+}
+
+/// Returns a handle on the sequencer of a name or at a path; at a path for a user with the `wanted` rights.
+async fn open(store: &nacre::Store, name: &str, wanted: u32) -> Result<Sequencer, Failure> {
+    match is_path(name) {
+        true => typed::sequencer(store, name, wanted).await,
+        false => Ok(store.sequencer(name).await?),
+    }
+}
+
 async fn act(session: &Session, store: &nacre::Store, action: Action) -> Result<(), Failure> {
     match action {
+        Action::Create { name, policy } if is_path(&name) => {
+            typed::create_sequencer(store, &name, policy).await
+        }
         Action::Create { name, policy } => {
             let made = store.sequencer(&name).await?.create(policy).await;
             made.map_err(|error| failed("make", &name, error))
         }
         Action::Next { name, count } => {
-            let sequencer = store.sequencer(&name).await?;
+            let sequencer = open(store, &name, WRITE).await?;
             let first = sequencer.next_many_by_rank(count).await;
             let first = first.map_err(|error| failed("take a position of", &name, error))?;
             if session.json {
@@ -133,13 +154,13 @@ async fn act(session: &Session, store: &nacre::Store, action: Action) -> Result<
             Ok(())
         }
         Action::Read { name } => {
-            let tail = store.sequencer(&name).await?.read().await;
+            let tail = open(store, &name, READ).await?.read().await;
             let tail = tail.map_err(|error| failed("read", &name, error))?;
             let line = if session.json { json!({ "tail": tail }).to_string() } else { tail.to_string() };
             Ok(output::line(&line)?)
         }
         Action::Policy { name, policy } => {
-            let sequencer = store.sequencer(&name).await?;
+            let sequencer = open(store, &name, if policy.is_some() { WRITE } else { READ }).await?;
             match policy {
                 Some(policy) => {
                     let set = sequencer.set_policy(policy).await;
@@ -156,6 +177,10 @@ async fn act(session: &Session, store: &nacre::Store, action: Action) -> Result<
         Action::Ls { names } => list(session, store, names).await,
         Action::Rm { names } => {
             for name in names {
+                if is_path(&name) {
+                    typed::remove_sequencer(store, &name).await?;
+                    continue;
+                }
                 let removed = store.sequencer(&name).await?.remove().await;
                 removed.map_err(|error| failed("remove", &name, error))?;
             }
@@ -175,7 +200,11 @@ async fn list(session: &Session, store: &nacre::Store, names: Vec<String>) -> Re
     while let Some(last) = page.last().cloned() {
         for name in &page {
             let text = String::from_utf8_lossy(name).into_owned();
-            let shown = match store.sequencer(name).await?.look().await {
+            let sequencer = match all {
+                true => store.sequencer(name).await?,
+                false => open(store, &text, READ).await?,
+            };
+            let shown = match sequencer.look().await {
                 Ok(shown) => shown,
                 // It was removed meanwhile.
                 Err(error) if all && error.kind == ErrorKind::Invalid => continue,

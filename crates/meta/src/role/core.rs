@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::capability::{Counts, Session, Ticket};
 use crate::clock;
-use crate::service::{Call, Output, Rank, Reply, Shown, StoreOrder};
+use crate::service::{ActiveRank, Call, Output, Reply, Shown, StoreOrder};
 use crate::wire::{self, Attach, Attached, Revoked};
 
 /// The parts of the role that its connections and its thread share.
@@ -30,7 +30,7 @@ pub(super) enum State {
     /// Somebody else has the authority, at these addresses.
     Standing(Vec<String>),
     /// It has the authority until this time, unless it is renewed.
-    Active(Box<Rank>, Duration),
+    Active(Box<ActiveRank>, Duration),
 }
 
 /// A daemon that has no authority, and the addresses of the one that has it, if they are known.
@@ -115,7 +115,7 @@ impl Core {
     }
 
     /// Returns the rank if it may act now.
-    pub fn rank(&mut self, now: Duration) -> Result<&mut Rank, Moved> {
+    pub fn rank(&mut self, now: Duration) -> Result<&mut ActiveRank, Moved> {
         match &mut self.state {
             State::Active(rank, until) if now < *until && !self.handing_over => Ok(rank),
             State::Standing(addresses) => Err(Moved(addresses.clone())),
@@ -128,7 +128,7 @@ impl Core {
 
     /// Begins to act as a rank.
     pub fn begin(&mut self, epoch: u64, until: Duration) {
-        self.state = State::Active(Box::new(Rank::new(epoch, self.lease)), until);
+        self.state = State::Active(Box::new(ActiveRank::new(epoch, self.lease)), until);
         self.takeovers += 1;
         self.handing_over = false;
     }
@@ -178,7 +178,7 @@ impl Core {
     }
 
     /// Acts on the rank if this daemon is one, whether it may answer anybody now or not, and carries out its orders.
-    pub fn with_rank(&mut self, act: impl FnOnce(&mut Rank, &mut Vec<Output>)) {
+    pub fn with_rank(&mut self, act: impl FnOnce(&mut ActiveRank, &mut Vec<Output>)) {
         let mut out = std::mem::take(&mut self.out);
         if let State::Active(rank, _) = &mut self.state {
             act(rank, &mut out);

@@ -23,6 +23,8 @@ use nacre_object::{
 use nacre_object::{Outcome, Read, StoreError, Transaction, Write};
 
 use crate::capability::Policy;
+use crate::inode::{Ino, Inode, Kind, RECORD, SEQUENCER};
+use crate::namespace::sequencer_policy;
 use crate::sequencer::POSITIONS;
 use crate::service::Record;
 use crate::wire::{policy_numbers, policy_of};
@@ -69,6 +71,8 @@ pub(super) enum Ending<T> {
     Done(T),
     /// A later rank has touched the object.
     Superseded,
+    /// The object is gone: an inode was removed, and its state with it.
+    Gone,
 }
 
 impl<T> Ending<T> {
@@ -76,6 +80,7 @@ impl<T> Ending<T> {
         match self {
             Ending::Done(value) => Ending::Done(map(value)),
             Ending::Superseded => Ending::Superseded,
+            Ending::Gone => Ending::Gone,
         }
     }
 }
@@ -94,7 +99,10 @@ pub(super) async fn load(
     // Looked at before anything is written: most of what does not exist is a mistyped name.
     let look = Transaction::new().read(Read::Key { key: key()? });
     if value(store.apply(id, look).await?)?.is_none() {
-        return Ok(Ending::Done(None));
+        return match Ino::of_state_object(id) {
+            Some(ino) => begin(store, id, epoch, ino).await,
+            None => Ok(Ending::Done(None)),
+        };
     }
     let fence = Transaction::new()
         .guard(Guard::Fence { token: epoch })
@@ -110,6 +118,30 @@ pub(super) async fn load(
         tracing::error!("the key \"{KEY}\" of object \"{id}\" holds no sequencer");
     }
     Ok(Ending::Done(record))
+}
+
+/// Makes the record of a sequencer in the namespace, if its inode is there. Whoever removes an inode removes it before its
+/// state: if the state that was not found had been removed, the inode would be gone too.
+async fn begin(
+    store: &dyn ObjectStore,
+    id: &ObjectId,
+    epoch: u64,
+    ino: Ino,
+) -> Result<Ending<Option<Record>>, StoreError> {
+    let look = Transaction::new().read(Read::Key { key: Key::new(Bytes::from_static(RECORD))? });
+    let Some(inode) = value(store.apply(&ino.object(), look).await?)? else { return Ok(Ending::Done(None)) };
+    let policy = match Inode::decode(&inode) {
+        Ok(inode) if inode.kind == Kind::Typed(SEQUENCER.to_owned()) => sequencer_policy(&inode.target),
+        _ => None,
+    };
+    let Some(policy) = policy else { return Ok(Ending::Done(None)) };
+    match create(store, id, epoch, policy).await? {
+        // An earlier rank is at it. Its record is found when this is tried again.
+        Ending::Done(None) => {
+            Err(StoreError::new(ErrorKind::Busy, "the sequencer was made at the same time"))
+        }
+        made => Ok(made),
+    }
 }
 
 fn value(outcome: Outcome) -> Result<Option<Bytes>, StoreError> {
@@ -169,6 +201,11 @@ pub(super) async fn write(
         Outcome::Done(_) => Ending::Done(()),
         // An earlier attempt, of which no reply came, has taken effect.
         Outcome::Refused(refusal) if refusal.guard == 1 && is(&refusal.found, &value) => Ending::Done(()),
+        Outcome::Refused(refusal)
+            if matches!(refusal.found, Found::Value(None)) && Ino::of_state_object(id).is_some() =>
+        {
+            Ending::Gone
+        }
         Outcome::Refused(_) => Ending::Superseded,
     })
 }

@@ -283,6 +283,7 @@ fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: Ending<Carried>) {
     }
     let carried = match ending {
         Ending::Done(carried) => carried,
+        Ending::Gone => return core.with_rank(|rank, out| rank.removed(id, out)),
         Ending::Superseded => {
             tracing::warn!("a later metadata rank has fenced this one at \"{id}\"");
             return core.step_down(Vec::new());

@@ -11,6 +11,7 @@ use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, control};
 
 use super::core::{Begun, Moved, Shared};
 use crate::capability::{Session, Ticket};
+use crate::inode::Ino;
 use crate::service::{Call, Reply};
 use crate::wire;
 
@@ -154,6 +155,15 @@ impl MetaService {
 
 fn get_call(request: &Incoming<'_>) -> Result<(ObjectId, Call), StoreError> {
     let (id, call) = wire::get_call(request.kind, &request.body)?;
+    if Ino::of_state_object(&id).is_some() {
+        return match call {
+            Call::Create(_) | Call::Remove => {
+                let text = "a sequencer of the namespace is made and removed with its inode";
+                Err(StoreError::new(ErrorKind::Invalid, text))
+            }
+            _ => Ok((id, call)),
+        };
+    }
     match id.as_bytes().strip_prefix(SEQUENCER_PREFIX.as_bytes()) {
         Some(name) if !name.is_empty() => Ok((id, call)),
         _ => Err(StoreError::new(ErrorKind::Invalid, format!("object \"{id}\" is no place for a sequencer"))),

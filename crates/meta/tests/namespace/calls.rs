@@ -282,23 +282,59 @@ fn attributes_of_ones_own_are_kept() {
 }
 
 #[test]
-fn an_inode_of_a_type_of_its_own_keeps_its_state() {
+fn an_inode_of_a_type_of_its_own_has_a_state_that_goes_with_it() {
     let store = SlowStore::default();
     at_once(&store, async {
-        let (rank, root) = (open(&store).await, Credentials::root());
-        let kind = Kind::Typed("sequencer".to_owned());
-        let ino = make(&rank, &root, "/log", Creation::new(kind.clone(), 0o644)).await.ino;
-        assert_eq!(rank.stat(ino).await.unwrap().kind, kind);
-        assert_eq!(rank.state(ino).await.unwrap(), (Bytes::new(), 0));
-        let version = rank.set_state(ino, 0, "tail 1".into()).await.unwrap().unwrap();
-        // Who was slower is told so, and other changes of the inode do not matter.
-        assert_eq!(rank.set_state(ino, 0, "tail 2".into()).await.unwrap(), None);
-        let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
-        rank.set_attributes(&root, ino, &set).await.unwrap();
-        assert!(rank.set_state(ino, version, "tail 2".into()).await.unwrap().is_some());
-        assert_eq!(rank.state(ino).await.unwrap().0, "tail 2");
-        rank.unlink(&root, Ino::ROOT, b"log").await.unwrap();
-        assert_eq!(rank.set_state(ino, 0, "tail 3".into()).await.err(), Some(Error::NotFound));
+        let (rank, root, ada) = (open(&store).await, Credentials::root(), Credentials::new(1000, 1000));
+        let objects = store.objects();
+        let kind = Kind::Typed("counter".to_owned());
+        let found = make(&rank, &root, "/count", Creation::new(kind.clone(), 0o644)).await;
+        assert_eq!((&found.kind, found.size), (&kind, 0));
+        let ino = found.ino;
+        // Permissions are those of the inode; the state is an object of its own.
+        let typed = rank.typed(&ada, ino, READ).await.unwrap();
+        assert_eq!((&typed.name[..], &typed.object, typed.fence), ("counter", &ino.state_object(), None));
+        assert_eq!(rank.typed(&ada, ino, WRITE).await.err(), Some(Error::Denied));
+        let plain = make(&rank, &root, "/plain", file(0o666)).await.ino;
+        assert!(matches!(rank.typed(&ada, plain, READ).await, Err(Error::Unsupported(_))));
+        assert!(matches!(rank.read_file(ino, 0, 9).await, Err(Error::Unsupported(_))));
+        assert!(matches!(rank.write_file(ino, 0, "data".into()).await, Err(Error::Unsupported(_))));
+        assert!(matches!(rank.truncate(&root, ino, 0).await, Err(Error::Unsupported(_))));
+        // As a method changes it, under a fence of its own.
+        let change = || {
+            let value = Bytes::from_static(b"7");
+            Transaction::new()
+                .change(Write::SetKey { key: "counter".parse().unwrap(), value })
+                .change(Write::RaiseFence { token: 9 })
+        };
+        store.apply(&ino.state_object(), change()).await.unwrap();
+        rank.rename(&root, (Ino::ROOT, b"count"), (Ino::ROOT, b"renamed"), false).await.unwrap();
+        rank.link(&root, ino, Ino::ROOT, b"second").await.unwrap();
+        rank.unlink(&root, Ino::ROOT, b"renamed").await.unwrap();
+        assert!(rank.check(false).await.unwrap().findings.is_empty());
+        assert_eq!(store.objects().len(), objects.len() + 4, "two inodes, a state and a log");
+        rank.unlink(&root, Ino::ROOT, b"second").await.unwrap();
+        rank.unlink(&root, Ino::ROOT, b"plain").await.unwrap();
+        assert_eq!(rank.typed(&root, ino, READ).await.err(), Some(Error::NotFound));
+        rank.close().await.unwrap();
+        assert_eq!(store.objects(), objects);
+
+        // A method that comes too late leaves a state behind, which the check removes.
+        store.apply(&ino.state_object(), change()).await.unwrap();
+        let report = rank.check(false).await.unwrap();
+        assert_eq!((report.findings.len(), report.is_clean()), (1, false), "{report:?}");
+        assert!(rank.check(true).await.unwrap().is_clean());
+        assert_eq!(store.objects(), objects);
+        // Names of kinds, and policies that there are not, are refused.
+        for kind in ["file", ""] {
+            let creation = Creation::new(Kind::Typed(kind.to_owned()), 0o644);
+            assert!(matches!(rank.create(&root, Ino::ROOT, b"x", creation).await, Err(Error::Invalid(_))));
+        }
+        let creation = Creation {
+            target: "sometimes".into(),
+            ..Creation::new(Kind::Typed("sequencer".to_owned()), 0o644)
+        };
+        assert!(matches!(rank.create(&root, Ino::ROOT, b"x", creation).await, Err(Error::Invalid(_))));
     });
 }
 

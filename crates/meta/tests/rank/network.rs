@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_meta::capability::Policy;
+use nacre_meta::inode::{Ino, Kind};
 use nacre_meta::remote::{Sequencer, Session, SessionOptions};
 use nacre_meta::role::{Handle, MetaRole, Options};
+use nacre_meta::{Creation, Credentials, Rank, RankOptions, SetAttributes};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
     Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction, Write,
@@ -300,6 +302,12 @@ fn begin<T>(taking: &mut std::pin::Pin<Box<impl Future<Output = T>>>) {
 
 #[test]
 fn a_grant_that_is_taken_in_after_the_lease_is_not_used() {
+    // On a busy machine the rank may move before its reply has left, and then nothing was lent.
+    assert!((0..20).any(|_| take_in_late()), "nothing was ever lent");
+}
+
+/// Takes a reply in after the lease of its grant. Returns false if the grant was given up instead.
+fn take_in_late() -> bool {
     let store = Arc::new(MemoryStore::new());
     let first = Daemon::start(&store);
     let second = Daemon::start(&store);
@@ -316,11 +324,14 @@ fn a_grant_that_is_taken_in_after_the_lease_is_not_used() {
     let active = if first.handle().totals().state == "active" { first } else { second };
     drop(active);
     let next = wait(other.next()).unwrap();
-    assert!(next >= 1000, "{next}");
+    if next < 1000 {
+        return false;
+    }
     wait(other.set_policy(Policy::BestEffort)).unwrap();
     wait(taking).unwrap();
     let after = wait(late.next()).unwrap();
     assert!(after > next, "{after} was handed out when {next} was known");
+    true
 }
 
 #[test]
@@ -385,4 +396,68 @@ fn a_name_goes_on_above_what_a_removed_sequencer_gave() {
         }
         wait(sequencer.remove()).unwrap();
     }
+}
+
+/// Makes a sequencer in the namespace of the store, and returns its inode.
+fn make(rank: &Rank, name: &[u8], policy: Policy) -> Ino {
+    wait(rank.create(&Credentials::root(), Ino::ROOT, name, Creation::sequencer(policy, 0o644))).unwrap().ino
+}
+
+#[test]
+fn a_sequencer_in_the_namespace_is_handed_on_and_goes_with_its_inode() {
+    let store = Arc::new(MemoryStore::new());
+    let options = RankOptions { create: true, ..RankOptions::default() };
+    let tree = wait(Rank::open(store.clone(), options)).unwrap();
+    let root = Credentials::root();
+    let first = Daemon::start(&store);
+    first.wait_for("active");
+    let ino = make(&tree, b"log", Policy::Hold(Duration::from_millis(5)));
+    let sessions: Vec<Session> = (0..3).map(|_| session(&store, &[&first.address])).collect();
+    let sequencer = |session: usize| sessions[session].sequencer(&ino.state_object());
+    // Nobody has made its state: the rank does, with the policy that the inode names.
+    assert_eq!(wait(sequencer(0).look()).unwrap().policy, Policy::Hold(Duration::from_millis(5)));
+    for refused in [wait(sequencer(0).create(Policy::RoundTrip)), wait(sequencer(0).remove())] {
+        assert!(refused.unwrap_err().to_string().contains("with its inode"));
+    }
+    let (stop, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let takers: Vec<_> =
+        (0..3).map(|session| taker(sequencer(session), stop.clone(), taken.clone())).collect();
+    until("all take positions", || taken.load(Ordering::Relaxed) > 1000);
+    // Names and permissions change while positions are taken.
+    let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+    wait(tree.set_attributes(&root, ino, &set)).unwrap();
+    wait(tree.rename(&root, (Ino::ROOT, b"log"), (Ino::ROOT, b"renamed"), false)).unwrap();
+    let second = Daemon::start(&store);
+    second.wait_for("standby");
+    let before = taken.load(Ordering::Relaxed);
+    first.store.cut.store(true, Ordering::SeqCst);
+    second.wait_for("active");
+    until("all go on at the standby", || taken.load(Ordering::Relaxed) > before + 1000);
+    check(&stop, takers);
+    assert!(wait(tree.check(false)).unwrap().is_clean());
+
+    // Another one is not disturbed when the first goes, although it is in use.
+    let other = sessions[1].sequencer(&make(&tree, b"other", Policy::RoundTrip).state_object());
+    assert_eq!(wait(other.next()).unwrap(), 0);
+    wait(sequencer(0).set_policy(Policy::RoundTrip)).unwrap();
+    wait(sequencer(0).next()).unwrap();
+    wait(tree.unlink(&root, Ino::ROOT, b"renamed")).unwrap();
+    let began = Instant::now();
+    let gone = loop {
+        // The rank goes on with what it has reserved, and no further.
+        match wait(sequencer(2).next_many(1 << 20)) {
+            Ok(_) => assert!(began.elapsed() < Duration::from_secs(60)),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(gone.kind, ErrorKind::Invalid, "{gone}");
+    assert_eq!(wait(other.next()).unwrap(), 1);
+    assert_eq!((second.handle().totals().state, second.handle().totals().epoch), ("active", 2));
+    assert!(wait(tree.check(false)).unwrap().is_clean());
+    // There never was one, and an inode of another type is none.
+    let file = wait(tree.create(&root, Ino::ROOT, b"file", Creation::new(Kind::File, 0o644))).unwrap();
+    for ino in [Ino(1 << 40), file.ino] {
+        assert!(wait(sessions[0].sequencer(&ino.state_object()).next()).is_err());
+    }
+    assert!(wait(tree.check(false)).unwrap().is_clean());
 }

@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::time::Duration;
 
 use nacre_meta::capability::Policy;
-use nacre_meta::service::{Call, Output, Rank, Record, Reply, StoreOrder};
+use nacre_meta::service::{ActiveRank, Call, Output, Record, Reply, StoreOrder};
 use nacre_object::ObjectId;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -78,7 +78,7 @@ enum Stored {
 }
 
 struct Process {
-    rank: Rank,
+    rank: ActiveRank,
     alive: bool,
     paused_until: Duration,
     until: Duration,
@@ -213,7 +213,7 @@ impl World {
         self.epoch += 1;
         let rank = self.processes.len();
         self.processes.push(Process {
-            rank: Rank::new(self.epoch, LEASE),
+            rank: ActiveRank::new(self.epoch, LEASE),
             alive: true,
             paused_until: Duration::ZERO,
             until: self.now + TAKEOVER,

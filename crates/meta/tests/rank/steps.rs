@@ -6,7 +6,7 @@ use bytes::BytesMut;
 use nacre_meta::capability::Policy;
 use nacre_meta::role::authority::Authority;
 use nacre_meta::role::record;
-use nacre_meta::service::{Call, Output, Rank, Record, Reply, Shown, StoreOrder};
+use nacre_meta::service::{ActiveRank, Call, Output, Record, Reply, Shown, StoreOrder};
 use nacre_meta::wire;
 use nacre_object::ObjectId;
 use nacre_rpc::{Frame, Outbox};
@@ -15,7 +15,7 @@ const LEASE: Duration = Duration::from_secs(1);
 
 /// A rank whose store takes everything at once.
 struct At {
-    rank: Rank,
+    rank: ActiveRank,
     now: Duration,
     tickets: u64,
     record: Option<Record>,
@@ -26,7 +26,7 @@ struct At {
 impl At {
     fn new(epoch: u64, record: Option<Record>) -> At {
         let (replies, revoked) = (Vec::new(), Vec::new());
-        At { rank: Rank::new(epoch, LEASE), now: Duration::ZERO, tickets: 0, record, replies, revoked }
+        At { rank: ActiveRank::new(epoch, LEASE), now: Duration::ZERO, tickets: 0, record, replies, revoked }
     }
 
     fn id() -> ObjectId {
@@ -322,9 +322,9 @@ fn a_line_of_many_is_left_and_switched_at_once() {
 fn calls_do_not_look_at_all_sequencers_that_were_cached_lately() {
     const COUNT: u64 = 50_000;
     let began = std::time::Instant::now();
-    let (mut rank, now) = (Rank::new(1, LEASE), ms(1));
+    let (mut rank, now) = (ActiveRank::new(1, LEASE), ms(1));
     let (mut cached, mut granted) = (std::collections::HashSet::new(), 0);
-    let mut carry = |rank: &mut Rank, now: Duration, mut out: Vec<Output>| {
+    let mut carry = |rank: &mut ActiveRank, now: Duration, mut out: Vec<Output>| {
         while let Some(output) = out.pop() {
             match output {
                 Output::Store(id, StoreOrder::Load) => {
@@ -364,7 +364,7 @@ fn calls_do_not_look_at_all_sequencers_that_were_cached_lately() {
 #[test]
 fn sessions_are_bounded() {
     let most = nacre_meta::capability::SESSIONS_MAX as u64;
-    let mut rank = Rank::new(1, LEASE);
+    let mut rank = ActiveRank::new(1, LEASE);
     assert!((1..=most).all(|session| rank.renew(ms(1), session)));
     assert!(!rank.renew(ms(1), most + 1));
     // Those that are there stay, and their places are free when their leases are over.

@@ -101,7 +101,7 @@ pub struct ChownArgs {
     recursive: bool,
 }
 
-fn octal(text: &str) -> Result<u32, String> {
+pub(super) fn octal(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),
         _ => Err("permissions are up to four octal digits".to_owned()),

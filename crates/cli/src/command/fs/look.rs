@@ -57,6 +57,9 @@ enum FoundKind {
     Directory,
     #[value(alias = "l")]
     Symlink,
+    /// Of a type with methods
+    #[value(alias = "t")]
+    Typed,
 }
 
 /// Show a directory and everything below it as a tree
@@ -195,6 +198,7 @@ pub async fn find(tree: &Tree, args: FindArgs) -> Result<(), Failure> {
                 Some(FoundKind::File) => found.kind == Kind::File,
                 Some(FoundKind::Directory) => found.kind == Kind::Directory,
                 Some(FoundKind::Symlink) => found.kind == Kind::Symlink,
+                Some(FoundKind::Typed) => matches!(found.kind, Kind::Typed(_)),
             }
     };
     let path = Path(args.path.clone());

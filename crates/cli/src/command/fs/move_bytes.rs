@@ -68,6 +68,7 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
     // Nothing is written over before it is known that there is something to fetch.
     let readable = match found.kind {
         Kind::Directory => Err(Error::IsDirectory),
+        Kind::Typed(_) => Err(Error::Unsupported("it has methods, and no content".into())),
         _ => tree.rank.access(&tree.user, found.ino, nacre::fs::READ).await,
     };
     readable.map_err(|error| failure(error, format_args!("cannot read {path}")))?;

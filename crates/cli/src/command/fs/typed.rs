@@ -1,0 +1,201 @@
+//! `nacre fs create` and `call`: inodes of types with methods, and calls of them.
+
+use std::ffi::OsString;
+
+use bytes::Bytes;
+use nacre::fs::{Attributes, CallError, Creation, Error, Kind, READ, SEQUENCER, WRITE};
+use nacre::sequencer::{Policy, Sequencer};
+use serde_json::json;
+
+use super::{Path, Tree, failure, masked};
+use crate::command::class;
+use crate::failure::Failure;
+use crate::name;
+use crate::output;
+use crate::session::Session;
+
+/// Make inodes of a type with methods: a sequencer, or a class of "nacre class"
+#[derive(clap::Args, Debug)]
+pub struct CreateArgs {
+    /// The inodes
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<OsString>,
+    /// The type: "sequencer", or the name of an installed class
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: String,
+    /// Permissions, in octal digits [default: 666 without the mask of this process]
+    #[arg(long, value_name = "MODE", value_parser = super::change::octal)]
+    mode: Option<u32>,
+    /// The policy of a sequencer, as in "nacre sequencer --help" [default: best-effort]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<Policy>,
+}
+
+/// Call a method of an inode; prints its output
+///
+/// A sequencer has the methods next [COUNT], read and policy [POLICY]. Other types have those of their class, which "nacre
+/// class ls" lists. A method that changes the inode's state needs permission to write, others need permission to read.
+#[derive(clap::Args, Debug)]
+pub struct CallArgs {
+    /// The inode
+    path: OsString,
+    /// The method
+    method: String,
+    /// The input, as it is; - is standard input
+    #[arg(default_value = "", hide_default_value = true, value_parser = name::value(), allow_hyphen_values = true)]
+    input: Bytes,
+}
+
+/// Runs `nacre fs create`.
+pub(super) async fn create(tree: &Tree, args: CreateArgs) -> Result<(), Failure> {
+    let mode = args.mode.unwrap_or_else(|| masked(0o666));
+    let creation = match (args.kind == SEQUENCER, args.policy) {
+        (true, policy) => Creation::sequencer(policy.unwrap_or_default(), mode),
+        (false, Some(_)) => return Err(Failure::Usage("only a sequencer has a policy".to_owned())),
+        (false, None) => {
+            if !tree.store.classes().catalogue().await?.classes.contains_key(&args.kind) {
+                let shown = name::shown(&args.kind);
+                let text = format!(
+                    "there is no inode type \"{shown}\": it is neither \"{SEQUENCER}\" nor a class that \"nacre class ls\" lists"
+                );
+                return Err(Failure::Failed(text));
+            }
+            Creation::new(Kind::Typed(args.kind), mode)
+        }
+    };
+    for path in args.paths.into_iter().map(Path::from) {
+        make(tree, &path, creation.clone()).await?;
+    }
+    Ok(())
+}
+
+async fn make(tree: &Tree, path: &Path, creation: Creation) -> Result<(), Failure> {
+    let (parent, name) = tree.parent_of_file(path, "make").await?;
+    let made = tree.rank.create(&tree.user, parent.ino, &name, creation).await;
+    made.map(drop).map_err(|error| failure(error, format_args!("cannot make {path}")))
+}
+
+/// Runs `nacre fs call`.
+pub(super) async fn call(session: &Session, tree: &Tree, args: CallArgs) -> Result<(), Failure> {
+    let path = Path::from(args.path);
+    let found = tree.find(&path, true, "call a method of").await?;
+    let input = if args.input == "-" { class::read_input()? } else { args.input };
+    let attempted = format!("cannot call \"{}\" of {path}", name::shown(&args.method));
+    match &found.kind {
+        Kind::Typed(name) if name == SEQUENCER => {
+            let done = call_sequencer(tree, &found, &path, &args.method, &input).await;
+            tree.store.end_sequencers().await;
+            done
+        }
+        _ => match tree.store.call_inode(&tree.rank, &tree.user, found.ino, &args.method, input).await {
+            Ok(called) => class::tell(session, &called, false),
+            Err(CallError::Namespace(error)) => Err(failure(error, attempted)),
+            Err(CallError::Method(error)) => Err(class::call_failure(error)),
+        },
+    }
+}
+
+async fn call_sequencer(
+    tree: &Tree,
+    found: &Attributes,
+    path: &Path,
+    method: &str,
+    input: &[u8],
+) -> Result<(), Failure> {
+    let text = std::str::from_utf8(input).map_or("", str::trim);
+    let usage = |what: &str| Failure::Usage(format!("the input of \"{method}\" of a sequencer is {what}"));
+    let wanted = match (method, text) {
+        ("next", _) => WRITE,
+        ("policy", text) if !text.is_empty() => WRITE,
+        _ => READ,
+    };
+    let (sequencer, failed) = open(tree, found, path, wanted).await?;
+    match method {
+        "next" => {
+            let count: u64 =
+                if text.is_empty() { Ok(1) } else { text.parse() }.map_err(|_| usage("a count"))?;
+            if count == 0 {
+                return Err(usage("a count"));
+            }
+            let first = sequencer.next_many_by_rank(count).await.map_err(failed)?;
+            if tree.json {
+                return Ok(output::line(&json!({ "first": first, "count": count }).to_string())?);
+            }
+            for position in first..first + count {
+                output::line(&position.to_string())?;
+            }
+            Ok(())
+        }
+        "read" => {
+            let tail = sequencer.read().await.map_err(failed)?;
+            let line = if tree.json { json!({ "tail": tail }).to_string() } else { tail.to_string() };
+            Ok(output::line(&line)?)
+        }
+        "policy" if text.is_empty() => {
+            let policy = sequencer.look().await.map_err(failed)?.policy.to_string();
+            let line = if tree.json { json!({ "policy": policy }).to_string() } else { policy };
+            Ok(output::line(&line)?)
+        }
+        "policy" => {
+            let policy = text.parse().map_err(|error: String| Failure::Usage(error))?;
+            sequencer.set_policy(policy).await.map_err(failed)
+        }
+        _ => {
+            let text = "a sequencer has the methods next, read and policy";
+            Err(Failure::Failed(format!("cannot call \"{}\" of {path}: {text}", name::shown(method))))
+        }
+    }
+}
+
+/// Returns the sequencer at a path, for a user with the `wanted` rights, and what a failure of it is told as.
+async fn open<'a>(
+    tree: &Tree,
+    found: &Attributes,
+    path: &'a Path,
+    wanted: u32,
+) -> Result<(Sequencer, impl Fn(nacre::Error) -> Failure + 'a), Failure> {
+    let checked = tree.rank.typed(&tree.user, found.ino, wanted).await;
+    let is_one = checked.map(|typed| typed.name == SEQUENCER);
+    if !is_one.map_err(|error| failure(error, format_args!("cannot use {path}")))? {
+        let error = Error::Unsupported("it is no sequencer".into());
+        return Err(failure(error, format_args!("cannot use {path}")));
+    }
+    let sequencer = tree.store.sequencer_inode(found.ino).await?;
+    Ok((sequencer, move |error: nacre::Error| error.context(format_args!("cannot use {path}")).into()))
+}
+
+/// Returns the sequencer at a path of the namespace, for the user of this process with the `wanted` rights.
+pub async fn sequencer(store: &nacre::Store, path: &str, wanted: u32) -> Result<Sequencer, Failure> {
+    let tree = Tree::open(store, false, false).await?;
+    let path = Path(path.into());
+    let found = tree.find(&path, true, "use").await?;
+    Ok(open(&tree, &found, &path, wanted).await?.0)
+}
+
+/// Makes a sequencer at a path of the namespace.
+pub async fn create_sequencer(store: &nacre::Store, path: &str, policy: Policy) -> Result<(), Failure> {
+    let tree = Tree::open(store, true, false).await?;
+    let done = make(&tree, &Path(path.into()), Creation::sequencer(policy, masked(0o666))).await;
+    tree.close().await;
+    done
+}
+
+/// Removes a sequencer at a path of the namespace.
+pub async fn remove_sequencer(store: &nacre::Store, path: &str) -> Result<(), Failure> {
+    let tree = Tree::open(store, false, false).await?;
+    let path = Path(path.into());
+    let found = tree.find(&path, false, "remove").await?;
+    let done = match found.kind {
+        Kind::Typed(name) if name == SEQUENCER => {
+            let (parent, name) = tree.parent_of_file(&path, "remove").await?;
+            let removed = tree.rank.unlink(&tree.user, parent.ino, &name).await;
+            removed.map_err(|error| failure(error, format_args!("cannot remove {path}")))
+        }
+        _ => {
+            let error = Error::Unsupported("it is no sequencer".into());
+            Err(failure(error, format_args!("cannot remove {path}")))
+        }
+    };
+    tree.close().await;
+    done
+}

@@ -1,7 +1,0 @@
-//! Bytes as every kind of message and value of the namespace: what is decoded is the same when it is encoded again.
-
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|bytes: &[u8]| nacre_meta::message::fuzz(bytes));
