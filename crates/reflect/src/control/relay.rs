@@ -256,7 +256,7 @@ impl Control {
         let Some((id, false)) = place.and_then(|place| self.here(place)) else { return Some(()) };
         let Some(index) = self.table.find(id).filter(|_| id.id == open.group) else { return Some(()) };
         match &self.room(index).relay {
-            Some(relay) if !relay.is_old && relay.number == open.nonce => {
+            Some(relay) if !relay.is_old && relay.number == open.nonce && relay.peer == from => {
                 self.tell_receipt(now, index);
                 return Some(());
             }
