@@ -551,8 +551,8 @@ impl Control {
         leaves: Option<u64>,
         terms: Terms,
     ) -> (Terms, Option<u64>) {
-        let is_new = |relay: &&Box<Relay>| !relay.is_old && relay.ended_ms.is_none();
-        let Some(relay) = self.room(index).relay.as_ref().filter(is_new) else { return (terms, None) };
+        let is_new = |relay: &&Relay| !relay.is_old && relay.ended_ms.is_none();
+        let Some(relay) = self.room(index).relay.as_deref().filter(is_new) else { return (terms, None) };
         // Who joins again meanwhile has still to leave.
         match leaves.or_else(|| relay.coming_at.get(&from).copied()) {
             None => (terms, None),

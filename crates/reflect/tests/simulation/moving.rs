@@ -166,7 +166,7 @@ fn everybody_hears_everybody_once_and_in_order_while_a_location_moves() {
         stage.relocate(order, place(&[at(2)], 1));
         stage.until_all_at(2, 1);
         stage.check(seed);
-        assert_eq!(stage.count(1, Counter::RelayHanded), MEMBERS.into(), "seed {seed}");
+        assert_eq!(stage.count(1, Counter::RelayHanded), u64::from(MEMBERS), "seed {seed}");
         assert_eq!(stage.count(1, Counter::RelayLost) + stage.count(2, Counter::RelayLost), 0, "seed {seed}");
     }
 }
