@@ -49,7 +49,8 @@ impl Control {
                 room.moving = place.map(|place| Moving { location, place, standby: false });
                 self.close_relay(now, index);
                 if let Some(place) = place {
-                    self.open_relay(index, name, place.reflectors.first(), place.group);
+                    let own = before.and_then(|before| self.own_of(&before));
+                    self.open_relay(index, name, own, &place);
                 }
             }
         }
@@ -99,6 +100,11 @@ impl Control {
         Some((GroupId { port: place.reflectors.as_slice()[at].port(), id: place.group }, at > 0))
     }
 
+    /// Returns the listener of this reflector that a place names, if it names one as it is bound.
+    fn own_of(&self, place: &Place) -> Option<SocketAddr> {
+        place.reflectors.as_slice().iter().find(|address| self.options.own.contains(address)).copied()
+    }
+
     /// Returns the reflector and the group that a client is to join instead of this group, if there is one.
     pub(super) fn redirect(&self, group: GroupIndex) -> Option<(SocketAddr, u32)> {
         let moving = self.room(group).moving.as_ref().filter(|moving| !moving.standby)?;
@@ -117,7 +123,7 @@ impl Control {
         let Some(moving) = &self.rooms[group.0 as usize].moving else { return };
         let (location, place, standby) = (moving.location.clone(), moving.place, moving.standby);
         if standby && self.standby_is_due(now, group) {
-            self.open_relay(group, &location, place.reflectors.first(), place.group);
+            self.open_relay(group, &location, self.own_of(&place), &place);
         }
         let is_turn = round.is_multiple_of(STANDBY_ROUNDS);
         let may_go = !standby || self.may_go_back(group, place.reflectors.first(), is_turn);

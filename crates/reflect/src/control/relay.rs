@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 
 use super::{Control, Counter};
 use crate::forward::{Incoming, Now, Relayed};
+use crate::location::Place;
 use crate::relay::{BYTES_MAX, Channel};
 use crate::table::{Group, GroupId, GroupIndex, MemberIndex, Terms};
 use crate::wire::relay::{
@@ -171,14 +172,22 @@ impl Control {
         self.relays.shared = shared;
     }
 
-    /// Asks the reflector that a group's members are to move to for a relay.
-    pub(super) fn open_relay(&mut self, index: GroupIndex, location: &str, peer: SocketAddr, group: u32) {
+    /// Asks the reflector that a group's members are to move to for a relay, from the listener `own`, or from any that the
+    /// group has.
+    pub(super) fn open_relay(
+        &mut self,
+        index: GroupIndex,
+        location: &str,
+        own: Option<SocketAddr>,
+        place: &Place,
+    ) {
+        let (peer, group) = (place.reflectors.first(), place.group);
         if self.table.group(index).live == 0 || !self.can_relay(peer) {
             return;
         }
         let id = self.table.group(index).id;
         let is_local = |own: &&SocketAddr| own.port() == id.port && own.is_ipv4() == peer.is_ipv4();
-        let Some(local) = self.options.own.iter().find(is_local).copied() else { return };
+        let Some(local) = own.iter().chain(&self.options.own).find(is_local).copied() else { return };
         self.relays.asked += 1;
         let nonce = self.secret.session(id, peer, !self.relays.asked);
         self.room_mut(index).opening = Some(Box::new(Opening {
@@ -256,7 +265,7 @@ impl Control {
         let Some((id, false)) = place.and_then(|place| self.here(place)) else { return Some(()) };
         let Some(index) = self.table.find(id).filter(|_| id.id == open.group) else { return Some(()) };
         match &self.room(index).relay {
-            Some(relay) if !relay.is_old && relay.number == open.nonce => {
+            Some(relay) if !relay.is_old && relay.number == open.nonce && relay.peer == from => {
                 self.tell_receipt(now, index);
                 return Some(());
             }
@@ -542,8 +551,8 @@ impl Control {
         leaves: Option<u64>,
         terms: Terms,
     ) -> (Terms, Option<u64>) {
-        let is_new = |relay: &&Box<Relay>| !relay.is_old && relay.ended_ms.is_none();
-        let Some(relay) = self.room(index).relay.as_ref().filter(is_new) else { return (terms, None) };
+        let is_new = |relay: &&Relay| !relay.is_old && relay.ended_ms.is_none();
+        let Some(relay) = self.room(index).relay.as_deref().filter(is_new) else { return (terms, None) };
         // Who joins again meanwhile has still to leave.
         match leaves.or_else(|| relay.coming_at.get(&from).copied()) {
             None => (terms, None),

@@ -117,17 +117,16 @@ impl Member {
                 (reflector, Request::Locate { nonce: attempt.nonce, location: name }.encode())
             }
             Question::Join(target) => {
+                // Who goes by its own wish tells nobody what only its reflector is to know.
+                let was_sent = attempt.purpose != Purpose::Enter;
+                let leaves = self.current.as_ref().filter(|link| was_sent && link.target != target);
                 let join = Join {
                     group: target.group,
                     echo: self.options.echo,
                     keeps_state: self.options.keeps_state,
                     nonce: attempt.nonce,
                     cookie: attempt.cookie,
-                    leaves: self
-                        .current
-                        .as_ref()
-                        .filter(|link| link.target != target)
-                        .map(|link| link.session),
+                    leaves: leaves.map(|link| link.session),
                     token: &self.options.token,
                 };
                 (target.reflector, Request::Join(join).encode())

@@ -19,11 +19,11 @@ const OPEN_SIGNATURE: usize = 32;
 /// The place of the signature in a step.
 const STEP_SIGNATURE: usize = 16;
 const ACCEPT_BYTES: usize = 48;
-/// The length of a request before the location's name, in bytes.
-const OPEN_FIXED: usize = 56;
+/// The length of a request, with its padding, in bytes.
+const OPEN_BYTES: usize = 128;
 
-// An answer to an address that has proven nothing is not longer than the request.
-const _: () = assert!(ACCEPT_BYTES <= OPEN_FIXED);
+// No answer to a request, which anybody may have recorded, is longer than it.
+const _: () = assert!(ACCEPT_BYTES <= OPEN_BYTES && STEP_BYTES <= OPEN_BYTES);
 
 /// A key that signs.
 #[derive(Clone, Copy)]
@@ -98,9 +98,9 @@ pub struct Open<'a> {
 impl<'a> Open<'a> {
     /// Encodes and signs the message.
     pub fn encode(&self, key: &Key) -> Vec<u8> {
-        let mut out = Out::new(kind::RELAY_OPEN, 128);
+        let mut out = Out::new(kind::RELAY_OPEN, OPEN_BYTES);
         out.u64(self.nonce).bytes(&self.cookie).zeros(SIGNATURE_BYTES).u32(self.group).zeros(3);
-        key.sign(out.text(self.location).done(), OPEN_SIGNATURE)
+        key.sign(out.text(self.location).pad(OPEN_BYTES), OPEN_SIGNATURE)
     }
 
     /// Decodes the message, and checks who made it.
@@ -114,9 +114,7 @@ impl<'a> Open<'a> {
         let group = body.u32()?;
         body.zeros(3)?;
         let location = body.text()?;
-        if !body.rest().is_empty() {
-            return Err(body.length());
-        }
+        body.exactly(OPEN_BYTES)?;
         key.check(bytes, OPEN_SIGNATURE)?;
         Ok(Open { nonce, cookie, group, location })
     }

@@ -3,12 +3,13 @@
 use std::net::SocketAddr;
 
 use nacre_reflect::control::{Counter, Counters};
+use nacre_reflect::forward::{Host, Incoming};
 use nacre_reflect::location::Place;
 use nacre_reflect::member::{MemberEvent, MemberOptions};
-use nacre_reflect::table::{GroupId, GroupOptions};
+use nacre_reflect::table::{GroupId, GroupOptions, Path};
 use nacre_reflect::wire::Reflectors;
 
-use crate::world::{FAIR, FOUL, World, home};
+use crate::world::{FAIR, FOUL, World, address, home};
 use crate::{LOCATION, SEEDS, harbour, options};
 
 const MEMBERS: u32 = 12;
@@ -113,6 +114,12 @@ impl Stage {
     #[track_caller]
     fn check(&mut self, seed: u64) {
         self.talk(300);
+        self.check_since(seed, &[0; MEMBERS as usize]);
+    }
+
+    /// Checks that everybody has heard what all others have said since then, once and in order.
+    #[track_caller]
+    fn check_since(&mut self, seed: u64, since: &[u64]) {
         self.world.run(2000);
         for (number, player) in (0..MEMBERS).map(|number| (number, &self.world.players[&home(number)])) {
             let lost = player.events.iter().filter(|event| matches!(event, MemberEvent::Lost { .. }));
@@ -125,7 +132,8 @@ impl Stage {
                     .map(|payload| u64::from_le_bytes(payload[..8].try_into().unwrap()))
                     .collect();
                 let said = self.said[from as usize];
-                let lost: Vec<u64> = (1..=said).filter(|said| !heard.contains(said)).collect();
+                let first = since[from as usize] + 1;
+                let lost: Vec<u64> = (first..=said).filter(|said| !heard.contains(said)).collect();
                 let twice = heard.iter().filter(|one| heard.iter().filter(|two| two == one).count() > 1);
                 let twice: Vec<&u64> = twice.collect();
                 let early: Vec<_> = heard.windows(2).filter(|pair| pair[1] < pair[0]).collect();
@@ -158,7 +166,7 @@ fn everybody_hears_everybody_once_and_in_order_while_a_location_moves() {
         stage.relocate(order, place(&[at(2)], 1));
         stage.until_all_at(2, 1);
         stage.check(seed);
-        assert_eq!(stage.count(1, Counter::RelayHanded), MEMBERS.into(), "seed {seed}");
+        assert_eq!(stage.count(1, Counter::RelayHanded), u64::from(MEMBERS), "seed {seed}");
         assert_eq!(stage.count(1, Counter::RelayLost) + stage.count(2, Counter::RelayLost), 0, "seed {seed}");
     }
 }
@@ -175,7 +183,7 @@ fn a_location_moves_within_one_reflector() {
 }
 
 #[test]
-fn a_location_moves_on_and_back_before_all_have_moved() {
+fn a_location_that_moves_on_before_all_have_moved_doubles_nothing_and_all_meet_in_the_end() {
     for seed in SEEDS {
         let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
         for host in [2, 1, 3] {
@@ -184,7 +192,23 @@ fn a_location_moves_on_and_back_before_all_have_moved() {
             stage.talk(wait);
         }
         stage.until_all_at(3, 0);
-        stage.check(seed);
+        stage.talk(500);
+        // From one relay to the next there may be a gap.
+        let before = stage.said.clone();
+        stage.world.run(1000);
+        for player in stage.world.players.values() {
+            for from in 0..MEMBERS as u8 {
+                let heard = player.heard.iter().filter(|payload| payload[8] == from);
+                let said: Vec<u64> =
+                    heard.map(|payload| u64::from_le_bytes(payload[..8].try_into().unwrap())).collect();
+                assert!(said.is_sorted_by(|one, next| one < next), "seed {seed}: {said:?}");
+            }
+        }
+        for player in stage.world.players.values_mut() {
+            player.heard.clear();
+        }
+        stage.talk(500);
+        stage.check_since(seed, &before);
     }
 }
 
@@ -258,5 +282,49 @@ fn a_reflector_without_the_secret_gets_no_relay_and_members_move_without() {
             0,
             "seed {seed}"
         );
+    }
+}
+
+/// Has a reflector hear a datagram, and returns the bytes that it sends on account of it.
+fn hears(world: &mut World, to: SocketAddr, from: SocketAddr, bytes: &[u8]) -> usize {
+    let now = world.now();
+    let control = world.reflectors.get_mut(&to).unwrap();
+    control.handle(now, Incoming { path: Path { device: 1, local: to }, from, bytes });
+    assert_eq!(control.relayed(now), None, "nobody's datagram is copied");
+    std::iter::from_fn(|| control.next_outgoing()).map(|out| out.bytes.len()).sum()
+}
+
+#[test]
+fn what_reflectors_said_is_worth_nothing_when_it_is_said_again_or_spoilt() {
+    for seed in SEEDS {
+        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
+        stage.relocate(&[1, 2, 3], place(&[at(2)], 1));
+        // In the middle of it, by others, and with a bit turned: nothing happens, and nobody is told anything.
+        stage.talk(200);
+        let stranger = address("192.0.2.66:7400");
+        for (from, to, bytes) in stage.world.recorded.clone() {
+            let answered = hears(&mut stage.world, to, stranger, &bytes);
+            assert!(answered <= bytes.len(), "seed {seed}: {answered} bytes for {}", bytes.len());
+            let mut spoilt = bytes.clone();
+            let at = stage.world.random.below(8 * spoilt.len() as u64) as usize;
+            spoilt[at / 8] ^= 1 << (at % 8);
+            let answered = hears(&mut stage.world, to, from, &spoilt);
+            assert!(answered <= spoilt.len(), "seed {seed}");
+        }
+        stage.until_all_at(2, 1);
+        stage.check(seed);
+
+        // When it is over: by those who said it, and by others.
+        let begun = [1, 2].map(|host| stage.count(host, Counter::RelayBegun));
+        let recorded = stage.world.recorded.clone();
+        for (from, to, bytes) in &recorded {
+            for from in [*from, stranger] {
+                let answered = hears(&mut stage.world, *to, from, bytes);
+                assert!(answered <= bytes.len(), "seed {seed}");
+            }
+        }
+        assert_eq!([1, 2].map(|host| stage.count(host, Counter::RelayBegun)), begun, "seed {seed}");
+        assert_eq!(begun, [1, 1], "seed {seed}");
+        stage.check(seed);
     }
 }

@@ -91,6 +91,8 @@ pub struct World {
     /// The faults of the network between reflectors, if they are others. The weather between members and reflectors is
     /// perfect then: nothing is lost or overtaken.
     pub between: Option<Weather>,
+    /// What reflectors have said to each other: from, to, and the bytes.
+    pub recorded: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     pub reflectors: BTreeMap<SocketAddr, Control>,
     pub events: Vec<(SocketAddr, Event)>,
     pub players: BTreeMap<SocketAddr, Player>,
@@ -118,6 +120,7 @@ impl World {
             random: Seeded(seed),
             weather,
             between: None,
+            recorded: Vec::new(),
             reflectors: BTreeMap::new(),
             events: Vec::new(),
             players: BTreeMap::new(),
@@ -170,6 +173,9 @@ impl World {
     /// Puts a datagram on its way.
     pub fn post(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
         let among = self.reflectors.contains_key(&from) && self.reflectors.contains_key(&to);
+        if among {
+            self.recorded.push((from, to, bytes.clone()));
+        }
         let weather = match self.between {
             Some(between) if among => between,
             Some(_) => Weather { lost_percent: 0, twice_percent: 0, delay_us: 1 },
