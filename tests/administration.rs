@@ -106,6 +106,27 @@ fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
 }
 
 #[test]
+fn a_log_can_be_lines_of_json() {
+    let folder = harness::folder();
+    let mut command = program();
+    command.args(["--json", "serve", "--listen", "unix:socket", "--log", "debug", "--log-format", "json"]);
+    command.args(["--http", "none"]).current_dir(folder.path());
+    let server = Server::spawn(command);
+    server.run(["write", "a", "x"]).ok();
+    let began = std::time::Instant::now();
+    while server.log().is_empty() {
+        assert!(began.elapsed() < harness::PATIENCE, "nothing is logged");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    for line in server.log().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        let known = ["timestamp", "level", "target", "message"].iter().all(|field| line[field].is_string());
+        assert!(known, "{line}");
+    }
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
 fn a_store_that_is_full_is_well_and_says_so() {
     let folder = harness::folder();
     let store = file(&folder.path().join("store"));

@@ -337,6 +337,9 @@ fn objects_and_forks_go_away() {
     assert_eq!(server.run(["rm", "b", "c", "--json"]).json(), json!({ "removed": 2 }));
     assert_eq!(server.run(["ls"]).text(), "a");
     server.run(["rm", "b"]).failed(1, &["object \"b\" does not exist", &server.uri]);
+    server.run(["write", "d", "x"]).ok();
+    let said = server.run(["rm", "d", "b"]).failed(1, &["object \"b\" does not exist"]);
+    assert_eq!(said, "1 of 2 objects removed\n");
     assert_eq!(server.run(["rm", "b", "-f", "--json"]).json(), json!({ "removed": 0 }));
     // Versions continue from where they were.
     let again = server.run(["write", "b", "x", "--create"]).text();

@@ -32,7 +32,7 @@ const NUMBERS_TOO: &[&str] = &["socket-group", "socket-mode"];
 
 /// Settings of a daemon that only reflects, in its role's table. A daemon of several roles has them once, outside of
 /// that table.
-const ALONE: &[&str] = &["admin", "http", "http-host", "http-open", "log", "metrics"];
+const ALONE: &[&str] = &["admin", "http", "http-host", "http-open", "log", "log-format", "metrics"];
 
 /// Completes a command line from the file if it starts a daemon. `command` describes the program.
 pub fn complete(
@@ -357,6 +357,7 @@ mod tests {
         ("http-open", "true", &["--http-open"]),
         ("http-host", "[\"a\", \"b\"]", &["--http-host", "a,b"]),
         ("log", "\"debug\"", &["--log", "debug"]),
+        ("log-format", "\"json\"", &["--log-format", "json"]),
     ];
 
     /// A public key, and a list of it.
@@ -395,6 +396,7 @@ mod tests {
         ("http-open", "true", &["--http-open"]),
         ("http-host", "[\"a\", \"b\"]", &["--http-host", "a,b"]),
         ("log", "\"debug\"", &["--log", "debug"]),
+        ("log-format", "\"json\"", &["--log-format", "json"]),
     ];
 
     /// Returns the command line that a file and a line result in, as text.

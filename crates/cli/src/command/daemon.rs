@@ -30,6 +30,19 @@ pub struct Settings {
     /// info]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
+    /// How lines of the log are written: for people, or as one JSON object each
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
+}
+
+/// The format of a log.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// JSON objects, one to a line.
+    Json,
 }
 
 impl Settings {
@@ -98,8 +111,8 @@ const TARGETS: &[&str] = &["nacre", "aya"];
 const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5"];
 
 /// Sends the log to standard error.
-pub fn log_to_stderr(filter: Option<&str>) -> Result<(), Failure> {
-    let text = filter.unwrap_or("info");
+pub fn log_to_stderr(settings: &Settings) -> Result<(), Failure> {
+    let text = settings.log.as_deref().unwrap_or("info");
     let wrong = |why: String| {
         Failure::Usage(format!(
             "--log {text}: {why}; write a level (error, warn, info, debug, trace), or TARGET=LEVEL as in nacre_rpc=debug"
@@ -107,11 +120,11 @@ pub fn log_to_stderr(filter: Option<&str>) -> Result<(), Failure> {
     };
     check_filter(text).map_err(wrong)?;
     let filter: EnvFilter = text.parse().map_err(|error| wrong(format!("{error}")))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match settings.log_format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
     Ok(())
 }
 

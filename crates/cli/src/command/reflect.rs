@@ -75,7 +75,7 @@ fn serve(common: &arguments::Common, args: Args) -> Result<(), Failure> {
     (settings.store, settings.key) = (common.store.clone(), common.key.clone());
     let is_default = settings.listen.is_empty();
     let reflect = settings.options()?;
-    daemon::log_to_stderr(daemon.log.as_deref())?;
+    daemon::log_to_stderr(&daemon)?;
     let mut options =
         ServerOptions { store: None, reflect: Some(reflect), key: common.key.clone(), ..Default::default() };
     let unix = |path: PathBuf| format!("unix:{}", path.display());

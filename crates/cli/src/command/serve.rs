@@ -332,7 +332,7 @@ fn reflect_options(pairs: &[String], common: &Common) -> Result<reflector::Serve
 
 /// Runs `nacre serve`.
 pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
-    daemon::log_to_stderr(args.settings.daemon.log.as_deref())?;
+    daemon::log_to_stderr(&args.settings.daemon)?;
     let options = args.settings.options(common)?;
     let (json, open) = (common.json, options.open);
     // A server goes on, even if nothing reads its output.
