@@ -479,7 +479,7 @@ impl Forwarder {
                     self.payload(host, at, received, now)?;
                 }
             }
-            if count < system::message::BATCH {
+            if !self.inbox.full {
                 return Ok(true);
             }
         }
