@@ -541,7 +541,7 @@ impl Forwarder {
                 // What was said for others to hear is not to wait for the next turn.
                 self.follow(host, now)?;
             }
-            if count < system::message::BATCH {
+            if !self.inbox.full {
                 return Ok(true);
             }
         }

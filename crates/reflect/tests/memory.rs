@@ -125,8 +125,15 @@ fn process_bytes() -> u64 {
     kib.parse::<u64>().unwrap() << 10
 }
 
-/// Returns the memory of the maps that this process has in the kernel, in bytes.
+/// The kinds of maps with a part for each processor (linux/bpf.h), and the length of a value of another that has one.
+const PERCPU_ARRAY: u64 = 6;
+const RINGBUF: u64 = 27;
+const ROOM_BYTES: u64 = 1 << 16;
+
+/// Returns the memory of the maps that this process has in the kernel, in bytes; of those with a part for each processor,
+/// as much as they take for two.
 fn tables_bytes() -> u64 {
+    let cpus = aya::util::nr_cpus().unwrap() as u64;
     let mut maps = BTreeMap::new();
     for file in std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten() {
         let text = std::fs::read_to_string(file.path()).unwrap_or_default();
@@ -135,7 +142,10 @@ fn tables_bytes() -> u64 {
         };
         // One map may be open several times.
         if let (Some(id), Some(bytes)) = (field("map_id:"), field("memlock:")) {
-            maps.insert(id, bytes);
+            let kind = field("map_type:").unwrap();
+            let is_shared_out =
+                kind == PERCPU_ARRAY || kind == RINGBUF || field("value_size:").unwrap() >= ROOM_BYTES;
+            maps.insert(id, if is_shared_out { bytes * 2 / cpus.max(2) } else { bytes });
         }
     }
     maps.values().sum()

@@ -226,7 +226,7 @@ impl Server {
                 // It ends when the data thread has ended and what it wanted stored is.
                 tokio::select! {
                     () = keep::keep_states(store, tasks, wants) => {}
-                    () = locations.keep_following(), if shared => {}
+                    () = follow(&locations, shared) => {}
                 }
             });
         });
@@ -287,6 +287,14 @@ impl Drop for Server {
         // Whoever wants to know what went wrong has called stop().
         let _ = self.end();
     }
+}
+
+/// Follows the map of locations for ever. One that only this reflector changes is followed with each change.
+async fn follow(locations: &Locations, shared: bool) {
+    if !shared && locations.follow().await.is_ok() {
+        std::future::pending::<()>().await;
+    }
+    locations.keep_following().await;
 }
 
 /// Returns all groups, with the options of each.

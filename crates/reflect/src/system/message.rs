@@ -1,6 +1,7 @@
 //! Sending and receiving of datagrams in batches, with the kernel's control data.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -9,6 +10,8 @@ use crate::table::Path;
 
 /// The greatest number of datagrams received or sent by one system call.
 pub(crate) const BATCH: usize = 64;
+/// The room of a batch where few come.
+const ROOM_MIN: usize = 4;
 /// The room before each datagram in bytes, for a header to be put there without copying the payload.
 pub(crate) const HEADROOM: usize = 64;
 /// The length of the longest datagram in bytes, rounded up.
@@ -42,6 +45,11 @@ pub(crate) struct Inbox {
     names: Vec<Address>,
     told: Vec<Told>,
     received: Vec<Option<Received>>,
+    /// The number of datagrams that the next batch has room for: few while few come, so that these do not pay for the
+    /// others' room.
+    room: usize,
+    /// True if the last batch was full: there may be more.
+    pub(crate) full: bool,
     /// The number of datagrams that the socket has dropped since it was made, as last reported.
     pub(crate) dropped: Option<u32>,
 }
@@ -53,6 +61,8 @@ impl Inbox {
             names: vec![Address::room(); BATCH],
             told: vec![Told([0; 160]); BATCH],
             received: Vec::with_capacity(BATCH),
+            room: ROOM_MIN,
+            full: false,
             dropped: None,
         }
     }
@@ -61,36 +71,45 @@ impl Inbox {
     /// is the address that the socket is bound to.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, local: SocketAddr) -> io::Result<usize> {
         self.received.clear();
-        self.dropped = None;
+        (self.dropped, self.full) = (None, false);
         let bytes = self.bytes.as_mut_ptr();
-        let mut parts: [libc::iovec; BATCH] = std::array::from_fn(|at| libc::iovec {
-            // SAFETY: there is room for `BATCH` strides, each of which begins with the headroom.
-            iov_base: unsafe { bytes.add(at * STRIDE + HEADROOM) }.cast(),
-            iov_len: DATAGRAM,
-        });
-        let mut headers: [libc::mmsghdr; BATCH] = std::array::from_fn(|at| {
+        let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
+        let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
+        for (at, (part, header)) in parts.iter_mut().zip(&mut headers).take(self.room).enumerate() {
+            let part = part.write(libc::iovec {
+                // SAFETY: there is room for `BATCH` strides, each of which begins with the headroom.
+                iov_base: unsafe { bytes.add(at * STRIDE + HEADROOM) }.cast(),
+                iov_len: DATAGRAM,
+            });
             // SAFETY: all bits zero are a valid header without anything; its padding has no public names.
-            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            let header = header.write(unsafe { std::mem::zeroed() });
             header.msg_hdr.msg_name = (&raw mut self.names[at]).cast();
             header.msg_hdr.msg_namelen = Address::ROOM;
-            header.msg_hdr.msg_iov = &raw mut parts[at];
+            header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
             header.msg_hdr.msg_control = self.told[at].0.as_mut_ptr().cast();
             header.msg_hdr.msg_controllen = size_of::<Told>() as _;
-            header
-        });
-        // SAFETY: all that the headers point to lives, has the room that is told, and is used by nobody else meanwhile.
+        }
+        // SAFETY: all that the first `room` headers point to lives, has the room that is told, and is used by nobody else
+        // meanwhile.
         let count = super::check(unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
-                headers.as_mut_ptr(),
-                BATCH as _,
+                headers.as_mut_ptr().cast(),
+                self.room as _,
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut(),
             )
         })?;
+        self.full = count as usize == self.room;
+        self.room = match count as usize {
+            count if count == self.room => (2 * count).min(BATCH),
+            count => self.room.min((4 * count).max(ROOM_MIN)),
+        };
         let unix_ns = super::clock_ns(libc::CLOCK_REALTIME);
         for (header, name) in headers[..count as usize].iter().zip(&self.names) {
+            // SAFETY: the kernel has filled no more headers than were written before.
+            let header = unsafe { header.assume_init_ref() };
             let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
             let (mut tos, mut age_ns, mut device, mut ip) = (0, 0, 0, local.ip());
             // SAFETY: the kernel has just written the header and what it tells, and both live.
