@@ -151,8 +151,8 @@ fn locations_are_moved_over_the_daemons_own_connection() {
     let locations: Value = serde_json::from_str(&page(&both, "/locations")).unwrap();
     assert_eq!(locations["locations"]["harbour"]["group"], 5);
     assert_eq!(reflector.get("/locations")["locations"]["harbour"]["group"], 5);
-    // The map is an object of the daemon's store, where every client finds it.
-    assert_eq!(both.run(["ls", "--key", &key]).text(), "reflect/locations");
+    // The map is an object of the daemon's store, where every client finds it, with the secret of relays beside it.
+    assert_eq!(both.run(["ls", "--key", &key]).text(), "reflect/locations\nreflect/locations-relay");
     let listener = Joined::join(&format!("harbour@{}", reflector.address), &[]);
     reflect(&["send", &there, "found"]).ok();
     assert_eq!(listener.hear(), "found");

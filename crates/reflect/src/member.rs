@@ -257,18 +257,21 @@ impl Member {
     /// Handles a datagram. Returns the payload in it, if it is another member's.
     pub fn handle<'a>(&mut self, now_us: u64, from: SocketAddr, bytes: &'a [u8]) -> Option<Received<'a>> {
         if !wire::is_control(bytes) {
-            let numbered = self.sequence_of(from)?;
+            if !self.hears(from, false) {
+                return None;
+            }
             self.heard(now_us, from);
-            return (!numbered).then_some(Received { payload: bytes, sequence: None });
+            return Some(Received { payload: bytes, sequence: None });
         }
         // What makes no sense is nobody's answer.
         match Answer::decode(bytes).ok()? {
             Answer::Data { sequence, payload } => {
-                if !self.sequence_of(from)? {
+                if !self.hears(from, true) {
                     return None;
                 }
                 self.heard(now_us, from);
-                if let Some(link) = self.current.as_mut().filter(|link| link.target.reflector == from)
+                let is_current = |link: &&mut Link| link.target.reflector == from && link.sequence;
+                if let Some(link) = self.current.as_mut().filter(is_current)
                     && let Some((first, count)) = link.gaps.saw(now_us, sequence)
                 {
                     self.events.push_back(MemberEvent::Gap { first, count });
@@ -439,11 +442,11 @@ impl Member {
         self.current.as_ref().is_some_and(|link| link.target.reflector == from && link.session == session)
     }
 
-    /// True if payload from this reflector is numbered; `None` if the member is in no group there.
-    fn sequence_of(&self, from: SocketAddr) -> Option<bool> {
+    /// True if the member is in a group at this reflector, or is leaving one, whose datagrams are numbered or not.
+    fn hears(&self, from: SocketAddr, numbered: bool) -> bool {
         let current = self.current.iter().map(|link| (link.target.reflector, link.sequence));
         let leaving = self.leaving.iter().map(|leaving| (leaving.target.reflector, leaving.sequence));
-        current.chain(leaving).find(|(reflector, _)| *reflector == from).map(|(_, sequence)| sequence)
+        current.chain(leaving).any(|there| there == (from, numbered))
     }
 
     fn transmit(&mut self, to: SocketAddr, bytes: Vec<u8>) {

@@ -97,13 +97,13 @@ impl Locations {
     /// Reads the map and tells the control plane what has changed.
     pub(super) async fn follow(&self) -> Result<(), nacre::Error> {
         let mut told = self.told.lock().await;
-        if !self.has_secret.load(Ordering::Relaxed) {
+        let Some(snapshot) = self.map.read(told.version).await? else { return Ok(()) };
+        if !snapshot.places.is_empty() && !self.has_secret.load(Ordering::Relaxed) {
             // Before any location can move.
             let (secret, shared) = (self.map.relay_secret().await?, self.shared);
             self.tasks.give(move |core| core.control.set_relay_secret(&secret, shared));
             self.has_secret.store(true, Ordering::Relaxed);
         }
-        let Some(snapshot) = self.map.read(told.version).await? else { return Ok(()) };
         let gone = told.places.keys().filter(|name| !snapshot.places.contains_key(*name));
         let mut changes: Vec<(String, Option<Place>)> = gone.map(|name| (name.clone(), None)).collect();
         changes.extend(
