@@ -278,7 +278,14 @@ fn move_apart(plane: &str, by: &str) {
         assert!(apart.made(to, by) > before, "{plane} copies where they are");
         apart.until_in(from, 0);
     }
-    check_all_heard(&talk.end());
+    let heard = talk.end();
+    for (reflector, inside) in [&apart.old, &apart.new].into_iter().zip(&apart.inside) {
+        let report = inside.run(|| reflector.report());
+        println!("{} {}", report["refused"], report["control"]);
+        assert_eq!(report["control"]["relays_lost"], 0, "a reflector was not heard of for a second");
+        assert_eq!(report["control"]["relays_unanswered"], 0, "a reflector did not answer");
+    }
+    check_all_heard(&heard);
 }
 
 #[test]

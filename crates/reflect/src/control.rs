@@ -9,7 +9,7 @@
 //!   that keeps a member in, or is answered by more than it is long, brings back one of the last [`PROOFS`] secrets that
 //!   were sent to the address; a member stays no longer than it has proven that it still listens there.
 //! - A reflector never answers what reflectors say to members, so two of them cannot be played against each other. What
-//!   they say to each other ([`relay`]) is signed.
+//!   they say to each other (`control/relay.rs`) is signed.
 
 mod beat;
 #[cfg(feature = "testkit")]
