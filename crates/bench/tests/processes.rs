@@ -255,7 +255,7 @@ fn walks_are_processes_of_their_own() {
 
 fn logs_are_appended_to_beside_their_peers() {
     let folder = tempfile::tempdir().unwrap();
-    let results = study(&format!("append --quick --window-ms 150 --out {}", folder.path().display()));
+    let results = study(&format!("append --quick --out {}", folder.path().display()));
     let series = results["series"].as_array().unwrap();
     let subjects: BTreeSet<&str> =
         series.iter().map(|one| one["point"]["subject"].as_str().unwrap()).collect();
