@@ -97,7 +97,8 @@ fn grown(kind: Kind, device: u32) -> (u64, u64) {
         let mut ask = |cookie| {
             let group = number % GROUPS;
             let nonce = u64::from(number);
-            let join = Join { group, echo: false, keeps_state: false, nonce, cookie, token: &[] };
+            let join =
+                Join { group, echo: false, keeps_state: false, nonce, cookie, token: &[], leaves: None };
             let bytes = Request::Join(join).encode();
             host.0.handle(Now::read(), Incoming { path, from, bytes: &bytes });
             let answer = host.0.next_outgoing().unwrap().bytes;
