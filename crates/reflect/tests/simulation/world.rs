@@ -309,7 +309,7 @@ impl World {
 
     fn copy(&mut self, at: SocketAddr, group: GroupIndex, except: Option<SocketAddr>, payload: &[u8]) {
         let lanes = &self.reflectors[&at].table().group(group).lanes;
-        let entries = lanes.iter().flat_map(|lane| &lane.entries).filter(|entry| entry.member.is_some());
+        let entries = lanes.iter().flat_map(|lane| &lane.entries).filter(|entry| entry.member().is_some());
         let to: Vec<SocketAddr> =
             entries.map(|entry| entry.address).filter(|to| Some(*to) != except).collect();
         for to in to {
