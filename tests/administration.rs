@@ -108,8 +108,9 @@ fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
 #[test]
 fn a_log_can_be_lines_of_json() {
     let folder = harness::folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
     let mut command = program();
-    command.args(["--json", "serve", "--listen", "unix:socket", "--log", "debug", "--log-format", "json"]);
+    command.args(["--json", "serve", "--listen", &address, "--log", "debug", "--log-format", "json"]);
     command.args(["--http", "none"]).current_dir(folder.path());
     let server = Server::spawn(command);
     server.run(["write", "a", "x"]).ok();
