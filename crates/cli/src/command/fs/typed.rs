@@ -33,8 +33,8 @@ pub struct CreateArgs {
 
 /// Call a method of an inode; prints its output
 ///
-/// A sequencer has the methods next [COUNT], read and policy [POLICY]. Other types have those of their class, which "nacre
-/// class ls" lists. A method that changes the inode's state needs permission to write, others need permission to read.
+/// A sequencer has the methods next (its input is a count, 1 if there is none), read, and policy (which shows the policy, or
+/// sets it to its input). Other types have those of their class, which "nacre class ls" lists. A method that changes the inode's state needs permission to write, others need permission to read.
 #[derive(clap::Args, Debug)]
 pub struct CallArgs {
     /// The inode
