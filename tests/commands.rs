@@ -130,6 +130,37 @@ fn a_get_that_is_killed_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_replaced_file_keeps_its_owner_and_gives_nobody_rights() {
+    let server = Server::in_memory();
+    let folder = harness::folder();
+    let path = folder.path().join("file");
+    server.run(["write", "tool", "new"]).ok();
+    fs::write(&path, "old").unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        std::os::unix::fs::chown(&path, Some(1000), Some(1000)).unwrap();
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
+    server.run(["get", "tool", path.to_str().unwrap()]).ok();
+    let found = fs::metadata(&path).unwrap();
+    assert_eq!(
+        (fs::read(&path).unwrap().as_slice(), found.permissions().mode() & 0o7777),
+        (&b"new"[..], 0o755)
+    );
+    if is_root {
+        assert_eq!((found.uid(), found.gid()), (1000, 1000));
+    }
+
+    // A file that others write to by a descriptor is added to.
+    for target in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let out = fs::File::options().append(true).open(&path).unwrap();
+        let before = fs::read(&path).unwrap();
+        assert!(server.command(["get", "tool", target]).stdout(out).status().unwrap().success());
+        assert_eq!(fs::read(&path).unwrap(), [&before[..], b"new"].concat(), "{target}");
+    }
+}
+
+#[test]
 fn nobody_reading_is_no_failure() {
     let server = Server::in_memory();
     server.run_with(["put", "zeros"], &vec![0; 8 << 20]).ok();

@@ -50,6 +50,9 @@ const FORMAT: &str = r#"Transactions:
           {"remove_fork": F}, {"replace_fork": {"fork", "from"}}, {"set_key": {"key", "value"}}, {"remove_key": K},
           {"set_attribute": {"name", "value"}}, {"remove_attribute": K}, {"raise_fence": N}, {"fence_session": N}, "remove"
   RANGE   {"fork": F, "offset": N, "length": N}: the default fork, 0 and the rest unless given
+  outcome {"object", "done": true, "version", "existed", "answers": one for each read}, or {"object", "done": false, "guard": which one, from 0,
+          "found": what stands there instead, "object_version"}. Bytes that are no text are in "data_base64" or "value_base64". Where an answer
+          was cut, "next" is where to go on, or "more" is true: all answers of a transaction have 16 MiB together
   V       a text, or {"base64": "…"}; K, F and the object's name are texts in which \\xNN (typed "\\\\xNN" in JSON) is a byte"#;
 
 /// The most bytes of one transaction's text: the payload that a transaction may carry as base64, and as much for the rest.
@@ -57,7 +60,7 @@ const TEXT_BYTES_MAX: u64 = 4 * limit::TRANSACTION_BYTES_MAX as u64;
 
 /// A transaction as it is written.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a transaction is an object with \"object\"")]
 struct Written {
     object: Name<ObjectId>,
     #[serde(default)]
@@ -397,6 +400,7 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let source = Bounded { source, read: Rc::clone(&read) };
     let mut texts = serde_json::Deserializer::from_reader(BufReader::new(source)).into_iter::<Written>();
     let mut store: Option<(Store, bool)> = None;
+    let mut is_read = true;
     for number in 1.. {
         read.set(0);
         let Some(written) = texts.next() else { break };
@@ -410,16 +414,24 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
             store = Some((if writes { session.open_to_fill()? } else { session.open()? }, writes));
         }
         let Some((store, _)) = &store else { continue };
+        let with_values: Vec<bool> = transaction.reads.iter().map(with_values).collect();
         let outcome = store.apply(&object, transaction).await.map_err(Failure::store(format!(
             "apply transaction {number} of {shown} to object \"{object}\" of {}",
             store.name()
         )))?;
         match outcome {
-            Outcome::Done(done) => output::line(&told(&object, done).to_string())?,
+            // Whoever does not read what became of them has asked for them all the same.
+            Outcome::Done(done) if is_read => {
+                match output::line(&told(&object, done, &with_values).to_string()) {
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => is_read = false,
+                    printed => printed?,
+                }
+            }
+            Outcome::Done(_) => {}
             Outcome::Refused(refusal) => {
                 let sentence = format!(
-                    "transaction {number} of {shown}: guard {} of object \"{object}\" does not hold; nothing of it was applied",
-                    refusal.guard + 1
+                    "transaction {number} of {shown}: guard {} (from 0) of object \"{object}\" does not hold; nothing of it was applied",
+                    refusal.guard
                 );
                 let json = refused(&object, refusal);
                 return Err(Failure::Refused(Refused { sentence, current: json.to_string(), json }));
@@ -430,12 +442,13 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
 }
 
 /// Returns the outcome of a transaction that was applied.
-fn told(object: &ObjectId, done: Done) -> Value {
+fn told(object: &ObjectId, done: Done, with_values: &[bool]) -> Value {
     let Done { version, existed, answers } = done;
     let mut json =
         json!({ "object": object.to_string(), "done": true, "version": version, "existed": existed });
     if !answers.is_empty() {
-        json["answers"] = answers.into_iter().map(answer).collect();
+        let answers = answers.into_iter().zip(with_values);
+        json["answers"] = answers.map(|(found, with_values)| answer(found, *with_values)).collect();
     }
     json
 }
@@ -455,7 +468,12 @@ fn refused(object: &ObjectId, refusal: Refusal) -> Value {
     json!({ "object": object.to_string(), "done": false, "guard": guard, "found": found, "object_version": version })
 }
 
-fn answer(answer: Answer) -> Value {
+/// Returns whether the answer to a read has the values of keys.
+fn with_values(read: &Read) -> bool {
+    !matches!(read, Read::Keys { values: false, .. } | Read::VersionedKeys { values: false, .. })
+}
+
+fn answer(answer: Answer, with_values: bool) -> Value {
     let mut json = Map::new();
     match answer {
         Answer::Range(range) => output::put_range(&mut json, &range),
@@ -482,12 +500,15 @@ fn answer(answer: Answer) -> Value {
             json.insert("version".into(), versioned.version.into());
         }
         Answer::Keys(page) => {
-            let entries = page.entries.into_iter().map(|(key, value)| entry(&key, &value, None));
+            let entries =
+                page.entries.into_iter().map(|(key, value)| entry(&key, with_values.then_some(&value), None));
             return json!({ "keys": entries.collect::<Value>(), "more": page.more });
         }
         Answer::VersionedKeys(page) => {
-            let entries =
-                page.entries.into_iter().map(|(key, found)| entry(&key, &found.value, Some(found.version)));
+            let entries = page
+                .entries
+                .into_iter()
+                .map(|(key, found)| entry(&key, with_values.then_some(&found.value), Some(found.version)));
             return json!({ "keys": entries.collect::<Value>(), "more": page.more });
         }
         Answer::Fences(fences) => return json!({ "fence": fences.fence, "sessions": fences.sessions }),
@@ -495,10 +516,12 @@ fn answer(answer: Answer) -> Value {
     json.into()
 }
 
-fn entry(key: &Key, value: &Bytes, version: Option<u64>) -> Value {
+fn entry(key: &Key, value: Option<&Bytes>, version: Option<u64>) -> Value {
     let mut json = Map::new();
     json.insert("key".into(), key.to_string().into());
-    output::put_bytes(&mut json, "value", value);
+    if let Some(value) = value {
+        output::put_bytes(&mut json, "value", value);
+    }
     if let Some(version) = version {
         json.insert("version".into(), version.into());
     }

@@ -1,9 +1,11 @@
 //! `nacre put` and `nacre get`: byte streams of any length.
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use nacre::{ByteRange, Object, ObjectId};
+use rustix::fs::{Gid, Uid};
 use serde_json::json;
 use tokio::io::AsyncWrite;
 
@@ -35,7 +37,8 @@ pub struct PutArgs {
 /// Fetch an object into a file, or to standard output
 ///
 /// All bytes are those of one moment: if the object changes meanwhile, the command fails, and says so. Holes of the object become
-/// holes of the file.
+/// holes of the file. A file that is there is replaced when all is fetched; the new one has its permissions, and its owner where that
+/// is allowed.
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The object
@@ -79,10 +82,16 @@ pub async fn get(session: &Session, args: GetArgs) -> Result<(), Failure> {
     let object = session.object(&args.object, &args.fork.fork())?;
     session::existing_fork(&object).await?;
     let range = args.range.range();
-    if args.file == Path::new("-") {
+    let descriptor = descriptor(&args.file);
+    if args.file == Path::new("-") || descriptor == Some(1) {
         return copy(&object, range, tokio::io::stdout()).await;
     }
     let shown = args.file.display();
+    if descriptor.is_some() {
+        // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
+        let file = tokio::fs::OpenOptions::new().append(true).open(&args.file).await;
+        return copy(&object, range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
+    }
     // A file that is not regular, such as a device or a pipe, can only be written in place.
     let metadata = std::fs::metadata(&args.file).ok();
     if metadata.as_ref().is_some_and(|metadata| !metadata.is_file()) {
@@ -104,12 +113,33 @@ pub async fn get(session: &Session, args: GetArgs) -> Result<(), Failure> {
     // The end may be a hole.
     partial.file().set_len(bytes).map_err(Failure::io(format!("write all of {shown}")))?;
     if let Some(metadata) = metadata {
-        partial
-            .file()
-            .set_permissions(metadata.permissions())
-            .map_err(Failure::io(format!("keep the permissions of {shown}")))?;
+        // Whoever may not give files away keeps it.
+        let (user, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
+        let _ = rustix::fs::fchown(partial.file(), Some(user), Some(group));
+        // A program that others run with its owner's rights is not to become one of other content, or of another owner.
+        let permissions = std::fs::Permissions::from_mode(metadata.mode() & 0o777);
+        let kept = partial.file().set_permissions(permissions);
+        kept.map_err(Failure::io(format!("keep the permissions of {shown}")))?;
     }
     partial.complete().map_err(Failure::io(format!("replace {shown}")))
+}
+
+/// Returns the number of this process's file descriptor that a path leads to, as `/dev/stdout` does.
+fn descriptor(path: &Path) -> Option<u32> {
+    let mut path = path.to_owned();
+    // As many links as the system follows.
+    for _ in 0..40 {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => std::fs::canonicalize(folder).ok()?,
+            _ => std::env::current_dir().ok()?,
+        };
+        let name = path.file_name()?;
+        if folder == Path::new(&format!("/proc/{}/fd", std::process::id())) {
+            return name.to_str()?.parse().ok();
+        }
+        path = folder.join(std::fs::read_link(folder.join(name)).ok()?);
+    }
+    None
 }
 
 /// Writes the bytes of a range to a file or to standard output.

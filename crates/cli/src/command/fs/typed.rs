@@ -161,7 +161,14 @@ async fn open<'a>(
         return Err(failure(error, format_args!("cannot use {path}")));
     }
     let sequencer = tree.store.sequencer_inode(found.ino).await?;
-    Ok((sequencer, move |error: nacre::Error| error.context(format_args!("cannot use {path}")).into()))
+    let failed = move |error: nacre::Error| match error.kind {
+        // Room on a disk would not help.
+        nacre::ErrorKind::OutOfSpace if error.message.contains("positions left") => {
+            Failure::Failed(format!("cannot use {path}: {}; take fewer at once", error.message))
+        }
+        _ => error.context(format_args!("cannot use {path}")).into(),
+    };
+    Ok((sequencer, failed))
 }
 
 /// Returns the sequencer at a path of the namespace, for the user of this process with the `wanted` rights.
