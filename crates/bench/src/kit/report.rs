@@ -108,8 +108,10 @@ impl<R: Results> fmt::Display for Report<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}{}", self.machine.line(), self.results.conditions())?;
         write!(f, "{}", self.results)?;
+        // Without the folder, which is none of the reader's of a report that is kept.
         for file in &self.figures {
-            writeln!(f, "Drawn: {file}")?;
+            let name = Path::new(file).file_name().unwrap_or_default();
+            writeln!(f, "Drawn: {}", name.display())?;
         }
         match self.ended_early {
             Some(_) => writeln!(f, "Not complete: the study ended early."),
