@@ -175,6 +175,7 @@ pub enum Command {
     Zlog(zlog::Args),
     Ping(ping::Args),
     Status(status::Args),
+    Top(top::Args),
     Log(log::Args),
     Lock(lock::Args),
     Locks(locks::Args),
