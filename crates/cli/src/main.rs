@@ -7,6 +7,7 @@ mod command;
 mod configuration;
 mod failure;
 mod interrupt;
+mod manual;
 mod name;
 mod output;
 mod partial;

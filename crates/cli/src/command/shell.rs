@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use crate::arguments::Line;
 use crate::failure::Failure;
-use crate::output;
+use crate::{manual, output};
 
 /// Print completions for a shell
 #[derive(clap::Args, Debug)]
@@ -37,8 +37,8 @@ pub fn man(args: ManArgs) -> Result<(), Failure> {
     command.build();
     let command = without_help(command);
     match args.folder {
-        None => Ok(output::raw(&page(command)?)?),
-        Some(folder) => write(&command, &folder, "nacre"),
+        None => Ok(output::raw(&page(&command, "")?)?),
+        Some(folder) => write(&command, &folder, ""),
     }
 }
 
@@ -50,18 +50,18 @@ fn without_help(command: clap::Command) -> clap::Command {
     })
 }
 
-fn page(command: clap::Command) -> Result<Vec<u8>, Failure> {
-    let mut text = Vec::new();
-    clap_mangen::Man::new(command).render(&mut text).map_err(Failure::io("make the manual page"))?;
-    Ok(text)
+fn page(command: &clap::Command, path: &str) -> Result<Vec<u8>, Failure> {
+    manual::page(command, path).map_err(Failure::io("make the manual page"))
 }
 
-fn write(command: &clap::Command, folder: &Path, name: &str) -> Result<(), Failure> {
-    let file = folder.join(format!("{name}.1"));
-    let text = page(command.clone())?;
+/// Writes the page of a command, and those of the commands in it.
+fn write(command: &clap::Command, folder: &Path, path: &str) -> Result<(), Failure> {
+    let full = format!("nacre {path}");
+    let file = folder.join(format!("{}.1", full.trim_end().replace(' ', "-")));
+    let text = page(command, path)?;
     std::fs::write(&file, text).map_err(Failure::io(format!("write {}", file.display())))?;
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
-        write(inner, folder, &format!("{name}-{}", inner.get_name()))?;
+        write(inner, folder, format!("{path} {}", inner.get_name()).trim_start())?;
     }
     Ok(())
 }
