@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::Resettable;
-use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
+use nacre_shell::manual::STYLES;
 
 use crate::command::*;
 use crate::configuration;
@@ -16,11 +16,6 @@ use crate::failure::Failure;
 use crate::name;
 use crate::quantity::parse_size;
 use crate::session::FENCE_VARIABLE;
-
-const STYLES: Styles = Styles::styled()
-    .header(AnsiColor::Green.on_default().bold())
-    .usage(AnsiColor::Green.on_default().bold())
-    .literal(AnsiColor::Cyan.on_default().bold());
 
 const AFTER_HELP: &str = "\
 Names may hold any bytes: \\xNN stands for one, \\\\ for a backslash. Sizes may have units: 4096, 64KiB, 1GiB.

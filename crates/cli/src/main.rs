@@ -5,16 +5,12 @@
 mod arguments;
 mod command;
 mod configuration;
-mod failure;
-mod interrupt;
 mod name;
-mod output;
-mod partial;
-mod progress;
-mod quantity;
 mod session;
 
 use std::process::ExitCode;
+
+use nacre_shell::{failure, interrupt, output, partial, progress, quantity};
 
 use crate::arguments::Line;
 

@@ -33,7 +33,6 @@ mod meta;
 mod metrics;
 mod options;
 mod shown;
-mod signals;
 mod watch;
 
 use std::net::SocketAddr;
@@ -67,7 +66,6 @@ pub use crate::options::{
     ServerOptions,
 };
 use crate::shown::StorePart;
-pub use crate::signals::{Signals, ignores};
 use crate::watch::WatchPart;
 
 /// A running daemon. Dropping it stops it too, but discards any error.

@@ -57,16 +57,14 @@ pub fn run(common: &arguments::Common, command: Command) -> Result<(), Failure> 
     };
     let common = command::Common { store: common.store.clone(), key: common.key.clone(), json: common.json };
     let mut complain = |line: &str| output::complain(&format!("nacre: {line}"));
-    Ok(command::run(command, common, &mut complain)?)
+    command::run(command, common, &mut complain).map_err(failure)
 }
 
-impl From<CommandError> for Failure {
-    fn from(error: CommandError) -> Failure {
-        match error {
-            CommandError::Usage(sentence) => Failure::Usage(sentence),
-            CommandError::Failed(sentence) => Failure::Failed(sentence),
-            CommandError::Unread => Failure::Unread,
-        }
+pub(super) fn failure(error: CommandError) -> Failure {
+    match error {
+        CommandError::Usage(sentence) => Failure::Usage(sentence),
+        CommandError::Failed(sentence) => Failure::Failed(sentence),
+        CommandError::Unread => Failure::Unread,
     }
 }
 
@@ -74,7 +72,7 @@ fn serve(common: &arguments::Common, args: Args) -> Result<(), Failure> {
     let Args { mut settings, admin, daemon, .. } = args;
     (settings.store, settings.key) = (common.store.clone(), common.key.clone());
     let is_default = settings.listen.is_empty();
-    let reflect = settings.options()?;
+    let reflect = settings.options().map_err(failure)?;
     daemon::log_to_stderr(&daemon)?;
     let mut options =
         ServerOptions { store: None, reflect: Some(reflect), key: common.key.clone(), ..Default::default() };

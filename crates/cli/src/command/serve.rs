@@ -327,7 +327,7 @@ fn store_uri(text: &str, common: &Common) -> Result<Uri, Failure> {
 fn reflect_options(pairs: &[String], common: &Common) -> Result<reflector::ServerOptions, Failure> {
     let mut settings = configuration::reflect_settings(pairs)?;
     settings.key = settings.key.or_else(|| common.key.clone());
-    Ok(settings.options()?)
+    settings.options().map_err(super::reflect::failure)
 }
 
 /// Runs `nacre serve`.

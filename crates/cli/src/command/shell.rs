@@ -1,9 +1,10 @@
 //! `nacre completions` and `nacre man`: completions for shells, and manual pages.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use nacre_shell::manual;
 
 use crate::arguments::Line;
 use crate::failure::Failure;
@@ -33,37 +34,10 @@ pub fn completions(args: CompletionsArgs) -> Result<(), Failure> {
 
 /// Runs `nacre man`.
 pub fn man(args: ManArgs) -> Result<(), Failure> {
-    let mut command = Line::command();
-    command.build();
-    let command = without_help(command);
     match args.folder {
-        None => Ok(output::raw(&page(command)?)?),
-        Some(folder) => write(&command, &folder, "nacre"),
+        None => Ok(output::raw(&manual::page(Line::command())?)?),
+        Some(folder) => manual::write(Line::command(), &folder, "nacre"),
     }
-}
-
-/// Hides the commands `help`: what they print is in the other pages.
-fn without_help(command: clap::Command) -> clap::Command {
-    command.mut_subcommands(|inner| match inner.get_name() {
-        "help" => inner.hide(true),
-        _ => without_help(inner),
-    })
-}
-
-fn page(command: clap::Command) -> Result<Vec<u8>, Failure> {
-    let mut text = Vec::new();
-    clap_mangen::Man::new(command).render(&mut text).map_err(Failure::io("make the manual page"))?;
-    Ok(text)
-}
-
-fn write(command: &clap::Command, folder: &Path, name: &str) -> Result<(), Failure> {
-    let file = folder.join(format!("{name}.1"));
-    let text = page(command.clone())?;
-    std::fs::write(&file, text).map_err(Failure::io(format!("write {}", file.display())))?;
-    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
-        write(inner, folder, &format!("{name}-{}", inner.get_name()))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
