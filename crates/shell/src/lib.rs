@@ -3,7 +3,7 @@
 //! - [`failure`]: the outcome of a command that did not succeed, its message and its exit code.
 //! - [`output`]: lines, tables and JSON on standard output, and messages on standard error.
 //! - [`quantity`]: sizes and times, read by one grammar and written in one form.
-//! - [`signals`] and [`interrupt`]: the signals that ask a program to end, and work that they stop in good order.
+//! - [`signals`], [`interrupt`] and [`flag`]: the signals that ask a program to end, and work that they stop in good order.
 //! - [`progress`]: progress bars, on terminals only.
 //! - [`log`]: the log on standard error.
 //! - [`partial`]: files that get their names when they are complete.
@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod failure;
+pub mod flag;
 pub mod interrupt;
 pub mod log;
 pub mod manual;
