@@ -5,24 +5,19 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::builder::Resettable;
-use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
+use nacre_shell::manual::STYLES;
 
 use crate::command::*;
 use crate::configuration;
 use crate::failure::Failure;
-use crate::manual;
+use crate::manual::MANUAL;
 use crate::name;
 use crate::quantity::parse_size;
 use crate::session::FENCE_VARIABLE;
-
-const STYLES: Styles = Styles::styled()
-    .header(AnsiColor::Green.on_default().bold())
-    .usage(AnsiColor::Green.on_default().bold())
-    .literal(AnsiColor::Cyan.on_default().bold());
 
 const AFTER_HELP: &str = "\
 Names may hold any bytes: \\xNN stands for one, \\\\ for a backslash. Sizes may have units: 4096, 64KiB, 1GiB.
@@ -69,7 +64,7 @@ impl Line {
     /// Reads a command line, and the configuration file if it starts a daemon. An error in the line itself is printed,
     /// and ends the program with exit code 2.
     pub fn read(words: Vec<OsString>) -> Result<Line, Failure> {
-        let mut command = manual::with_examples(Line::command());
+        let mut command = MANUAL.with_examples(Line::command());
         // An empty variable is none, as one that is set for a single command and then emptied.
         for (flag, variable) in [("key", KEY_VARIABLE), ("fence", FENCE_VARIABLE)] {
             if std::env::var_os(variable).is_some_and(|value| value.is_empty()) {

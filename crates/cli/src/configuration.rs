@@ -11,9 +11,9 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::command::reflect::{ACCUMULATED, Settings as ReflectSettings};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum};
-use nacre_reflect::command::{ACCUMULATED, Settings as ReflectSettings};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

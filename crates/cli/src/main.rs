@@ -5,17 +5,13 @@
 mod arguments;
 mod command;
 mod configuration;
-mod failure;
-mod interrupt;
 mod manual;
 mod name;
-mod output;
-mod partial;
-mod progress;
-mod quantity;
 mod session;
 
 use std::process::ExitCode;
+
+use nacre_shell::{failure, interrupt, output, partial, progress, quantity};
 
 use crate::arguments::Line;
 

@@ -1,10 +1,16 @@
-//! Examples of every command, and the manual pages that are made of them and of the definition of the command line.
+//! What the manual pages say beyond the definition of the command line: examples of every command, related pages, the
+//! environment, exit codes.
 
-use clap::Command;
-use clap_mangen::roff::{Roff, bold, roman};
+use nacre_shell::manual::{Example, Manual};
 
-/// A line to type, and what it does.
-type Example = (&'static str, &'static str);
+/// The manual of `nacre`.
+pub const MANUAL: Manual = Manual {
+    program: "nacre",
+    examples: EXAMPLES,
+    related: RELATED,
+    environment: ENVIRONMENT,
+    exit_status: EXIT_STATUS,
+};
 
 /// The examples of each command, by its name without `nacre`.
 const EXAMPLES: &[(&str, &[Example])] = &[
@@ -447,7 +453,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "NACRE_POLL",
         "The time for which a program polls for the next message before it sleeps, such as 200us; 0us for never.",
     ),
-    ("XDG_RUNTIME_DIR", "The folder below which the socket of the user's own server is; otherwise it is below /run/user, or in /tmp."),
+    (
+        "XDG_RUNTIME_DIR",
+        "The folder below which the socket of the user's own server is; otherwise it is below /run/user, or in /tmp.",
+    ),
 ];
 
 /// The exit codes of commands that have no others.
@@ -458,105 +467,6 @@ const EXIT_STATUS: &[(&str, &str)] = &[
     ("3", "A guard did not hold; standard output says what is there now."),
 ];
 
-/// Returns the examples of a command.
-fn examples(path: &str) -> &'static [Example] {
-    EXAMPLES.iter().find(|(name, _)| *name == path).map_or(&[], |(_, examples)| examples)
-}
-
-/// Adds the examples to the long help of each command.
-pub fn with_examples(command: Command) -> Command {
-    add(command, "")
-}
-
-fn add(command: Command, path: &str) -> Command {
-    let command = command.mut_subcommands(|inner| {
-        let path = join(path, inner.get_name());
-        add(inner, &path)
-    });
-    let examples = examples(path);
-    if examples.is_empty() {
-        return command;
-    }
-    let said = command.get_after_long_help().or(command.get_after_help());
-    let mut text = said.map_or_else(String::new, |said| format!("{}\n\n", said.ansi()));
-    text.push_str("Examples:");
-    for (line, meaning) in examples {
-        text.push_str(&format!("\n  {line}\n      {meaning}"));
-    }
-    command.after_long_help(text)
-}
-
-fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path} {name}") }
-}
-
-/// Returns the manual page of a command, whose name has its parents' before it: `keys set`; empty for the program.
-///
-/// # Errors
-/// None but those of writing to memory.
-pub fn page(command: &Command, path: &str) -> std::io::Result<Vec<u8>> {
-    let page = clap_mangen::Man::new(command.clone()).manual("Nacre");
-    let mut text = Vec::new();
-    page.render_title(&mut text)?;
-    page.render_name_section(&mut text)?;
-    page.render_synopsis_section(&mut text)?;
-    page.render_description_section(&mut text)?;
-    page.render_options_section(&mut text)?;
-    if command.get_subcommands().any(|inner| !inner.is_hide_set()) {
-        page.render_subcommands_section(&mut text)?;
-    }
-    let said = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
-    if said.is_some() {
-        page.render_extra_section(&mut text)?;
-    }
-    let mut rest = Roff::new();
-    // Where the codes are others, the text above says so.
-    if !said.is_some_and(|said| said.contains("Exit codes:")) {
-        list(&mut rest, "EXIT STATUS", EXIT_STATUS);
-    }
-    list(&mut rest, "ENVIRONMENT", ENVIRONMENT);
-    let examples = examples(path);
-    if !examples.is_empty() {
-        rest.control("SH", ["EXAMPLES"]);
-        for (line, meaning) in examples {
-            rest.control("TP", []).text([bold(*line)]).text([roman(*meaning)]);
-        }
-    }
-    rest.control("SH", ["SEE ALSO"]);
-    let pages: Vec<String> = related(command, path).iter().map(|name| format!("{name}(1)")).collect();
-    rest.text([roman(pages.join(", "))]);
-    rest.to_writer(&mut text)?;
-    Ok(text)
-}
-
-fn list(roff: &mut Roff, title: &str, entries: &[(&str, &str)]) {
-    roff.control("SH", [title]);
-    for (name, meaning) in entries {
-        roff.control("TP", []).text([bold(*name)]).text([roman(*meaning)]);
-    }
-}
-
-/// Returns the names of the pages to read beside that of a command: those of the commands in it, of the command that it is
-/// in, and others that have to do with it.
-fn related(command: &Command, path: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    let words: Vec<&str> = path.split(' ').filter(|word| !word.is_empty()).collect();
-    for parents in 0..words.len() {
-        let mut name = "nacre".to_owned();
-        words[..parents].iter().for_each(|word| name.extend(["-", word]));
-        names.push(name);
-    }
-    let own = words.iter().fold("nacre".to_owned(), |name, word| format!("{name}-{word}"));
-    // The page of the program lists all commands already.
-    if !words.is_empty() {
-        let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set());
-        names.extend(inner.map(|inner| format!("{own}-{}", inner.get_name())));
-    }
-    let related = RELATED.iter().find(|(name, _)| *name == path).map_or(&[][..], |(_, names)| names);
-    names.extend(related.iter().map(|name| (*name).to_owned()));
-    names
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -564,95 +474,10 @@ mod tests {
     use super::*;
     use crate::arguments::Line;
 
-    /// Calls `look` with every command that is shown, and its path.
-    fn each(command: &Command, path: &str, look: &mut impl FnMut(&Command, &str)) {
-        look(command, path);
-        let shown = |inner: &&Command| !inner.is_hide_set() && inner.get_name() != "help";
-        for inner in command.get_subcommands().filter(shown) {
-            each(inner, &join(path, inner.get_name()), look);
-        }
-    }
-
-    fn all() -> Vec<(String, bool)> {
-        let mut command = Line::command();
-        command.build();
-        let mut found = Vec::new();
-        each(&command, "", &mut |command, path| {
-            let takes_others = command.get_subcommands().any(|inner| inner.get_name() != "help");
-            found.push((path.to_owned(), takes_others));
-        });
-        found
-    }
-
-    /// Returns the words of the call of `nacre` in a line of a shell.
-    fn words(line: &str) -> Vec<String> {
-        let call = &line[line.find("nacre").expect("an example calls the program")..];
-        let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
-        for c in call.chars() {
-            match c {
-                '\'' => quoted = !quoted,
-                '|' | '<' | '>' if !quoted => break,
-                ' ' if !quoted => {
-                    words.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty()))
-                }
-                c => word.push(c),
-            }
-        }
-        words.extend(Some(word).filter(|word| !word.is_empty()));
-        words
-    }
-
     #[test]
-    fn every_command_that_does_something_has_an_example() {
-        for (path, takes_others) in all() {
-            assert!(takes_others || !examples(&path).is_empty(), "nacre {path} has no example");
-        }
-    }
-
-    #[test]
-    fn examples_are_command_lines_of_their_commands() {
-        let commands = all();
-        for (path, examples) in EXAMPLES {
-            assert!(commands.iter().any(|(known, _)| known == path), "there is no command nacre {path}");
-            for (line, _) in *examples {
-                // Any point of the curve is a public key.
-                let key = format!("58{}", "66".repeat(31));
-                let words = words(&line.replace("KEY", &key));
-                let error = match Line::command().try_get_matches_from(&words) {
-                    Ok(_) => None,
-                    Err(error) => Some(error.to_string()),
-                };
-                assert_eq!(error, None, "{line}");
-                let called = words.join(" ").contains(*path);
-                assert!(called || path.is_empty(), "{line} is not an example of {path}");
-            }
-        }
-    }
-
-    #[test]
-    fn pages_refer_to_pages_that_exist() {
-        let commands = all();
-        let pages: Vec<String> =
-            commands.iter().map(|(path, _)| format!("nacre {path}").trim_end().replace(' ', "-")).collect();
-        for (path, names) in RELATED {
-            assert!(commands.iter().any(|(known, _)| known == path), "{path}");
-            for name in *names {
-                assert!(pages.iter().any(|page| page == name), "{name}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_page_has_what_readers_of_manuals_look_for() {
-        let mut command = Line::command();
-        command.build();
-        each(&command, "", &mut |command, path| {
-            let text = String::from_utf8(page(command, path).unwrap()).unwrap();
-            for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "ENVIRONMENT", "SEE ALSO"] {
-                assert!(text.contains(section), "{path}: {section} is not in\n{text}");
-            }
-            let codes = text.contains("EXIT STATUS") || text.contains("Exit codes:");
-            assert!(codes, "{path}");
-        });
+    fn examples_can_be_typed_and_pages_exist() {
+        // Any point of the curve is a public key.
+        let key = format!("58{}", "66".repeat(31));
+        nacre_shell::manual::check::manual(&MANUAL, Line::command(), &[("KEY", &key)]);
     }
 }

@@ -34,7 +34,6 @@ mod meta;
 mod metrics;
 mod options;
 mod shown;
-mod signals;
 mod watch;
 
 use std::net::SocketAddr;
@@ -68,7 +67,6 @@ pub use crate::options::{
     ServerOptions,
 };
 use crate::shown::StorePart;
-pub use crate::signals::{Signals, ignores};
 use crate::watch::WatchPart;
 
 /// A running daemon. Dropping it stops it too, but discards any error.

@@ -1,4 +1,4 @@
-//! Sizes and times as people type them: one grammar for all commands, settings and uris.
+//! Sizes and times as people type them, by one grammar for all commands, settings and uris, and as they read them.
 //!
 //! A quantity is a whole number and a unit, with or without a space between them. Units of sizes are powers of 1024, in
 //! any case: `4096`, `64KiB`, `64k`, `1 GiB`. Times have a unit always, in small letters: `200us`, `500ms`, `30s`, `10min`,
@@ -57,6 +57,40 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| format!("\"{text}\" is too long"))
 }
 
+/// Formats a size with a suitable unit, such as `1.5 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // From 1023.95 on it would read as 1024.0.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Formats a number with commas between thousands, such as `12,345`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Formats a number with its noun, such as `1 entry` or `2 entries`.
+pub fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(number), if number == 1 { one } else { many })
+}
+
 /// Splits a quantity into its number and its unit.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
@@ -73,6 +107,17 @@ fn whole(digits: &str) -> Option<Result<u64, String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_and_numbers_are_written_for_people() {
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(size(u64::MAX), "16.0 EiB");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(count(1, "entry", "entries"), "1 entry");
+        assert_eq!(count(1000, "entry", "entries"), "1,000 entries");
+    }
 
     #[test]
     fn sizes_are_read_with_their_units() {

@@ -8,8 +8,7 @@
 //! - [`plane`] makes the copies: one trait with several implementations, in user space and in the kernel.
 //! - [`relay`] carries a location's datagrams from one reflector to another while its members move.
 //! - [`control`] decides who may join, and [`member`] is its counterpart at the client, both without sockets or clocks.
-//! - [`client`] is a member with a real socket, `server` (feature `server`) a running reflector, and `command` (feature
-//!   `command`) is `nacre reflect`.
+//! - [`client`] is a member with a real socket, and `server` (feature `server`) a running reflector.
 //!
 //! A group is a UDP port of the reflector, or an id on a port that several groups share. A datagram that begins with
 //! the magic of the control protocol is for the reflector; any other is payload, and is copied as it is.
@@ -17,8 +16,6 @@
 #![deny(unsafe_code)]
 
 pub mod client;
-#[cfg(feature = "command")]
-pub mod command;
 pub mod control;
 pub mod cookie;
 pub mod forward;

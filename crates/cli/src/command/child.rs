@@ -22,7 +22,7 @@ impl Caught {
         let mut streams = Vec::new();
         for caught in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2] {
             let kind = SignalKind::from_raw(caught.as_raw());
-            if !nacre_daemon::ignores(kind) {
+            if !nacre_shell::signals::ignores(kind) {
                 streams.push((caught, signal(kind).map_err(Failure::io("catch signals"))?));
             }
         }

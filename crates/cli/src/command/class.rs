@@ -3,11 +3,11 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use crate::quantity::Time;
 use bytes::Bytes;
 use nacre::class::{Bounds, CallError, Called, ClassError, Record, Request};
 use nacre::{ObjectId, Store};
 use nacre_class::{TEXT_BYTES_MAX, packed, transcript};
-use nacre_reflect::command::Time;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;

@@ -1,12 +1,11 @@
 //! The common parts of the commands that run a daemon: its HTTP listener, its log, and its shutdown.
 
-use std::io::IsTerminal;
-
 use nacre::ErrorKind;
 use nacre_daemon::{Daemon, ServerOptions};
 use nacre_rpc::Address;
+use nacre_shell::Signals;
+use nacre_shell::log::LogFormat;
 use sd_notify::NotifyState;
-use tracing_subscriber::EnvFilter;
 
 use crate::failure::Failure;
 
@@ -35,16 +34,6 @@ pub struct Settings {
     pub log_format: LogFormat,
 }
 
-/// The format of a log.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Lines for people.
-    #[default]
-    Text,
-    /// JSON objects, one to a line.
-    Json,
-}
-
 impl Settings {
     /// Completes a daemon's options. `default` is the address for HTTP if none was given.
     pub fn apply(self, default: Option<&str>, options: &mut ServerOptions) {
@@ -64,7 +53,7 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
     super::block_on(async {
         // The signals are caught before the daemon is announced, so that it can be stopped in good order from that
         // moment on.
-        let (mut stop, mut at_once) = (nacre_daemon::Signals::catch()?, nacre_daemon::Signals::catch()?);
+        let (mut stop, mut at_once) = (Signals::catch()?, Signals::catch()?);
         let end = async {
             at_once.next().await;
             at_once.next().await;
@@ -97,85 +86,15 @@ fn notify(state: NotifyState<'_>) {
     }
 }
 
+/// Sends the log to standard error.
+pub fn log_to_stderr(settings: &Settings) -> Result<(), Failure> {
+    nacre_shell::log::to_stderr(settings.log.as_deref(), settings.log_format)
+}
+
 /// Returns an address in the form in which clients name it.
 pub fn uri(address: &Address) -> String {
     match address {
         Address::Tcp(address) => format!("nacre://{address}"),
         Address::Unix(_) => address.to_string(),
-    }
-}
-
-/// The beginnings of the names of what logs: Nacre's crates, and the one that loads programs into the kernel.
-const TARGETS: &[&str] = &["nacre", "aya"];
-/// The levels of a log, as words and as numbers.
-const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace", "0", "1", "2", "3", "4", "5"];
-
-/// Sends the log to standard error.
-pub fn log_to_stderr(settings: &Settings) -> Result<(), Failure> {
-    let text = settings.log.as_deref().unwrap_or("info");
-    let wrong = |why: String| {
-        Failure::Usage(format!(
-            "--log {text}: {why}; write a level (error, warn, info, debug, trace), or TARGET=LEVEL as in nacre_rpc=debug"
-        ))
-    };
-    check_filter(text).map_err(wrong)?;
-    let filter: EnvFilter = text.parse().map_err(|error| wrong(format!("{error}")))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match settings.log_format {
-        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
-    }
-    Ok(())
-}
-
-/// Checks that each part of a filter has a level, and a target that can log something. A word that is neither would be
-/// taken for the name of a target, and so silence everything else.
-fn check_filter(text: &str) -> Result<(), String> {
-    for part in text.split(',').map(str::trim) {
-        let (target, level) =
-            part.rsplit_once('=').map_or((None, part), |(target, level)| (Some(target), level));
-        if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level.trim())) {
-            return Err(format!("\"{level}\" is not a level"));
-        }
-        // A span may follow the target, in brackets.
-        let target = target.map(|target| target.split('[').next().unwrap_or(target).trim());
-        if let Some(target) = target.filter(|target| !target.is_empty())
-            && !TARGETS.iter().any(|known| target.starts_with(known))
-        {
-            return Err(format!("nothing that is called \"{target}\" logs anything"));
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_filter_has_levels_and_targets_that_exist() {
-        for right in [
-            "info",
-            "WARN",
-            "off",
-            "nacre_rpc=debug",
-            "warn,nacre_reflect::plane=trace",
-            "nacre[scan]=2",
-            "[x]=1",
-        ] {
-            assert_eq!(check_filter(right), Ok(()), "{right}");
-            assert!(right.parse::<EnvFilter>().is_ok(), "{right}");
-        }
-        for (wrong, part) in [
-            ("inof", "\"inof\" is not a level"),
-            ("", "\"\" is not a level"),
-            ("info,", "\"\" is not a level"),
-            ("nacre_rpc", "not a level"),
-            ("nacre_rpc=loud", "\"loud\" is not a level"),
-            ("narce_rpc=debug", "\"narce_rpc\""),
-        ] {
-            let why = check_filter(wrong).unwrap_err();
-            assert!(why.contains(part), "{wrong}: {why}");
-        }
     }
 }

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::io;
 
+use crate::quantity::Time;
 use nacre::ErrorKind;
 use nacre::lock::{Description, File, Lock, Method, Mode, Protocol, Request};
-use nacre_reflect::command::Time;
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 

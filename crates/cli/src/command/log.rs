@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nacre::map::log::{Line, Log};
-use nacre_daemon::Signals;
+use nacre_shell::Signals;
 use serde_json::json;
 
 use crate::failure::Failure;

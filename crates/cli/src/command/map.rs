@@ -12,7 +12,7 @@ use nacre::map::{
     Committed, Followed, Limits, Map, ProposeError, Proposer, Record, Refused, Update, Validator, limit,
 };
 use nacre::{Engine, Key, Store, Uri};
-use nacre_daemon::Signals;
+use nacre_shell::Signals;
 use serde_json::{Map as Object, Value, json};
 
 use self::shown::{change_json, entry_json, print_record, print_snapshot, put_entry};

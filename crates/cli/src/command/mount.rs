@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nacre::fs::{Error, Rank, RankOptions};
-use nacre_daemon::Signals;
 use nacre_fuse::{Mount, Options};
+use nacre_shell::Signals;
 use serde_json::json;
 
 use super::fs::{caller, failure};

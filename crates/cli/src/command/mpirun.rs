@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use crate::quantity::Time;
 use nacre::{Engine, Uri};
 use nacre_daemon::{Daemon, LEASE_MAX, LEASE_MIN, ServerOptions};
-use nacre_reflect::command::Time;
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 

@@ -1,11 +1,24 @@
-//! `nacre reflect`: groups of datagrams. The commands of members and operators are in `nacre_reflect::command`; the
-//! reflector itself is a daemon with the single role `reflect`.
+//! `nacre reflect`: groups of datagrams. The commands of members and operators have a file each; the reflector itself is a
+//! daemon with the single role `reflect`, whose settings are [`Settings`].
+
+mod admin_client;
+mod expel;
+mod groups;
+mod http_client;
+mod join;
+mod locate;
+mod member;
+mod print;
+mod send;
+mod settings;
+mod store;
+mod target;
+mod token;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use nacre_daemon::{Daemon, ServerOptions};
-use nacre_reflect::command::{self, CommandError, HTTP_DEFAULT};
 use serde_json::{Value, json};
 
 use super::daemon;
@@ -13,12 +26,20 @@ use crate::arguments;
 use crate::failure::Failure;
 use crate::output;
 
+pub use settings::{ACCUMULATED, HTTP_DEFAULT, Settings};
+
 /// Copy what one member of a group sends to all others: a reflector of datagrams
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
     Serve(Box<Args>),
-    #[command(flatten)]
-    Other(command::Command),
+    Join(join::Args),
+    Send(send::Args),
+    Groups(groups::Args),
+    Token(token::Args),
+    TokenKey(token::KeyArgs),
+    Kick(expel::KickArgs),
+    Ban(expel::BanArgs),
+    Move(locate::Args),
 }
 
 const AFTER_HELP: &str = "\
@@ -40,7 +61,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    settings: command::Settings,
+    settings: Settings,
     /// Take orders, such as those of "nacre reflect move", on this address: unix:PATH, or HOST:PORT, which needs --key; or
     /// "none" [default: reflect.sock in the folder of the user's sockets if --listen is not given, else none]
     #[arg(long, value_name = "ADDRESS")]
@@ -51,22 +72,17 @@ pub struct Args {
 
 /// Runs `nacre reflect`. The environment does not choose its store: a reflector keeps states only if it is told where.
 pub fn run(common: &arguments::Common, command: Command) -> Result<(), Failure> {
-    let command = match command {
-        Command::Serve(args) => return serve(common, *args),
-        Command::Other(command) => command,
-    };
-    let common = command::Common { store: common.store.clone(), key: common.key.clone(), json: common.json };
     let mut complain = |line: &str| output::complain(&format!("nacre: {line}"));
-    Ok(command::run(command, common, &mut complain)?)
-}
-
-impl From<CommandError> for Failure {
-    fn from(error: CommandError) -> Failure {
-        match error {
-            CommandError::Usage(sentence) => Failure::Usage(sentence),
-            CommandError::Failed(sentence) => Failure::Failed(sentence),
-            CommandError::Unread => Failure::Unread,
-        }
+    match command {
+        Command::Serve(args) => serve(common, *args),
+        Command::Join(args) => join::run(args, common, &mut complain),
+        Command::Send(args) => send::run(args),
+        Command::Groups(args) => groups::run(args, common),
+        Command::Token(args) => token::run(args, common),
+        Command::TokenKey(args) => token::run_key(args, common),
+        Command::Kick(args) => expel::kick(args, common),
+        Command::Ban(args) => expel::ban(args, common),
+        Command::Move(args) => locate::run(args, common),
     }
 }
 
@@ -91,7 +107,7 @@ fn serve(common: &arguments::Common, args: Args) -> Result<(), Failure> {
         Some(address) => address,
         // A reflector on an address of its own must not collide with the one on the default address.
         None if !is_default => "none".to_owned(),
-        None => command::own_socket_for_server().map(unix).unwrap_or_else(|error| {
+        None => admin_client::own_socket_for_server().map(unix).unwrap_or_else(|error| {
             tracing::warn!("{error}; this reflector takes no orders, name an address for them with --admin");
             "none".to_owned()
         }),

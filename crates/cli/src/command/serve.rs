@@ -4,9 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::quantity::Time;
 use nacre::{Durability, Engine, Uri};
 use nacre_daemon::{Beacons, Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, ServerOptions};
-use nacre_reflect::command::Time;
 use nacre_reflect::server as reflector;
 use nacre_rpc::Address;
 use serde_json::json;
@@ -327,7 +327,7 @@ fn store_uri(text: &str, common: &Common) -> Result<Uri, Failure> {
 fn reflect_options(pairs: &[String], common: &Common) -> Result<reflector::ServerOptions, Failure> {
     let mut settings = configuration::reflect_settings(pairs)?;
     settings.key = settings.key.or_else(|| common.key.clone());
-    Ok(settings.options()?)
+    settings.options()
 }
 
 /// Runs `nacre serve`.

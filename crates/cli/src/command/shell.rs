@@ -1,13 +1,14 @@
 //! `nacre completions` and `nacre man`: completions for shells, and manual pages.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::arguments::Line;
 use crate::failure::Failure;
-use crate::{manual, output};
+use crate::manual::MANUAL;
+use crate::output;
 
 /// Print completions for a shell
 #[derive(clap::Args, Debug)]
@@ -33,37 +34,10 @@ pub fn completions(args: CompletionsArgs) -> Result<(), Failure> {
 
 /// Runs `nacre man`.
 pub fn man(args: ManArgs) -> Result<(), Failure> {
-    let mut command = Line::command();
-    command.build();
-    let command = without_help(command);
     match args.folder {
-        None => Ok(output::raw(&page(&command, "")?)?),
-        Some(folder) => write(&command, &folder, ""),
+        None => Ok(output::raw(&MANUAL.page(Line::command())?)?),
+        Some(folder) => MANUAL.write(Line::command(), &folder),
     }
-}
-
-/// Hides the commands `help`: what they print is in the other pages.
-fn without_help(command: clap::Command) -> clap::Command {
-    command.mut_subcommands(|inner| match inner.get_name() {
-        "help" => inner.hide(true),
-        _ => without_help(inner),
-    })
-}
-
-fn page(command: &clap::Command, path: &str) -> Result<Vec<u8>, Failure> {
-    manual::page(command, path).map_err(Failure::io("make the manual page"))
-}
-
-/// Writes the page of a command, and those of the commands in it.
-fn write(command: &clap::Command, folder: &Path, path: &str) -> Result<(), Failure> {
-    let full = format!("nacre {path}");
-    let file = folder.join(format!("{}.1", full.trim_end().replace(' ', "-")));
-    let text = page(command, path)?;
-    std::fs::write(&file, text).map_err(Failure::io(format!("write {}", file.display())))?;
-    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
-        write(inner, folder, format!("{path} {}", inner.get_name()).trim_start())?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ pub async fn get(session: &Session, args: GetArgs) -> Result<(), Failure> {
     let partial = Partial::beside(&target).map_err(Failure::io(format!("make the file {shown}")))?;
     let file = partial.file().try_clone().map_err(Failure::io(format!("make the file {shown}")))?;
     let total = session::size(&object).await?.saturating_sub(range.offset).min(range.len);
-    let mut signals = nacre_daemon::Signals::catch()?;
+    let mut signals = nacre_shell::Signals::catch()?;
     let mut writer = Metered::new(tokio::fs::File::from_std(file), Some(total));
     let bytes = tokio::select! {
         copied = object.get_sparse(range, &mut writer) => copied?,

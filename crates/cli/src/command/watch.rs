@@ -3,11 +3,11 @@
 use std::io::Read as _;
 use std::time::Duration;
 
+use crate::quantity::Time;
 use bytes::Bytes;
 use nacre::watch::{Acknowledged, Event, Gap};
 use nacre::{Engine, ObjectId, Store, Uri, limit};
-use nacre_daemon::Signals;
-use nacre_reflect::command::Time;
+use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;

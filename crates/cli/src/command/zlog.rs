@@ -9,7 +9,7 @@ use nacre::zlog::limit::ENTRY_BYTES_MAX;
 use nacre::zlog::{
     Appending, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape, Slot,
 };
-use nacre_daemon::Signals;
+use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
@@ -163,18 +163,6 @@ struct ShapeArgs {
 impl ShapeArgs {
     fn shape(&self) -> Shape {
         Shape { width: self.width, unit: self.unit }
-    }
-}
-
-impl From<LogError> for Failure {
-    fn from(error: LogError) -> Self {
-        match error {
-            LogError::Store(error) => error.into(),
-            error @ LogError::Missing(_) => {
-                Failure::Failed(format!("{error}; \"nacre zlog ls\" lists those that there are"))
-            }
-            error => Failure::Failed(error.to_string()),
-        }
     }
 }
 

@@ -9,18 +9,19 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
+use nacre_reflect::control::{ControlOptions, StateOptions, Suppliers};
+use nacre_reflect::forward::ForwardOptions;
+use nacre_reflect::location::{IDS_MAX, check_address};
+use nacre_reflect::plane::{Kind, PlaneOptions};
+use nacre_reflect::rate::Rate;
+use nacre_reflect::server::ServerOptions;
+use nacre_reflect::table::{GroupId, GroupOptions};
+use nacre_reflect::token::PublicKey;
 
-use super::CommandError;
 use super::store::open_store;
 use super::target::PORT_DEFAULT;
-use crate::control::{ControlOptions, StateOptions, Suppliers};
-use crate::forward::ForwardOptions;
-use crate::location::{IDS_MAX, check_address};
-use crate::plane::{Kind, PlaneOptions};
-use crate::rate::Rate;
-use crate::server::ServerOptions;
-use crate::table::{GroupId, GroupOptions};
-use crate::token::PublicKey;
+use crate::failure::Failure;
+use crate::quantity::{self, Size, Time};
 
 /// The default address of the HTTP listener, if the reflector listens on its default address.
 pub const HTTP_DEFAULT: &str = "127.0.0.1:7480";
@@ -154,7 +155,7 @@ impl Settings {
     /// # Errors
     /// `Usage` if settings contradict each other or would make the reflector unsafe, `Failed` if the key cannot be read
     /// or the store cannot be opened.
-    pub fn options(&self) -> Result<ServerOptions, CommandError> {
+    pub fn options(&self) -> Result<ServerOptions, Failure> {
         self.check()?;
         let shared = self.shared();
         // Neither is longer than a day, so that the milliseconds fit.
@@ -215,16 +216,16 @@ impl Settings {
     /// Checks that the settings agree and are safe.
     ///
     /// # Errors
-    /// [`CommandError::Usage`] otherwise.
-    pub fn check(&self) -> Result<(), CommandError> {
+    /// [`Failure::Usage`] otherwise.
+    pub fn check(&self) -> Result<(), Failure> {
         let public = self.shared().into_iter().find(|address| !address.ip().is_loopback());
         if let (Some(address), true, false) = (public, self.token_key.is_empty(), self.open) {
-            return Err(CommandError::Usage(format!(
+            return Err(Failure::Usage(format!(
                 "{address} can be reached by others: name the key that signs members' tokens with --token-key (\"nacre \
                  reflect token-key\" prints it), or let anybody join with --open"
             )));
         }
-        let usage = |text: String| Err(CommandError::Usage(text));
+        let usage = |text: String| Err(Failure::Usage(text));
         if let Some(expiry) = self.expiry {
             let Some(heartbeat) = self.heartbeat else {
                 return usage("--expiry is of a --heartbeat: name both".to_owned());
@@ -254,15 +255,14 @@ impl Settings {
         }
         for (name, addresses) in [("advertise", &self.advertise), ("standby", &self.standby)] {
             for address in addresses {
-                check_address(address)
-                    .map_err(|why| CommandError::Usage(format!("--{name} {address}: {why}")))?;
+                check_address(address).map_err(|why| Failure::Usage(format!("--{name} {address}: {why}")))?;
             }
         }
         self.check_groups()
     }
 
     /// Checks that the groups that have settings of their own exist, and that members can join each of them.
-    fn check_groups(&self) -> Result<(), CommandError> {
+    fn check_groups(&self) -> Result<(), Failure> {
         let shared = self.shared();
         let (ports, ids) = (self.ports(), self.ids());
         let exists = |group: &Named| match *group {
@@ -281,7 +281,7 @@ impl Settings {
                     0 => "there are no ids on the shared port".to_owned(),
                     ids => format!("ids on the shared port go up to {} (--ids)", ids - 1),
                 };
-                return Err(CommandError::Usage(format!(
+                return Err(Failure::Usage(format!(
                     "--group {}: this reflector has no such group; {on_shared}, and a port is a group if --groups names it",
                     setting.group
                 )));
@@ -291,7 +291,7 @@ impl Settings {
         let all = [("*".to_owned(), self.default_group())].into_iter().chain(named);
         for (name, options) in all {
             if options.token && self.token_key.is_empty() {
-                return Err(CommandError::Usage(format!(
+                return Err(Failure::Usage(format!(
                     "--group {name}: nobody could join it: no token is valid without the key that signs tokens, which --token-key names"
                 )));
             }
@@ -404,30 +404,6 @@ impl FromStr for PlaneChoice {
     }
 }
 
-/// A time, such as `500ms`, `30s` or `10min`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Time(pub Duration);
-
-impl FromStr for Time {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        nacre_quantity::parse_time(text).map(Time)
-    }
-}
-
-/// A size, such as `64KiB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        nacre_quantity::parse_size(text).map(Size)
-    }
-}
-
 /// The groups that a setting is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
@@ -525,7 +501,7 @@ fn group_option(text: &str) -> Result<GroupOption, String> {
         ("address-rate", Some(value)) => rate(value).map(GroupOption::AddressRate),
         ("group-rate", Some(value)) => rate(value).map(GroupOption::GroupRate),
         ("max-age", Some(value)) => {
-            let age = nacre_quantity::parse_time(value).map_err(|why| format!("{}: {why}", wrong()))?;
+            let age = quantity::parse_time(value).map_err(|why| format!("{}: {why}", wrong()))?;
             check_age(age).map(|()| GroupOption::MaxAge(age))
         }
         _ => Err(wrong()),
@@ -545,7 +521,7 @@ mod tests {
     use nacre_rpc::ClusterKey;
 
     use super::*;
-    use crate::token::TokenKey;
+    use nacre_reflect::token::TokenKey;
 
     #[test]
     fn settings_are_given_as_pairs_too() {

@@ -3,7 +3,10 @@
 use serde_json::Value;
 
 use super::http_client::At;
-use super::{CommandError, Common, print};
+use super::print;
+use crate::arguments::Common;
+use crate::failure::Failure;
+use crate::quantity;
 
 /// Show the groups of a running reflector: members, rates, copies, what was refused and why, delays
 ///
@@ -22,11 +25,11 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
+pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let path = match &args.group {
         None => "/groups".to_owned(),
         Some(group) => {
-            let id: crate::table::GroupId = group.parse().map_err(CommandError::Usage)?;
+            let id: nacre_reflect::table::GroupId = group.parse().map_err(Failure::Usage)?;
             format!("/groups?group={id}&members={}", args.members)
         }
     };
@@ -59,20 +62,20 @@ pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
     let number = |name: &str| reflector[name].as_u64().unwrap_or(0);
     print::line(&format!(
         "\n{}, {}, {} admitted, {} by the {} plane",
-        print::count(number("groups"), "group"),
-        print::count(number("members"), "member"),
-        print::count(number("admitted"), "datagram"),
+        quantity::count(number("groups"), "group"),
+        quantity::count(number("members"), "member"),
+        quantity::count(number("admitted"), "datagram"),
         // The plural of a copy is not that of a member.
         match number("copies") {
             1 => "1 copy".to_owned(),
-            copies => format!("{} copies", print::grouped(copies)),
+            copies => format!("{} copies", quantity::grouped(copies)),
         },
         reflector["plane"].as_str().unwrap_or("unknown"),
     ))?;
     let refused: Vec<String> = object(&reflector["refused"])
         .filter_map(|(reason, count)| {
             let count = count.as_u64().filter(|count| *count > 0)?;
-            Some(format!("{} {}", print::grouped(count), reason.replace('_', " ")))
+            Some(format!("{} {}", quantity::grouped(count), reason.replace('_', " ")))
         })
         .collect();
     match refused.is_empty() {
@@ -90,7 +93,7 @@ fn object(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
 }
 
 fn group_row(group: &Value) -> Vec<String> {
-    let number = |name: &str| group[name].as_u64().map_or_else(|| "-".to_owned(), print::grouped);
+    let number = |name: &str| group[name].as_u64().map_or_else(|| "-".to_owned(), quantity::grouped);
     let refused: u64 = object(&group["refused"]).filter_map(|(_, count)| count.as_u64()).sum();
     vec![
         group["group"].as_str().unwrap_or_default().to_owned(),
@@ -99,7 +102,7 @@ fn group_row(group: &Value) -> Vec<String> {
         number("copies_per_second"),
         number("admitted"),
         number("copies"),
-        print::grouped(refused),
+        quantity::grouped(refused),
         number("undeliverable"),
         delay(group["delay_us"].as_u64()),
         group["state_version"].as_u64().map_or_else(|| "-".to_owned(), |version| format!("v{version}")),

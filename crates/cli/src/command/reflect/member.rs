@@ -2,11 +2,18 @@
 
 use std::net::SocketAddr;
 
-use super::target::{Target, resolve};
-use super::{CommandError, PORT_DEFAULT};
-use crate::member::{MemberOptions, Target as Place, Wanted};
-use crate::token::Token;
-use crate::wire::Reason;
+use nacre_reflect::client::ClientError;
+use nacre_reflect::member::{MemberOptions, Target as Place, Wanted};
+use nacre_reflect::token::Token;
+use nacre_reflect::wire::Reason;
+
+use super::target::{PORT_DEFAULT, Target, resolve};
+use crate::failure::Failure;
+
+/// Converts the error of a client.
+pub fn failed(error: ClientError) -> Failure {
+    Failure::Failed(error.to_string())
+}
 
 /// The group to join, and the way to join it.
 #[derive(clap::Args, Clone, Debug)]
@@ -27,8 +34,8 @@ impl Member {
     /// Returns the wanted group for the member's state machine.
     ///
     /// # Errors
-    /// [`CommandError::Failed`] if the address of a host cannot be found.
-    pub fn wanted(&self) -> Result<Wanted, CommandError> {
+    /// [`Failure::Failed`] if the address of a host cannot be found.
+    pub fn wanted(&self) -> Result<Wanted, Failure> {
         match &self.what {
             Target::Group { host, group } => {
                 let first = resolve(host, group.port)?;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::CommandError;
 use super::settings::HTTP_DEFAULT;
 use super::target::resolve;
+use crate::failure::Failure;
 
 /// The time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,22 +25,22 @@ pub struct At {
 }
 
 impl At {
-    fn address(&self) -> Result<SocketAddr, CommandError> {
+    fn address(&self) -> Result<SocketAddr, Failure> {
         let text = self.http.as_deref().unwrap_or(HTTP_DEFAULT);
         let text = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
         if let Ok(address) = text.parse() {
             return Ok(address);
         }
         let (host, port) = text.rsplit_once(':').unwrap_or((text, "7480"));
-        let port = port.parse().map_err(|_| CommandError::Usage(format!("'{text}' is not HOST:PORT")))?;
+        let port = port.parse().map_err(|_| Failure::Usage(format!("'{text}' is not HOST:PORT")))?;
         resolve(host, port)
     }
 
     /// Requests a path, and returns the JSON of the answer.
-    pub fn get(&self, path: &str) -> Result<Value, CommandError> {
+    pub fn get(&self, path: &str) -> Result<Value, Failure> {
         let address = self.address()?;
         let failed = |why: String| {
-            CommandError::Failed(format!(
+            Failure::Failed(format!(
                 "cannot ask the reflector at http://{address}: {why}; name another one with --http"
             ))
         };
@@ -49,10 +49,7 @@ impl At {
             answer.split_once("\r\n\r\n").ok_or_else(|| failed("it speaks no HTTP".to_owned()))?;
         let status = head.split(' ').nth(1).unwrap_or_default();
         if status != "200" {
-            return Err(CommandError::Failed(format!(
-                "the reflector at http://{address} says: {}",
-                rest.trim()
-            )));
+            return Err(Failure::Failed(format!("the reflector at http://{address} says: {}", rest.trim())));
         }
         serde_json::from_str(rest).map_err(|error| failed(format!("its answer is no JSON: {error}")))
     }

@@ -3,15 +3,17 @@
 use std::net::SocketAddr;
 
 use nacre::{Engine, Uri};
+use nacre_reflect::location::Place;
+use nacre_reflect::server::{Relocation, location_map, relocate};
+use nacre_reflect::wire::Reflectors;
 use serde_json::{Value, json};
 
 use super::admin_client::Admin;
+use super::print;
 use super::store::open_store;
 use super::target::{Target, resolve};
-use super::{CommandError, Common, print};
-use crate::location::Place;
-use crate::server::{Relocation, location_map, relocate};
-use crate::wire::Reflectors;
+use crate::arguments::Common;
+use crate::failure::Failure;
 
 /// Set where a location is, or move it to another group or reflector; its members are told and move
 ///
@@ -37,15 +39,15 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
-    let usage = |text: &str| Err(CommandError::Usage(text.to_owned()));
+pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
     let place = match &args.to {
         None => None,
         Some(Target::Group { host, group }) => {
             let mut all = vec![resolve(host, group.port)?];
             all.extend(&args.standby);
             let reflectors = Reflectors::new(&all).ok_or_else(|| {
-                CommandError::Usage(format!("{} reflectors are too many for a location", all.len()))
+                Failure::Usage(format!("{} reflectors are too many for a location", all.len()))
             })?;
             Some(Place { reflectors, group: group.id })
         }
@@ -53,7 +55,7 @@ pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
             return usage("--to names a group, such as 5@192.0.2.1:7400, and not another location");
         }
     };
-    place.map_or(Ok(()), |place| place.check()).map_err(CommandError::Usage)?;
+    place.map_or(Ok(()), |place| place.check()).map_err(Failure::Usage)?;
     if let Some(uri) = &common.store {
         if args.admin.is_named() {
             return usage(
@@ -70,26 +72,26 @@ pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
             _ => open_store(uri, common.key.as_deref())?,
         };
         change_store(&store, &args.location, place)?;
-        return said(&args, &common, place, json!({ "location": args.location }));
+        return said(&args, common, place, json!({ "location": args.location }));
     }
     let change = Relocation {
         location: args.location.clone(),
         group: place.map_or(0, |place| place.group),
         reflectors: place.map_or_else(Vec::new, |place| place.reflectors.as_slice().to_vec()),
     };
-    let version = args.admin.relocate(&common, change)?;
-    said(&args, &common, place, json!({ "location": args.location, "version": version }))
+    let version = args.admin.relocate(common, change)?;
+    said(&args, common, place, json!({ "location": args.location, "version": version }))
 }
 
 /// Changes the map in the store.
-fn change_store(store: &nacre::Store, name: &str, to: Option<Place>) -> Result<(), CommandError> {
+fn change_store(store: &nacre::Store, name: &str, to: Option<Place>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(CommandError::io("start the program's runtime"))?;
-    let map = location_map(store).map_err(|error| CommandError::Failed(error.message))?;
-    runtime.block_on(relocate(&map, name, to)).map(drop).map_err(CommandError::Failed)
+    let runtime = runtime.map_err(Failure::io("start the program's runtime"))?;
+    let map = location_map(store).map_err(|error| Failure::Failed(error.message))?;
+    runtime.block_on(relocate(&map, name, to)).map(drop).map_err(Failure::Failed)
 }
 
-fn said(args: &Args, common: &Common, place: Option<Place>, done: Value) -> Result<(), CommandError> {
+fn said(args: &Args, common: &Common, place: Option<Place>, done: Value) -> Result<(), Failure> {
     match common.json {
         true => print::line(&done.to_string()),
         false => match place {

@@ -2,15 +2,17 @@
 
 use std::net::IpAddr;
 
+use nacre_reflect::control::Who;
+use nacre_reflect::server::Expulsion;
+use nacre_reflect::table::GroupId;
+use nacre_reflect::token::Identity;
 use serde_json::json;
 
 use super::admin_client::Admin;
-use super::settings::Time;
-use super::{CommandError, Common, print};
-use crate::control::Who;
-use crate::server::Expulsion;
-use crate::table::GroupId;
-use crate::token::Identity;
+use super::print;
+use crate::arguments::Common;
+use crate::failure::Failure;
+use crate::quantity::Time;
 
 /// The members that an order is about.
 #[derive(clap::Args, Clone, Debug)]
@@ -50,40 +52,38 @@ pub struct BanArgs {
 }
 
 /// Runs `kick`.
-pub fn kick(args: KickArgs, common: Common) -> Result<(), CommandError> {
-    let removed = order(&args.about, &common, 0, false)?;
-    told(&common, &args.about, &format!("{removed} members are removed"), removed)
+pub fn kick(args: KickArgs, common: &Common) -> Result<(), Failure> {
+    let removed = order(&args.about, common, 0, false)?;
+    told(common, &args.about, &format!("{removed} members are removed"), removed)
 }
 
 /// Runs `ban`.
-pub fn ban(args: BanArgs, common: Common) -> Result<(), CommandError> {
+pub fn ban(args: BanArgs, common: &Common) -> Result<(), Failure> {
     if args.lift {
-        return match order(&args.about, &common, 0, true)? {
-            0 => Err(CommandError::Failed(format!("there is no such ban of {}", args.about.who))),
-            lifted => told(&common, &args.about, "the ban is over", lifted),
+        return match order(&args.about, common, 0, true)? {
+            0 => Err(Failure::Failed(format!("there is no such ban of {}", args.about.who))),
+            lifted => told(common, &args.about, "the ban is over", lifted),
         };
     }
     let seconds = args.time.0.as_millis().div_ceil(1000) as u64;
     if seconds == 0 {
-        return Err(CommandError::Usage(
-            "--for 0s is no ban; \"nacre reflect kick\" removes members".to_owned(),
-        ));
+        return Err(Failure::Usage("--for 0s is no ban; \"nacre reflect kick\" removes members".to_owned()));
     }
-    let removed = order(&args.about, &common, seconds, false)?;
+    let removed = order(&args.about, common, seconds, false)?;
     told(
-        &common,
+        common,
         &args.about,
         &format!("{removed} members are removed, and kept out for {seconds} s"),
         removed,
     )
 }
 
-fn order(about: &About, common: &Common, seconds: u64, lift: bool) -> Result<u64, CommandError> {
-    let who = who(&about.who).map_err(CommandError::Usage)?;
+fn order(about: &About, common: &Common, seconds: u64, lift: bool) -> Result<u64, Failure> {
+    let who = who(&about.who).map_err(Failure::Usage)?;
     about.admin.expel(common, Expulsion { who, group: about.group, seconds, lift })
 }
 
-fn told(common: &Common, about: &About, text: &str, count: u64) -> Result<(), CommandError> {
+fn told(common: &Common, about: &About, text: &str, count: u64) -> Result<(), Failure> {
     match common.json {
         true => print::line(&json!({ "who": about.who, "count": count }).to_string()),
         false => print::line(text),

@@ -2,22 +2,22 @@
 
 use std::io::{self, Write};
 
-use super::CommandError;
+use crate::failure::Failure;
 
 /// Prints a line, and flushes it.
-pub fn line(text: &str) -> Result<(), CommandError> {
+pub fn line(text: &str) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
-    writeln!(output, "{text}").and_then(|()| output.flush()).map_err(CommandError::output)
+    writeln!(output, "{text}").and_then(|()| output.flush()).map_err(Failure::from)
 }
 
 /// Prints bytes, and flushes them.
-pub fn bytes(bytes: &[u8]) -> Result<(), CommandError> {
+pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
-    output.write_all(bytes).and_then(|()| output.flush()).map_err(CommandError::output)
+    output.write_all(bytes).and_then(|()| output.flush()).map_err(Failure::from)
 }
 
 /// Prints a table whose columns are as wide as their contents; all but the first are flush right.
-pub fn table(heads: &[&str], rows: &[Vec<String>]) -> Result<(), CommandError> {
+pub fn table(heads: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     let width = |column: usize| {
         let cells = rows.iter().chain([&heads]).filter_map(|row| row.get(column));
@@ -39,24 +39,6 @@ pub fn table(heads: &[&str], rows: &[Vec<String>]) -> Result<(), CommandError> {
     bytes(text.as_bytes())
 }
 
-/// Formats a number with commas between its thousands.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// Formats a count with its noun: `1 member`, `2 members`.
-pub fn count(number: u64, what: &str) -> String {
-    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
-}
-
 /// Formats another program's payload as text that cannot disturb a terminal.
 pub fn shown(payload: &[u8]) -> String {
     let payload = payload.strip_suffix(b"\n").unwrap_or(payload);
@@ -75,8 +57,5 @@ mod tests {
         assert_eq!(shown(b"hello\n"), "hello");
         assert_eq!(shown(b"a\nb\x1b[2J\x07"), "a\\nb\\u{1b}[2J\\u{7}");
         assert_eq!(shown(b"\xff"), "\u{fffd}");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(grouped(12), "12");
-        assert_eq!((count(1, "group"), count(0, "member")), ("1 group".to_owned(), "0 members".to_owned()));
     }
 }

@@ -8,14 +8,18 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use nacre_reflect::client::{Client, ClientError, ClientEvent, Waker};
+use nacre_reflect::member::{MemberEvent, SendError};
+use nacre_reflect::wire::STATE_BYTES_MAX;
+use nacre_shell::flag;
 use serde_json::{Value, json};
 
-use super::member::{Member, is_final, place};
-use super::settings::Time;
-use super::{CommandError, Common, print};
-use crate::client::{Client, ClientError, ClientEvent, Waker};
-use crate::member::{MemberEvent, SendError};
-use crate::wire::STATE_BYTES_MAX;
+use super::member::{Member, failed, is_final, place};
+use super::print;
+use crate::arguments::Common;
+use crate::failure::Failure;
+use crate::quantity;
+use crate::quantity::Time;
 
 const AFTER_HELP: &str = "\
 Ends with the end of standard input, which --listen does not read (an empty one does not count where --count or --timeout \
@@ -69,19 +73,20 @@ enum Input {
 const SILENCE: Duration = Duration::from_secs(3);
 
 /// Runs the command.
-pub fn run(args: Args, common: Common, complain: &mut dyn FnMut(&str)) -> Result<(), CommandError> {
+pub fn run(args: Args, common: &Common, complain: &mut dyn FnMut(&str)) -> Result<(), Failure> {
     let mut options = args.member.options();
     options.echo = args.echo;
     options.keeps_state = args.state.is_some();
     options.wants_state = args.state.is_some();
-    let client = Client::new(args.member.wanted()?, options)?;
-    let stop = super::interrupt::caught(client.waker())?;
+    let client = Client::new(args.member.wanted()?, options).map_err(failed)?;
+    let waker = client.waker();
+    let stop = flag::caught(move || waker.wake())?;
     let input = (!args.listen).then(|| read_input(args.raw, client.waker()));
     let until = args.timeout.and_then(|time| Instant::now().checked_add(time.0));
     let mut join = Join { args, json: common.json, heard: 0, was_in: false, unsent: None };
     let mut client = client;
     let ended = join.stay(&mut client, input.as_ref(), until, &stop, complain);
-    let last = client.leave(LEAVING)?;
+    let last = client.leave(LEAVING).map_err(failed)?;
     ended?;
     for event in last {
         if let ClientEvent::Datagram { payload, sequence } = event
@@ -92,11 +97,11 @@ pub fn run(args: Args, common: Common, complain: &mut dyn FnMut(&str)) -> Result
     }
     match (join.args.count, join.args.timeout) {
         (Some(count), Some(time)) if join.heard < count && !stop.is_set() => {
-            Err(CommandError::Failed(format!("{} of {count} datagrams came within {:?}", join.heard, time.0)))
+            Err(Failure::Failed(format!("{} of {count} datagrams came within {:?}", join.heard, time.0)))
         }
         (_, Some(time)) if !join.was_in && !stop.is_set() => {
             let shown = join.args.member.shown();
-            Err(CommandError::Failed(format!("cannot join {shown}: nobody answered within {:?}", time.0)))
+            Err(Failure::Failed(format!("cannot join {shown}: nobody answered within {:?}", time.0)))
         }
         _ => Ok(()),
     }
@@ -117,9 +122,9 @@ impl Join {
         client: &mut Client,
         input: Option<&Receiver<Input>>,
         until: Option<Instant>,
-        stop: &super::interrupt::Flag,
+        stop: &flag::Flag,
         complain: &mut dyn FnMut(&str),
-    ) -> Result<(), CommandError> {
+    ) -> Result<(), Failure> {
         let mut input_open = true;
         // The end of an input that never held anything, such as /dev/null, is no wish to leave.
         let mut input_used = false;
@@ -137,7 +142,7 @@ impl Join {
                     false => complain(&text),
                 }
             }
-            match client.poll(left)? {
+            match client.poll(left).map_err(failed)? {
                 None => {}
                 Some(ClientEvent::Datagram { payload, sequence }) => {
                     self.show(&payload, sequence)?;
@@ -153,7 +158,7 @@ impl Join {
                         input_used = true;
                         self.unsent = Some(payload);
                     }
-                    Ok(Input::Failed(error)) => return Err(CommandError::io("read standard input")(error)),
+                    Ok(Input::Failed(error)) => return Err(Failure::io("read standard input")(error)),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => {
                         input_open = false;
@@ -168,11 +173,7 @@ impl Join {
     }
 
     /// Sends the input that waits. Returns true if none is left.
-    fn can_send(
-        &mut self,
-        client: &mut Client,
-        complain: &mut dyn FnMut(&str),
-    ) -> Result<bool, CommandError> {
+    fn can_send(&mut self, client: &mut Client, complain: &mut dyn FnMut(&str)) -> Result<bool, Failure> {
         if client.target().is_none() {
             return Ok(false);
         }
@@ -190,7 +191,7 @@ impl Join {
         }
     }
 
-    fn show(&mut self, payload: &[u8], sequence: Option<u64>) -> Result<(), CommandError> {
+    fn show(&mut self, payload: &[u8], sequence: Option<u64>) -> Result<(), Failure> {
         self.heard += 1;
         if self.json {
             let mut event = json!({ "event": "datagram", "bytes": payload.len() });
@@ -215,7 +216,7 @@ impl Join {
         client: &mut Client,
         event: MemberEvent,
         complain: &mut dyn FnMut(&str),
-    ) -> Result<(), CommandError> {
+    ) -> Result<(), Failure> {
         let mut say = |json: Value, text: String| match self.json {
             true => print::line(&json.to_string()),
             false => {
@@ -230,7 +231,11 @@ impl Join {
                 say(
                     json!({ "event": "joined", "reflector": reflector, "group": target.group, "seen": seen.to_string(),
                         "members": members, "again": again }),
-                    format!("joined {} as {seen}: {}", place(target), print::count(members.into(), "member")),
+                    format!(
+                        "joined {} as {seen}: {}",
+                        place(target),
+                        quantity::count(members.into(), "member")
+                    ),
                 )
             }
             MemberEvent::Lost { target } => say(
@@ -240,7 +245,7 @@ impl Join {
             MemberEvent::Refused { reason, last } => {
                 if last || (!self.was_in && is_final(reason)) {
                     let shown = self.args.member.shown();
-                    return Err(CommandError::Failed(format!("cannot join {shown}: {reason}")));
+                    return Err(Failure::Failed(format!("cannot join {shown}: {reason}")));
                 }
                 say(
                     json!({ "event": "refused", "why": reason.text() }),
@@ -270,10 +275,10 @@ impl Join {
             MemberEvent::StateAsked { ask } => {
                 let state = self.args.state.as_deref().map(read_state).transpose();
                 let state = state.unwrap_or_else(|error| {
-                    complain(&error.to_string());
+                    complain(&error);
                     None
                 });
-                client.give_state(ask, state.flatten())?;
+                client.give_state(ask, state.flatten()).map_err(failed)?;
                 Ok(())
             }
             MemberEvent::Left => Ok(()),
@@ -282,26 +287,26 @@ impl Join {
 }
 
 /// Reads the state from its file, if there is one yet.
-fn read_state(path: &Path) -> Result<Option<Bytes>, CommandError> {
+fn read_state(path: &Path) -> Result<Option<Bytes>, String> {
     let shown = path.display();
     match std::fs::read(path) {
-        Ok(bytes) if bytes.len() > STATE_BYTES_MAX => Err(CommandError::Failed(format!(
+        Ok(bytes) if bytes.len() > STATE_BYTES_MAX => Err(format!(
             "the state in {shown} has {} bytes; at most {STATE_BYTES_MAX} can be kept",
             bytes.len()
-        ))),
+        )),
         Ok(bytes) => Ok(Some(bytes.into())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(CommandError::io(format!("read the state in {shown}"))(error)),
+        Err(error) => Err(format!("cannot read the state in {shown}: {error}")),
     }
 }
 
 /// Replaces a file, so that a reader sees the old content or the new, whole.
-fn replace(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);
     let done = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
-    done.map_err(CommandError::io(format!("write the state to {}", path.display())))
+    done.map_err(Failure::io(format!("write the state to {}", path.display())))
 }
 
 /// Reads standard input on a thread of its own, which wakes the client.

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use nacre::{Engine, Uri};
+use nacre_reflect::server::{Expulsion, Relocation, expel_at, relocate_at};
 use nacre_rpc::{Address, ClusterKey, socket};
 
-use super::{CommandError, Common};
-use crate::server::{Expulsion, Relocation, expel_at, relocate_at};
+use crate::arguments::Common;
+use crate::failure::Failure;
 
 /// The name of the socket of a daemon that is only a reflector, beside that of the user's own server.
 const SOCKET: &str = "reflect.sock";
@@ -35,12 +36,12 @@ impl Admin {
     }
 
     /// Has the daemon change the map of locations. Returns the map's new version.
-    pub fn relocate(&self, common: &Common, change: Relocation) -> Result<u64, CommandError> {
+    pub fn relocate(&self, common: &Common, change: Relocation) -> Result<u64, Failure> {
         self.order(common, true, move |address, key, owner| relocate_at(address, key, owner, change))
     }
 
     /// Has the daemon throw members out. Returns how many were removed.
-    pub fn expel(&self, common: &Common, order: Expulsion) -> Result<u64, CommandError> {
+    pub fn expel(&self, common: &Common, order: Expulsion) -> Result<u64, Failure> {
         self.order(common, false, move |address, key, owner| expel_at(address, key, owner, order))
     }
 
@@ -50,13 +51,13 @@ impl Admin {
         common: &Common,
         by_store: bool,
         order: impl FnOnce(Address, Option<ClusterKey>, Option<u32>) -> F,
-    ) -> Result<u64, CommandError> {
+    ) -> Result<u64, Failure> {
         let text = match &self.admin {
             Some(text) if text.starts_with("unix:") || text.contains("://") => text.clone(),
             Some(text) => format!("nacre://{text}"),
             None => format!("unix:{}", socket::own_socket().with_file_name(SOCKET).display()),
         };
-        let wrong = |why: &str| CommandError::Usage(format!("--admin {text}: {why}"));
+        let wrong = |why: &str| Failure::Usage(format!("--admin {text}: {why}"));
         let uri: Uri = text.parse().map_err(|error: nacre::Error| wrong(&error.message))?;
         let Engine::Servers(servers) = &uri.engine else {
             return Err(wrong("that is no address of a daemon; write unix:PATH or nacre://HOST:PORT"));
@@ -70,12 +71,12 @@ impl Admin {
                 (nacre::ErrorKind::Unavailable, None) => "; name the daemon with --admin",
                 _ => "",
             };
-            CommandError::Failed(format!("{}{more}", error.message))
+            Failure::Failed(format!("{}{more}", error.message))
         };
         let key = uri.options.key.as_deref().or(common.key.as_deref()).map(ClusterKey::load);
         let key = key.transpose().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(CommandError::io("start the program's runtime"))?;
+        let runtime = runtime.map_err(Failure::io("start the program's runtime"))?;
         runtime.block_on(order(address.clone(), key, uri.options.owner)).map_err(failed)
     }
 }

@@ -4,7 +4,8 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nacre::{Error, ErrorKind};
+use nacre_object::{ErrorKind, StoreError};
+use nacre_zlog::LogError;
 use serde_json::Value;
 
 /// The reason why a command did not succeed.
@@ -64,7 +65,7 @@ impl Failure {
     }
 
     /// Returns a constructor of a store's failure to do something that its own message does not name.
-    pub fn store(attempted: impl std::fmt::Display) -> impl FnOnce(Error) -> Failure {
+    pub fn store(attempted: impl std::fmt::Display) -> impl FnOnce(StoreError) -> Failure {
         move |error| error.context(format_args!("cannot {attempted}")).into()
     }
 }
@@ -77,8 +78,8 @@ pub fn advise_for_ceph() {
     ON_CEPH.store(true, Ordering::Relaxed);
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
         let on_ceph = ON_CEPH.load(Ordering::Relaxed);
         let advice = match error.kind {
             ErrorKind::Unavailable if on_ceph => "\"ceph status\" says how the cluster is",
@@ -112,6 +113,18 @@ impl From<Error> for Failure {
         // Some of the store's messages include the advice already.
         let said = advice.is_empty() || error.message.contains(advice);
         Failure::Failed(if said { error.message } else { format!("{}; {advice}", error.message) })
+    }
+}
+
+impl From<LogError> for Failure {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Store(error) => error.into(),
+            error @ LogError::Missing(_) => {
+                Failure::Failed(format!("{error}; \"nacre zlog ls\" lists those that there are"))
+            }
+            error => Failure::Failed(error.to_string()),
+        }
     }
 }
 

@@ -1,15 +1,16 @@
-//! Ctrl-C and SIGTERM: the first asks a member to leave, another one half a second later or more ends the program.
+//! A flag for programs without a runtime, which Ctrl-C and SIGTERM set: the first asks the program to end, another one half
+//! a second later or more ends it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use super::CommandError;
-use crate::client::Waker;
+use crate::failure::Failure;
+use crate::signals::TOGETHER;
 
 /// A flag that is set by the first signal.
 pub struct Flag(Arc<AtomicBool>);
@@ -21,13 +22,13 @@ impl Flag {
     }
 }
 
-/// The time within which signals are one request, as a terminal or a service manager may send several at once.
-const TOGETHER: Duration = Duration::from_millis(500);
-
-/// Catches the signals from now on.
-pub fn caught(waker: Waker) -> Result<Flag, CommandError> {
+/// Catches the signals from now on. `wake` is called after each, on a thread of its own.
+///
+/// # Errors
+/// If the system refuses.
+pub fn caught(wake: impl Fn() + Send + 'static) -> Result<Flag, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(CommandError::io("catch signals"))?;
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::io("catch signals"))?;
     let set = Arc::clone(&flag);
     // It ends with the program.
     std::thread::spawn(move || {
@@ -38,7 +39,7 @@ pub fn caught(waker: Waker) -> Result<Flag, CommandError> {
                 let _ = emulate_default_handler(signal);
             }
             set.store(true, Ordering::SeqCst);
-            waker.wake();
+            wake();
         }
     });
     Ok(Flag(flag))

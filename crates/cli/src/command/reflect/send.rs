@@ -3,11 +3,12 @@
 use std::io::BufRead;
 use std::time::{Duration, Instant};
 
-use super::CommandError;
-use super::member::{Member, is_final, place};
-use super::settings::Time;
-use crate::client::{Client, ClientError, ClientEvent};
-use crate::member::MemberEvent;
+use nacre_reflect::client::{Client, ClientEvent};
+use nacre_reflect::member::MemberEvent;
+
+use super::member::{Member, failed, is_final, place};
+use crate::failure::Failure;
+use crate::quantity::Time;
 
 /// The time given to the reflector to confirm that a member leaves.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -25,57 +26,52 @@ pub struct Args {
     timeout: Time,
 }
 
-impl From<ClientError> for CommandError {
-    fn from(error: ClientError) -> Self {
-        CommandError::Failed(error.to_string())
-    }
-}
-
 /// Runs the command.
-pub fn run(args: Args) -> Result<(), CommandError> {
-    let mut client = Client::new(args.member.wanted()?, args.member.options())?;
+pub fn run(args: Args) -> Result<(), Failure> {
+    let mut client = Client::new(args.member.wanted()?, args.member.options()).map_err(failed)?;
     enter(&mut client, &args)?;
     match &args.text {
         Some(text) => send(&mut client, text.as_bytes(), &args)?,
         None => {
             for line in std::io::stdin().lock().split(b'\n') {
-                let line = line.map_err(CommandError::io("read standard input"))?;
+                let line = line.map_err(Failure::io("read standard input"))?;
                 send(&mut client, &line, &args)?;
                 // Heartbeats and the reflector's answers have their turn between lines.
-                while client.poll(Duration::ZERO)?.is_some() {}
+                while client.poll(Duration::ZERO).map_err(failed)?.is_some() {}
             }
         }
     }
-    client.leave(LEAVING)?;
+    client.leave(LEAVING).map_err(failed)?;
     Ok(())
 }
 
 /// Waits until the client has joined.
-fn enter(client: &mut Client, args: &Args) -> Result<(), CommandError> {
+fn enter(client: &mut Client, args: &Args) -> Result<(), Failure> {
     let until = Instant::now() + args.timeout.0;
     while client.target().is_none() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(CommandError::Failed(format!(
+            return Err(Failure::Failed(format!(
                 "cannot join {}: no reflector answered within {:?}",
                 args.member.shown(),
                 args.timeout.0
             )));
         }
-        if let Some(ClientEvent::Member(MemberEvent::Refused { reason, .. })) = client.poll(left)?
+        if let Some(ClientEvent::Member(MemberEvent::Refused { reason, .. })) =
+            client.poll(left).map_err(failed)?
             && is_final(reason)
         {
-            return Err(CommandError::Failed(format!("cannot join {}: {reason}", args.member.shown())));
+            return Err(Failure::Failed(format!("cannot join {}: {reason}", args.member.shown())));
         }
     }
     Ok(())
 }
 
-fn send(client: &mut Client, payload: &[u8], args: &Args) -> Result<(), CommandError> {
+fn send(client: &mut Client, payload: &[u8], args: &Args) -> Result<(), Failure> {
     // It may have been lost between two lines: then it comes in again first.
     enter(client, args)?;
     client.send(payload).map_err(|error| {
         let to = client.target().map_or_else(|| args.member.shown(), place);
-        CommandError::Failed(format!("cannot send {} bytes to {to}: {error}", payload.len()))
+        Failure::Failed(format!("cannot send {} bytes to {to}: {error}", payload.len()))
     })
 }

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The time within which signals are one request. A terminal that closes, a service manager or an impatient script may
 /// send several at once, and the second one must not cut short what the first asked for.
-const TOGETHER: Duration = Duration::from_millis(500);
+pub(crate) const TOGETHER: Duration = Duration::from_millis(500);
 
 /// The signals SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal has closed), caught from the creation of this value on.
 /// SIGHUP stays ignored where it was ignored at the program's start, as by `nohup`.

@@ -3,14 +3,16 @@
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nacre_reflect::table::GroupId;
+use nacre_reflect::token::{Grant, Identity, Rights, Scope, Token, TokenKey};
 use nacre_rpc::ClusterKey;
 use serde_json::json;
 
-use super::settings::Time;
+use super::print;
 use super::target::Target;
-use super::{CommandError, Common, print};
-use crate::table::GroupId;
-use crate::token::{Grant, Identity, Rights, Scope, Token, TokenKey};
+use crate::arguments::Common;
+use crate::failure::Failure;
+use crate::quantity::Time;
 
 /// Make a token, which lets its bearer join groups that ask for one
 ///
@@ -50,18 +52,18 @@ enum Right {
 #[derive(clap::Args, Clone, Debug)]
 pub struct KeyArgs {}
 
-fn key(common: &Common) -> Result<TokenKey, CommandError> {
+fn key(common: &Common) -> Result<TokenKey, Failure> {
     let Some(path) = &common.key else {
         let text = "give the key that signs tokens with --key FILE; \"nacre keygen\" makes one";
-        return Err(CommandError::Usage(text.to_owned()));
+        return Err(Failure::Usage(text.to_owned()));
     };
-    let key = ClusterKey::load(path).map_err(|error| CommandError::Failed(error.message))?;
+    let key = ClusterKey::load(path).map_err(|error| Failure::Failed(error.message))?;
     Ok(TokenKey::new(&key))
 }
 
 /// Runs `token-key`.
-pub fn run_key(_: KeyArgs, common: Common) -> Result<(), CommandError> {
-    let public = key(&common)?.public().to_string();
+pub fn run_key(_: KeyArgs, common: &Common) -> Result<(), Failure> {
+    let public = key(common)?.public().to_string();
     match common.json {
         false => print::line(&public),
         true => print::line(&json!({ "token_key": public }).to_string()),
@@ -69,12 +71,10 @@ pub fn run_key(_: KeyArgs, common: Common) -> Result<(), CommandError> {
 }
 
 /// Runs the command.
-pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
-    let key = key(&common)?;
+pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
+    let key = key(common)?;
     if args.life.0.is_zero() {
-        return Err(CommandError::Usage(
-            "--for 0s: the token would never be good; give it a time".to_owned(),
-        ));
+        return Err(Failure::Usage("--for 0s: the token would never be good; give it a time".to_owned()));
     }
     let scopes: Result<_, _> = args.scopes.iter().map(|text| scope(text)).collect();
     let has = |right| args.rights.contains(&right);
@@ -82,13 +82,13 @@ pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
     // A part of a second at the end counts as a whole one.
     let life_s = args.life.0.as_millis().div_ceil(1000) as u64;
     let grant = Grant {
-        scopes: scopes.map_err(CommandError::Usage)?,
+        scopes: scopes.map_err(Failure::Usage)?,
         rights: Rights { send: has(Right::Send), receive: has(Right::Receive), state: has(Right::State) },
         identity: args.identity.as_deref().map(Identity::of_name),
         expires_unix_s: now.saturating_add(life_s),
         address: args.address,
     };
-    let token = Token::sign(&key, &grant).map_err(|error| CommandError::Usage(error.to_string()))?;
+    let token = Token::sign(&key, &grant).map_err(|error| Failure::Usage(error.to_string()))?;
     match common.json {
         false => print::line(&token.to_string()),
         true => print::line(

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-use crate::table::GroupId;
+use nacre_reflect::table::GroupId;
 
-use super::CommandError;
+use crate::failure::Failure;
 
 /// The port that groups with ids share, unless another one is named.
 pub const PORT_DEFAULT: u16 = 7400;
@@ -101,8 +101,8 @@ fn unbracketed(host: &str) -> &str {
 }
 
 /// Resolves the address of a host by name.
-pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, CommandError> {
-    let cannot = |why: String| CommandError::Failed(format!("cannot find the address of \"{host}\": {why}"));
+pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
+    let cannot = |why: String| Failure::Failed(format!("cannot find the address of \"{host}\": {why}"));
     let mut addresses = (host, port).to_socket_addrs().map_err(|error| cannot(error.to_string()))?;
     addresses.next().ok_or_else(|| cannot("it has none".to_owned()))
 }

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use nacre::{Engine, Store, Uri};
 
-use super::CommandError;
+use crate::failure::Failure;
 
 /// Opens a store, which connects only when it is needed. `key` is for servers that require one.
-pub fn open_store(uri: &str, key: Option<&Path>) -> Result<Store, CommandError> {
-    let mut uri: Uri = uri.parse().map_err(|error: nacre::Error| CommandError::Usage(error.message))?;
+pub fn open_store(uri: &str, key: Option<&Path>) -> Result<Store, Failure> {
+    let mut uri: Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     if let (Engine::Servers(_), None, Some(key)) = (&uri.engine, &uri.options.key, key) {
         uri.options.key = Some(key.to_owned());
     }
@@ -16,5 +16,5 @@ pub fn open_store(uri: &str, key: Option<&Path>) -> Result<Store, CommandError> 
     if let Engine::Folder(_) = &uri.engine {
         uri.options.create.get_or_insert(true);
     }
-    Store::open(&uri).map_err(|error| CommandError::Failed(error.message))
+    Store::open(&uri).map_err(|error| Failure::Failed(error.message))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use nacre_daemon::Signals;
+use crate::signals::Signals;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::oneshot;
 

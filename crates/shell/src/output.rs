@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use nacre::{Extent, ExtentKind, RangeRead};
+use nacre_object::{Extent, ExtentKind, RangeRead};
 use serde_json::{Map, Value, json};
 
 /// Prints a line.
