@@ -37,7 +37,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help bpf nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help bpf nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog ceph ceph-stop fuzz release install install-files package docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -63,6 +63,7 @@ help:
 	@echo "                make soak-zlog, shared logs through $(SOAK_LOGS) histories of faults, crashes and recoveries"
 	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
 	@echo "make install    both, stripped, their manual pages and completions, and what make c and make mpi made before, below $(PREFIX)"
+	@echo "make package    packages of that for Debian and for systems with RPM, and a container file, in $(TARGET)/package"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
 RUST_IS_THERE = command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
@@ -79,7 +80,10 @@ release:
 	@$(RUST_IS_THERE)
 	$(CARGO) build --release --package nacre-cli --package nacre-bench
 
-install: release
+install: release install-files
+
+# What was built already: NACRE and NACRE_BENCH are the programs.
+install-files:
 	install -D --strip $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
 	install -D --strip $(NACRE_BENCH) $(DESTDIR)$(PREFIX)/bin/nacre-bench
 	for library in $(wildcard $(TARGET)/release/libnacre_mpiio_*.so); do \
@@ -95,11 +99,15 @@ install: release
 	install -m 644 monitoring/alerts.yml monitoring/dashboard.json $(DESTDIR)$(PREFIX)/share/nacre
 	$(NACRE) man --folder $(DESTDIR)$(PREFIX)/share/man/man1
 	$(NACRE_BENCH) man --folder $(DESTDIR)$(PREFIX)/share/man/man1
-	for program in nacre nacre-bench; do \
-		$(TARGET)/release/$$program completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$program && \
-		$(TARGET)/release/$$program completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program && \
-		$(TARGET)/release/$$program completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$program.fish || exit 1; \
+	for program in $(NACRE) $(NACRE_BENCH); do \
+		name=$${program##*/}; \
+		$$program completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$name && \
+		$$program completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$name && \
+		$$program completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish || exit 1; \
 	done
+
+package:
+	@scripts/package $(TARGET)/package
 
 bpf:
 	@command -v $(or $(NACRE_CLANG),clang) >/dev/null || { echo "make: clang is missing; apt-get install clang libbpf-dev" >&2; exit 1; }
