@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use harness::Server;
 use harness::reflect::{Reflector, relocate, until};
+use nacre_planes::lab::{Lab, Namespace};
 use nacre_reflect::client::{Client, ClientEvent};
-use nacre_reflect::lab::{Lab, Namespace};
 use nacre_reflect::member::{MemberOptions, Wanted};
 
 /// The interval between a member's datagrams.

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use harness::reflect::{Joined, Reflector, http, until};
 use harness::{PATIENCE, Random, run_with};
-use nacre_reflect::lab::{Lab, Namespace};
+use nacre_planes::lab::{Lab, Namespace};
 use nacre_reflect::wire::{COOKIE_BYTES, Heartbeat, Join, Request, StateGet};
 use rustix::process::Signal;
 use serde_json::Value;
