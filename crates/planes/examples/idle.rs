@@ -12,7 +12,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nacre_planes::lab::{Lab, Namespace};
+use nacre_planes::testbed::{Namespace, Testbed};
 use nacre_reflect::member::{Member, MemberEvent, MemberOptions, Target, Wanted};
 use rustix::event::epoll;
 
@@ -32,10 +32,10 @@ fn main() {
     let (members, seconds, hosts) = (number(1, 1000), number(2, 60), number(4, 250));
     let plane = words.get(3).map_or("auto", String::as_str);
 
-    let mut lab = Lab::new().expect("a lab");
+    let mut testbed = Testbed::new().expect("a testbed");
     let (inside, outside) =
-        (lab.namespace("idle").expect("a namespace"), lab.namespace("members").expect("one"));
-    lab.link((&inside, "r0"), (&outside, "m0")).expect("a pair");
+        (testbed.namespace("idle").expect("a namespace"), testbed.namespace("members").expect("one"));
+    testbed.link((&inside, "r0"), (&outside, "m0")).expect("a pair");
     for (namespace, device) in [(&inside, "r0"), (&outside, "m0")] {
         namespace.ring(device).expect("a ring");
     }

@@ -10,8 +10,8 @@
 #![deny(unsafe_code)]
 
 pub mod forward;
-#[cfg(feature = "testkit")]
-pub mod lab;
 pub mod plane;
 #[allow(unsafe_code)]
 pub(crate) mod system;
+#[cfg(feature = "testkit")]
+pub mod testbed;

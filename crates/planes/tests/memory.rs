@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use nacre_planes::forward::{ForwardOptions, Forwarder, Listeners, read_clocks};
-use nacre_planes::lab::Lab;
 use nacre_planes::plane::{self, Kind, PlaneOptions};
+use nacre_planes::testbed::Testbed;
 use nacre_reflect::control::{Control, ControlOptions, Counter};
 use nacre_reflect::cookie::Secret;
 use nacre_reflect::host::{Host, Incoming, Now, Outgoing};
@@ -64,9 +64,9 @@ fn a_member_takes_a_bounded_number_of_bytes_of_the_process_and_of_the_kernel() {
 }
 
 fn measure(kind: Kind) {
-    let mut lab = Lab::new().unwrap();
-    let (reflector, router) = (lab.namespace("reflector").unwrap(), lab.namespace("router").unwrap());
-    lab.link((&reflector, "r0"), (&router, "m0")).unwrap();
+    let mut testbed = Testbed::new().unwrap();
+    let (reflector, router) = (testbed.namespace("reflector").unwrap(), testbed.namespace("router").unwrap());
+    testbed.link((&reflector, "r0"), (&router, "m0")).unwrap();
     for (namespace, device) in [(&reflector, "r0"), (&router, "m0")] {
         namespace.ring(device).unwrap();
     }

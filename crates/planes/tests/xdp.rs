@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use aya::programs::{TestRun, TestRunOptions};
 use nacre_planes::forward::{ForwardOptions, Listeners};
-use nacre_planes::lab::Lab;
 use nacre_planes::plane::{Kind, Made, Plane, PlaneOptions, Xdp, auto, open};
+use nacre_planes::testbed::Testbed;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path, Table};
 use nacre_reflect::wire;
@@ -158,9 +158,9 @@ fn who_comes_and_goes_costs_nobody_a_datagram() {
 /// A lane that grows outgrows its row again and again: all rows together are more than there are places.
 #[test]
 fn rows_that_a_lane_has_outgrown_are_used_again() {
-    let mut lab = Lab::new().unwrap();
-    let (reflector, router) = (lab.namespace("reflector").unwrap(), lab.namespace("router").unwrap());
-    lab.link((&reflector, "r0"), (&router, "m0")).unwrap();
+    let mut testbed = Testbed::new().unwrap();
+    let (reflector, router) = (testbed.namespace("reflector").unwrap(), testbed.namespace("router").unwrap());
+    testbed.link((&reflector, "r0"), (&router, "m0")).unwrap();
     for (namespace, device) in [(&reflector, "r0"), (&router, "m0")] {
         namespace.ring(device).unwrap();
     }
@@ -237,9 +237,9 @@ fn the_chosen_plane_copies_small_groups_at_the_hook() {
 /// it.
 #[test]
 fn a_device_that_sends_no_frames_of_programs_is_refused_with_a_sentence() {
-    let mut lab = nacre_planes::lab::Lab::new().unwrap();
-    let (here, there) = (lab.namespace("r").unwrap(), lab.namespace("m").unwrap());
-    lab.link((&here, "d0"), (&there, "e0")).unwrap();
+    let mut testbed = nacre_planes::testbed::Testbed::new().unwrap();
+    let (here, there) = (testbed.namespace("r").unwrap(), testbed.namespace("m").unwrap());
+    testbed.link((&here, "d0"), (&there, "e0")).unwrap();
     let error = here.run(|| {
         let listeners = Listeners::open(&[SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT)]).unwrap();
         open(Kind::Xdp, &listeners, &PlaneOptions::default()).err().expect("it has no way to members")
@@ -421,9 +421,9 @@ fn copied(bytes: &[u8], mac: [u8; 6], senders: &[(SocketAddr, IpAddr)]) -> Optio
 /// The program in the driver does what a plain model says with any frame: copies it, or leaves it as it was.
 #[test]
 fn the_program_does_what_a_model_says_with_any_frame() {
-    let mut lab = nacre_planes::lab::Lab::new().unwrap();
-    let (here, there) = (lab.namespace("r").unwrap(), lab.namespace("m").unwrap());
-    lab.link((&here, "d0"), (&there, "e0")).unwrap();
+    let mut testbed = nacre_planes::testbed::Testbed::new().unwrap();
+    let (here, there) = (testbed.namespace("r").unwrap(), testbed.namespace("m").unwrap());
+    testbed.link((&here, "d0"), (&there, "e0")).unwrap();
     there.ring("e0").unwrap();
     for address in ["10.77.0.1/24", "fd77::1/64"] {
         here.address("d0", address).unwrap();

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nacre_planes::forward::{Counters, ForwardOptions, Forwarder, Listeners, Waker};
-use nacre_planes::lab::{Lab, Namespace, socket};
 use nacre_planes::plane::{self, Kind, PlaneOptions};
+use nacre_planes::testbed::{Namespace, Testbed, socket};
 use nacre_reflect::host::{Host, Incoming, Now, Outgoing};
 use nacre_reflect::table::{GroupId, GroupIndex, GroupOptions, Path, Table, Terms};
 use nacre_reflect::wire;
@@ -48,7 +48,7 @@ pub struct World {
     thread: Option<JoinHandle<()>>,
     pub reflector: Namespace,
     pub sides: Vec<Side>,
-    _lab: Lab,
+    _lab: Testbed,
 }
 
 /// The namespace of members behind one device of the reflector.
@@ -72,9 +72,9 @@ impl World {
     }
 
     pub fn with_options(kind: Kind, sides: u8, options: ForwardOptions) -> World {
-        let mut lab = Lab::new().unwrap();
-        let reflector = lab.namespace("r").unwrap();
-        let sides = (0..sides).map(|number| Side::new(&mut lab, &reflector, number)).collect();
+        let mut testbed = Testbed::new().unwrap();
+        let reflector = testbed.namespace("r").unwrap();
+        let sides = (0..sides).map(|number| Side::new(&mut testbed, &reflector, number)).collect();
         let (work, todo) = channel();
         let (told, tell) = channel();
         let thread = reflector.spawn(move || {
@@ -87,7 +87,7 @@ impl World {
             serve(forwarder, &todo);
         });
         let waker = tell.recv().expect("the reflector's thread says why it could not begin");
-        World { work: Some(work), waker, thread: Some(thread), reflector, sides, _lab: lab }
+        World { work: Some(work), waker, thread: Some(thread), reflector, sides, _lab: testbed }
     }
 
     /// Runs a function on the reflector's thread, and returns its result.
@@ -218,10 +218,10 @@ fn serve(mut forwarder: Forwarder, todo: &Receiver<Work>) {
 }
 
 impl Side {
-    fn new(lab: &mut Lab, reflector: &Namespace, number: u8) -> Side {
-        let namespace = lab.namespace(&format!("m{number}")).unwrap();
+    fn new(testbed: &mut Testbed, reflector: &Namespace, number: u8) -> Side {
+        let namespace = testbed.namespace(&format!("m{number}")).unwrap();
         let name = format!("d{number}");
-        lab.link((reflector, &name), (&namespace, "e0")).unwrap();
+        testbed.link((reflector, &name), (&namespace, "e0")).unwrap();
         for (of, device, host) in [(reflector, &*name, 1), (&namespace, "e0", 2)] {
             of.address(device, &format!("10.77.{number}.{host}/24")).unwrap();
             of.address(device, &format!("fd77:{number}::{host}/64")).unwrap();
@@ -311,7 +311,7 @@ impl Member {
         match self.address {
             SocketAddr::V4(_) => {
                 set_ip_tos(&self.socket, tos).unwrap();
-                nacre_planes::lab::let_fragment(&self.socket).unwrap();
+                nacre_planes::testbed::let_fragment(&self.socket).unwrap();
             }
             SocketAddr::V6(_) => set_ipv6_tclass(&self.socket, tos.into()).unwrap(),
         }

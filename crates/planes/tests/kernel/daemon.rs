@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use nacre_planes::forward::{ForwardOptions, Forwarder, Listeners};
-use nacre_planes::lab::{Lab, Namespace, socket};
 use nacre_planes::plane::kernel::Kernel;
 use nacre_planes::plane::{self, Kind, PlaneOptions};
+use nacre_planes::testbed::{Namespace, Testbed, socket};
 use nacre_reflect::host::Host;
 use nacre_reflect::table::{GroupId, GroupOptions, Path};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -97,9 +97,9 @@ fn attached(namespace: &Namespace) -> usize {
 /// none.
 #[test]
 fn a_killed_daemon_leaves_nothing_behind() {
-    let mut lab = Lab::new().unwrap();
-    let (r, m) = (lab.namespace("r").unwrap(), lab.namespace("m").unwrap());
-    lab.link((&r, "d0"), (&m, "e0")).unwrap();
+    let mut testbed = Testbed::new().unwrap();
+    let (r, m) = (testbed.namespace("r").unwrap(), testbed.namespace("m").unwrap());
+    testbed.link((&r, "d0"), (&m, "e0")).unwrap();
     r.address("d0", "10.78.0.1/24").unwrap();
     m.address("e0", "10.78.0.2/24").unwrap();
     let members: Vec<_> = (0..2)

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nacre_planes::forward::Listeners;
-use nacre_planes::lab::Lab;
 use nacre_planes::plane::kernel::Kernel;
 use nacre_planes::plane::{Done, Plane, PlaneOptions};
+use nacre_planes::testbed::Testbed;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupIndex, GroupOptions, Path, Table};
 use nacre_reflect::wire;
@@ -333,9 +333,9 @@ fn the_program_decides_as_the_model_does() {
     let seed = std::env::var("NACRE_SEED").ok().and_then(|text| text.parse().ok());
     let seed = seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
     println!("NACRE_SEED={seed}");
-    let mut lab = Lab::new().unwrap();
-    let (here, there) = (lab.namespace("f").unwrap(), lab.namespace("g").unwrap());
-    lab.link((&here, "d0"), (&there, "e0")).unwrap();
+    let mut testbed = Testbed::new().unwrap();
+    let (here, there) = (testbed.namespace("f").unwrap(), testbed.namespace("g").unwrap());
+    testbed.link((&here, "d0"), (&there, "e0")).unwrap();
     let other = here.device("d0").unwrap();
     here.run(move || {
         let listeners = Listeners::open(&["0.0.0.0:7400".parse().unwrap()]).unwrap();

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use nacre_planes::forward::{Listeners, read_clocks};
-use nacre_planes::lab::Lab;
 use nacre_planes::plane::kernel::Kernel;
 use nacre_planes::plane::{Plane, PlaneOptions};
+use nacre_planes::testbed::Testbed;
 use nacre_reflect::rate::{Owner, Rate};
 use nacre_reflect::table::{GroupId, GroupOptions, Path, Table, Terms};
 
@@ -34,8 +34,8 @@ fn the_program_and_user_space_keep_one_rule_of_rates() {
     let seed = std::env::var("NACRE_SEED").ok().and_then(|text| text.parse().ok());
     let seed = seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64);
     println!("NACRE_SEED={seed}");
-    let mut lab = Lab::new().unwrap();
-    lab.namespace("f").unwrap().run(move || {
+    let mut testbed = Testbed::new().unwrap();
+    testbed.namespace("f").unwrap().run(move || {
         let listeners = Listeners::open(&["0.0.0.0:7400".parse().unwrap()]).unwrap();
         let mut random = Random(seed);
         let (mut by_program, mut by_user, mut refused) = (0, 0, 0);

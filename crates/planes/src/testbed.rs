@@ -1,9 +1,9 @@
 //! A network in one machine, for tests and studies: namespaces, pairs of devices between them, queues of a chosen
 //! length.
 //!
-//! A lab has names of its own (they hold the number of its process), so several run side by side. It is removed when it
-//! is dropped; the remains of a process that died are removed when the next lab is made. Addresses are of private
-//! ranges and exist inside the namespaces only. Making a lab needs root, and `ip` and `tc` of iproute2.
+//! A testbed has names of its own (they hold the number of its process), so several run side by side. It is removed when it
+//! is dropped; the remains of a process that died are removed when the next testbed is made. Addresses are of private
+//! ranges and exist inside the namespaces only. Making a testbed needs root, and `ip` and `tc` of iproute2.
 
 use std::fs::File;
 use std::io;
@@ -17,31 +17,31 @@ use std::time::{Duration, Instant};
 use crate::system;
 
 /// The prefix of the names of all namespaces.
-const PREFIX: &str = "nacre-lab-";
+const PREFIX: &str = "nacre-testbed-";
 
-/// An error in setting up a lab, in words.
+/// An error in setting up a testbed, in words.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct LabError(String);
+pub struct TestbedError(String);
 
-/// Namespaces, which are removed when the lab is dropped.
+/// Namespaces, which are removed when the testbed is dropped.
 #[derive(Debug)]
-pub struct Lab {
+pub struct Testbed {
     number: u32,
     namespaces: Vec<Namespace>,
 }
 
-/// A network namespace of a [`Lab`].
+/// A network namespace of a [`Testbed`].
 #[derive(Clone, Debug)]
 pub struct Namespace {
     name: String,
 }
 
-fn run(program: &str, arguments: &[&str]) -> Result<String, LabError> {
+fn run(program: &str, arguments: &[&str]) -> Result<String, TestbedError> {
     let made = |output: Output| match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(LabError(format!(
-            "`{program} {}` failed: {} (a lab of network namespaces needs root)",
+        false => Err(TestbedError(format!(
+            "`{program} {}` failed: {} (a testbed of network namespaces needs root)",
             arguments.join(" "),
             String::from_utf8_lossy(&output.stderr).trim()
         ))),
@@ -49,27 +49,29 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, LabError> {
     Command::new(program)
         .args(arguments)
         .output()
-        .map_err(|why| LabError(format!("cannot run `{program}`, which is in the package iproute2: {why}")))
+        .map_err(|why| {
+            TestbedError(format!("cannot run `{program}`, which is in the package iproute2: {why}"))
+        })
         .and_then(made)
 }
 
-impl Lab {
-    /// Creates an empty lab.
-    pub fn new() -> Result<Lab, LabError> {
+impl Testbed {
+    /// Creates an empty testbed.
+    pub fn new() -> Result<Testbed, TestbedError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // What the dead have left: their namespaces hold their devices.
         for name in run("ip", &["netns", "list"])?.lines().filter_map(|line| line.split(' ').next()) {
             let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
             if pid.is_some_and(|pid| !std::path::Path::new("/proc").join(pid).exists()) {
-                // Another lab may be sweeping too.
+                // Another testbed may be sweeping too.
                 let _ = run("ip", &["netns", "delete", name]);
             }
         }
-        Ok(Lab { number: NUMBER.fetch_add(1, Ordering::Relaxed), namespaces: Vec::new() })
+        Ok(Testbed { number: NUMBER.fetch_add(1, Ordering::Relaxed), namespaces: Vec::new() })
     }
 
     /// Adds a namespace, with its loopback device up. The name is for people, and short.
-    pub fn namespace(&mut self, name: &str) -> Result<Namespace, LabError> {
+    pub fn namespace(&mut self, name: &str) -> Result<Namespace, TestbedError> {
         let name = format!("{PREFIX}{}-{}-{name}", std::process::id(), self.number);
         run("ip", &["netns", "add", &name])?;
         let namespace = Namespace { name };
@@ -86,7 +88,7 @@ impl Lab {
 
     /// Makes a pair of devices, one in each of two namespaces, up, without addresses. Frames sent by one arrive at the
     /// other.
-    pub fn link(&self, a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), LabError> {
+    pub fn link(&self, a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), TestbedError> {
         let ((a, a_device), (b, b_device)) = (a, b);
         a.ip(&["link", "add", a_device, "type", "veth", "peer", "name", b_device, "netns", &b.name])?;
         a.ip(&["link", "set", a_device, "up"])?;
@@ -95,7 +97,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for Testbed {
     fn drop(&mut self) {
         for namespace in &self.namespaces {
             if let Err(error) = run("ip", &["netns", "delete", &namespace.name]) {
@@ -112,17 +114,17 @@ impl Namespace {
     }
 
     /// Runs `ip` in the namespace, and returns its output.
-    pub fn ip(&self, arguments: &[&str]) -> Result<String, LabError> {
+    pub fn ip(&self, arguments: &[&str]) -> Result<String, TestbedError> {
         run("ip", &[&["-n", &self.name], arguments].concat())
     }
 
     /// Runs `tc` in the namespace, and returns its output.
-    pub fn tc(&self, arguments: &[&str]) -> Result<String, LabError> {
+    pub fn tc(&self, arguments: &[&str]) -> Result<String, TestbedError> {
         run("tc", &[&["-n", &self.name], arguments].concat())
     }
 
     /// Gives a device an address, such as `10.0.0.1/24` or `fd00::1/64`. What is sent there from now on arrives.
-    pub fn address(&self, device: &str, address: &str) -> Result<(), LabError> {
+    pub fn address(&self, device: &str, address: &str) -> Result<(), TestbedError> {
         let ip = address.split('/').next().and_then(|ip| ip.parse::<Ipv6Addr>().ok());
         let no_check: &[&str] = if ip.is_some() { &["nodad"] } else { &[] };
         self.ip(&[&["address", "add", address, "dev", device], no_check].concat())?;
@@ -131,7 +133,10 @@ impl Namespace {
         let since = Instant::now();
         while let Some(ip) = ip.filter(|&ip| !self.takes(ip)) {
             if since.elapsed() > Duration::from_secs(60) {
-                return Err(LabError(format!("{device} of {} does not take what comes for {ip}", self.name)));
+                return Err(TestbedError(format!(
+                    "{device} of {} does not take what comes for {ip}",
+                    self.name
+                )));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -150,7 +155,7 @@ impl Namespace {
     }
 
     /// Gives a device a queue, such as `pfifo limit 4`, or `tbf rate 10mbit burst 2000 limit 3000`.
-    pub fn queue(&self, device: &str, queue: &str) -> Result<(), LabError> {
+    pub fn queue(&self, device: &str, queue: &str) -> Result<(), TestbedError> {
         let queue: Vec<&str> = queue.split_whitespace().collect();
         self.tc(&[&["qdisc", "replace", "dev", device, "root"], &queue[..]].concat()).map(drop)
     }
@@ -159,18 +164,18 @@ impl Namespace {
     /// too: frames that two processors send through the pair then stay in order, and a queue at the other end waits
     /// when this ring is full. Without it the pair has no order across processors, and loses frames for which these
     /// have no room, unnoticed by that queue.
-    pub fn ring(&self, device: &str) -> Result<(), LabError> {
+    pub fn ring(&self, device: &str) -> Result<(), TestbedError> {
         self.run(|| system::ring(device))
-            .map_err(|why| LabError(format!("cannot give {device} of {} a queue: {why}", self.name)))
+            .map_err(|why| TestbedError(format!("cannot give {device} of {} a queue: {why}", self.name)))
     }
 
     /// Makes a device, up and without a queue, whose other end is a file: each read returns a frame that was sent by
     /// the device, without waiting for one. While the file is not read, the driver takes `frames` frames and refuses
     /// more.
-    pub fn tap(&self, device: &str, frames: u32) -> Result<File, LabError> {
-        let file = self
-            .run(|| system::tap(device))
-            .map_err(|why| LabError(format!("cannot make the device {device} in {}: {why}", self.name)))?;
+    pub fn tap(&self, device: &str, frames: u32) -> Result<File, TestbedError> {
+        let file = self.run(|| system::tap(device)).map_err(|why| {
+            TestbedError(format!("cannot make the device {device} in {}: {why}", self.name))
+        })?;
         self.ip(&["link", "set", device, "txqueuelen", &frames.to_string()])?;
         self.ip(&["link", "set", device, "up"])?;
         self.queue(device, "noqueue")?;
@@ -179,22 +184,22 @@ impl Namespace {
 
     /// Lets a device complete the checksums of outgoing packets, as cards do, or the kernel before it. The device has
     /// no ring any more.
-    pub fn checksums(&self, device: &str, by_device: bool) -> Result<(), LabError> {
+    pub fn checksums(&self, device: &str, by_device: bool) -> Result<(), TestbedError> {
         self.run(|| system::checksums(device, by_device))
-            .map_err(|why| LabError(format!("cannot set checksums of {device} of {}: {why}", self.name)))
+            .map_err(|why| TestbedError(format!("cannot set checksums of {device} of {}: {why}", self.name)))
     }
 
     /// Sets one of the kernel's parameters, by its path, such as `net/ipv4/ip_forward`.
-    pub fn sysctl(&self, path: &str, value: &str) -> Result<(), LabError> {
+    pub fn sysctl(&self, path: &str, value: &str) -> Result<(), TestbedError> {
         let path = std::path::Path::new("/proc/sys").join(path);
         self.run(|| std::fs::write(&path, value))
-            .map_err(|why| LabError(format!("cannot write {value} to {}: {why}", path.display())))
+            .map_err(|why| TestbedError(format!("cannot write {value} to {}: {why}", path.display())))
     }
 
     /// Returns the index of a device in the namespace.
-    pub fn device(&self, name: &str) -> Result<u32, LabError> {
+    pub fn device(&self, name: &str) -> Result<u32, TestbedError> {
         self.run(|| system::device_index(name))
-            .map_err(|why| LabError(format!("there is no device {name} in {}: {why}", self.name)))
+            .map_err(|why| TestbedError(format!("there is no device {name} in {}: {why}", self.name)))
     }
 
     /// Runs a function in the namespace, on a thread of its own, and waits for it. Sockets that are made there stay
@@ -236,7 +241,7 @@ impl Namespace {
         let path = format!("/run/netns/{}", self.name);
         let entered = File::open(&path).and_then(|file| system::enter_network(file.as_fd()));
         if let Err(why) = entered {
-            panic!("cannot enter the network namespace {path}, which a lab has made: {why}");
+            panic!("cannot enter the network namespace {path}, which a testbed has made: {why}");
         }
     }
 }
