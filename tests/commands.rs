@@ -231,6 +231,11 @@ fn conditional_writes_hold_or_say_what_stands_there() {
     server.run(["write", "b", "x", "--file", "f"]).code_is_usage("cannot be used with");
     server.run(["write", "b", "x", "--guard-range", "0+1"]).failed(2, &["--guard-range needs"]);
     server.run(["write", "b", "x", "--offset", "4 furlongs"]).code_is_usage("is not a unit");
+    let huge = "9".repeat(30);
+    for (number, answer) in [("x", "it is not a whole number"), (&huge, "the number is too large")] {
+        server.run(["write", "b", "x", "--if-version", number]).code_is_usage(answer);
+        server.run(["zlog", "read", "l", number]).code_is_usage(answer);
+    }
     let far = server.run(["write", "b", "x", "--offset", &i64::MAX.to_string()]);
     far.failed(1, &["cannot write to object \"b\"", "past the greatest offset"]);
     let large = server.run_with(["write", "b"], &vec![0; (16 << 20) + 1]);

@@ -76,7 +76,15 @@ fn one_page_shows_all_roles() {
     assert_eq!(text.matches("# EOF").count(), 1, "it is one text");
     assert_eq!(page(&server, "/healthz"), "ok\n");
     let text = page(&server, "/");
-    for part in ["<h2>store</h2>", "<h2>reflect</h2>", "/groups", "1 done, 0 refused"] {
+    for part in [
+        "<h2>store</h2>",
+        "<h2>reflect</h2>",
+        "Requests a second",
+        "Datagrams a second",
+        "<svg",
+        "/groups",
+        "1 done, 0 refused",
+    ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
     let groups: Value = serde_json::from_str(&page(&server, "/groups")).unwrap();

@@ -142,6 +142,14 @@ fn every_server_is_asked_for_itself_and_one_that_is_gone_hides_no_other() {
     assert_eq!(text.matches("3 of 3 answered: least ").count(), 3, "{text}");
     assert_eq!(run(&["info", "--json"]).json().as_array().unwrap().len(), 3);
 
+    let top = ["--json", "top", "-c", "2", "-i", "100ms"];
+    let lines = run(&top).text();
+    let looks: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(looks.len(), 6, "{lines}");
+    assert!(looks.iter().all(|look| look["resident_bytes"].as_u64() > Some(1 << 20)), "{lines}");
+    assert!(looks.iter().all(|look| look["requests_per_second"].as_f64() > Some(0.0)), "{lines}");
+
     // One is stopped, and answers nothing; one is gone.
     let stopped = rustix::process::Pid::from_raw(servers[1].ready["pid"].as_i64().unwrap() as i32).unwrap();
     rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
@@ -152,6 +160,9 @@ fn every_server_is_asked_for_itself_and_one_that_is_gone_hides_no_other() {
     assert_eq!(said.matches("3 of 3 answered").count(), 1, "{said}");
     assert_eq!(said.matches("0 of 3 answered").count(), 2, "{said}");
     assert!(said.contains("no answer within 500ms"), "{said}");
+    let lines = run(&top).failed(1, &["2 servers did not answer the last time"]);
+    let (silent, seen): (Vec<&str>, Vec<&str>) = lines.lines().partition(|line| line.contains("\"error\""));
+    assert_eq!((silent.len(), seen.len()), (4, 2), "{lines}");
     rustix::process::kill_process(stopped, rustix::process::Signal::CONT).unwrap();
     let said = run(&["info", "--json"]).failed(1, &["1 of 3 servers did not answer", &gone_uri]);
     let reports: serde_json::Value = serde_json::from_str(&said).unwrap();

@@ -4,9 +4,19 @@ use std::path::PathBuf;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
-use nacre_shell::{Failure, manual};
+use nacre_shell::Failure;
+use nacre_shell::manual::Manual;
 
 use crate::Line;
+
+/// What the manual pages of `nacre-bench` say beside the definition of its commands.
+const MANUAL: Manual = Manual {
+    program: "nacre-bench",
+    examples: &[],
+    related: &[("", &["nacre"])],
+    environment: &[],
+    exit_status: &[("0", "done"), ("1", "the study failed"), ("2", "wrong usage")],
+};
 
 /// The arguments of `nacre-bench completions`.
 #[derive(clap::Args, Clone, Debug)]
@@ -34,7 +44,7 @@ pub(crate) fn completions(args: CompletionsArgs) {
 /// # Errors
 /// If a file cannot be written.
 pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
-    manual::write(Line::command(), &args.folder, "nacre-bench")
+    MANUAL.write(Line::command(), &args.folder)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The command line of `nacre`. The flags of each command are defined beside the command.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::builder::Resettable;
@@ -13,6 +14,7 @@ use nacre_shell::manual::STYLES;
 use crate::command::*;
 use crate::configuration;
 use crate::failure::Failure;
+use crate::manual::MANUAL;
 use crate::name;
 use crate::quantity::parse_size;
 use crate::session::FENCE_VARIABLE;
@@ -62,7 +64,7 @@ impl Line {
     /// Reads a command line, and the configuration file if it starts a daemon. An error in the line itself is printed,
     /// and ends the program with exit code 2.
     pub fn read(words: Vec<OsString>) -> Result<Line, Failure> {
-        let mut command = Line::command();
+        let mut command = MANUAL.with_examples(Line::command());
         // An empty variable is none, as one that is set for a single command and then emptied.
         for (flag, variable) in [("key", KEY_VARIABLE), ("fence", FENCE_VARIABLE)] {
             if std::env::var_os(variable).is_some_and(|value| value.is_empty()) {
@@ -71,12 +73,35 @@ impl Line {
         }
         let matches = match command.clone().try_get_matches_from(&words) {
             Ok(matches) => matches,
-            Err(error) => return Err(wrong_variable(&error, &words).unwrap_or_else(|| error.exit())),
+            Err(error) => return Err(wrong_variable(&error, &words).unwrap_or_else(|| refuse(&error))),
         };
         refuse_fence_of_lock(&matches)?;
         let words = configuration::complete(&command, words, &matches)?;
-        let matches = command.try_get_matches_from(words).unwrap_or_else(|error| error.exit());
-        Ok(Line::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+        let matches = command.try_get_matches_from(words).unwrap_or_else(|error| refuse(&error));
+        Ok(Line::from_arg_matches(&matches).unwrap_or_else(|error| refuse(&error)))
+    }
+}
+
+/// What parsers of the standard library say of numbers, and what is said instead.
+const NUMBERS: [(&str, &str); 5] = [
+    ("invalid digit found in string", "it is not a whole number"),
+    ("cannot parse integer from empty string", "a number is needed"),
+    ("number too large to fit in target type", "the number is too large"),
+    ("number too small to fit in target type", "the number is too small"),
+    ("invalid float literal", "it is not a number"),
+];
+
+/// Prints an error in the command line, and ends the program with exit code 2; or prints the help that was asked for, and
+/// ends it with 0.
+fn refuse(error: &clap::Error) -> ! {
+    let coloured = error.render().ansi().to_string();
+    match NUMBERS.iter().find(|(text, _)| coloured.contains(text)) {
+        Some((text, better)) => {
+            // The stream leaves colours out where they are not wanted.
+            let _ = write!(anstream::stderr(), "{}", coloured.replace(text, better));
+            std::process::exit(error.exit_code());
+        }
+        None => error.exit(),
     }
 }
 
@@ -170,6 +195,7 @@ pub enum Command {
     Zlog(zlog::Args),
     Ping(ping::Args),
     Status(status::Args),
+    Top(top::Args),
     Log(log::Args),
     Lock(lock::Args),
     Locks(locks::Args),

@@ -5,6 +5,7 @@
 mod arguments;
 mod command;
 mod configuration;
+mod manual;
 mod name;
 mod session;
 

@@ -67,6 +67,27 @@ impl Store {
         Ok(vec![(self.name().to_owned(), timed(look))])
     }
 
+    /// Returns for every server of the store a future of its counters: requests by latency, bytes, memory, processor time;
+    /// those that `nacre top` shows the growth of. Each can be given up by itself.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the store has no servers, otherwise those of the store if none of its servers can be reached.
+    pub async fn counters(&self) -> Result<Vec<(String, Counters)>, StoreError> {
+        #[cfg(feature = "servers")]
+        if let Opened::Remote(store) = &self.opened {
+            let ask = |address: nacre_rpc::Address| -> (String, Counters) {
+                let (name, store) = (address.to_string(), store.clone());
+                (name, Box::pin(async move { ask_server(&store, &address, "counters").await }))
+            };
+            return Ok(store.addresses().await?.into_iter().map(ask).collect());
+        }
+        Err(StoreError::new(
+            ErrorKind::Unsupported,
+            format!("{} has no Nacre server, and only servers count requests", self.name()),
+        ))
+    }
+
     async fn ask_parts(
         &self,
         method: &'static str,
@@ -191,6 +212,9 @@ impl Store {
 /// The time that an answer takes. It begins when the future is first polled.
 pub type Ping = futures::future::BoxFuture<'static, Result<Duration, StoreError>>;
 
+/// The counters of a server.
+pub type Counters = futures::future::BoxFuture<'static, Result<Value, StoreError>>;
+
 fn timed<T: Send>(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Ping {
     Box::pin(async move {
         let began = Instant::now();
@@ -205,14 +229,19 @@ async fn ask_servers(
     method: &'static str,
 ) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
     let ask = |address: nacre_rpc::Address| async move {
-        let answer = store.call(&address, method, bytes::Bytes::new(), |_| ()).await;
-        let report = answer.and_then(|text| {
-            let wrong = |error: serde_json::Error| StoreError::new(ErrorKind::Unsupported, error.to_string());
-            serde_json::from_slice(&text).map_err(wrong)
-        });
-        (address.to_string(), report)
+        (address.to_string(), ask_server(store, &address, method).await)
     };
     Ok(futures::future::join_all(store.addresses().await?.into_iter().map(ask)).await)
+}
+
+#[cfg(feature = "servers")]
+async fn ask_server(
+    store: &nacre_remote::RemoteStore,
+    address: &nacre_rpc::Address,
+    method: &'static str,
+) -> Result<Value, StoreError> {
+    let text = store.call(address, method, bytes::Bytes::new(), |_| ()).await?;
+    serde_json::from_slice(&text).map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))
 }
 
 /// Checks the files of a store in a folder that no process has open, whether it can be opened or not; changes nothing.

@@ -94,7 +94,7 @@ pub mod watch;
 #[cfg(feature = "zlog")]
 pub mod zlog;
 
-pub use administration::{Ping, Report};
+pub use administration::{Counters, Ping, Report};
 #[cfg(feature = "file")]
 pub use administration::{repair_folder, scrub_folder};
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys};

@@ -1,6 +1,6 @@
 //! The administration of the store that a daemon serves. A reflector's is a service of its own.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use nacre_object::pace::Paced;
@@ -12,12 +12,15 @@ use serde_json::Value;
 use crate::cluster::Summary;
 use crate::kept::Kept;
 use crate::lock;
+use crate::metrics::Sources;
 
 /// The calls that the daemon answers.
 pub(crate) struct Administration {
     pub(crate) store: Option<Paced<Kept>>,
     pub(crate) lock: Option<nacre_lock::role::Handle>,
     pub(crate) summary: Option<Arc<Summary>>,
+    /// The sources of counters, once the server listens.
+    pub(crate) sources: Arc<OnceLock<Arc<Sources>>>,
 }
 
 /// The number of regions to report on.
@@ -109,6 +112,9 @@ impl Admin for Administration {
     fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes> {
         if let Some(summary) = self.summary.clone().filter(|_| method == "status") {
             return Reply::pending(async move { json(&summary.report().await) });
+        }
+        if let Some(sources) = self.sources.get().filter(|_| method == "counters") {
+            return Reply::ready(json(&sources.counters()));
         }
         if method == "ping" {
             return Reply::ready(Ok(Bytes::from_static(b"{}")));

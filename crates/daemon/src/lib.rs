@@ -23,6 +23,7 @@
 mod administration;
 mod class;
 mod cluster;
+mod counters;
 mod fullness;
 mod guard;
 mod kept;
@@ -37,7 +38,7 @@ mod shown;
 mod watch;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::reflect::{ReflectService, Server as Reflector, ServerError as ReflectorError};
@@ -82,6 +83,7 @@ pub struct Daemon {
     http: Option<Listener>,
     store: Option<Paced<Kept>>,
     requests: Arc<Requests>,
+    sources: Arc<OnceLock<Arc<Sources>>>,
 }
 
 impl Daemon {
@@ -139,6 +141,7 @@ impl Daemon {
             http: None,
             store,
             requests,
+            sources: Arc::default(),
         };
         daemon.server = match daemon.serve(options, listen, key, kept.as_ref()) {
             Err(error) if options.store.is_none() && options.listen_if_possible => {
@@ -194,7 +197,12 @@ impl Daemon {
             let (started, stats) = (Instant::now(), Default::default());
             Arc::new(Summary { kept, requests, roles, name, started, stats })
         });
-        let administration = Administration { store: self.store.clone(), lock, summary: summary.clone() };
+        let administration = Administration {
+            store: self.store.clone(),
+            lock,
+            summary: summary.clone(),
+            sources: self.sources.clone(),
+        };
         let ledger = self.lock.as_ref().map(|_| lock::ledger(&membership)).transpose()?;
         let objects: Arc<dyn ObjectStore> = match &self.store {
             Some(store) => Arc::new(Guarded { store: store.clone(), ledger }),
@@ -233,6 +241,13 @@ impl Daemon {
             poll: options.poll,
         };
         let server = Server::start(serve)?;
+        if let Some(store) = &self.store {
+            let addresses = server.addresses().iter().map(Address::to_string).collect();
+            let (stats, store, requests) = (server.stats().clone(), store.clone(), self.requests.clone());
+            let (started, fullness, pictures) = (Instant::now(), Default::default(), Default::default());
+            let sources = Sources { stats, requests, store, addresses, started, fullness, pictures };
+            let _ = self.sources.set(Arc::new(sources));
+        }
         if let (Some(kept), Some(meta)) = (kept, &mut self.meta) {
             meta::begin(meta, &membership, kept, server.addresses())?;
         }
@@ -246,13 +261,8 @@ impl Daemon {
     /// Returns the parts shown over HTTP, one for each role.
     fn parts(&self) -> Vec<Arc<dyn Part>> {
         let mut parts: Vec<Arc<dyn Part>> = Vec::new();
-        if let (Some(store), Some(server)) = (&self.store, &self.server) {
-            let addresses = server.addresses().iter().map(Address::to_string).collect();
-            let (stats, store) = (server.stats().clone(), store.clone());
-            let requests = self.requests.clone();
-            let (started, fullness) = (Instant::now(), Default::default());
-            let sources = Sources { stats, requests, store, addresses, started, fullness };
-            parts.push(Arc::new(StorePart(Arc::new(sources))));
+        if let Some(sources) = self.sources.get() {
+            parts.push(Arc::new(StorePart(sources.clone())));
         }
         if let Some(lock) = &self.lock {
             parts.push(Arc::new(lock::LockPart(lock.handle())));

@@ -11,6 +11,7 @@ use nacre_remote::{Ending, Operation, Requests};
 use nacre_rpc::server::Stats;
 use nacre_status::{Collector, DescriptorEncoder, Encoder};
 
+use crate::counters::Pictures;
 use crate::fullness::Fullness;
 use crate::kept::Kept;
 
@@ -22,6 +23,7 @@ pub(crate) struct Sources {
     pub(crate) addresses: Vec<String>,
     pub(crate) started: Instant,
     pub(crate) fullness: Fullness,
+    pub(crate) pictures: Pictures,
 }
 
 /// The collector over the sources.

@@ -1,5 +1,7 @@
 //! The role `store` as shown over HTTP.
 
+use std::time::Instant;
+
 use futures::future::{BoxFuture, FutureExt, ready};
 use nacre_object::pace::PaceTotals;
 use nacre_remote::{Ending, Operation};
@@ -21,6 +23,11 @@ impl Part for StorePart {
         self.0.store.inner().health().boxed()
     }
 
+    fn sample(&self) -> BoxFuture<'_, ()> {
+        self.0.pictures.sample(&self.0, Instant::now());
+        ready(()).boxed()
+    }
+
     fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
         ready(Ok(self.0.section())).boxed()
     }
@@ -29,7 +36,8 @@ impl Part for StorePart {
 impl Sources {
     fn section(&self) -> Section {
         let stats = &self.stats;
-        let mut section = Section { title: "store".to_owned(), ..Section::default() };
+        let pictures = self.pictures.drawn();
+        let mut section = Section { title: "store".to_owned(), pictures, ..Section::default() };
         section.row("store", self.store.inner().name());
         section.row("listening on", self.addresses.join(", "));
         section.row("up for", format!("{} s", self.started.elapsed().as_secs()));

@@ -36,6 +36,26 @@ impl Latencies {
     }
 }
 
+/// Returns the time, in seconds, that a share of the latencies in these buckets does not exceed: between the bounds of the
+/// bucket that it falls into by rule of proportion, as Prometheus does. `None` if there are no latencies.
+pub fn quantile(buckets: &[u64; LATENCY_BUCKETS], share: f64) -> Option<f64> {
+    let total: u64 = buckets.iter().sum();
+    let rank = share.clamp(0.0, 1.0) * total as f64;
+    let mut below = 0;
+    let filled = buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+    for (bucket, &count) in filled {
+        if (below + count) as f64 >= rank {
+            let lower = if bucket == 0 { 0.0 } else { Latencies::bound(bucket - 1) };
+            let upper = Latencies::bound(bucket);
+            let within = (rank - below as f64) / count as f64;
+            // Of what has no upper bound nothing more is known.
+            return Some(if upper.is_finite() { lower + (upper - lower) * within } else { lower });
+        }
+        below += count;
+    }
+    None
+}
+
 /// Latencies that one thread has counted since it last added them up. It holds those of one bucket, which is where what
 /// is answered together mostly falls, so that counting costs next to nothing and it takes little memory.
 #[derive(Debug, Default)]
@@ -87,6 +107,20 @@ mod tests {
             assert!(time.as_secs_f64() <= Latencies::bound(bucket));
         }
         assert_eq!(bucket_of(Duration::from_nanos(1001)), 1);
+    }
+
+    #[test]
+    fn quantiles_lie_within_the_bucket_that_they_fall_into() {
+        let mut buckets = [0; LATENCY_BUCKETS];
+        assert_eq!(quantile(&buckets, 0.5), None);
+        buckets[3] = 100;
+        assert!((quantile(&buckets, 0.5).unwrap() - 6e-6).abs() < 1e-12);
+        assert!((quantile(&buckets, 1.0).unwrap() - 8e-6).abs() < 1e-12);
+        buckets[10] = 1;
+        assert!(quantile(&buckets, 0.99).unwrap() <= 8e-6);
+        assert!((512e-6..=1024e-6).contains(&quantile(&buckets, 0.999).unwrap()));
+        buckets[LATENCY_BUCKETS - 1] = 1000;
+        assert_eq!(quantile(&buckets, 0.99), Some(Latencies::bound(LATENCY_BUCKETS - 2)));
     }
 
     #[test]

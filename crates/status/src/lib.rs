@@ -13,6 +13,7 @@ mod host;
 mod listener;
 mod metrics;
 mod page;
+mod picture;
 mod process;
 
 pub use hyper::StatusCode;
@@ -22,6 +23,8 @@ pub use prometheus_client::encoding::DescriptorEncoder;
 pub use crate::listener::{ListenError, Listener, Options};
 pub use crate::metrics::{Encoder, Metrics};
 pub use crate::page::{Answer, Section, Table};
+pub use crate::picture::{Picture, SAMPLE_INTERVAL, Scale};
+pub use crate::process::Usage;
 
 use futures::future::{BoxFuture, FutureExt};
 
@@ -46,6 +49,11 @@ pub trait Part: Send + Sync + 'static {
     /// # Errors
     /// The reason why it is not available, which the page shows instead.
     fn section(&self) -> BoxFuture<'_, Result<Section, String>>;
+
+    /// Samples what the part's pictures show; called every [`SAMPLE_INTERVAL`].
+    fn sample(&self) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
+    }
 
     /// Returns the paths of the part's own pages, such as `/groups`.
     fn paths(&self) -> &'static [&'static str] {

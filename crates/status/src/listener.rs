@@ -20,10 +20,12 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::MissedTickBehavior;
 
 use crate::Part;
 use crate::host::{self, Hosts};
 use crate::page::{self, Answer};
+use crate::picture::SAMPLE_INTERVAL;
 
 /// The number of connections that are served at a time; others wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
@@ -127,9 +129,11 @@ impl Listener {
         let (stop, stopped) = oneshot::channel::<()>();
         let body = async move {
             let listener = TcpListener::from_std(listener)?;
+            let sampled = sample(shared.clone());
             // Connections still open at the end are simply closed: a scrape is not worth waiting for.
             tokio::select! {
                 () = accept(listener, shared) => {}
+                () = sampled => {}
                 _ = stopped => {}
             }
             Ok::<(), io::Error>(())
@@ -162,6 +166,19 @@ impl Drop for Listener {
 struct Shared {
     parts: Vec<Arc<dyn Part>>,
     hosts: Hosts,
+}
+
+/// Has all parts sample what their pictures show, for ever.
+async fn sample(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        for part in &shared.parts {
+            // A part that does not answer keeps no other one from being sampled.
+            let _ = tokio::time::timeout(SAMPLE_INTERVAL, part.sample()).await;
+        }
+    }
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Instant;
 
 use hyper::StatusCode;
 use serde::Serialize;
 
-use crate::Part;
 use crate::metrics::{self, Metrics};
-use crate::process;
+use crate::picture::Picture;
+use crate::{Part, process};
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub struct Section {
     pub rows: Vec<(String, String)>,
     /// Tables, below the rows.
     pub tables: Vec<Table>,
+    /// Pictures, above the rows.
+    pub pictures: Vec<Picture>,
 }
 
 impl Section {
@@ -123,9 +126,11 @@ async fn status(parts: &[Arc<dyn Part>]) -> Answer {
         }
     }
     let body = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>nacre</title>\
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><meta http-equiv=\"refresh\" content=\"30\"><title>nacre</title>\
          <style>body{{font:16px/1.4 sans-serif;margin:2em}}th{{text-align:left;padding-right:2em}}\
-         td{{padding-right:1.5em}}</style>\
+         td{{padding-right:1.5em}}figure{{margin:1em 0;max-width:60em}}figcaption{{font-weight:bold}}\
+         svg{{width:100%;font:11px sans-serif}}.grid{{stroke:#ccc}}.series{{fill:none;stroke-width:1.5;stroke-linecap:round}}</style>\
          <h1>nacre</h1>\n{sections}<p>{links}<a href=\"/metrics\">metrics</a> · <a href=\"/healthz\">health</a></p></html>\n"
     );
     Answer { status: StatusCode::OK, media_type: "text/html; charset=utf-8", body }
@@ -137,6 +142,8 @@ fn html(section: &Section, titled: bool) -> String {
     if titled {
         let _ = writeln!(text, "<h2>{}</h2>", escape(&section.title));
     }
+    let now = Instant::now();
+    text.extend(section.pictures.iter().map(|picture| picture.svg(now)));
     text.push_str("<table>\n");
     for (name, value) in &section.rows {
         let _ = writeln!(text, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));

@@ -11,8 +11,26 @@ use crate::{Collector, DescriptorEncoder};
 pub(crate) fn metrics() -> [Metrics; 2] {
     [
         Metrics { prefix: "nacre", source: Box::new(Build) },
-        Metrics { prefix: "process", source: Box::new(Usage) },
+        Metrics { prefix: "process", source: Box::new(Resources) },
     ]
+}
+
+/// The processor time and the memory of this process.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Usage {
+    /// Processor time used, in seconds.
+    pub cpu_seconds: f64,
+    /// Memory in use, in bytes.
+    pub resident_bytes: u64,
+}
+
+impl Usage {
+    /// Returns the usage until now; `None` if the system does not tell it.
+    pub fn now() -> Option<Usage> {
+        let stat = Process::myself().ok()?.stat().ok()?;
+        let cpu_seconds = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+        Some(Usage { cpu_seconds, resident_bytes: stat.rss * procfs::page_size() })
+    }
 }
 
 /// The version of the program.
@@ -32,9 +50,9 @@ impl Collector for Build {
 
 /// The resources that the process uses.
 #[derive(Debug)]
-struct Usage;
+struct Resources;
 
-impl Collector for Usage {
+impl Collector for Resources {
     /// Writes what the system tells. What it does not tell is left out.
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut encoder = Encoder::new(encoder);

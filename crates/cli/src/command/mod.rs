@@ -31,6 +31,7 @@ pub mod serve;
 pub mod shell;
 pub mod stat;
 pub mod status;
+pub mod top;
 pub mod tour;
 pub mod transfer;
 pub mod walk;
@@ -87,6 +88,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Map(args) => map::run(session, args).await,
         Command::Ping(args) => ping::run(session, args).await,
         Command::Status(args) => status::run(session, args).await,
+        Command::Top(args) => top::run(session, args).await,
         Command::Log(args) => log::run(session, args).await,
         Command::Zlog(args) => zlog::run(session, args).await,
         Command::Lock(args) => lock::run(session, args).await,

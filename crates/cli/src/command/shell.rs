@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
-use nacre_shell::manual;
 
 use crate::arguments::Line;
 use crate::failure::Failure;
+use crate::manual::MANUAL;
 use crate::output;
 
 /// Print completions for a shell
@@ -35,8 +35,8 @@ pub fn completions(args: CompletionsArgs) -> Result<(), Failure> {
 /// Runs `nacre man`.
 pub fn man(args: ManArgs) -> Result<(), Failure> {
     match args.folder {
-        None => Ok(output::raw(&manual::page(Line::command())?)?),
-        Some(folder) => manual::write(Line::command(), &folder, "nacre"),
+        None => Ok(output::raw(&MANUAL.page(Line::command())?)?),
+        Some(folder) => MANUAL.write(Line::command(), &folder),
     }
 }
 

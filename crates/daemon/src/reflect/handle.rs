@@ -3,20 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt};
 use nacre_object::{ErrorKind, Reply, StoreError};
 use nacre_planes::forward::read_clocks;
 use nacre_reflect::control::BANS_MAX;
 use nacre_reflect::table::GroupId;
-use nacre_status::{Answer, Metrics, Part, Section, StatusCode, Table};
+use nacre_status::{Answer, Metrics, Part, Picture, Scale, Section, StatusCode, Table};
 use serde_json::{Value, json};
 
 use super::administration::{Tasks, Unavailable};
 use super::keep::Locations;
 use super::metrics::Source;
-use super::report::{Detail, GroupReport, Report};
+use super::report::{About, Detail, GroupReport, Report};
 use super::service::{Expulsion, Relocation};
 
 /// A handle on a running reflector. It keeps nothing alive: once the reflector has ended, every answer says so.
@@ -24,6 +25,48 @@ use super::service::{Expulsion, Relocation};
 pub struct Handle {
     pub(super) tasks: Tasks,
     pub(super) locations: Arc<Locations>,
+    pub(super) pictures: Arc<Pictures>,
+}
+
+/// The pictures of the status page, and the counters at their last sample.
+pub(super) struct Pictures(Mutex<Sampled>);
+
+struct Sampled {
+    last: Option<(Instant, Report)>,
+    rates: Picture,
+}
+
+impl Default for Pictures {
+    fn default() -> Self {
+        let series = ["datagrams admitted", "copies", "datagrams refused", "copies too old"];
+        let rates = Picture::new("Datagrams a second", Scale::Count, &series);
+        Pictures(Mutex::new(Sampled { last: None, rates }))
+    }
+}
+
+impl Pictures {
+    /// Adds what happened since the sample before.
+    fn sample(&self, now: Instant, report: Report) {
+        let mut sampled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((before, last)) = &sampled.last {
+            let seconds = now.duration_since(*before).as_secs_f64().max(1e-3);
+            let (about, last) = (&report.reflector, &last.reflector);
+            let refused = |about: &About| about.refused.values().sum::<u64>();
+            let counts = [
+                (about.admitted, last.admitted),
+                (about.copies, last.copies),
+                (refused(about), refused(last)),
+                (about.too_old, last.too_old),
+            ];
+            let rates = counts.map(|(now, then)| Some(now.saturating_sub(then) as f64 / seconds));
+            sampled.rates.push(now, rates.to_vec());
+        }
+        sampled.last = Some((now, report));
+    }
+
+    fn drawn(&self) -> Vec<Picture> {
+        vec![self.0.lock().unwrap_or_else(PoisonError::into_inner).rates.clone()]
+    }
 }
 
 impl Handle {
@@ -113,7 +156,21 @@ impl Part for Handle {
     }
 
     fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
-        async { Ok(section(&self.report(Detail::Groups).await?)) }.boxed()
+        async {
+            let mut section = section(&self.report(Detail::Groups).await?);
+            section.pictures = self.pictures.drawn();
+            Ok(section)
+        }
+        .boxed()
+    }
+
+    fn sample(&self) -> BoxFuture<'_, ()> {
+        async {
+            if let Ok(report) = self.report(Detail::Totals).await {
+                self.pictures.sample(Instant::now(), report);
+            }
+        }
+        .boxed()
     }
 
     fn paths(&self) -> &'static [&'static str] {

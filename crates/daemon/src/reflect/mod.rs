@@ -192,7 +192,7 @@ impl Server {
             options.standbys.clone(),
             options.store.is_some(),
         )?);
-        let handle = Handle { tasks, locations };
+        let handle = Handle { tasks, locations, pictures: Arc::default() };
         let (ending, alive) = watch::channel(());
         let mut server =
             Server { addresses: bound, plane: kind, plane_reason, handle, alive, data: None, side: None };
@@ -217,7 +217,7 @@ impl Server {
         let system = |what| move |why| ServerError::System { what, why };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(system("start a runtime"))?;
-        let Handle { tasks, locations } = self.handle.clone();
+        let Handle { tasks, locations, .. } = self.handle.clone();
         // A reflector knows where locations are before it says that it is ready; but a store that cannot be reached
         // now may be reached later, and most of what a reflector does needs none.
         let thread = std::thread::Builder::new().name("nacre-side".to_owned());

@@ -1,0 +1,483 @@
+//! What the manual pages say beyond the definition of the command line: examples of every command, related pages, the
+//! environment, exit codes.
+
+use nacre_shell::manual::{Example, Manual};
+
+/// The manual of `nacre`.
+pub const MANUAL: Manual = Manual {
+    program: "nacre",
+    examples: EXAMPLES,
+    related: RELATED,
+    environment: ENVIRONMENT,
+    exit_status: EXIT_STATUS,
+};
+
+/// The examples of each command, by its name without `nacre`.
+const EXAMPLES: &[(&str, &[Example])] = &[
+    (
+        "",
+        &[
+            ("nacre serve", "run a server for this user, with its objects in ./nacre-data"),
+            ("nacre put report report.pdf", "store a file as an object"),
+            ("nacre get report copy.pdf", "fetch it again"),
+        ],
+    ),
+    (
+        "serve",
+        &[
+            ("nacre serve", "keep objects in ./nacre-data, for this user alone"),
+            (
+                "nacre serve --store file:/srv/nacre --listen 192.0.2.1:6470 --key /etc/nacre/key",
+                "serve other machines",
+            ),
+            ("nacre serve --store mem: --listen unix:/tmp/nacre.sock", "keep objects in memory"),
+            ("nacre serve --roles store,reflect", "reflect datagrams too"),
+        ],
+    ),
+    (
+        "put",
+        &[
+            ("nacre put report report.pdf", "store a file as the object report"),
+            ("tar c src | nacre put backups/src.tar", "store standard input"),
+        ],
+    ),
+    (
+        "get",
+        &[
+            ("nacre get report copy.pdf", "fetch the object report into a file"),
+            ("nacre get backups/src.tar | tar t", "fetch it to standard output"),
+            ("nacre get report --offset 1MiB --length 4KiB -", "fetch a part of it"),
+        ],
+    ),
+    (
+        "write",
+        &[
+            ("nacre write counter 42", "write two bytes at the beginning"),
+            ("nacre write log --offset 4KiB --file entry", "write a file at an offset"),
+            ("nacre write counter 43 --if-version 7", "only if nothing there is newer than version 7"),
+            ("nacre write lock mine --create", "only if there is no such object"),
+        ],
+    ),
+    (
+        "apply",
+        &[
+            ("nacre apply transactions.json", "apply the transactions of a file, one after the other"),
+            ("nacre apply - < transactions.json", "those of standard input"),
+        ],
+    ),
+    (
+        "read",
+        &[
+            ("nacre read counter", "print the bytes of an object"),
+            ("nacre --json read counter --offset 0 --length 2", "with their versions"),
+        ],
+    ),
+    (
+        "extents",
+        &[("nacre extents report --length 1GiB", "list the pieces of the first GiB, and their versions")],
+    ),
+    ("stat", &[("nacre stat report", "show the version and the forks of an object")]),
+    (
+        "fence",
+        &[
+            ("nacre fence shared 71", "let session 71 change the object shared no more"),
+            ("nacre fence shared --below 100", "nor any session with a number below 100"),
+        ],
+    ),
+    (
+        "ls",
+        &[
+            ("nacre ls", "list all objects"),
+            ("nacre ls backups/", "list those whose names begin with backups/"),
+        ],
+    ),
+    (
+        "rm",
+        &[
+            ("nacre rm report", "remove an object"),
+            (
+                "nacre rm --staged --idle 1h 'backups/src.tar'",
+                "remove content whose upload ended an hour ago, and only that",
+            ),
+        ],
+    ),
+    (
+        "keys set",
+        &[
+            ("nacre keys set users alice 7", "set a key of the object users"),
+            ("nacre keys set users alice 8 --if-value 7", "only if its value is still 7"),
+        ],
+    ),
+    ("keys get", &[("nacre keys get users alice", "print the value of a key")]),
+    ("keys ls", &[("nacre keys ls users a --limit 10", "list up to ten keys that begin with a")]),
+    ("keys rm", &[("nacre keys rm users alice", "remove a key")]),
+    ("attr set", &[("nacre attr set report author alice", "set an attribute of an object")]),
+    ("attr get", &[("nacre attr get report author", "print it")]),
+    ("attr ls", &[("nacre attr ls report", "list all attributes")]),
+    ("attr rm", &[("nacre attr rm report author", "remove an attribute")]),
+    (
+        "info",
+        &[
+            ("nacre info", "show space, durability and versions of a store"),
+            ("nacre info --regions", "show which regions lose the most races"),
+        ],
+    ),
+    (
+        "scrub",
+        &[
+            ("nacre scrub", "check every byte that a store wrote, while it runs"),
+            ("nacre scrub --repair --store file:nacre-data", "repair a store that no server has open"),
+        ],
+    ),
+    ("compact", &[("nacre compact", "give back the space of what was overwritten and removed")]),
+    (
+        "copy-objects",
+        &[
+            ("nacre copy-objects unix:/tmp/nacre.sock file:/backup/nacre", "back up a store into a folder"),
+            (
+                "nacre copy-objects file:/backup/nacre nacre://192.0.2.1:6470 --key /etc/nacre/key",
+                "restore it to a server",
+            ),
+        ],
+    ),
+    (
+        "class put",
+        &[
+            ("nacre class put counter.lua", "install the class counter"),
+            (
+                "nacre class put counter.lua --wall 100ms --memory 1MiB",
+                "with bounds of its own for each call",
+            ),
+        ],
+    ),
+    ("class ls", &[("nacre class ls", "list the classes, and their versions")]),
+    ("class show", &[("nacre class show counter", "print the text of a class")]),
+    ("class history", &[("nacre class history counter", "list its versions")]),
+    ("class rollback", &[("nacre class rollback counter", "go back to the version before")]),
+    ("class rm", &[("nacre class rm counter", "remove a class")]),
+    (
+        "class call",
+        &[
+            ("nacre class call visits counter.add 1", "call a method on the object visits"),
+            ("nacre class call visits counter.add - < amount", "with standard input"),
+        ],
+    ),
+    (
+        "class test",
+        &[("nacre class test counter.lua counter.test", "run a class against an object in memory")],
+    ),
+    ("map ls", &[("nacre map ls", "list the maps of a store")]),
+    ("map get", &[("nacre map get settings", "print all entries of a map")]),
+    (
+        "map set",
+        &[
+            ("nacre map set settings colour=blue size=7", "set two entries in one epoch"),
+            ("nacre map set settings leader=me --absent", "only if there is no such entry"),
+        ],
+    ),
+    ("map rm", &[("nacre map rm settings colour", "remove an entry")]),
+    (
+        "map watch",
+        &[("nacre map watch settings --since 12", "print epoch 13 and all later ones as they come")],
+    ),
+    ("map history", &[("nacre map history settings", "list the epochs that are kept")]),
+    ("map limits", &[("nacre map limits settings", "show the bounds of a map")]),
+    (
+        "map validator put",
+        &[("nacre map validator put settings colours colours.lua", "have a script check changes of a map")],
+    ),
+    ("map validator ls", &[("nacre map validator ls settings", "list the validators of a map")]),
+    ("map validator show", &[("nacre map validator show settings colours", "print the text of a validator")]),
+    ("map validator rm", &[("nacre map validator rm settings colours", "remove a validator")]),
+    ("fs ls", &[("nacre fs ls /home", "list a directory of the namespace")]),
+    ("fs stat", &[("nacre fs stat /home/notes", "show owner, permissions, times and size")]),
+    ("fs find", &[("nacre fs find / --name '*.log' --type file", "find files by name")]),
+    ("fs tree", &[("nacre fs tree /home", "draw a directory and all below it")]),
+    ("fs cat", &[("nacre fs cat /home/notes", "print a file")]),
+    ("fs get", &[("nacre fs get /home/notes notes", "fetch a file")]),
+    ("fs put", &[("nacre fs put notes /home/", "store a file in a directory")]),
+    ("fs mkdir", &[("nacre fs mkdir /home", "make a directory")]),
+    ("fs mv", &[("nacre fs mv /home/notes /home/old", "rename a file, over whatever had that name")]),
+    ("fs rm", &[("nacre fs rm /home/old", "remove a file")]),
+    (
+        "fs ln",
+        &[
+            ("nacre fs ln /home/notes /home/again", "give a file a second name"),
+            ("nacre fs ln -s notes /home/link", "make a symbolic link"),
+        ],
+    ),
+    ("fs chmod", &[("nacre fs chmod 640 /home/notes", "change permissions")]),
+    ("fs chown", &[("nacre fs chown 1000:1000 /home/notes", "change owner and group")]),
+    (
+        "fs create",
+        &[
+            ("nacre fs create --type sequencer /ids", "make a sequencer with a path"),
+            ("nacre fs create --type counter /visits", "make an inode with the methods of a class"),
+        ],
+    ),
+    ("fs call", &[("nacre fs call /visits add 1", "call a method of an inode")]),
+    ("fs check", &[("nacre fs check", "check the namespace, and finish what a crash left half done")]),
+    (
+        "mount",
+        &[
+            ("nacre mount /mnt", "mount the namespace, until Ctrl-C"),
+            ("nacre mount --read-only --allow-other /mnt", "for all users, and change nothing"),
+        ],
+    ),
+    (
+        "zlog create",
+        &[("nacre zlog create events --width 8", "make a log that is spread over eight objects")],
+    ),
+    ("zlog ls", &[("nacre zlog ls", "list the logs of a store")]),
+    (
+        "zlog append",
+        &[
+            ("nacre zlog append events started", "append an entry, and print its position"),
+            (
+                "journalctl -f | nacre zlog append events --tag journal --quiet",
+                "append each line as it comes, with a tag",
+            ),
+        ],
+    ),
+    (
+        "zlog read",
+        &[
+            ("nacre zlog read events 0 100", "print the entries of a hundred positions"),
+            ("nacre zlog read events 0 --tag journal", "print all that have a tag"),
+        ],
+    ),
+    ("zlog tail", &[("nacre zlog tail events", "print the position that the next entry gets")]),
+    (
+        "zlog follow",
+        &[(
+            "nacre zlog follow events --from 0 --positions",
+            "print all entries, and further ones as they come",
+        )],
+    ),
+    (
+        "zlog trim",
+        &[
+            ("nacre zlog trim events 7", "remove one entry"),
+            ("nacre zlog trim events 1000 --before", "remove all before a position"),
+        ],
+    ),
+    ("zlog fill", &[("nacre zlog fill events 7", "give up a position that its writer left empty")]),
+    ("zlog info", &[("nacre zlog info events", "show epoch, tail and views of a log")]),
+    ("zlog seal", &[("nacre zlog seal events", "recover the tail, and shut out what was sent before")]),
+    ("zlog reshape", &[("nacre zlog reshape events --width 16", "go on with more objects")]),
+    ("zlog check", &[("nacre zlog check events", "check that no position was written twice")]),
+    ("zlog mv", &[("nacre zlog mv events old-events", "rename a log")]),
+    ("zlog rm", &[("nacre zlog rm old-events", "remove a log and its entries")]),
+    (
+        "ping",
+        &[
+            ("nacre ping", "ask each server four times"),
+            ("nacre ping -c 0 -i 100ms", "ask ten times a second, until Ctrl-C"),
+        ],
+    ),
+    ("status", &[("nacre status", "show the servers, and whether all is well")]),
+    (
+        "top",
+        &[
+            ("nacre top", "watch the servers, until q"),
+            ("nacre --json top -i 10s | tee load.jsonl", "record what they do"),
+        ],
+    ),
+    ("log", &[("nacre log --follow", "print the cluster log, and go on as it grows")]),
+    (
+        "lock",
+        &[
+            ("nacre lock data -- ./update", "run a program while all bytes of data are locked"),
+            (
+                "nacre lock data -p 'vector(count=1024, block=64, stride=4096)' -- ./update",
+                "lock a column of it",
+            ),
+            (
+                "nacre lock data --shared --wait 5s -- ./report",
+                "lock it for reading, within five seconds or not at all",
+            ),
+        ],
+    ),
+    ("locks", &[("nacre locks data", "list who holds bytes of data, and who waits")]),
+    ("locks break", &[("nacre locks break 71", "take all locks from session 71, and fence it off")]),
+    ("sequencer create", &[("nacre sequencer create ids --policy hold=10ms", "make a sequencer")]),
+    ("sequencer next", &[("nacre sequencer next ids -n 100", "take a hundred positions")]),
+    ("sequencer read", &[("nacre sequencer read ids", "print the next position, and take none")]),
+    ("sequencer policy", &[("nacre sequencer policy ids round-trip", "have nobody cache it")]),
+    ("sequencer ls", &[("nacre sequencer ls", "list all sequencers")]),
+    ("sequencer rm", &[("nacre sequencer rm ids", "remove a sequencer")]),
+    ("fail", &[("nacre fail", "have a standby take over from the metadata rank")]),
+    (
+        "mpirun",
+        &[
+            ("nacre mpirun -n 4 ./program", "run a job whose atomic mode holds"),
+            (
+                "nacre mpirun --lock-servers nacre://192.0.2.1:6470 -n 64 ./program",
+                "with lock servers that run already",
+            ),
+        ],
+    ),
+    ("watch", &[("nacre watch report", "print each change of an object, until Ctrl-C")]),
+    (
+        "notify",
+        &[("nacre notify report 'please reload'", "tell all watchers, and print who acknowledged it")],
+    ),
+    (
+        "walk",
+        &[
+            ("nacre walk /home", "count everything below a directory"),
+            ("nacre walk /home --list --type f --size +1G", "list the files larger than 1 GiB"),
+            ("nacre walk /scratch --top 20 --histogram age", "show the largest files, and how old all are"),
+        ],
+    ),
+    (
+        "copy",
+        &[
+            ("nacre copy /data /backup/", "copy a tree to /backup/data, or go on with such a copy"),
+            ("nacre copy --verify --fsync /data /backup/", "make it durable, and compare it"),
+        ],
+    ),
+    (
+        "remove",
+        &[
+            ("nacre remove /scratch/old", "remove a tree, after asking"),
+            ("nacre remove --dry-run --list /scratch/old", "list what that would remove"),
+        ],
+    ),
+    (
+        "reflect serve",
+        &[
+            ("nacre reflect serve --open", "reflect on this machine"),
+            (
+                "nacre reflect serve --listen 192.0.2.1:7400 --token-key KEY",
+                "let in who has a token of this key pair",
+            ),
+        ],
+    ),
+    (
+        "reflect join",
+        &[(
+            "nacre reflect join 5@192.0.2.1:7400",
+            "join group 5: print what others send, send what you type",
+        )],
+    ),
+    ("reflect send", &[("nacre reflect send 5@192.0.2.1:7400 hello", "send one datagram to a group")]),
+    ("reflect groups", &[("nacre reflect groups", "list the groups of a reflector")]),
+    (
+        "reflect token",
+        &[(
+            "nacre reflect token 7400/5 --for 1h --identity alice --key tokens.key",
+            "make a token for an hour",
+        )],
+    ),
+    (
+        "reflect token-key",
+        &[("nacre reflect token-key --key tokens.key", "print the key by which a reflector knows tokens")],
+    ),
+    ("reflect kick", &[("nacre reflect kick alice --group 7400/5", "throw a member out of a group")]),
+    (
+        "reflect ban",
+        &[
+            ("nacre reflect ban 198.51.100.0/24 --for 1d", "keep a network out for a day"),
+            ("nacre reflect ban 198.51.100.0/24 --lift", "let it in again"),
+        ],
+    ),
+    (
+        "reflect move",
+        &[(
+            "nacre reflect move lobby --to 5@192.0.2.2:7400",
+            "move a location with its members to another reflector",
+        )],
+    ),
+    ("keygen", &[("nacre keygen /etc/nacre/key", "make a key for a cluster")]),
+    ("bench", &[("nacre bench rmw --quick", "run the study of conditional updates, for a first look")]),
+    ("tour", &[("nacre tour", "see objects, versions and conditional writes in ten seconds")]),
+    (
+        "completions",
+        &[(
+            "nacre completions bash > ~/.local/share/bash-completion/completions/nacre",
+            "complete commands in bash",
+        )],
+    ),
+    (
+        "man",
+        &[
+            ("nacre man | man -l -", "read this program's page"),
+            ("nacre man --folder ~/.local/share/man/man1", "write a page for each command"),
+        ],
+    ),
+];
+
+/// The pages to read beside those of a command at the top.
+const RELATED: &[(&str, &[&str])] = &[
+    ("", &["nacre-serve", "nacre-put", "nacre-get", "nacre-bench"]),
+    ("serve", &["nacre-keygen", "nacre-status", "nacre-top", "nacre-reflect-serve"]),
+    ("put", &["nacre-get", "nacre-write", "nacre-fs-put"]),
+    ("get", &["nacre-put", "nacre-read", "nacre-fs-get"]),
+    ("write", &["nacre-read", "nacre-apply", "nacre-extents"]),
+    ("read", &["nacre-write", "nacre-get", "nacre-extents"]),
+    ("apply", &["nacre-write", "nacre-keys"]),
+    ("fence", &["nacre-lock", "nacre-stat"]),
+    ("info", &["nacre-top", "nacre-status", "nacre-scrub"]),
+    ("scrub", &["nacre-info", "nacre-copy-objects"]),
+    ("copy-objects", &["nacre-scrub", "nacre-copy"]),
+    ("ping", &["nacre-status", "nacre-top"]),
+    ("status", &["nacre-ping", "nacre-top", "nacre-log"]),
+    ("top", &["nacre-ping", "nacre-status", "nacre-info"]),
+    ("log", &["nacre-status"]),
+    ("lock", &["nacre-locks", "nacre-fence", "nacre-mpirun"]),
+    ("locks", &["nacre-lock"]),
+    ("mpirun", &["nacre-lock", "nacre-locks"]),
+    ("sequencer", &["nacre-fail", "nacre-zlog"]),
+    ("fail", &["nacre-status", "nacre-sequencer"]),
+    ("zlog", &["nacre-sequencer"]),
+    ("fs", &["nacre-mount", "nacre-sequencer", "nacre-class"]),
+    ("mount", &["nacre-fs"]),
+    ("watch", &["nacre-notify"]),
+    ("notify", &["nacre-watch"]),
+    ("walk", &["nacre-copy", "nacre-remove"]),
+    ("copy", &["nacre-walk", "nacre-remove", "nacre-copy-objects"]),
+    ("remove", &["nacre-walk", "nacre-copy"]),
+    ("keygen", &["nacre-serve", "nacre-reflect-token-key"]),
+];
+
+/// The environment variables of all commands.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("NACRE_STORE", "The store of a command without --store. Daemons and studies do not read it."),
+    ("NACRE_KEY", "The file with the cluster's key, for a command without --key."),
+    (
+        "NACRE_FENCE",
+        "The lock session that a command acts for, as with --fence. \"nacre lock\" sets it for its command.",
+    ),
+    (
+        "NACRE_POLL",
+        "The time for which a program polls for the next message before it sleeps, such as 200us; 0us for never.",
+    ),
+    (
+        "XDG_RUNTIME_DIR",
+        "The folder below which the socket of the user's own server is; otherwise it is below /run/user, or in /tmp.",
+    ),
+];
+
+/// The exit codes of commands that have no others.
+const EXIT_STATUS: &[(&str, &str)] = &[
+    ("0", "It is done."),
+    ("1", "It failed; a sentence on standard error says why, and what to do."),
+    ("2", "The command line is wrong."),
+    ("3", "A guard did not hold; standard output says what is there now."),
+];
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::arguments::Line;
+
+    #[test]
+    fn examples_can_be_typed_and_pages_exist() {
+        // Any point of the curve is a public key.
+        let key = format!("58{}", "66".repeat(31));
+        nacre_shell::manual::check::manual(&MANUAL, Line::command(), &[("KEY", &key)]);
+    }
+}
