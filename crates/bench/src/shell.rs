@@ -55,4 +55,9 @@ mod tests {
     fn the_definition_is_sound() {
         Line::command().debug_assert();
     }
+    #[test]
+    fn every_flag_reads_sizes_and_times_by_one_grammar() {
+        let checked = nacre_shell::quantity::check::flags(Line::command(), &[]);
+        assert!(checked > 3, "{checked}");
+    }
 }
