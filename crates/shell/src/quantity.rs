@@ -119,8 +119,8 @@ pub mod check {
         use crate::quantity::parse_time;
 
         fn program(arg: Arg) -> Command {
-            Command::new("program").subcommand(
-                Command::new("wait")
+            Command::new("nacre").subcommand(
+                Command::new("reflect")
                     .arg(arg.long("for").value_name("TIME"))
                     .arg(Arg::new("what").required(true)),
             )
@@ -136,11 +136,11 @@ pub mod check {
                 })
             };
             assert_eq!(flags(program(Arg::new("time").value_parser(bounded)), &[]), 1);
-            assert_eq!(flags(program(Arg::new("time")), &["program wait --for"]), 0);
+            assert_eq!(flags(program(Arg::new("time")), &["nacre reflect --for"]), 0);
         }
 
         #[test]
-        #[should_panic(expected = "program wait --for \"1min\"")]
+        #[should_panic(expected = "nacre reflect --for \"1min\"")]
         fn a_flag_that_lacks_a_spelling_is_found() {
             let own = |text: &str| {
                 text.strip_suffix("m").ok_or("no").and_then(|n| n.parse::<u64>().map_err(|_| "no"))
