@@ -170,7 +170,7 @@ soak: soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-
 
 soak-reflect:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
-	NACRE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-reflect --test contract neighbours_behind_a_full_device
+	NACRE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-planes --test contract neighbours_behind_a_full_device
 
 # A failure names its seed; NACRE_SEED=n runs that history again.
 soak-store:

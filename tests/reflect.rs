@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use harness::reflect::{Joined, Reflector, http, until};
 use harness::{Server, program, run_with};
-use nacre_reflect::server::{Relocation, relocate_at};
+use nacre_daemon::reflect::{Relocation, relocate_at};
 use nacre_reflect::token::{Grant, Rights, Scope, Token, TokenKey};
 use nacre_rpc::ClusterKey;
 use rustix::process::Signal;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use harness::Server;
 use harness::reflect::{Reflector, relocate, until};
+use nacre_planes::testbed::{Namespace, Testbed};
 use nacre_reflect::client::{Client, ClientEvent};
-use nacre_reflect::lab::{Lab, Namespace};
 use nacre_reflect::member::{MemberOptions, Wanted};
 
 /// The interval between a member's datagrams.
@@ -222,18 +222,18 @@ struct Apart {
     inside: [Namespace; 2],
     members: Namespace,
     _store: Server,
-    _lab: Lab,
+    _lab: Testbed,
 }
 
 impl Apart {
     fn new(plane: &str) -> Apart {
-        let mut lab = Lab::new().unwrap();
-        let members = lab.namespace("members").unwrap();
+        let mut testbed = Testbed::new().unwrap();
+        let members = testbed.namespace("members").unwrap();
         let store = Server::in_memory();
         let mut begin = |number: u8| {
-            let inside = lab.namespace(&format!("r{number}")).unwrap();
+            let inside = testbed.namespace(&format!("r{number}")).unwrap();
             let device = format!("out{number}");
-            lab.link((&inside, "in"), (&members, &device)).unwrap();
+            testbed.link((&inside, "in"), (&members, &device)).unwrap();
             inside.address("in", &format!("10.78.{number}.1/24")).unwrap();
             members.address(&device, &format!("10.78.{number}.2/24")).unwrap();
             inside.ring("in").unwrap();
@@ -246,7 +246,7 @@ impl Apart {
         };
         let ((first, old), (second, new)) = (begin(1), begin(2));
         members.sysctl("net/ipv4/ip_forward", "1").unwrap();
-        Apart { old, new, inside: [first, second], members, _store: store, _lab: lab }
+        Apart { old, new, inside: [first, second], members, _store: store, _lab: testbed }
     }
 
     fn until_in(&self, number: usize, members: u64) {

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use harness::reflect::{Joined, Reflector, http, until};
 use harness::{PATIENCE, Random, run_with};
-use nacre_reflect::lab::{Lab, Namespace};
+use nacre_planes::testbed::{Namespace, Testbed};
 use nacre_reflect::wire::{COOKIE_BYTES, Heartbeat, Join, Request, StateGet};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -24,17 +24,17 @@ struct Between {
     left: Namespace,
     right: Namespace,
     /// Dropped last.
-    _lab: Lab,
+    _lab: Testbed,
 }
 
 impl Between {
     fn new(flags: &[&str]) -> Between {
-        let mut lab = Lab::new().unwrap();
-        let inside = lab.namespace("reflector").unwrap();
-        let (left, right) = (lab.namespace("left").unwrap(), lab.namespace("right").unwrap());
+        let mut testbed = Testbed::new().unwrap();
+        let inside = testbed.namespace("reflector").unwrap();
+        let (left, right) = (testbed.namespace("left").unwrap(), testbed.namespace("right").unwrap());
         for (number, outer) in [(1, &left), (2, &right)] {
             let device = format!("in{number}");
-            lab.link((&inside, &device), (outer, "out")).unwrap();
+            testbed.link((&inside, &device), (outer, "out")).unwrap();
             // Devices with rings, like physical ones; programs in the driver need them.
             inside.ring(&device).unwrap();
             outer.ring("out").unwrap();
@@ -53,7 +53,7 @@ impl Between {
         }
         inside.sysctl("net/ipv4/conf/all/rp_filter", "0").unwrap();
         let reflector = inside.run(|| Reflector::listen("0.0.0.0:7400", flags));
-        Between { reflector, inside, left, right, _lab: lab }
+        Between { reflector, inside, left, right, _lab: testbed }
     }
 
     /// Returns the report of its administration.

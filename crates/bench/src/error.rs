@@ -3,6 +3,7 @@
 use std::io;
 
 use nacre_object::{ErrorKind, StoreError};
+use nacre_shell::Failure;
 
 /// The error with which a study, or a part of it, ended without a result.
 #[derive(thiserror::Error)]
@@ -78,11 +79,6 @@ impl BenchError {
         format!("{}; {advice}", error.message)
     }
 
-    /// Returns the exit code of a program that ends with this error.
-    pub(crate) fn exit_code(&self) -> u8 {
-        if matches!(self, Self::Usage(_)) { 2 } else { 1 }
-    }
-
     /// Wraps an error of the operating system with the attempted operation.
     pub(crate) fn io(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempted = attempted.into();
@@ -92,5 +88,14 @@ impl BenchError {
     /// Creates the error of an answer with which the study cannot continue.
     pub(crate) fn peer(peer: &'static str, message: impl std::fmt::Display) -> Self {
         Self::Peer { peer, message: message.to_string() }
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Usage(sentence) => Failure::Usage(sentence),
+            error => Failure::Failed(error.sentence()),
+        }
     }
 }

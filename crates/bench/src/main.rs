@@ -20,14 +20,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::builder::styling::{AnsiColor, Styles};
+use nacre_shell::Failure;
+use nacre_shell::manual::STYLES;
 
 use crate::error::BenchError;
-
-const STYLES: Styles = Styles::styled()
-    .header(AnsiColor::Green.on_default().bold())
-    .usage(AnsiColor::Green.on_default().bold())
-    .literal(AnsiColor::Cyan.on_default().bold());
 
 /// Run a study: what coordination costs, measured on this machine
 #[derive(Debug, Parser)]
@@ -145,35 +141,31 @@ impl Common {
 
 fn main() -> ExitCode {
     let Line { common, command } = Line::parse();
+    let json = common.json;
     match run(command, &common) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("nacre: {}", error.sentence());
-            ExitCode::from(error.exit_code())
-        }
+        Err(failure) => failure.report(json),
     }
 }
 
 /// Runs a study, or the part of one that it starts as a process of its own.
-fn run(command: Command, common: &Common) -> Result<(), BenchError> {
+fn run(command: Command, common: &Common) -> Result<(), Failure> {
     match command {
-        Command::Rmw(args) => rmw::run(&rmw::Args { store: common.store()?, ..*args }, common),
-        Command::RmwClient => rmw::client_main(),
-        Command::Reflect(args) => reflect::run(&args, common),
-        Command::ReflectServe => reflect::serve_main(),
-        Command::Locks(args) => locks::run(&args, common),
-        Command::LocksClient => locks::client_main(),
-        Command::Sequencer(args) => sequencer::run(&args, common),
-        Command::SequencerClient => sequencer::client_main(),
-        Command::Append(args) => append::run(&args, common),
-        Command::AppendClient => append::client_main(),
-        Command::Walk(args) => walk::run(&args, common),
-        Command::WalkTree(args) => walk::make_tree(&args, common),
-        Command::WalkFloor(args) => walk::floor_main(&args),
-        Command::Completions(args) => {
-            shell::completions(args);
-            Ok(())
-        }
-        Command::Man(args) => shell::man(&args),
+        Command::Rmw(args) => rmw::run(&rmw::Args { store: common.store()?, ..*args }, common)?,
+        Command::RmwClient => rmw::client_main()?,
+        Command::Reflect(args) => reflect::run(&args, common)?,
+        Command::ReflectServe => reflect::serve_main()?,
+        Command::Locks(args) => locks::run(&args, common)?,
+        Command::LocksClient => locks::client_main()?,
+        Command::Sequencer(args) => sequencer::run(&args, common)?,
+        Command::SequencerClient => sequencer::client_main()?,
+        Command::Append(args) => append::run(&args, common)?,
+        Command::AppendClient => append::client_main()?,
+        Command::Walk(args) => walk::run(&args, common)?,
+        Command::WalkTree(args) => walk::make_tree(&args, common)?,
+        Command::WalkFloor(args) => walk::floor_main(&args)?,
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(&args)?,
     }
+    Ok(())
 }

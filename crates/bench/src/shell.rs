@@ -1,11 +1,22 @@
 //! The files that `make install` takes from this program: completions for shells, and manual pages.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use nacre_shell::Failure;
+use nacre_shell::manual::Manual;
 
-use crate::{BenchError, Line};
+use crate::Line;
+
+/// What the manual pages of `nacre-bench` say beside the definition of its commands.
+const MANUAL: Manual = Manual {
+    program: "nacre-bench",
+    examples: &[],
+    related: &[("", &["nacre"])],
+    environment: &[],
+    exit_status: &[("0", "done"), ("1", "the study failed"), ("2", "wrong usage")],
+};
 
 /// The arguments of `nacre-bench completions`.
 #[derive(clap::Args, Clone, Debug)]
@@ -32,28 +43,8 @@ pub(crate) fn completions(args: CompletionsArgs) {
 ///
 /// # Errors
 /// If a file cannot be written.
-pub(crate) fn man(args: &ManArgs) -> Result<(), BenchError> {
-    let mut command = Line::command();
-    command.build();
-    write(&command, &args.folder, "nacre-bench")
-}
-
-fn write(command: &clap::Command, folder: &Path, name: &str) -> Result<(), BenchError> {
-    let file = folder.join(format!("{name}.1"));
-    let attempted = || format!("write {}", file.display());
-    let mut text = Vec::new();
-    // The page of help says what the other pages do.
-    let shown = command.clone().mut_subcommands(|inner| {
-        let is_help = inner.get_name() == "help";
-        if is_help { inner.hide(true) } else { inner }
-    });
-    clap_mangen::Man::new(shown).render(&mut text).map_err(BenchError::io(attempted()))?;
-    std::fs::write(&file, text).map_err(BenchError::io(attempted()))?;
-    let shown = |inner: &&clap::Command| !inner.is_hide_set() && inner.get_name() != "help";
-    for inner in command.get_subcommands().filter(shown) {
-        write(inner, folder, &format!("{name}-{}", inner.get_name()))?;
-    }
-    Ok(())
+pub(crate) fn man(args: &ManArgs) -> Result<(), Failure> {
+    MANUAL.write(Line::command(), &args.folder)
 }
 
 #[cfg(test)]
@@ -63,5 +54,10 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         Line::command().debug_assert();
+    }
+    #[test]
+    fn every_flag_reads_sizes_and_times_by_one_grammar() {
+        let checked = nacre_shell::quantity::check::flags(Line::command(), &[]);
+        assert!(checked > 3, "{checked}");
     }
 }

@@ -43,7 +43,7 @@ pub struct Line {
 
 /// Returns the version, and what this program holds: its engines, roles, and the reflector's planes.
 fn inside() -> &'static str {
-    use nacre_reflect::plane::Kind;
+    use nacre_planes::plane::Kind;
     static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     TEXT.get_or_init(|| {
         let planes = Kind::ALL.map(|kind| match kind.object() {
@@ -55,7 +55,7 @@ fn inside() -> &'static str {
              planes of the reflector: {}; programs for the kernel {}",
             env!("CARGO_PKG_VERSION"),
             planes.join(", "),
-            nacre_reflect::plane::OBJECTS,
+            nacre_planes::plane::OBJECTS,
         )
     })
 }

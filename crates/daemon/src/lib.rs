@@ -33,6 +33,7 @@ mod membership;
 mod meta;
 mod metrics;
 mod options;
+pub mod reflect;
 mod shown;
 mod watch;
 
@@ -40,6 +41,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use crate::reflect::{ReflectService, Server as Reflector, ServerError as ReflectorError};
 use nacre_class::network::Runner;
 use nacre_lock::role::LockRole;
 pub use nacre_lock::role::{LEASE_MAX, LEASE_MIN};
@@ -47,8 +49,7 @@ pub use nacre_lock::table::Indexing;
 use nacre_meta::role::MetaRole;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
-use nacre_reflect::forward::ForwardError;
-use nacre_reflect::server::{ReflectService, Server as Reflector, ServerError as ReflectorError};
+use nacre_planes::forward::ForwardError;
 use nacre_remote::{AdminService, Requests, StoreService, WatchService, WatchStats};
 use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};

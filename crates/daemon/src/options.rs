@@ -46,7 +46,7 @@ pub struct ServerOptions {
     pub store: Option<Uri>,
     /// The reflector to run, for the role `reflect`. Unless it has a store of its own, it keeps states and locations in
     /// the daemon's, or without one in memory.
-    pub reflect: Option<nacre_reflect::server::ServerOptions>,
+    pub reflect: Option<crate::reflect::ServerOptions>,
     /// Grants locks on the objects of the store: the role `lock`. Of several daemons in front of one store only
     /// one may: they know nothing of each other's locks.
     pub lock: bool,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use nacre_reflect::control::{Control, ControlOptions, Counter};
 use nacre_reflect::cookie::Secret;
-use nacre_reflect::forward::{Host, Incoming, Now};
+use nacre_reflect::host::{Host, Incoming, Now};
 use nacre_reflect::table::{Entry, GroupId, GroupOptions, Member, MemberIndex, Path};
 use nacre_reflect::wire::{Answer, Heartbeat, Join, Request};
 

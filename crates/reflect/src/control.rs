@@ -28,7 +28,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use bytes::Bytes;
 
 use crate::cookie::Secret;
-use crate::forward::{Host, Incoming, Now, Outgoing, Relayed};
+use crate::host::{Host, Incoming, Now, Outgoing, Relayed};
 use crate::location::Place;
 use crate::pages::Pages;
 use crate::rate::Rate;

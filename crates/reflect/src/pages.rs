@@ -8,7 +8,7 @@ const PAGE: usize = 1024;
 
 /// A vector that grows by pages.
 #[derive(Clone, Debug)]
-pub(crate) struct Pages<T>(Vec<Vec<T>>);
+pub struct Pages<T>(Vec<Vec<T>>);
 
 impl<T> Default for Pages<T> {
     fn default() -> Self {
@@ -20,6 +20,11 @@ impl<T> Pages<T> {
     /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.0.last().map_or(0, |last| (self.0.len() - 1) * PAGE + last.len())
+    }
+
+    /// Returns whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Adds an element at the end.
@@ -62,11 +67,12 @@ mod tests {
     #[test]
     fn elements_are_found_where_they_were_put() {
         let (mut pages, many) = (Pages::default(), 3 * PAGE + 7);
-        assert_eq!((pages.len(), pages.get(0)), (0, None));
+        assert_eq!((pages.len(), pages.is_empty(), pages.get(0)), (0, true, None));
         for number in 0..many {
             pages.push(number);
             assert_eq!(pages.len(), number + 1);
         }
+        assert!(!pages.is_empty());
         pages[PAGE] = 0;
         assert!((0..many).all(|at| pages[at] == if at == PAGE { 0 } else { at }));
         assert_eq!((pages.get(many - 1), pages.get(many)), (Some(&(many - 1)), None));

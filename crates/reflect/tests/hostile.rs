@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, Suppliers, Who, check};
 use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
-use nacre_reflect::forward::{Incoming, Now};
+use nacre_reflect::host::{Incoming, Now};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path};
 use nacre_reflect::token::{Grant, Identity, Rights, Scope, Token, TokenKey};

@@ -73,7 +73,7 @@ mod tests {
             "WARN",
             "off",
             "nacre_rpc=debug",
-            "warn,nacre_reflect::plane=trace",
+            "warn,nacre_planes::plane=trace",
             "nacre[scan]=2",
             "[x]=1",
         ] {

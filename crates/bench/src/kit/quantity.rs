@@ -29,16 +29,8 @@ impl Limit {
 
 /// Formats a number with commas between thousands: `12,345`.
 pub(crate) fn grouped(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits.as_str()), |rest| ("-", rest));
-    let mut text = String::from(sign);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let sign = if number < -0.5 { "-" } else { "" };
+    format!("{sign}{}", nacre_quantity::grouped(number.abs().round_ties_even() as u64))
 }
 
 /// Formats a latency in microseconds with a suitable unit.

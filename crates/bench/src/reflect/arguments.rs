@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nacre_planes::plane::Kind;
 use nacre_quantity::parse_time;
-use nacre_reflect::plane::Kind;
 
 use super::counting::{MARK_BYTES, RECEIVERS_MAX};
 use super::point::Contender;

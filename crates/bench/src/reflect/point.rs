@@ -1,6 +1,6 @@
 //! The measured cells and their results.
 
-use nacre_reflect::plane::Kind;
+use nacre_planes::plane::Kind;
 use serde::{Deserialize, Serialize};
 
 use super::serve::Counted;

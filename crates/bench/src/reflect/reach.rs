@@ -1,6 +1,6 @@
 //! The goals of the reflector on a machine of two processors, beside the measured values.
 
-use nacre_reflect::plane::Kind;
+use nacre_planes::plane::Kind;
 
 use super::point::{Contender, Run, Series};
 use super::report::Results;

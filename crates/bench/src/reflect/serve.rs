@@ -9,12 +9,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use nacre_planes::forward::{ForwardOptions, Forwarder, Listeners, be_prompt, read_clocks};
+use nacre_planes::plane::{self, Kind, PlaneOptions};
 use nacre_reflect::control::{Control, ControlOptions};
 use nacre_reflect::cookie::Secret;
-use nacre_reflect::forward::{
-    ForwardOptions, Forwarder, Host, Incoming, Listeners, Now, Outgoing, be_prompt,
-};
-use nacre_reflect::plane::{self, Kind, PlaneOptions};
+use nacre_reflect::host::{Host, Incoming, Now, Outgoing};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path, Table};
 use serde::{Deserialize, Serialize};
@@ -210,7 +209,7 @@ pub(crate) fn main() -> Result<(), BenchError> {
     loop {
         forwarder.poll(&mut owner, Duration::from_millis(200)).map_err(failed)?;
         if let Owner::Control(control) = &mut owner {
-            control.tick(Now::read());
+            control.tick(read_clocks());
             control.events().for_each(drop);
         }
         match waiting.try_recv() {

@@ -1,6 +1,6 @@
 //! Tests of the conclusions from results, with made-up numbers.
 
-use nacre_reflect::plane::Kind;
+use nacre_planes::plane::Kind;
 
 use super::point::{Cell, Contender, Cost, Run, Series};
 use super::report::Results;

@@ -150,7 +150,7 @@ fn announce(json: bool, daemon: &Daemon) -> std::io::Result<()> {
 
 /// Returns the addresses and the plane of a daemon's reflector, as JSON; null if it has none.
 pub fn reflecting(daemon: &Daemon) -> Value {
-    let about = |reflector: &nacre_reflect::server::Server| {
+    let about = |reflector: &nacre_daemon::reflect::Server| {
         json!({
             "addresses": reflector.addresses(),
             "plane": reflector.plane().name(),

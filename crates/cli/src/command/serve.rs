@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::quantity::Time;
 use nacre::{Durability, Engine, Uri};
+use nacre_daemon::reflect as reflector;
 use nacre_daemon::{Beacons, Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, ServerOptions};
-use nacre_reflect::server as reflector;
 use nacre_rpc::Address;
 use serde_json::json;
 

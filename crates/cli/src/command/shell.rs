@@ -48,4 +48,10 @@ mod tests {
     fn the_definition_is_sound() {
         Line::command().debug_assert();
     }
+    #[test]
+    fn every_flag_reads_sizes_and_times_by_one_grammar() {
+        // "none" is a value of this one too, so it is read by the command.
+        let checked = nacre_shell::quantity::check::flags(Line::command(), &["nacre serve --beacons"]);
+        assert!(checked > 30, "{checked}");
+    }
 }

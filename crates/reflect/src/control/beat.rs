@@ -2,7 +2,7 @@
 //! one that has to leave or to move is told. Each tick visits a share of the members, so that no tick is long.
 
 use super::{Control, Counter, PARTS_PER_PROOF};
-use crate::forward::{Incoming, Now};
+use crate::host::{Incoming, Now};
 use crate::table::{GroupId, MemberIndex};
 use crate::wire::{Answer, Heartbeat, Pulse, Reason};
 

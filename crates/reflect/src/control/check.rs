@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::{Control, ControlOptions, Counter, Counters, Event, StateOptions};
 use crate::cookie::Secret;
-use crate::forward::{Incoming, Now};
+use crate::host::{Incoming, Now};
 use crate::location::Place;
 use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Path};

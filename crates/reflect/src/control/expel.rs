@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::{Control, Counter};
-use crate::forward::Now;
+use crate::host::Now;
 use crate::table::{GroupId, MemberIndex};
 use crate::token::Identity;
 use crate::wire::Reason;

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{Control, Counter, Event, PARTS_PER_PROOF, Proofs, Seat, Shown};
-use crate::forward::{Incoming, Now};
+use crate::host::{Incoming, Now};
 use crate::rate::Owner;
 use crate::table::{GroupId, GroupIndex, MemberIndex, Terms};
 use crate::token::{self, Identity, Permit, Rights};

@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use super::{Control, Counter};
-use crate::forward::{Incoming, Now};
+use crate::host::{Incoming, Now};
 use crate::location::Place;
 use crate::table::{GroupId, GroupIndex, MemberIndex};
 use crate::wire::{Answer, Reason};

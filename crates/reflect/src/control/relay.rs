@@ -19,7 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::{Control, Counter};
-use crate::forward::{Incoming, Now, Relayed};
+use crate::host::{Incoming, Now, Relayed};
 use crate::location::Place;
 use crate::relay::{BYTES_MAX, Channel};
 use crate::table::{Group, GroupId, GroupIndex, MemberIndex, Terms};
@@ -669,7 +669,7 @@ impl Control {
         let Relay { number, keys, peer, local, channel, told_ms, .. } = &mut **relay;
         let mut put = |item: Option<(u32, &Item)>| {
             let bytes = encode_step(direction, *number, &receipt, item, &keys[0]);
-            outgoing.push_back(crate::forward::Outgoing { local: *local, to: *peer, bytes });
+            outgoing.push_back(crate::host::Outgoing { local: *local, to: *peer, bytes });
         };
         let mut sent = channel.send(now.ns / 1000, |number, item| put(Some((number, item))));
         if !sent && (channel.owes_receipt(late) || late && now.ms >= *told_ms + STEADY_MS) {

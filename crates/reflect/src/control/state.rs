@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 
 use super::{Control, Counter, Event};
-use crate::forward::{Incoming, Now};
+use crate::host::{Incoming, Now};
 use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, MemberIndex};
 use crate::wire::{Answer, PART_BYTES, STATE_BYTES_MAX, StateGet, StatePart};

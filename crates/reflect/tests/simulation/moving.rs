@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use nacre_reflect::control::{Counter, Counters};
-use nacre_reflect::forward::{Host, Incoming};
+use nacre_reflect::host::{Host, Incoming};
 use nacre_reflect::location::Place;
 use nacre_reflect::member::{MemberEvent, MemberOptions};
 use nacre_reflect::table::{GroupId, GroupOptions, Path};

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use nacre_object::testkit::{MemoryStore, block_on};
 use nacre_reflect::control::{Control, ControlOptions, Event};
 use nacre_reflect::cookie::Secret;
-use nacre_reflect::forward::{Host, Incoming, Now};
+use nacre_reflect::host::{Host, Incoming, Now};
 use nacre_reflect::member::{Member, MemberEvent, MemberOptions, Wanted};
 use nacre_reflect::state::{Checkpoints, Saved};
 use nacre_reflect::table::{GroupIndex, Path};

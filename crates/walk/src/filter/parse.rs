@@ -57,7 +57,7 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Size, String> {
         let (comparison, rest) = Comparison::split(text);
         let digits = rest.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let number = whole(digits, "c, k, M, KiB, MiB")?;
+        let number = whole(digits.trim_end(), "c, k, M, KiB, MiB")?;
         // Units as in find round up; those of powers of two in their full spelling are exact.
         let (unit, factor) = match &rest[digits.len()..] {
             "c" | "B" => (1, 1),
@@ -275,6 +275,7 @@ mod tests {
         assert!(matches("-1M", 0) && !matches("-1M", 1));
         assert!(matches("-1MiB", 1) && !matches("-1MiB", 1 << 20));
         assert!(matches("+64KiB", 65537) && !matches("+64KiB", 65536) && matches("64KiB", 65536));
+        assert!(matches("+64 KiB", 65537) && !matches("+64 KiB", 65536));
         for wrong in ["", "5", "+", "k", "--1k", "1.5k", "1 k", "9furlongs", "99999999999PiB"] {
             assert!(wrong.parse::<Size>().is_err(), "{wrong}");
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nacre::{Engine, Uri};
-use nacre_reflect::server::{Expulsion, Relocation, expel_at, relocate_at};
+use nacre_daemon::reflect::{Expulsion, Relocation, expel_at, relocate_at};
 use nacre_rpc::{Address, ClusterKey, socket};
 
 use crate::arguments::Common;

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use nacre_daemon::reflect::Expulsion;
 use nacre_reflect::control::Who;
-use nacre_reflect::server::Expulsion;
 use nacre_reflect::table::GroupId;
 use nacre_reflect::token::Identity;
 use serde_json::json;

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use nacre::{Engine, Uri};
+use nacre_daemon::reflect::{Relocation, location_map, relocate};
 use nacre_reflect::location::Place;
-use nacre_reflect::server::{Relocation, location_map, relocate};
 use nacre_reflect::wire::Reflectors;
 use serde_json::{Value, json};
 

@@ -9,12 +9,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
+use nacre_daemon::reflect::ServerOptions;
+use nacre_planes::forward::ForwardOptions;
+use nacre_planes::plane::{Kind, PlaneOptions};
 use nacre_reflect::control::{ControlOptions, StateOptions, Suppliers};
-use nacre_reflect::forward::ForwardOptions;
 use nacre_reflect::location::{IDS_MAX, check_address};
-use nacre_reflect::plane::{Kind, PlaneOptions};
 use nacre_reflect::rate::Rate;
-use nacre_reflect::server::ServerOptions;
 use nacre_reflect::table::{GroupId, GroupOptions};
 use nacre_reflect::token::PublicKey;
 

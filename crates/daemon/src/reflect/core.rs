@@ -1,0 +1,300 @@
+//! The data thread: it owns the sockets, the table and the plane, and waits for nothing but them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nacre_planes::forward::{Counters, ForwardError, Forwarder, LATE, be_prompt, read_clocks};
+use nacre_planes::plane::{self, Kind, PlaneOptions};
+use nacre_reflect::control::{Control, Event};
+use nacre_reflect::host::Now;
+use nacre_reflect::table::{Group, GroupId, GroupIndex};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::ServerError;
+use super::administration::Task;
+use super::report::{About, Detail, GroupReport, MemberReport, Refused, Report};
+
+/// The interval at which rates are measured, in milliseconds.
+const SAMPLE_MS: u64 = 1000;
+/// The time given to tell members that the reflector is closing, in milliseconds.
+const CLOSING_MS: u64 = 2000;
+
+/// The state of the data thread.
+pub(super) struct Core {
+    pub(super) control: Control,
+    forwarder: Forwarder,
+    plane_options: PlaneOptions,
+    plane_reason: String,
+    started_ms: u64,
+    ticked_ms: u64,
+    sampled_ms: u64,
+    rates: BTreeMap<GroupId, Sample>,
+    /// The channel for the control plane's requests to the store.
+    wanted: UnboundedSender<Event>,
+    /// The time at which closing began, in milliseconds.
+    closing_ms: Option<u64>,
+}
+
+/// A group's counters at the last sample, and their growth in a second.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    admitted: u64,
+    copies: u64,
+    datagrams_per_second: u64,
+    copies_per_second: u64,
+}
+
+impl Core {
+    pub(super) fn new(
+        control: Control,
+        forwarder: Forwarder,
+        plane_options: PlaneOptions,
+        plane_reason: String,
+        wanted: UnboundedSender<Event>,
+    ) -> Core {
+        let now_ms = read_clocks().ms;
+        Core {
+            control,
+            forwarder,
+            plane_options,
+            plane_reason,
+            started_ms: now_ms,
+            ticked_ms: 0,
+            sampled_ms: now_ms,
+            rates: BTreeMap::new(),
+            wanted,
+            closing_ms: None,
+        }
+    }
+
+    /// Runs until the reflector was told to close and all members were told.
+    pub(super) fn run(mut self, tasks: &mpsc::Receiver<Task>) -> Result<(), ServerError> {
+        be_prompt();
+        loop {
+            let now = read_clocks();
+            let tick_ms = self.control.tick_ms();
+            let tick = (self.ticked_ms + tick_ms + tick_ms / LATE).saturating_sub(now.ms);
+            if let Err(error) = self.forwarder.poll(&mut self.control, Duration::from_millis(tick)) {
+                self.change_plane(error)?;
+            }
+            while let Ok(task) = tasks.try_recv() {
+                task(&mut self);
+            }
+            let now = read_clocks();
+            if now.ms >= self.ticked_ms + self.control.tick_ms() {
+                self.ticked_ms = now.ms;
+                self.control.tick(now);
+                self.after(now);
+            }
+            if let Some(since) = self.closing_ms
+                && (self.control.table().members_len() == 0 || now.ms >= since + CLOSING_MS)
+            {
+                // What was still to be sent goes out with one more turn.
+                let last = self.forwarder.poll(&mut self.control, Duration::ZERO);
+                return last.map_err(ServerError::from);
+            }
+        }
+    }
+
+    /// Begins to close.
+    pub(super) fn close(&mut self) {
+        self.control.close();
+        self.closing_ms.get_or_insert(read_clocks().ms);
+    }
+
+    /// Replaces a plane that failed by one that has no requirements. Admitted datagrams go out by that one.
+    fn change_plane(&mut self, error: ForwardError) -> Result<(), ServerError> {
+        let ForwardError::Plane(why) = error else { return Err(error.into()) };
+        let from = self.forwarder.plane().kind();
+        let to = [Kind::Batch, Kind::Sendto].into_iter().find(|kind| *kind != from).unwrap_or(Kind::Sendto);
+        if from == Kind::Sendto {
+            return Err(ForwardError::Plane(why).into());
+        }
+        tracing::error!(%why, "the {from} plane works no more; going on with the {to} plane");
+        let plane =
+            plane::open(to, self.forwarder.listeners(), &self.plane_options).map_err(ForwardError::Plane)?;
+        self.plane_reason = format!("the {from} plane worked no more: {why}");
+        self.forwarder.set_plane(&mut self.control, plane).map_err(ServerError::from)
+    }
+
+    fn after(&mut self, now: Now) {
+        for event in self.control.events() {
+            match event {
+                Event::Joined { group, address } => tracing::debug!(%group, %address, "joined"),
+                Event::Left { group, address, reason } => tracing::debug!(%group, %address, %reason, "left"),
+                Event::LoadState { .. } | Event::StoreState { .. } => {
+                    // The other thread ends after this one.
+                    let _ = self.wanted.send(event);
+                }
+            }
+        }
+        if now.ms >= self.sampled_ms + SAMPLE_MS {
+            self.sample(now);
+        }
+    }
+
+    fn sample(&mut self, now: Now) {
+        let elapsed_ms = (now.ms - self.sampled_ms).max(1);
+        self.sampled_ms = now.ms;
+        self.forwarder.refresh();
+        let mut rates = std::mem::take(&mut self.rates);
+        let mut next = BTreeMap::new();
+        for (index, group) in self.control.table().groups() {
+            let counters = self.forwarder.group_counters(index);
+            if counters.admitted == 0 {
+                continue;
+            }
+            let before = rates.remove(&group.id).unwrap_or_default();
+            // A group that was removed and made again begins anew.
+            let grown = |after: u64, before: u64| after.saturating_sub(before) * 1000 / elapsed_ms;
+            next.insert(
+                group.id,
+                Sample {
+                    admitted: counters.admitted,
+                    copies: counters.copies,
+                    datagrams_per_second: grown(counters.admitted, before.admitted),
+                    copies_per_second: grown(counters.copies, before.copies),
+                },
+            );
+        }
+        self.rates = next;
+    }
+
+    /// Returns a report of the reflector.
+    pub(super) fn report(&mut self, detail: Detail) -> Report {
+        self.forwarder.refresh();
+        let now = read_clocks();
+        let reflector = self.about(now);
+        let table = self.control.table();
+        let groups = match detail {
+            Detail::Totals => Vec::new(),
+            Detail::Groups => table
+                .groups()
+                .map(|(index, group)| (index, group, self.forwarder.group_counters(index)))
+                .filter(|(_, group, counters)| group.live > 0 || *counters != Counters::default())
+                .map(|(index, group, counters)| self.group(index, group, counters, None))
+                .collect(),
+            Detail::Group { id, members } => table
+                .find(id)
+                .map(|index| {
+                    let list = members.then_some(now.ms);
+                    self.group(index, table.group(index), self.forwarder.group_counters(index), list)
+                })
+                .into_iter()
+                .collect(),
+        };
+        Report { reflector, groups }
+    }
+
+    /// Returns the name of a device, or its index if it is gone.
+    fn device(&self, index: u32) -> String {
+        let name = self
+            .forwarder
+            .listeners()
+            .sockets()
+            .next()
+            .and_then(|(_, socket)| rustix::net::netdevice::index_to_name(socket, index).ok());
+        name.unwrap_or_else(|| index.to_string())
+    }
+
+    fn about(&self, now: Now) -> About {
+        let counters = self.forwarder.counters();
+        let table = self.control.table();
+        About {
+            pid: std::process::id(),
+            addresses: self.forwarder.listeners().addresses().collect(),
+            plane: self.forwarder.plane().kind().to_string(),
+            plane_reason: self.plane_reason.clone(),
+            up_seconds: (now.ms - self.started_ms) / 1000,
+            groups: table.groups_len() as u64,
+            members: table.members_len() as u64,
+            admitted: counters.admitted,
+            admitted_bytes: counters.admitted_bytes,
+            copies: counters.copies,
+            undeliverable: counters.undeliverable,
+            too_old: counters.too_old,
+            made: BTreeMap::from([
+                ("driver", counters.made.driver),
+                ("hook", counters.made.hook),
+                ("frames", counters.made.frames),
+                ("sockets", counters.made.sockets),
+            ]),
+            refused: refused(&counters),
+            plane_counters: BTreeMap::from([
+                ("received", counters.received),
+                ("control", counters.control),
+                ("handed", counters.handed),
+                ("handed_lost", counters.handed_lost),
+                ("device_full", counters.full),
+                ("answers", counters.outgoing),
+                ("answers_failed", counters.outgoing_failed),
+                ("network_errors", counters.reported),
+                ("waiting_bytes", self.forwarder.waiting_bytes() as u64),
+            ]),
+            control: self.control.counters().iter().map(|(counter, count)| (counter.name(), count)).collect(),
+        }
+    }
+
+    fn group(&self, index: GroupIndex, group: &Group, counters: Counters, list: Option<u64>) -> GroupReport {
+        let table = self.control.table();
+        let members = || {
+            let entries =
+                group.lanes.iter().flat_map(|lane| lane.entries.iter().map(move |entry| (lane, entry)));
+            entries.filter_map(|(lane, entry)| Some((lane, table.member(entry.member()?))))
+        };
+        let mut delays: Vec<u32> =
+            members().map(|(_, member)| member.delay_us).filter(|us| *us > 0).collect();
+        let middle = delays.len() / 2;
+        let delay_us = (!delays.is_empty()).then(|| *delays.select_nth_unstable(middle).1);
+        let rate = self.rates.get(&group.id).copied().unwrap_or_default();
+        GroupReport {
+            group: group.id.to_string(),
+            members: group.live,
+            members_max: group.options.members_max,
+            token: group.options.token,
+            sequence: group.options.sequence,
+            admitted: counters.admitted,
+            admitted_bytes: counters.admitted_bytes,
+            copies: counters.copies,
+            undeliverable: counters.undeliverable,
+            too_old: counters.too_old,
+            refused: refused(&counters),
+            datagrams_per_second: rate.datagrams_per_second,
+            copies_per_second: rate.copies_per_second,
+            delay_us,
+            state_version: Some(self.control.state_version(index)).filter(|version| *version > 0),
+            list: list.map(|now_ms| {
+                let report =
+                    |(lane, member): (&nacre_reflect::table::Lane, &nacre_reflect::table::Member)| {
+                        MemberReport {
+                            address: member.address,
+                            at: lane.path.local,
+                            device: self.device(lane.path.device),
+                            heard_ms_ago: now_ms.saturating_sub(member.heard_ms),
+                            delay_us: member.delay_us,
+                            echo: member.echo,
+                        }
+                    };
+                members().map(report).collect()
+            }),
+        }
+    }
+}
+
+/// Returns the counts of refusals, by their names in metrics.
+fn refused(counters: &Counters) -> Refused {
+    BTreeMap::from([
+        ("strangers", counters.strangers),
+        ("over_rate", counters.over_rate),
+        ("backlog", counters.backlog),
+        ("too_long", counters.too_long),
+        ("socket_full", counters.socket_full),
+    ])
+}
+
+/// True if all addresses are loopback addresses.
+pub(super) fn is_loopback(addresses: &[SocketAddr]) -> bool {
+    addresses.iter().all(|address| address.ip().is_loopback())
+}

@@ -1,0 +1,294 @@
+//! A reflector's data in the store: the states of groups, and the map of locations. All of it waits for the store, on
+//! the thread beside the data thread, which gets the results by messages.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use nacre::{ObjectId, Store};
+use nacre_planes::forward::read_clocks;
+use nacre_reflect::control::Event;
+use nacre_reflect::location::{Changed, LocationMap, ObjectLocationMap, Place, Snapshot};
+use nacre_reflect::state::{Checkpoints, Saved};
+use nacre_reflect::table::GroupId;
+use nacre_reflect::wire::Reflectors;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::JoinSet;
+
+use super::administration::Tasks;
+
+/// The object with the map of locations.
+pub const LOCATIONS_OBJECT: &str = "reflect/locations";
+/// The prefix of the ids of objects with states.
+const STATE_PREFIX: &str = "reflect/state/";
+/// The interval at which the map is read, as others may have changed it.
+const LOOK: Duration = Duration::from_millis(500);
+/// The wait after the map could not be read.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// The number of tries to change the map while others change the same location.
+const TRIES: usize = 16;
+/// The time from a line about failures to the next.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+/// The longest wait for states to be stored when the reflector ends.
+const LAST: Duration = Duration::from_secs(5);
+
+/// Returns the map of locations in a store.
+pub fn location_map(store: &Store) -> Result<ObjectLocationMap<Store>, nacre::Error> {
+    Ok(ObjectLocationMap::new(Arc::new(store.clone()), ObjectId::try_from(LOCATIONS_OBJECT)?))
+}
+
+/// Sets the place of a location, or removes it, whatever its present place. Returns the version of the map.
+///
+/// # Errors
+/// A sentence, if there is no location to remove, nothing can be at the place, the store fails, or others keep changing
+/// the location.
+pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<Place>) -> Result<u64, String> {
+    to.map_or(Ok(()), |place| place.check())?;
+    let failed = |error: nacre::Error| error.message;
+    let mut from = match map.read(0).await.map_err(failed)? {
+        Some(snapshot) => snapshot.places.get(name).copied(),
+        None => None,
+    };
+    if to.is_none() && from.is_none() {
+        return Err(format!("there is no location \"{name}\""));
+    }
+    for _ in 0..TRIES {
+        match map.change(name, from, to).await.map_err(failed)? {
+            Changed::Done { version } => return Ok(version),
+            Changed::Conflict(now) => from = now,
+        }
+    }
+    Err(format!("location \"{name}\" is changed by others all the time; try again"))
+}
+
+/// The map that this reflector follows.
+pub(super) struct Locations {
+    map: ObjectLocationMap<Store>,
+    tasks: Tasks,
+    /// The map as the control plane was last told of it.
+    told: Mutex<Snapshot>,
+    /// The standbys of locations here for which none are named.
+    standbys: Vec<SocketAddr>,
+    /// True if other reflectors may use the store.
+    shared: bool,
+    /// True once the secret of relays has been read.
+    has_secret: AtomicBool,
+}
+
+impl Locations {
+    pub(super) fn new(
+        store: &Store,
+        tasks: Tasks,
+        standbys: Vec<SocketAddr>,
+        shared: bool,
+    ) -> Result<Locations, nacre::Error> {
+        let told = Mutex::new(Snapshot::default());
+        let has_secret = AtomicBool::new(false);
+        Ok(Locations { map: location_map(store)?, tasks, told, standbys, shared, has_secret })
+    }
+
+    /// Returns the map as it was last read.
+    pub(super) async fn snapshot(&self) -> Snapshot {
+        self.told.lock().await.clone()
+    }
+
+    /// Reads the map and tells the control plane what has changed.
+    pub(super) async fn follow(&self) -> Result<(), nacre::Error> {
+        let mut told = self.told.lock().await;
+        let Some(snapshot) = self.map.read(told.version).await? else { return Ok(()) };
+        if !snapshot.places.is_empty() && !self.has_secret.load(Ordering::Relaxed) {
+            // Before any location can move.
+            let (secret, shared) = (self.map.relay_secret().await?, self.shared);
+            self.tasks.give(move |core| core.control.set_relay_secret(&secret, shared));
+            self.has_secret.store(true, Ordering::Relaxed);
+        }
+        let gone = told.places.keys().filter(|name| !snapshot.places.contains_key(*name));
+        let mut changes: Vec<(String, Option<Place>)> = gone.map(|name| (name.clone(), None)).collect();
+        changes.extend(
+            snapshot
+                .places
+                .iter()
+                .filter(|(name, place)| told.places.get(*name) != Some(*place))
+                .map(|(name, place)| (name.clone(), Some(*place))),
+        );
+        *told = snapshot;
+        let (done, waiting) = oneshot::channel();
+        self.tasks.give(move |core| {
+            let now = read_clocks();
+            for (name, place) in changes {
+                match &place {
+                    Some(place) => tracing::info!(location = name, %place, "a location has its place"),
+                    None => tracing::info!(location = name, "a location is no more"),
+                }
+                core.control.set_location(now, &name, place);
+            }
+            // Whoever waited may have gone.
+            let _ = done.send(());
+        });
+        // If the data thread has ended, nobody follows any more.
+        let _ = waiting.await;
+        Ok(())
+    }
+
+    /// Follows the map for ever.
+    pub(super) async fn keep_following(&self) {
+        let mut failing = false;
+        loop {
+            let wait = match self.follow().await {
+                Ok(()) => {
+                    if std::mem::take(&mut failing) {
+                        tracing::info!("the map of locations can be read again");
+                    }
+                    LOOK
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "the map of locations cannot be read; it stays as it was");
+                    }
+                    LOOK_AGAIN
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Changes the map, and follows the change at once.
+    pub(super) async fn relocate(
+        &self,
+        name: &str,
+        to: Option<(SocketAddr, u32, Vec<SocketAddr>)>,
+    ) -> Result<u64, String> {
+        let place = match to {
+            None => None,
+            Some((reflector, group, mut standbys)) => {
+                if standbys.is_empty() {
+                    standbys.extend(self.standbys.iter().filter(|standby| **standby != reflector));
+                }
+                standbys.insert(0, reflector);
+                let reflectors = Reflectors::new(&standbys)
+                    .ok_or_else(|| format!("{} reflectors are too many for a location", standbys.len()))?;
+                Some(Place { reflectors, group })
+            }
+        };
+        let version = relocate(&self.map, name, place).await?;
+        self.follow().await.map_err(|error| error.message)?;
+        Ok(version)
+    }
+}
+
+/// Carries out the control plane's requests to the store, until it ends.
+pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: UnboundedReceiver<Event>) {
+    let checkpoints = Checkpoints::new(Arc::new(store), STATE_PREFIX);
+    let trouble = Arc::new(std::sync::Mutex::new(Trouble::default()));
+    let mut under_way = JoinSet::new();
+    loop {
+        tokio::select! {
+            event = wanted.recv() => match event {
+                None => break,
+                Some(event) => drop(under_way.spawn(serve(checkpoints.clone(), tasks.clone(), trouble.clone(), event))),
+            },
+            Some(_) = under_way.join_next() => {}
+        }
+    }
+    let rest = async { while under_way.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST, rest).await.is_err() {
+        tracing::error!("some states were not stored before the end");
+    }
+}
+
+type SharedTrouble = Arc<std::sync::Mutex<Trouble>>;
+
+async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, trouble: SharedTrouble, event: Event) {
+    match event {
+        Event::LoadState { group, name } => match checkpoints.load(&name).await {
+            Ok(found) => {
+                worked(&trouble);
+                tasks.give(move |core| {
+                    core.control.state_loaded(read_clocks(), group, found.version, found.bytes);
+                });
+            }
+            Err(error) => failed(&tasks, &trouble, group, &name, &error),
+        },
+        Event::StoreState { group, name, base, bytes } => match checkpoints.save(&name, base, &bytes).await {
+            Ok(Saved::Stored(version)) => {
+                worked(&trouble);
+                tasks.give(move |core| core.control.state_stored(read_clocks(), group, version));
+            }
+            Ok(Saved::Newer(version)) => {
+                worked(&trouble);
+                tasks.give(move |core| core.control.state_conflict(read_clocks(), group, version));
+            }
+            Err(error) => failed(&tasks, &trouble, group, &name, &error),
+        },
+        Event::Joined { .. } | Event::Left { .. } => {}
+    }
+}
+
+/// Failures that come again and again, of which the log has the first, then how many there were, and that they are over.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// The time of the last line, if there is trouble.
+    told: Option<Instant>,
+    /// The number of failures since that line.
+    untold: u64,
+}
+
+impl Trouble {
+    /// Notes a failure. Returns the number of those that no line told of, this one included, if a line is due.
+    fn failed(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        if self.told.is_some_and(|told| now.duration_since(told) < TELL_AGAIN) {
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.untold))
+    }
+
+    /// Notes a success. Returns the number of failures that no line told of, if there was trouble.
+    fn worked(&mut self) -> Option<u64> {
+        self.told.take().map(|_| std::mem::take(&mut self.untold))
+    }
+}
+
+fn worked(trouble: &SharedTrouble) {
+    let over = trouble.lock().unwrap_or_else(PoisonError::into_inner).worked();
+    if let Some(untold) = over {
+        tracing::info!(failures = untold, "states can be stored and loaded again");
+    }
+}
+
+fn failed(tasks: &Tasks, trouble: &SharedTrouble, group: GroupId, name: &str, error: &nacre::Error) {
+    let due = trouble.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now());
+    match due {
+        None => {}
+        Some(1) => {
+            tracing::warn!(%group, name, %error, "a state was neither stored nor loaded; it is tried again");
+        }
+        Some(failures) => {
+            tracing::warn!(failures, %error, "states are still neither stored nor loaded; they are tried again");
+        }
+    }
+    tasks.give(move |core| core.control.state_failed(read_clocks(), group));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_once_then_counted_and_its_end_is_told() {
+        let (mut trouble, begin) = (Trouble::default(), Instant::now());
+        assert_eq!(trouble.worked(), None);
+        assert_eq!(trouble.failed(begin), Some(1));
+        let told: Vec<_> =
+            (0..3000).filter_map(|ms| trouble.failed(begin + Duration::from_millis(2 * ms))).collect();
+        assert!(told.is_empty(), "{told:?}");
+        assert_eq!(trouble.failed(begin + TELL_AGAIN), Some(3001));
+        assert_eq!(trouble.failed(begin + TELL_AGAIN), None);
+        assert_eq!(trouble.worked(), Some(1));
+        assert_eq!(trouble.worked(), None);
+        assert_eq!(trouble.failed(begin + TELL_AGAIN), Some(1), "that is new trouble");
+    }
+}

@@ -1,0 +1,329 @@
+//! Datagrams that wait for devices: the payload once, and a place in the queue of each device that it waits for.
+//!
+//! Invariants:
+//! - Each device's queue is first in, first out across groups: so order is kept, and a full device costs one try.
+//! - A datagram is dropped once it waits in no queue any more; then its buffer is used again.
+//! - Positions in queues are always of the present generation of their lanes.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use nacre_reflect::table::{GroupIndex, Table};
+
+/// The shortest and the longest wait before a full device is tried again, in nanoseconds.
+const WAIT_NS: std::ops::RangeInclusive<u64> = 50_000..=1_000_000;
+
+/// A datagram that waits.
+#[derive(Debug)]
+pub(super) struct Datagram {
+    pub(super) about: About,
+    pub(super) payload: Vec<u8>,
+    /// The number of queues that the datagram is in.
+    places: u32,
+}
+
+/// The properties of a datagram that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct About {
+    pub(super) group: GroupIndex,
+    pub(super) except: Option<SocketAddr>,
+    pub(super) tos: u8,
+    /// The time at which it is too old to be copied any more, in nanoseconds; the last there is, if never.
+    pub(super) until_ns: u64,
+    /// True if the plane has to be told when the datagram is finished.
+    pub(super) handed: bool,
+}
+
+/// The place of a datagram in a queue: the copies left to make for one lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) datagram: u32,
+    pub(super) lane: u16,
+    pub(super) next: usize,
+    pub(super) end: usize,
+}
+
+/// The queue of one device.
+#[derive(Debug)]
+pub(super) struct Queue {
+    device: u32,
+    places: VecDeque<Place>,
+    /// The wait before the device is tried again when it is full, and the end of the present one, in nanoseconds.
+    wait_ns: u64,
+    again_ns: u64,
+}
+
+impl Queue {
+    /// Notes that the device was full after it had taken `copies`.
+    pub(super) fn full(&mut self, now_ns: u64, copies: u32) {
+        self.wait_ns = match copies {
+            0 => (self.wait_ns * 2).clamp(*WAIT_NS.start(), *WAIT_NS.end()),
+            _ => *WAIT_NS.start(),
+        };
+        self.again_ns = now_ns + self.wait_ns;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns the first place in the queue.
+    pub(super) fn front(&mut self) -> Option<&mut Place> {
+        self.places.front_mut()
+    }
+}
+
+/// All datagrams that wait.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    queues: Vec<Queue>,
+    datagrams: Vec<Datagram>,
+    free: Vec<u32>,
+    bytes: usize,
+}
+
+impl Backlog {
+    /// Returns the bytes of payload that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the index of a device's queue, which is made if there is none.
+    pub(super) fn queue_of(&mut self, device: u32) -> usize {
+        self.queues.iter().position(|queue| queue.device == device).unwrap_or_else(|| {
+            self.queues.push(Queue { device, places: VecDeque::new(), wait_ns: 0, again_ns: 0 });
+            self.queues.len() - 1
+        })
+    }
+
+    pub(super) fn queue(&mut self, at: usize) -> &mut Queue {
+        &mut self.queues[at]
+    }
+
+    pub(super) fn queues_len(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub(super) fn datagram(&self, at: u32) -> &Datagram {
+        &self.datagrams[at as usize]
+    }
+
+    /// True if something waits for this device and it may be tried again.
+    pub(super) fn due(&self, queue: usize, now_ns: u64) -> bool {
+        let queue = &self.queues[queue];
+        !queue.places.is_empty() && queue.again_ns <= now_ns
+    }
+
+    /// Returns the time at which the next device may be tried again, in nanoseconds; `None` if nothing waits.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.queues.iter().filter(|queue| !queue.places.is_empty()).map(|queue| queue.again_ns).min()
+    }
+
+    /// Keeps a datagram, which has no place in a queue yet, and returns its index.
+    pub(super) fn keep(&mut self, about: About, payload: &[u8]) -> u32 {
+        self.bytes += payload.len();
+        match self.free.pop() {
+            Some(at) => {
+                let datagram = &mut self.datagrams[at as usize];
+                datagram.payload.clear();
+                datagram.payload.extend_from_slice(payload);
+                (datagram.about, datagram.places) = (about, 0);
+                at
+            }
+            None => {
+                self.datagrams.push(Datagram { about, payload: payload.to_vec(), places: 0 });
+                self.datagrams.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Adds a place at the end of a device's queue.
+    pub(super) fn push(&mut self, queue: usize, place: Place) {
+        self.datagrams[place.datagram as usize].places += 1;
+        self.queues[queue].places.push_back(place);
+    }
+
+    /// Removes the first place of a queue. If that was the datagram's last, returns its group, and true if the plane
+    /// has to be told.
+    pub(super) fn pop(&mut self, queue: usize) -> Option<(GroupIndex, bool)> {
+        let place = self.queues[queue].places.pop_front()?;
+        self.queues[queue].wait_ns = 0;
+        self.release(place.datagram)
+    }
+
+    /// True if a datagram of this group waits in a queue.
+    pub(super) fn holds(&self, queue: usize, group: GroupIndex) -> bool {
+        self.oldest(queue, group).is_some()
+    }
+
+    fn oldest(&self, queue: usize, group: GroupIndex) -> Option<usize> {
+        let of = |place: &Place| self.datagrams[place.datagram as usize].about.group == group;
+        self.queues[queue].places.iter().position(of)
+    }
+
+    /// Gives up the oldest place of a group in a queue. Returns the number of copies that were left to make for it, and
+    /// true if that was the last place of a datagram of which the plane has to be told.
+    pub(super) fn shed(&mut self, table: &Table, queue: usize, group: GroupIndex) -> (u64, bool) {
+        let Some(at) = self.oldest(queue, group) else { return (0, false) };
+        let Some(place) = self.queues[queue].places.remove(at) else { return (0, false) };
+        let left = self.left(table, &place);
+        (left, matches!(self.release(place.datagram), Some((_, true))))
+    }
+
+    /// Returns the number of copies that are left to make for a place.
+    pub(super) fn left(&self, table: &Table, place: &Place) -> u64 {
+        let About { group, except, .. } = self.datagrams[place.datagram as usize].about;
+        let entries = &table.group(group).lanes[usize::from(place.lane)].entries;
+        let end = place.end.min(entries.len());
+        let left = entries[place.next.min(end)..end].iter();
+        left.filter(|entry| entry.member().is_some() && Some(entry.address) != except).count() as u64
+    }
+
+    fn release(&mut self, at: u32) -> Option<(GroupIndex, bool)> {
+        let datagram = &mut self.datagrams[at as usize];
+        datagram.places -= 1;
+        if datagram.places > 0 {
+            return None;
+        }
+        self.bytes -= datagram.payload.len();
+        // Buffers of usual datagrams are used again, those of long ones would add up.
+        if datagram.payload.capacity() > 4096 {
+            datagram.payload = Vec::new();
+        }
+        self.free.push(at);
+        Some((datagram.about.group, datagram.about.handed))
+    }
+
+    /// Translates the positions in a lane that was rewritten, so that the copies that wait go on where they were.
+    pub(super) fn rewritten(&mut self, table: &Table, group: GroupIndex, number: u16) {
+        let lane = &table.group(group).lanes[usize::from(number)];
+        let before = lane.generation.wrapping_sub(1);
+        for queue in self.queues.iter_mut().filter(|queue| queue.device == lane.path.device) {
+            for place in &mut queue.places {
+                if place.lane == number && self.datagrams[place.datagram as usize].about.group == group {
+                    // A lane remembers its last rewriting always; the bounds stay bounds without it.
+                    place.next = lane.position_now(before, place.next).unwrap_or(place.next);
+                    place.end = lane.position_now(before, place.end).unwrap_or(place.end);
+                }
+            }
+        }
+    }
+
+    /// Marks every waiting datagram as one whose end the plane has to be told, and returns the number of them by group.
+    pub(super) fn all_handed(&mut self) -> HashMap<GroupIndex, u64> {
+        let mut waiting = HashMap::new();
+        for datagram in self.datagrams.iter_mut().filter(|datagram| datagram.places > 0) {
+            datagram.about.handed = true;
+            *waiting.entry(datagram.about.group).or_default() += 1;
+        }
+        waiting
+    }
+
+    /// Drops the datagrams of a removed group. Returns the number of those whose end the plane has to be told.
+    pub(super) fn removed(&mut self, group: GroupIndex) -> usize {
+        let mut gone = Vec::new();
+        for queue in &mut self.queues {
+            queue.places.retain(|place| {
+                let keep = self.datagrams[place.datagram as usize].about.group != group;
+                if !keep {
+                    gone.push(place.datagram);
+                }
+                keep
+            });
+        }
+        gone.into_iter().filter(|&at| matches!(self.release(at), Some((_, true)))).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use nacre_reflect::table::{GroupId, GroupOptions, Path};
+
+    fn about(group: GroupIndex, handed: bool) -> About {
+        About { group, except: None, tos: 0, until_ns: u64::MAX, handed }
+    }
+
+    fn address(host: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, (host >> 8) as u8, host as u8], 1000))
+    }
+
+    /// Members since before a datagram was admitted are found behind the position at which copying stopped.
+    #[test]
+    fn what_waits_goes_on_where_it_was_when_its_lane_is_written_anew() {
+        let mut table = Table::new();
+        let group = table.set_group(GroupId { port: 7400, id: 0 }, GroupOptions::default());
+        let path = Path { device: 3, local: SocketAddr::from(([127, 0, 1, 1], 7400)) };
+        for host in 0..200 {
+            table.join(group, path, address(host), false, 0);
+        }
+        table.take_changes(|_, _| {});
+        let mut backlog = Backlog::default();
+        let queue = backlog.queue_of(3);
+        for next in [0, 1, 77, 199, 200] {
+            let datagram = backlog.keep(about(group, false), b"payload");
+            backlog.push(queue, Place { datagram, lane: 0, next, end: 200 });
+        }
+        let id = GroupId { port: 7400, id: 0 };
+        for host in 0..200_u16 {
+            // All that are even leave, and some come; several rewritings on the way.
+            if host % 2 == 0 {
+                let member = table.member_of(id, address(host)).unwrap();
+                table.leave(member);
+                table.join(group, path, address(1000 + host), false, 0);
+            }
+            table.take_changes(|table, change| {
+                if let nacre_reflect::table::Change::Rewritten { group, lane } = change {
+                    backlog.rewritten(table, group, lane);
+                }
+            });
+        }
+        let lane = &table.group(group).lanes[0];
+        assert!(lane.generation > 1, "{}", lane.generation);
+        for first in [0_u16, 1, 77, 199, 200] {
+            let place = *backlog.queue(queue).front().unwrap();
+            let left = lane.entries[place.next..place.end].iter().filter(|entry| entry.member().is_some());
+            let left: Vec<_> = left.map(|entry| entry.address).collect();
+            let expected: Vec<_> = (first..200).filter(|host| host % 2 == 1).map(address).collect();
+            assert_eq!(left, expected, "from {first}");
+            backlog.pop(queue);
+        }
+        assert_eq!(backlog.bytes(), 0);
+    }
+
+    #[test]
+    fn a_datagram_goes_when_its_last_place_goes() {
+        let mut backlog = Backlog::default();
+        let (a, b) = (backlog.queue_of(1), backlog.queue_of(2));
+        let datagram = backlog.keep(about(GroupIndex(7), true), &[0; 100]);
+        for queue in [a, b] {
+            backlog.push(queue, Place { datagram, lane: 0, next: 0, end: 1 });
+        }
+        assert_eq!(backlog.bytes(), 100);
+        assert_eq!(backlog.pop(a), None);
+        assert_eq!(backlog.removed(GroupIndex(8)), 0);
+        assert_eq!(backlog.pop(b), Some((GroupIndex(7), true)));
+        assert_eq!((backlog.bytes(), backlog.next_ns()), (0, None));
+        let again = backlog.keep(about(GroupIndex(7), true), &[0; 9]);
+        assert_eq!(again, datagram, "the buffer is used again");
+        backlog.push(b, Place { datagram: again, lane: 0, next: 0, end: 1 });
+        assert_eq!(backlog.removed(GroupIndex(7)), 1);
+        assert_eq!(backlog.bytes(), 0);
+    }
+
+    #[test]
+    fn a_full_device_is_left_alone_for_longer_and_longer() {
+        let mut backlog = Backlog::default();
+        let at = backlog.queue_of(1);
+        let waits: Vec<_> = [0, 0, 0, 0, 0, 0, 0, 5, 0]
+            .into_iter()
+            .map(|copies| {
+                backlog.queue(at).full(0, copies);
+                backlog.queue(at).again_ns / 1000
+            })
+            .collect();
+        assert_eq!(waits, [50, 100, 200, 400, 800, 1000, 1000, 50, 100]);
+    }
+}

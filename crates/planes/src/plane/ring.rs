@@ -1,0 +1,346 @@
+//! The `ring` plane: frames in memory shared with the kernel. The payload is summed once, and a copy costs its headers,
+//! and its share of a system call for many. Of the ways to do so AF_XDP was measured to be the cheapest, also where the
+//! kernel copies the frames, which any device allows (`docs/reflect-planes.md`).
+//!
+//! Such frames bypass the kernel's routes, its filters and the device's queue. So this plane asks the kernel for the
+//! way to each member, and leaves copies to `batch` wherever such frames would be wrong: to members whose Ethernet
+//! address is not known (yet), through devices that are not Ethernet, are down, or have a queue that an operator has
+//! chosen, and of datagrams that are longer than a frame of common Ethernet.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Range;
+use std::sync::Arc;
+
+use nacre_reflect::table::{Change, MemberIndex, Table};
+
+use super::kernel::netlink::Framing;
+use super::kernel::network::{HopIndex, Network};
+use super::{Batch, Kind, Made, Plane, PlaneError, Portion, Progress};
+use crate::forward::Listeners;
+
+mod frame;
+mod queue;
+#[expect(unsafe_code, reason = "memory is shared with the kernel")]
+mod xsk;
+
+use frame::{Mac, Template};
+use xsk::{FRAME_BYTES, FRAMES, Kicked, Xsk};
+
+/// The number of ways to members looked up again in each maintenance of the plane.
+const WAYS_AT_ONCE: u32 = 1024;
+/// The number of maintenances from one look at the devices' queues to the next.
+const QUEUES_EVERY: u32 = 10;
+
+/// The way to a member.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    hop: Option<HopIndex>,
+    /// The Ethernet address of the next hop, if frames may be sent there.
+    mac: Option<Mac>,
+}
+
+/// The means to send frames by a device.
+struct Sender {
+    xsk: Xsk,
+    mac: Mac,
+    mtu: usize,
+}
+
+/// The `ring` plane.
+pub struct Ring {
+    inner: Batch,
+    network: Network,
+    /// The devices by which members are reached; `None` for those by which no frames are sent.
+    senders: HashMap<u32, Option<Sender>>,
+    /// The ways to members, by their places in the table.
+    ways: Vec<Way>,
+    /// The members without an Ethernet address yet.
+    waiting: Vec<MemberIndex>,
+    /// The first member whose way is to be looked up again, as routes have changed.
+    anew: Option<u32>,
+    /// The devices whose queue an operator has chosen.
+    chosen: Vec<u32>,
+    rounds: u32,
+    /// The number of frames that a device did not send before it was lost.
+    undeliverable: u64,
+    /// The number of frames that devices took.
+    frames: u64,
+}
+
+impl Ring {
+    /// Creates the plane. Must be called in the network namespace of the listeners.
+    ///
+    /// # Errors
+    /// [`PlaneError`] if the kernel or the rights of the process do not allow it.
+    pub fn new(listeners: Arc<Listeners>) -> Result<Self, PlaneError> {
+        let failed = |what: &str, why: std::io::Error| PlaneError {
+            plane: Kind::Ring,
+            what: what.to_owned(),
+            why: match why.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => {
+                    format!("{why}: it needs root, or the capability CAP_NET_RAW")
+                }
+                Some(libc::EAFNOSUPPORT) => format!("{why}: it needs a kernel with CONFIG_XDP_SOCKETS"),
+                _ => why.to_string(),
+            },
+        };
+        Xsk::allowed().map_err(|why| failed("open a socket for frames", why))?;
+        Ok(Ring {
+            inner: Batch::new(listeners),
+            network: Network::new().map_err(|why| failed("watch the network", why))?,
+            senders: HashMap::new(),
+            ways: Vec::new(),
+            waiting: Vec::new(),
+            anew: None,
+            chosen: queue::chosen().map_err(|why| failed("see the devices' queues", why))?,
+            rounds: 0,
+            undeliverable: 0,
+            frames: 0,
+        })
+    }
+
+    /// Finds the way to a member. A member without one is left to `batch`.
+    fn find(&mut self, table: &Table, index: MemberIndex) {
+        let at = index.0 as usize;
+        if at >= self.ways.len() {
+            self.ways.resize(at + 1, Way::default());
+        }
+        let before = std::mem::take(&mut self.ways[at]);
+        let Some(member) = table.get_member(index) else {
+            before.hop.inspect(|&hop| self.network.release(hop));
+            return;
+        };
+        let path = table.group(member.group).lanes[usize::from(member.lane)].path;
+        let hop = match self.sender(path.device) {
+            true => self.network.hop(path.device, path.local.ip(), member.address.ip()).ok().flatten(),
+            false => None,
+        };
+        // The new one is taken before the old one is given back, which may be the same.
+        before.hop.inspect(|&hop| self.network.release(hop));
+        let mac = hop.and_then(|hop| self.network.mac(hop));
+        self.ways[at] = Way { hop, mac };
+        if hop.is_some() && mac.is_none() {
+            self.waiting.push(index);
+        }
+    }
+
+    /// True if frames can be sent by a device. Sets it up for that if it was not yet.
+    fn sender(&mut self, device: u32) -> bool {
+        let place = match self.senders.entry(device) {
+            Entry::Occupied(known) => return known.get().is_some(),
+            Entry::Vacant(place) => place,
+        };
+        // The last look at the queues may be older than a queue.
+        if let Ok(chosen) = queue::chosen() {
+            self.chosen.retain(|&other| other != device);
+            self.chosen.extend(chosen.contains(&device).then_some(device));
+        }
+        let sender = match self.network.device(device) {
+            Ok(Some(known)) if known.framing == Framing::Ethernet && known.up => {
+                let (mac, mtu, name) = (known.mac, known.mtu as usize, known.name.clone());
+                match Xsk::open(device) {
+                    _ if self.chosen.contains(&device) => None,
+                    Ok(xsk) => Some(Sender { xsk, mac, mtu }),
+                    Err(why) => {
+                        tracing::warn!(device = name, %why, "no frames through this device: copies are sent one by one");
+                        None
+                    }
+                }
+            }
+            _ => None,
+        };
+        place.insert(sender).is_some()
+    }
+
+    /// Gives up a device in its present state. Frames that it has not sent are lost.
+    fn forget(&mut self, device: u32) {
+        if let Some(Some(sender)) = self.senders.remove(&device) {
+            self.undeliverable += u64::from(sender.xsk.pending());
+        }
+        self.anew = Some(0);
+    }
+}
+
+/// Sends frames, as far as the device has room.
+fn kick(xsk: &mut Xsk, frames: &mut u64, progress: &mut Progress) -> Kicked {
+    let (sent, kicked) = xsk.kick();
+    progress.copies += sent;
+    *frames += u64::from(sent);
+    kicked
+}
+
+impl Plane for Ring {
+    fn kind(&self) -> Kind {
+        Kind::Ring
+    }
+
+    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
+        let device = portion.lane.path.device;
+        let local = portion.lane.path.local;
+        let len = frame::head_bytes(local) + portion.payload.len();
+        let Some(Some(sender)) = self.senders.get_mut(&device) else {
+            return self.inner.copy(portion);
+        };
+        let (Range { start, end }, mut progress) = (portion.positions.clone(), Progress::default());
+        // What the device has not taken yet comes first.
+        match kick(&mut sender.xsk, &mut self.frames, &mut progress) {
+            Kicked::Done => {}
+            Kicked::Full => return Ok(Progress { next: start, full: true, ..progress }),
+            Kicked::Dead => {
+                self.forget(device);
+                return Ok(Progress { next: start, full: true, ..progress });
+            }
+        }
+        let too_long = frame::packet_bytes(local, portion.payload.len()) > sender.mtu;
+        let framed = len <= FRAME_BYTES && !too_long;
+        let template =
+            Template::new(sender.mac, local, portion.tos, if framed { portion.payload } else { &[] });
+        // Frames that hold the payload already.
+        let mut held = 0;
+        let mut next = start;
+        while next < end {
+            let mut count = 0;
+            while next < end && count < FRAMES {
+                let Some(to) = portion.to(next) else {
+                    next += 1;
+                    continue;
+                };
+                let way =
+                    portion.lane.entries[next].member().and_then(|member| self.ways.get(member.0 as usize));
+                let Some(mac) = way.and_then(|way| way.mac).filter(|_| framed) else { break };
+                let frame = sender.xsk.frame(count);
+                template.write(frame, mac, to);
+                if count >= held {
+                    frame[len - portion.payload.len()..len].copy_from_slice(portion.payload);
+                    held = count + 1;
+                }
+                count += 1;
+                next += 1;
+            }
+            if count > 0 {
+                sender.xsk.put(count, len);
+                match kick(&mut sender.xsk, &mut self.frames, &mut progress) {
+                    Kicked::Done => {}
+                    Kicked::Full => return Ok(Progress { next, full: true, ..progress }),
+                    Kicked::Dead => {
+                        self.forget(device);
+                        return Ok(Progress { next, full: true, ..progress });
+                    }
+                }
+            }
+            if next < end && count < FRAMES {
+                // Those of whom no frames can be made, up to the next of whom one can.
+                let from = next;
+                next += 1;
+                while next < end {
+                    let way = portion.lane.entries[next]
+                        .member()
+                        .and_then(|member| self.ways.get(member.0 as usize));
+                    if framed && way.is_some_and(|way| way.mac.is_some()) {
+                        break;
+                    }
+                    next += 1;
+                }
+                let part = Portion { positions: from..next, ..*portion };
+                let by_batch = self.inner.copy(&part)?;
+                progress.copies += by_batch.copies;
+                progress.undeliverable += by_batch.undeliverable;
+                if by_batch.full {
+                    return Ok(Progress { next: by_batch.next, full: true, ..progress });
+                }
+            }
+        }
+        Ok(Progress { next: end, ..progress })
+    }
+
+    fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
+        if let Change::Joined(member) = change {
+            self.find(table, member);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, copies: &mut u64) -> bool {
+        let mut all = true;
+        for sender in self.senders.values_mut().flatten() {
+            let (sent, kicked) = sender.xsk.kick();
+            *copies += u64::from(sent);
+            self.frames += u64::from(sent);
+            all &= kicked != Kicked::Full;
+        }
+        all
+    }
+
+    fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
+        let failed = |why: std::io::Error| PlaneError {
+            plane: Kind::Ring,
+            what: "watch the network".to_owned(),
+            why: why.to_string(),
+        };
+        let changed = self.network.poll().map_err(failed)?;
+        for &device in &changed.devices {
+            let known = self.network.device(device).map_err(failed)?;
+            match (known, self.senders.get_mut(&device)) {
+                (Some(known), Some(Some(sender))) if known.up && known.framing == Framing::Ethernet => {
+                    (sender.mac, sender.mtu) = (known.mac, known.mtu as usize);
+                }
+                _ => self.forget(device),
+            }
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(QUEUES_EVERY) {
+            let chosen = queue::chosen().map_err(failed)?;
+            let busy =
+                |sender: &Option<Sender>| sender.as_ref().is_some_and(|sender| sender.xsk.pending() > 0);
+            let devices: Vec<u32> = self
+                .senders
+                .iter()
+                .filter(|(device, _)| chosen.contains(device) != self.chosen.contains(device))
+                // What is on its way goes first; the next look sees the same.
+                .filter(|(_, sender)| !busy(sender))
+                .map(|(&device, _)| device)
+                .collect();
+            for device in devices {
+                self.chosen.retain(|&other| other != device);
+                self.chosen.extend(chosen.contains(&device).then_some(device));
+                self.forget(device);
+            }
+            let used = |device: &u32| self.senders.contains_key(device);
+            self.chosen.retain(used);
+            self.chosen.extend(chosen.iter().copied().filter(|device| !used(device)));
+        }
+        if changed.routes {
+            self.anew = Some(0);
+        }
+        if !changed.hops.is_empty() {
+            // Those that wait for their first address have their turn below.
+            for way in self.ways.iter_mut().filter(|way| way.mac.is_some()) {
+                way.mac = way.hop.and_then(|hop| self.network.mac(hop));
+            }
+        }
+        for member in std::mem::take(&mut self.waiting) {
+            let way = &mut self.ways[member.0 as usize];
+            way.mac = way.hop.and_then(|hop| self.network.mac(hop));
+            if way.hop.is_some() && way.mac.is_none() {
+                self.waiting.push(member);
+            }
+        }
+        if let Some(from) = self.anew {
+            let to = table.members_end().min(from + WAYS_AT_ONCE);
+            for member in from..to {
+                self.find(table, MemberIndex(member));
+            }
+            self.anew = (to < table.members_end()).then_some(to);
+        }
+        self.network.confirm().map_err(failed)
+    }
+
+    fn made(&self) -> Made {
+        self.inner.made() + Made { frames: self.frames, ..Made::default() }
+    }
+
+    fn done(&mut self) -> super::Done {
+        super::Done { undeliverable: std::mem::take(&mut self.undeliverable), ..Default::default() }
+    }
+}
