@@ -1,6 +1,7 @@
 //! `nacre apply`: transactions as JSON.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io::{self, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, Refused};
 use crate::session::Session;
-use crate::{name, output};
+use crate::{name, output, session};
 
 /// Apply transactions that are written as JSON, each to one object, wholly or not at all
 ///
@@ -381,6 +382,38 @@ impl Written {
     }
 }
 
+/// Returns the fork that a transaction would take as another's content although there is none, of which the store would
+/// say nothing. Guards decide about what changes at the same time.
+async fn missing_source(
+    store: &Store,
+    object: &ObjectId,
+    transaction: &Transaction,
+) -> Result<Option<Fork>, Failure> {
+    if !transaction.writes.iter().any(|write| matches!(write, Write::ReplaceFork { .. })) {
+        return Ok(None);
+    }
+    let found = store.object(object)?;
+    let mut forks: BTreeSet<Fork> = match found.stat().await?.exists {
+        true => found.forks().await?.into_iter().map(|(fork, _)| fork).collect(),
+        false => BTreeSet::new(),
+    };
+    for write in &transaction.writes {
+        match write {
+            Write::Extents { fork, .. } | Write::Truncate { fork, .. } => drop(forks.insert(fork.clone())),
+            Write::RemoveFork { fork } => drop(forks.remove(fork)),
+            Write::Remove => forks.clear(),
+            Write::ReplaceFork { fork, from } => {
+                if !forks.remove(from) {
+                    return Ok(Some(from.clone()));
+                }
+                forks.insert(fork.clone());
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
 /// Runs `nacre apply`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let (source, shown): (Box<dyn io::Read>, _) = match args.file == Path::new("-") {
@@ -414,6 +447,10 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
             store = Some((if writes { session.open_to_fill()? } else { session.open()? }, writes));
         }
         let Some((store, _)) = &store else { continue };
+        if let Some(from) = missing_source(store, &object, &transaction).await? {
+            let text = format!("object \"{object}\" has no {} to take", session::fork_name(&from));
+            return Err(Failure::Failed(format!("cannot apply transaction {number} of {shown}: {text}")));
+        }
         let with_values: Vec<bool> = transaction.reads.iter().map(with_values).collect();
         let outcome = store.apply(&object, transaction).await.map_err(Failure::store(format!(
             "apply transaction {number} of {shown} to object \"{object}\" of {}",
