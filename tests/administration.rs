@@ -130,7 +130,9 @@ fn a_log_can_be_lines_of_json() {
 #[test]
 fn a_daemon_that_cannot_start_says_so_in_the_format_of_its_log() {
     let folder = harness::folder();
-    let store = file(&folder.path().join("none/store"));
+    // A file is where the folder would have to be.
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let store = file(&folder.path().join("file/store"));
     for (words, code) in [
         (&["serve", "--store", &*store, "--listen", "unix:socket"][..], 1),
         (&["serve", "--store", "mem:", "--listen", "127.0.0.1:99999"], 2),

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, Refused};
 use crate::session::Session;
-use crate::{name, output, session};
+use crate::{name, output};
 
 /// Apply transactions that are written as JSON, each to one object, wholly or not at all
 ///
@@ -448,8 +448,13 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         }
         let Some((store, _)) = &store else { continue };
         if let Some(from) = missing_source(store, &object, &transaction).await? {
-            let text = format!("object \"{object}\" has no {} to take", session::fork_name(&from));
-            return Err(Failure::Failed(format!("cannot apply transaction {number} of {shown}: {text}")));
+            let fork = match from == Fork::DEFAULT {
+                true => "default fork".to_owned(),
+                false => format!("fork \"{from}\""),
+            };
+            return Err(Failure::Failed(format!(
+                "cannot apply transaction {number} of {shown}: object \"{object}\" has no {fork} to take"
+            )));
         }
         let with_values: Vec<bool> = transaction.reads.iter().map(with_values).collect();
         let outcome = store.apply(&object, transaction).await.map_err(Failure::store(format!(
