@@ -389,7 +389,6 @@ impl<'a> Download<'a> {
             None => transaction,
             Some(version) => transaction.if_version(fork, self.whole, version),
         };
-        let attempted = "fetch all of";
         let Some(Answer::Range(found)) = self.ask(transaction).await?.into_iter().next() else {
             self.over = true;
             return Ok(());
@@ -398,10 +397,6 @@ impl<'a> Download<'a> {
         let end = self.whole.end().min(found.size);
         self.over = self.next >= end;
         self.holes_until = found.next.unwrap_or(end).min(end);
-        if !self.over && self.holes_until <= self.next {
-            let text = "it was told of no extents and no holes where there are some";
-            return Err(self.object.context(StoreError::new(ErrorKind::Corrupt, text), attempted));
-        }
         // Whatever is not data is a hole, written or not.
         let data =
             found.extents.iter().filter(|extent| extent.kind == ExtentKind::Data).map(|extent| extent.range);
