@@ -128,6 +128,35 @@ fn a_log_can_be_lines_of_json() {
 }
 
 #[test]
+fn a_daemon_that_cannot_start_says_so_in_the_format_of_its_log() {
+    let folder = harness::folder();
+    // A file is where the folder would have to be.
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let store = file(&folder.path().join("file/store"));
+    for (words, code) in [
+        (&["serve", "--store", &*store, "--listen", "unix:socket"][..], 1),
+        (&["serve", "--store", "mem:", "--listen", "127.0.0.1:99999"], 2),
+        (&["reflect", "serve", "--listen", "0.0.0.0:0"], 2),
+    ] {
+        let mut command = program();
+        command.args(words).args(["--http", "none", "--log-format", "json"]).current_dir(folder.path());
+        let ended = harness::run_with(command, b"");
+        assert_eq!(ended.code, code, "{ended:?}");
+        let lines: Vec<serde_json::Value> =
+            ended.stderr.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+        let last = lines.last().unwrap_or_else(|| panic!("{words:?} says nothing"));
+        assert_eq!(last["level"], "ERROR", "{last}");
+        assert!(last["message"].as_str().is_some_and(|message| !message.is_empty()), "{last}");
+    }
+    // A log that leaves errors out does not hide it.
+    let mut command = program();
+    command
+        .args(["serve", "--store", &store, "--log", "off", "--log-format", "json"])
+        .current_dir(folder.path());
+    harness::run_with(command, b"").failed(1, &["nacre: "]);
+}
+
+#[test]
 fn a_store_that_is_full_is_well_and_says_so() {
     let folder = harness::folder();
     let store = file(&folder.path().join("store"));

@@ -167,6 +167,10 @@ fn every_server_is_asked_for_itself_and_one_that_is_gone_hides_no_other() {
     let said = run(&["info", "--json"]).failed(1, &["1 of 3 servers did not answer", &gone_uri]);
     let reports: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(reports.as_array().unwrap().len(), 2);
+    let said = run(&["info", "--regions", "--json"]).failed(1, &["1 of 3 servers did not answer", &gone_uri]);
+    let reports: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert!(reports.as_array().unwrap().iter().all(|part| part["report"]["regions"].is_array()), "{said}");
+    assert_eq!(reports.as_array().unwrap().len(), 2);
     let lines = run(&["--json", "ping", "-c", "1"]).failed(1, &["1 of 3 servers"]);
     let summaries = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let answered: u64 = summaries.filter_map(|summary| summary["answered"].as_u64()).sum();

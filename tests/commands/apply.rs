@@ -130,6 +130,36 @@ fn a_guard_that_does_not_hold_stops_and_says_what_stands_there() {
 }
 
 #[test]
+fn a_fork_that_is_not_there_cannot_take_the_place_of_another() {
+    let server = Server::in_memory();
+    let replace = |from: &str| json!({ "replace_fork": { "fork": "f", "from": from } });
+    let missing = |object: &str, writes: Value| {
+        let text = json!({ "object": object, "writes": writes }).to_string();
+        server
+            .run_with(["apply"], text.as_bytes())
+            .failed(1, &["transaction 1", "has no fork \"from\" to take"]);
+    };
+    missing("a", json!([replace("from")]));
+    assert_eq!(server.run(["ls"]).text(), "");
+    let write = |fork: &str| json!({ "write": { "fork": fork, "data": fork } });
+    apply(&server, &[json!({ "object": "a", "writes": [write("f"), write("g")] })]);
+    missing("a", json!([write("h"), replace("from")]));
+    missing("a", json!([write("from"), { "remove_fork": "from" }, replace("from")]));
+    missing("a", json!([write("from"), replace("from"), replace("from")]));
+    assert_eq!(server.run(["read", "a", "--fork", "f"]).text(), "f");
+    // One that the same transaction makes is there.
+    let done = apply(
+        &server,
+        &[
+            json!({ "object": "a", "writes": [write("from"), replace("from")] }),
+            json!({ "object": "a", "writes": [replace("g")] }),
+        ],
+    );
+    assert!(done.iter().all(|outcome| outcome["done"] == true), "{done:?}");
+    assert_eq!(server.run(["read", "a", "--fork", "f"]).text(), "g");
+}
+
+#[test]
 fn what_is_no_transaction_is_refused_with_its_place() {
     let server = Server::in_memory();
     let refused = |text: &str, said: &[&str]| {

@@ -266,3 +266,28 @@ fn a_sequencer_has_a_path() {
     assert_eq!(run(&["fs", "check", "--json"]).json()["clean"], true);
     assert!(!run(&["ls"]).text().contains("nacre/fs/s/"));
 }
+
+#[test]
+fn an_inode_that_nobody_could_use_is_not_made_and_nothing_else_is() {
+    let folder = folder();
+    let path = folder.path().join("store");
+    let uri = file(&path);
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.env("NACRE_STORE", &uri).args(words);
+        run_with(command, b"")
+    };
+    run(&["fs", "create", "--type", "unknown", "/x"]).failed(1, &["no such folder"]);
+    run(&["fs", "create", "--type", "sequencer", "/x"]).failed(1, &["no such folder"]);
+    assert!(!path.exists());
+    run(&["write", "a", "x"]).ok();
+    run(&["fs", "create", "--type", "unknown", "/x"]).failed(1, &["no inode type \"unknown\""]);
+    run(&["fs", "create", "--type", "sequencer", "/x"])
+        .failed(1, &["cannot make a sequencer", "no metadata rank"]);
+    run(&["sequencer", "create", "/x"]).failed(1, &["cannot make a sequencer", "no metadata rank"]);
+    assert_eq!(run(&["ls"]).text(), "a", "there is no namespace either");
+    // A server without ranks.
+    let server = Server::start("mem:", &["--roles", "store"]);
+    server.run(["fs", "create", "--type", "sequencer", "/x"]).failed(1, &["cannot make a sequencer"]);
+    assert_eq!(server.run(["ls"]).text(), "");
+}

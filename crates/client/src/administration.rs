@@ -34,7 +34,7 @@ impl Store {
     ///
     /// Those of the store if none of its servers can be reached.
     pub async fn info_of_each(&self) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
-        self.ask_parts("info").await
+        self.ask_parts("info", Value::Null).await
     }
 
     /// Returns what every server of the store says of itself, or why it does not; of a store without servers, its own report.
@@ -43,7 +43,7 @@ impl Store {
     ///
     /// Those of the store if none of its servers can be reached.
     pub async fn status(&self) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
-        self.ask_parts("status").await
+        self.ask_parts("status", Value::Null).await
     }
 
     /// Returns for every server of the store a future that measures the time which a small request to it takes, there and back;
@@ -78,7 +78,7 @@ impl Store {
         if let Opened::Remote(store) = &self.opened {
             let ask = |address: nacre_rpc::Address| -> (String, Counters) {
                 let (name, store) = (address.to_string(), store.clone());
-                (name, Box::pin(async move { ask_server(&store, &address, "counters").await }))
+                (name, Box::pin(async move { ask_server(&store, &address, "counters", &Value::Null).await }))
             };
             return Ok(store.addresses().await?.into_iter().map(ask).collect());
         }
@@ -91,12 +91,15 @@ impl Store {
     async fn ask_parts(
         &self,
         method: &'static str,
+        argument: Value,
     ) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
         #[cfg(feature = "servers")]
         if let Opened::Remote(store) = &self.opened {
-            return ask_servers(store, method).await;
+            return ask_servers(store, method, &argument).await;
         }
-        let reports = self.info().await?;
+        // A store without servers says of itself what it says as a whole.
+        let method = if method == "status" { "info" } else { method };
+        let reports = self.administer_with(method, argument, |_| ()).await?;
         Ok(reports.into_iter().map(|part| (part.place, Ok(part.report))).collect())
     }
 
@@ -119,6 +122,19 @@ impl Store {
     /// server was told to count them.
     pub async fn regions(&self, limit: usize) -> Result<Vec<Report>, StoreError> {
         self.administer_with("regions", serde_json::json!({ "limit": limit }), |_| ()).await
+    }
+
+    /// Returns what [`Store::regions`] does of every server, or why it cannot be had: a server that does not answer hides no
+    /// other one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store if none of its servers can be reached.
+    pub async fn regions_of_each(
+        &self,
+        limit: usize,
+    ) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
+        self.ask_parts("regions", serde_json::json!({ "limit": limit })).await
     }
 
     /// Makes every server forget its counts of regions.
@@ -227,9 +243,10 @@ fn timed<T: Send>(answer: impl Future<Output = Result<T, StoreError>> + Send + '
 async fn ask_servers(
     store: &nacre_remote::RemoteStore,
     method: &'static str,
+    argument: &Value,
 ) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
     let ask = |address: nacre_rpc::Address| async move {
-        (address.to_string(), ask_server(store, &address, method).await)
+        (address.to_string(), ask_server(store, &address, method, argument).await)
     };
     Ok(futures::future::join_all(store.addresses().await?.into_iter().map(ask)).await)
 }
@@ -239,8 +256,10 @@ async fn ask_server(
     store: &nacre_remote::RemoteStore,
     address: &nacre_rpc::Address,
     method: &'static str,
+    argument: &Value,
 ) -> Result<Value, StoreError> {
-    let text = store.call(address, method, bytes::Bytes::new(), |_| ()).await?;
+    let argument = if argument.is_null() { String::new() } else { argument.to_string() };
+    let text = store.call(address, method, argument.into(), |_| ()).await?;
     serde_json::from_slice(&text).map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))
 }
 

@@ -11,9 +11,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) const TOGETHER: Duration = Duration::from_millis(500);
 
 /// The signals SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal has closed), caught from the creation of this value on.
-/// SIGHUP stays ignored where it was ignored at the program's start, as by `nohup`.
+/// SIGHUP and SIGINT stay ignored where they were ignored at the program's start, as by `nohup` and by shells that start a
+/// program in the background.
 pub struct Signals {
-    interrupt: Signal,
+    interrupt: Option<Signal>,
     terminate: Signal,
     hangup: Option<Signal>,
     /// The time of the latest request.
@@ -30,16 +31,15 @@ impl Signals {
             signal(kind)
                 .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot catch signals: {error}")))
         };
-        // Once it is caught it is not ignored any more, so the first look counts.
-        static HANGUP_IGNORED: OnceLock<bool> = OnceLock::new();
-        let hangup = match HANGUP_IGNORED.get_or_init(|| ignores(SignalKind::hangup())) {
-            true => None,
-            false => Some(caught(SignalKind::hangup())?),
-        };
+        // Once one is caught it is not ignored any more, so the first look counts.
+        static IGNORED: OnceLock<[bool; 2]> = OnceLock::new();
+        let kinds = [SignalKind::interrupt(), SignalKind::hangup()];
+        let ignored = IGNORED.get_or_init(|| kinds.map(ignores));
+        let unless_ignored = |kind, ignored: bool| if ignored { Ok(None) } else { caught(kind).map(Some) };
         Ok(Signals {
-            interrupt: caught(SignalKind::interrupt())?,
+            interrupt: unless_ignored(kinds[0], ignored[0])?,
             terminate: caught(SignalKind::terminate())?,
-            hangup,
+            hangup: unless_ignored(kinds[1], ignored[1])?,
             last: None,
         })
     }
@@ -47,16 +47,10 @@ impl Signals {
     /// Waits for the next request to end: a signal that comes half a second or more after the one before.
     pub async fn next(&mut self) {
         loop {
-            let hangup = async {
-                match &mut self.hangup {
-                    Some(hangup) => hangup.recv().await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                _ = self.interrupt.recv() => {}
+                () = received(&mut self.interrupt) => {}
                 _ = self.terminate.recv() => {}
-                _ = hangup => {}
+                () = received(&mut self.hangup) => {}
             }
             let now = Instant::now();
             if self.last.is_none_or(|last| now.duration_since(last) >= TOGETHER) {
@@ -64,6 +58,14 @@ impl Signals {
                 return;
             }
         }
+    }
+}
+
+/// Waits for a signal that is caught; for ever for one that is not.
+async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }
 

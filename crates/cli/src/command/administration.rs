@@ -41,11 +41,12 @@ const REGIONS: usize = 50;
 /// Runs `nacre info`.
 pub async fn info(session: &Session, args: InfoArgs) -> Result<(), Failure> {
     let store = session.open()?;
-    if args.regions {
-        return print(session, &store.regions(REGIONS).await?);
-    }
+    let parts = match args.regions {
+        true => store.regions_of_each(REGIONS).await?,
+        false => store.info_of_each().await?,
+    };
     let (mut reports, mut missing) = (Vec::new(), Vec::new());
-    for (place, said) in store.info_of_each().await? {
+    for (place, said) in parts {
         match said {
             Ok(report) => reports.push(Report { place, report }),
             Err(error) => missing.push((place, error)),

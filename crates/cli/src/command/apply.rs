@@ -1,6 +1,7 @@
 //! `nacre apply`: transactions as JSON.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io::{self, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -381,6 +382,38 @@ impl Written {
     }
 }
 
+/// Returns the fork that a transaction would take as another's content although there is none, of which the store would
+/// say nothing. Guards decide about what changes at the same time.
+async fn missing_source(
+    store: &Store,
+    object: &ObjectId,
+    transaction: &Transaction,
+) -> Result<Option<Fork>, Failure> {
+    if !transaction.writes.iter().any(|write| matches!(write, Write::ReplaceFork { .. })) {
+        return Ok(None);
+    }
+    let found = store.object(object)?;
+    let mut forks: BTreeSet<Fork> = match found.stat().await?.exists {
+        true => found.forks().await?.into_iter().map(|(fork, _)| fork).collect(),
+        false => BTreeSet::new(),
+    };
+    for write in &transaction.writes {
+        match write {
+            Write::Extents { fork, .. } | Write::Truncate { fork, .. } => drop(forks.insert(fork.clone())),
+            Write::RemoveFork { fork } => drop(forks.remove(fork)),
+            Write::Remove => forks.clear(),
+            Write::ReplaceFork { fork, from } => {
+                if !forks.remove(from) {
+                    return Ok(Some(from.clone()));
+                }
+                forks.insert(fork.clone());
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
 /// Runs `nacre apply`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let (source, shown): (Box<dyn io::Read>, _) = match args.file == Path::new("-") {
@@ -414,6 +447,15 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
             store = Some((if writes { session.open_to_fill()? } else { session.open()? }, writes));
         }
         let Some((store, _)) = &store else { continue };
+        if let Some(from) = missing_source(store, &object, &transaction).await? {
+            let fork = match from == Fork::DEFAULT {
+                true => "default fork".to_owned(),
+                false => format!("fork \"{from}\""),
+            };
+            return Err(Failure::Failed(format!(
+                "cannot apply transaction {number} of {shown}: object \"{object}\" has no {fork} to take"
+            )));
+        }
         let with_values: Vec<bool> = transaction.reads.iter().map(with_values).collect();
         let outcome = store.apply(&object, transaction).await.map_err(Failure::store(format!(
             "apply transaction {number} of {shown} to object \"{object}\" of {}",

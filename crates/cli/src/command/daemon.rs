@@ -91,6 +91,21 @@ pub fn log_to_stderr(settings: &Settings) -> Result<(), Failure> {
     nacre_shell::log::to_stderr(settings.log.as_deref(), settings.log_format)
 }
 
+/// Logs the failure of a daemon where its log is for programs, which could not read it otherwise.
+pub fn logged(format: LogFormat, done: Result<(), Failure>) -> Result<(), Failure> {
+    let (code, sentence) = match done {
+        Err(Failure::Failed(sentence)) => (1, sentence),
+        Err(Failure::Usage(sentence)) => (2, sentence),
+        other => return other,
+    };
+    if format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
+        tracing::error!("{sentence}");
+        return Err(Failure::Command { code, sentence: None });
+    }
+    // A log that leaves out errors does not hide why the daemon is not there.
+    Err(if code == 2 { Failure::Usage(sentence) } else { Failure::Failed(sentence) })
+}
+
 /// Returns an address in the form in which clients name it.
 pub fn uri(address: &Address) -> String {
     match address {

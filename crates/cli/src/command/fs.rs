@@ -50,7 +50,12 @@ enum Action {
 /// Runs `nacre fs`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let fills = matches!(&args.action, Action::Put(_) | Action::Mkdir(_) | Action::Ln(_) | Action::Create(_));
-    let store = if fills { session.open_to_fill()? } else { session.open()? };
+    // What has methods needs a class, or a metadata rank: neither is in a folder that is no store yet.
+    let is_typed = matches!(&args.action, Action::Create(_));
+    let store = if fills && !is_typed { session.open_to_fill()? } else { session.open()? };
+    if let Action::Create(args) = &args.action {
+        typed::check(&store, args).await?;
+    }
     let tree = Tree::open(&store, fills, session.json).await?;
     let done = match args.action {
         Action::Ls(args) => look::ls(&tree, args).await,

@@ -87,11 +87,16 @@ pub fn run(common: &arguments::Common, command: Command) -> Result<(), Failure> 
 }
 
 fn serve(common: &arguments::Common, args: Args) -> Result<(), Failure> {
+    daemon::log_to_stderr(&args.daemon)?;
+    let format = args.daemon.log_format;
+    daemon::logged(format, serve_logged(common, args))
+}
+
+fn serve_logged(common: &arguments::Common, args: Args) -> Result<(), Failure> {
     let Args { mut settings, admin, daemon, .. } = args;
     (settings.store, settings.key) = (common.store.clone(), common.key.clone());
     let is_default = settings.listen.is_empty();
     let reflect = settings.options()?;
-    daemon::log_to_stderr(&daemon)?;
     let mut options =
         ServerOptions { store: None, reflect: Some(reflect), key: common.key.clone(), ..Default::default() };
     let unix = |path: PathBuf| format!("unix:{}", path.display());

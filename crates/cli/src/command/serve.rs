@@ -333,10 +333,14 @@ fn reflect_options(pairs: &[String], common: &Common) -> Result<reflector::Serve
 /// Runs `nacre serve`.
 pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
     daemon::log_to_stderr(&args.settings.daemon)?;
-    let options = args.settings.options(common)?;
-    let (json, open) = (common.json, options.open);
-    // A server goes on, even if nothing reads its output.
-    daemon::run(options, |daemon| drop(announce(json, open, daemon)))
+    let format = args.settings.daemon.log_format;
+    let serve = || {
+        let options = args.settings.options(common)?;
+        let (json, open) = (common.json, options.open);
+        // A server goes on, even if nothing reads its output.
+        daemon::run(options, |daemon| drop(announce(json, open, daemon)))
+    };
+    daemon::logged(format, serve())
 }
 
 /// Announces that clients can connect, at which addresses, and whether access is open to everybody.

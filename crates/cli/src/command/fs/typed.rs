@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use bytes::Bytes;
-use nacre::fs::{Attributes, CallError, Creation, Error, Kind, READ, SEQUENCER, WRITE};
+use nacre::fs::{Attributes, CallError, Creation, Error, Ino, Kind, READ, SEQUENCER, WRITE};
 use nacre::sequencer::{Policy, Sequencer};
 use serde_json::json;
 
@@ -46,22 +46,46 @@ pub struct CallArgs {
     input: Bytes,
 }
 
+/// Checks that inodes as they are wanted can be made in a store, before anything is made in it.
+pub(super) async fn check(store: &nacre::Store, args: &CreateArgs) -> Result<(), Failure> {
+    if args.kind == SEQUENCER {
+        return check_rank(store).await;
+    }
+    if args.policy.is_some() {
+        return Err(Failure::Usage("only a sequencer has a policy".to_owned()));
+    }
+    if !store.classes().catalogue().await?.classes.contains_key(&args.kind) {
+        let shown = name::shown(&args.kind);
+        let text = format!(
+            "there is no inode type \"{shown}\": it is neither \"{SEQUENCER}\" nor a class that \"nacre class ls\" lists"
+        );
+        return Err(Failure::Failed(text));
+    }
+    Ok(())
+}
+
+/// Checks that a metadata rank answers, without which nobody could use a sequencer.
+async fn check_rank(store: &nacre::Store) -> Result<(), Failure> {
+    // The root is no sequencer, and it takes a rank to say so.
+    let looked = match store.sequencer_inode(Ino::ROOT).await {
+        Ok(root) => root.look().await.map(drop),
+        Err(error) => Err(error),
+    };
+    store.end_sequencers().await;
+    match looked {
+        Err(error) if error.kind != nacre::ErrorKind::Invalid => {
+            Err(error.context("cannot make a sequencer").into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Runs `nacre fs create`.
 pub(super) async fn create(tree: &Tree, args: CreateArgs) -> Result<(), Failure> {
     let mode = args.mode.unwrap_or_else(|| masked(0o666));
-    let creation = match (args.kind == SEQUENCER, args.policy) {
-        (true, policy) => Creation::sequencer(policy.unwrap_or_default(), mode),
-        (false, Some(_)) => return Err(Failure::Usage("only a sequencer has a policy".to_owned())),
-        (false, None) => {
-            if !tree.store.classes().catalogue().await?.classes.contains_key(&args.kind) {
-                let shown = name::shown(&args.kind);
-                let text = format!(
-                    "there is no inode type \"{shown}\": it is neither \"{SEQUENCER}\" nor a class that \"nacre class ls\" lists"
-                );
-                return Err(Failure::Failed(text));
-            }
-            Creation::new(Kind::Typed(args.kind), mode)
-        }
+    let creation = match args.kind == SEQUENCER {
+        true => Creation::sequencer(args.policy.unwrap_or_default(), mode),
+        false => Creation::new(Kind::Typed(args.kind), mode),
     };
     for path in args.paths.into_iter().map(Path::from) {
         make(tree, &path, creation.clone()).await?;
@@ -181,6 +205,7 @@ pub async fn sequencer(store: &nacre::Store, path: &str, wanted: u32) -> Result<
 
 /// Makes a sequencer at a path of the namespace.
 pub async fn create_sequencer(store: &nacre::Store, path: &str, policy: Policy) -> Result<(), Failure> {
+    check_rank(store).await?;
     let tree = Tree::open(store, true, false).await?;
     let done = make(&tree, &Path(path.into()), Creation::sequencer(policy, masked(0o666))).await;
     tree.close().await;
