@@ -37,7 +37,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help bpf nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog ceph ceph-stop fuzz release install install-files package docs install-deps clean
+.PHONY: help bpf nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog ceph ceph-stop fuzz release install install-files package deny docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -64,6 +64,7 @@ help:
 	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
 	@echo "make install    both, stripped, their manual pages and completions, and what make c and make mpi made before, below $(PREFIX)"
 	@echo "make package    packages of that for Debian and for systems with RPM, and a container file, in $(TARGET)/package"
+	@echo "make deny       the licences and sources of all dependencies (needs cargo-deny)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
 RUST_IS_THERE = command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
@@ -105,6 +106,11 @@ install-files:
 		$$program completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$name && \
 		$$program completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish || exit 1; \
 	done
+
+# Licences, sources and duplicates among the dependencies.
+deny:
+	@command -v cargo-deny >/dev/null || { echo "make: cargo-deny is missing; cargo install --locked cargo-deny" >&2; exit 1; }
+	cargo-deny check licenses bans sources
 
 package:
 	@scripts/package $(TARGET)/package
