@@ -11,10 +11,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) const TOGETHER: Duration = Duration::from_millis(500);
 
 /// The signals SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal has closed), caught from the creation of this value on.
-/// SIGHUP and SIGINT stay ignored where they were ignored at the program's start, as by `nohup` and by shells that start a
-/// program in the background.
+/// SIGHUP stays ignored where it was ignored at the program's start, as by `nohup`.
 pub struct Signals {
-    interrupt: Option<Signal>,
+    interrupt: Signal,
     terminate: Signal,
     hangup: Option<Signal>,
     /// The time of the latest request.
@@ -31,15 +30,16 @@ impl Signals {
             signal(kind)
                 .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot catch signals: {error}")))
         };
-        // Once one is caught it is not ignored any more, so the first look counts.
-        static IGNORED: OnceLock<[bool; 2]> = OnceLock::new();
-        let kinds = [SignalKind::interrupt(), SignalKind::hangup()];
-        let ignored = IGNORED.get_or_init(|| kinds.map(ignores));
-        let unless_ignored = |kind, ignored: bool| if ignored { Ok(None) } else { caught(kind).map(Some) };
+        // Once it is caught it is not ignored any more, so the first look counts.
+        static HANGUP_IGNORED: OnceLock<bool> = OnceLock::new();
+        let hangup = match HANGUP_IGNORED.get_or_init(|| ignores(SignalKind::hangup())) {
+            true => None,
+            false => Some(caught(SignalKind::hangup())?),
+        };
         Ok(Signals {
-            interrupt: unless_ignored(kinds[0], ignored[0])?,
+            interrupt: caught(SignalKind::interrupt())?,
             terminate: caught(SignalKind::terminate())?,
-            hangup: unless_ignored(kinds[1], ignored[1])?,
+            hangup,
             last: None,
         })
     }
@@ -47,10 +47,16 @@ impl Signals {
     /// Waits for the next request to end: a signal that comes half a second or more after the one before.
     pub async fn next(&mut self) {
         loop {
+            let hangup = async {
+                match &mut self.hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                () = received(&mut self.interrupt) => {}
+                _ = self.interrupt.recv() => {}
                 _ = self.terminate.recv() => {}
-                () = received(&mut self.hangup) => {}
+                _ = hangup => {}
             }
             let now = Instant::now();
             if self.last.is_none_or(|last| now.duration_since(last) >= TOGETHER) {
@@ -58,14 +64,6 @@ impl Signals {
                 return;
             }
         }
-    }
-}
-
-/// Waits for a signal that is caught; for ever for one that is not.
-async fn received(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) => drop(signal.recv().await),
-        None => std::future::pending().await,
     }
 }
 
