@@ -33,6 +33,9 @@ pub const NACRE_UNSUPPORTED: c_int = 9;
 pub const NACRE_CLOSED: c_int = 10;
 /// The store is used by another process, or others hold some of the bytes that were to be locked.
 pub const NACRE_BUSY: c_int = 11;
+/// A server that is newer than this library reported a failure that the library does not know. Whether the call took
+/// effect is not known.
+pub const NACRE_UNRECOGNIZED: c_int = 99;
 /// A guard did not hold: the transaction was refused, and nothing was changed.
 pub const NACRE_REFUSED: c_int = 100;
 /// There is no such object, key, attribute or value.
@@ -43,7 +46,7 @@ pub const NACRE_TOO_SHORT: c_int = 102;
 pub const NACRE_DEFECT: c_int = 103;
 
 /// The codes with their texts.
-const TEXTS: [(c_int, &CStr); 16] = [
+const TEXTS: [(c_int, &CStr); 17] = [
     (NACRE_OK, c"done"),
     (NACRE_INVALID, c"wrong argument"),
     (NACRE_OUT_OF_SPACE, c"out of space"),
@@ -56,6 +59,7 @@ const TEXTS: [(c_int, &CStr); 16] = [
     (NACRE_UNSUPPORTED, c"not supported"),
     (NACRE_CLOSED, c"closed"),
     (NACRE_BUSY, c"busy"),
+    (NACRE_UNRECOGNIZED, c"a failure that this library does not know"),
     (NACRE_REFUSED, c"refused by a guard"),
     (NACRE_ABSENT, c"not there"),
     (NACRE_TOO_SHORT, c"buffer too short"),
@@ -100,6 +104,7 @@ fn code_of(kind: ErrorKind) -> c_int {
         ErrorKind::Unsupported => NACRE_UNSUPPORTED,
         ErrorKind::Closed => NACRE_CLOSED,
         ErrorKind::Busy => NACRE_BUSY,
+        _ => NACRE_UNRECOGNIZED,
     }
 }
 

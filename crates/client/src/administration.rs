@@ -23,6 +23,9 @@ pub struct Report {
 
 impl Store {
     /// Reports the state of every part of the store: segments, live bytes, write amplification, durability, versions.
+    ///
+    /// # Errors
+    /// Those of an [administrator's call](crate#errors).
     pub async fn info(&self) -> Result<Vec<Report>, StoreError> {
         self.administer("info", |_| ()).await
     }
@@ -105,6 +108,9 @@ impl Store {
 
     /// Makes every part of the store read and check every byte that it wrote; transactions go on. `progress` gets the
     /// progress of each part.
+    ///
+    /// # Errors
+    /// Those of an [administrator's call](crate#errors). Damage is no error: it is in the reports.
     pub async fn scrub(
         &self,
         progress: impl FnMut(Report) + Send + 'static,
@@ -113,6 +119,10 @@ impl Store {
     }
 
     /// Makes every part of the store give back the space of what was overwritten and removed; transactions go on.
+    ///
+    /// # Errors
+    /// Those of an [administrator's call](crate#errors). [`ErrorKind::OutOfSpace`] if there is no room to move
+    /// anything.
     pub async fn compact(&self) -> Result<Vec<Report>, StoreError> {
         self.administer("compact", |_| ()).await
     }
@@ -120,6 +130,9 @@ impl Store {
     /// Returns the results of conditional writes on every server: attempts, failures and turns in all; and attempts,
     /// failures and the longest run of failures of up to `limit` regions, those with the longest runs first, where the
     /// server was told to count them.
+    ///
+    /// # Errors
+    /// Those of an [administrator's call](crate#errors).
     pub async fn regions(&self, limit: usize) -> Result<Vec<Report>, StoreError> {
         self.administer_with("regions", serde_json::json!({ "limit": limit }), |_| ()).await
     }
@@ -138,12 +151,18 @@ impl Store {
     }
 
     /// Makes every server forget its counts of regions.
+    ///
+    /// # Errors
+    /// Those of an [administrator's call](crate#errors).
     pub async fn clear_regions(&self) -> Result<(), StoreError> {
         self.administer("clear-regions", |_| ()).await.map(|_| ())
     }
 
     /// Finishes what was begun, and closes a store of this process for good; blocks until that is done. Handles on
     /// servers have nothing to close.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] or [`ErrorKind::OutOfSpace`] if what is not durable yet cannot be made so.
     pub fn close(&self) -> Result<(), StoreError> {
         match &self.opened {
             #[cfg(feature = "file")]

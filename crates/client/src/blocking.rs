@@ -12,10 +12,11 @@ use nacre_object::{
 };
 
 use crate::administration::Report;
-use crate::object::{Extents, Object, Updated, Written};
+use crate::object::{Extents, Object, Written};
 use crate::pager::{Keys, Objects};
 use crate::store::Store;
 use crate::transfer::{Download, PIECE_BYTES, Upload, source_error, target_error};
+use crate::update::{Change, Settled, UpdateOptions, Updated};
 use crate::versioned::{KeyWritten, VersionedKeys};
 
 /// A [`Store`] whose calls block the calling thread.
@@ -50,61 +51,97 @@ impl BlockingStore {
     }
 
     /// Connects to the servers now. See [`Store::connect`].
+    ///
+    /// # Errors
+    /// Those of [`Store::connect`].
     pub fn connect(&self) -> Result<(), StoreError> {
         block_on(self.store.connect())
     }
 
     /// Reports the state of every part of the store. See [`Store::info`].
+    ///
+    /// # Errors
+    /// Those of [`Store::info`].
     pub fn info(&self) -> Result<Vec<Report>, StoreError> {
         block_on(self.store.info())
     }
 
     /// Reads and checks every byte of the store. See [`Store::scrub`].
+    ///
+    /// # Errors
+    /// Those of [`Store::scrub`].
     pub fn scrub(&self, progress: impl FnMut(Report) + Send + 'static) -> Result<Vec<Report>, StoreError> {
         block_on(self.store.scrub(progress))
     }
 
     /// Gives back the space of what was overwritten and removed. See [`Store::compact`].
+    ///
+    /// # Errors
+    /// Those of [`Store::compact`].
     pub fn compact(&self) -> Result<Vec<Report>, StoreError> {
         block_on(self.store.compact())
     }
 
     /// Returns the results of conditional writes. See [`Store::regions`].
+    ///
+    /// # Errors
+    /// Those of [`Store::regions`].
     pub fn regions(&self, limit: usize) -> Result<Vec<Report>, StoreError> {
         block_on(self.store.regions(limit))
     }
 
     /// Forgets the counts of regions. See [`Store::clear_regions`].
+    ///
+    /// # Errors
+    /// Those of [`Store::clear_regions`].
     pub fn clear_regions(&self) -> Result<(), StoreError> {
         block_on(self.store.clear_regions())
     }
 
     /// Closes a store of this process. See [`Store::close`].
+    ///
+    /// # Errors
+    /// Those of [`Store::close`].
     pub fn close(&self) -> Result<(), StoreError> {
         self.store.close()
     }
 
     /// Returns a handle that acts for one session. See [`Store::for_session`].
+    ///
+    /// # Errors
+    /// Those of [`Store::for_session`].
     pub fn for_session(&self, session: u64) -> BlockingStore {
         BlockingStore { store: self.store.for_session(session) }
     }
 
     /// Returns an object of the store. See [`Store::object`].
+    ///
+    /// # Errors
+    /// Those of [`Store::object`].
     pub fn object(&self, id: impl AsRef<[u8]>) -> Result<BlockingObject, StoreError> {
         Ok(BlockingObject { object: self.store.object(id)? })
     }
 
     /// Applies a transaction to one object. See [`Store::apply`].
+    ///
+    /// # Errors
+    /// Those of [`Store::apply`].
     pub fn apply(&self, object: &ObjectId, transaction: Transaction) -> Result<Outcome, StoreError> {
         block_on(self.store.apply(object, transaction))
     }
 
     /// Lists all objects. See [`Store::list`].
+    ///
+    /// # Errors
+    /// Those of [`Store::list`].
     pub fn list(&self) -> BlockingObjects {
         BlockingObjects(self.store.list())
     }
 
     /// Lists the objects after one. See [`Store::list_after`].
+    ///
+    /// # Errors
+    /// Those of [`Store::list_after`].
     pub fn list_after(&self, after: ObjectId) -> BlockingObjects {
         BlockingObjects(self.store.list_after(after))
     }
@@ -138,6 +175,9 @@ macro_rules! mirror {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         $(
             #[doc = concat!("See [`Object::", stringify!($name), "`].")]
+            ///
+            /// # Errors
+            #[doc = concat!("Those of [`Object::", stringify!($name), "`].")]
             pub fn $name(&self, $($argument: $type),*) -> Result<$result, StoreError> {
                 block_on(self.object.$name($($argument),*))
             }
@@ -182,16 +222,25 @@ impl BlockingObject {
     }
 
     /// Returns the object's id. See [`Object::id`].
+    ///
+    /// # Errors
+    /// Those of [`Object::id`].
     pub fn id(&self) -> &ObjectId {
         self.object.id()
     }
 
     /// Returns the object with another of its forks. See [`Object::fork`].
+    ///
+    /// # Errors
+    /// Those of [`Object::fork`].
     pub fn fork(&self, name: impl AsRef<[u8]>) -> Result<BlockingObject, StoreError> {
         Ok(BlockingObject { object: self.object.fork(name)? })
     }
 
     /// Updates a range. See [`Object::update`].
+    ///
+    /// # Errors
+    /// Those of [`Object::update`].
     pub fn update<B: Into<Bytes>>(
         &self,
         range: impl Into<ByteRange>,
@@ -201,6 +250,9 @@ impl BlockingObject {
     }
 
     /// Updates a key. See [`Object::update_key`].
+    ///
+    /// # Errors
+    /// Those of [`Object::update_key`].
     pub fn update_key<B: Into<Bytes>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -209,22 +261,60 @@ impl BlockingObject {
         block_on(self.object.update_key(key, change))
     }
 
+    /// Updates a range within limits. See [`Object::update_with`].
+    ///
+    /// # Errors
+    /// Those of [`Object::update_with`].
+    pub fn update_with<B: Into<Bytes>, T>(
+        &self,
+        range: impl Into<ByteRange>,
+        options: &UpdateOptions,
+        change: impl FnMut(&[u8]) -> Change<B, T>,
+    ) -> Result<Settled<T>, StoreError> {
+        block_on(self.object.update_with(range, options, change))
+    }
+
+    /// Updates a key within limits. See [`Object::update_key_with`].
+    ///
+    /// # Errors
+    /// Those of [`Object::update_key_with`].
+    pub fn update_key_with<B: Into<Bytes>, T>(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: &UpdateOptions,
+        change: impl FnMut(Option<&[u8]>) -> Change<B, T>,
+    ) -> Result<Settled<T>, StoreError> {
+        block_on(self.object.update_key_with(key, options, change))
+    }
+
     /// Lists the keys of a range with their versions. See [`Object::versioned_keys`].
+    ///
+    /// # Errors
+    /// Those of [`Object::versioned_keys`].
     pub fn versioned_keys(&self, range: KeyRange) -> BlockingVersionedKeys {
         BlockingVersionedKeys(self.object.versioned_keys(range))
     }
 
     /// Lists the keys of a range. See [`Object::keys`].
+    ///
+    /// # Errors
+    /// Those of [`Object::keys`].
     pub fn keys(&self, range: KeyRange) -> BlockingKeys {
         BlockingKeys(self.object.keys(range))
     }
 
     /// Replaces the fork's content. See [`Object::put`].
+    ///
+    /// # Errors
+    /// Those of [`Object::put`].
     pub fn put(&self, source: impl io::Read) -> Result<u64, StoreError> {
         self.put_sized(source, None)
     }
 
     /// Replaces the fork's content with a source of known length. See [`Object::put_sized`].
+    ///
+    /// # Errors
+    /// Those of [`Object::put_sized`].
     pub fn put_sized(&self, mut source: impl io::Read, bytes: Option<u64>) -> Result<u64, StoreError> {
         let mut upload = block_on(Upload::new(&self.object, bytes))?;
         let mut stored = || loop {
@@ -249,6 +339,9 @@ impl BlockingObject {
     }
 
     /// Writes the bytes of a range to `target`. See [`Object::get`].
+    ///
+    /// # Errors
+    /// Those of [`Object::get`].
     pub fn get(&self, range: impl Into<ByteRange>, mut target: impl io::Write) -> Result<u64, StoreError> {
         let mut download = Download::new(&self.object, range.into());
         let mut bytes = 0;

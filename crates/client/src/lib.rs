@@ -45,6 +45,22 @@
 //! [`Store::apply`] covers what the object-level calls do not: any [`Transaction`] of guards, reads and writes on one
 //! object, applied wholly or not at all.
 //!
+//! # Errors
+//!
+//! An [`Error`] is a kind, a sentence for people, and as data the operation, the object and the store, where damage is concerned
+//! the file and the offset, and the error below it. [`Error::is_retryable`] says whether the same call may succeed later
+//! and repeating it does no harm.
+//!
+//! | calls | kinds that they fail with |
+//! |---|---|
+//! | all | [`Unavailable`](ErrorKind::Unavailable): a server cannot be reached; [`Denied`](ErrorKind::Denied): it does not let this client in; [`Closed`](ErrorKind::Closed), [`Busy`](ErrorKind::Busy), [`Unsupported`](ErrorKind::Unsupported), [`Unrecognized`](ErrorKind::Unrecognized) |
+//! | reads | also [`Corrupt`](ErrorKind::Corrupt) and [`Io`](ErrorKind::Io): stored bytes are damaged, or cannot be read |
+//! | writes | also [`OutOfSpace`](ErrorKind::OutOfSpace) and [`ReadOnly`](ErrorKind::ReadOnly): nothing was changed; and [`Unknown`](ErrorKind::Unknown): it was sent, and no answer came |
+//! | administrator's calls | those of all; what concerns one server of several fails with its name in the sentence |
+//!
+//! A write that ends as [`Unknown`](ErrorKind::Unknown) took effect wholly or not at all, and may still do so for as long as the
+//! kind says. Each call says what to make of it.
+//!
 //! # Features
 //!
 //! All are on by default. A program that needs few of them builds faster without the others.
@@ -62,6 +78,7 @@
 //! A uri of an engine that is not built in is refused as [`ErrorKind::Unsupported`], with the feature's name.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 // With all features, lints see everything; where some are off, what only those use stays.
 #![cfg_attr(
     not(all(feature = "file", feature = "servers", feature = "rados")),
@@ -88,6 +105,7 @@ pub mod sequencer;
 mod session;
 mod store;
 mod transfer;
+mod update;
 mod uri;
 mod versioned;
 pub mod watch;
@@ -106,9 +124,10 @@ pub use nacre_object::{
     KeyPage, KeyRange, Limits, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat,
     StoreError as Error, Transaction, Versioned, VersionedKeyPage, Write, limit,
 };
-pub use object::{Extents, Object, Updated, Written};
+pub use object::{Extents, Object, Written};
 pub use pager::{Keys, Objects};
 pub use store::Store;
+pub use update::{Change, Settled, UpdateOptions, Updated};
 pub use uri::{Durability, Engine, Options, Uri};
 pub use versioned::{KeyWritten, VersionedKeys};
 
@@ -127,6 +146,12 @@ pub use versioned::{KeyWritten, VersionedKeys};
 /// needed to recover it, and blocks for as long as that takes; it makes a store only with `create=yes`, and only in a
 /// folder that is new or empty. Servers are connected when they are first
 /// needed; [`Store::connect`] does it at once.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] if the uri or an option of it makes no sense, [`ErrorKind::Unsupported`] if its engine is
+/// not built in. Of a folder: [`ErrorKind::Busy`] if a process has it open, [`ErrorKind::Corrupt`] if it is damaged
+/// beyond what recovery mends, [`ErrorKind::Io`] and [`ErrorKind::OutOfSpace`] of the system. Servers are not asked
+/// yet.
 pub fn open(uri: &str) -> Result<Store, Error> {
     Store::open(&uri.parse()?)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use nacre_object::limit::{EXTENTS_PER_READ_MAX, REFUSAL_BYTES_MAX};
+use nacre_object::limit::EXTENTS_PER_READ_MAX;
 use nacre_object::stage::{self, Staged};
 use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Extent, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome,
@@ -33,15 +33,6 @@ pub enum Written {
     Conflict(RangeRead),
 }
 
-/// The result of an update.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Updated {
-    /// The version that the new bytes carry.
-    pub version: u64,
-    /// The number of times that another writer was faster.
-    pub conflicts: u64,
-}
-
 /// The extents of a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
@@ -69,6 +60,9 @@ impl Object {
     }
 
     /// Returns the object with another of its forks. Fails only if the name is longer than 255 bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the name is longer than 255 bytes.
     pub fn fork(&self, name: impl AsRef<[u8]>) -> Result<Object, StoreError> {
         let fork = Fork::new(Bytes::copy_from_slice(name.as_ref()))?;
         Ok(Object { fork, ..self.clone() })
@@ -81,6 +75,8 @@ impl Object {
 
     /// Adds to an error the operation that was attempted on this object.
     pub(crate) fn context(&self, error: StoreError, attempted: &str) -> StoreError {
+        let operation = attempted.strip_suffix(" of").unwrap_or(attempted);
+        let error = error.with_operation(operation).with_object(&self.id).with_store(self.store.name());
         error.context(format_args!("cannot {attempted} object \"{}\" of {}", self.id, self.store.name()))
     }
 
@@ -114,11 +110,17 @@ impl Object {
 
     /// Reads bytes, with their extents and the version of the range. Short where the fork ends; a range of more than 16
     /// MiB, or of more than 4096 extents, is cut, and `next` is where to continue.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). [`ErrorKind::Invalid`] if the range goes past 2^63.
     pub async fn read(&self, range: impl Into<ByteRange>) -> Result<RangeRead, StoreError> {
         self.read_with(range, Intent::Look).await
     }
 
     /// Reads bytes, as [`Object::read`] does, with a hint at their intended use.
+    ///
+    /// # Errors
+    /// Those of [`Object::read`].
     pub async fn read_with(
         &self,
         range: impl Into<ByteRange>,
@@ -132,11 +134,20 @@ impl Object {
     }
 
     /// Writes bytes, replacing any that are there. Returns the version that they carry.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the bytes may or may not be written, all of them or
+    /// none; writing them again does no harm. [`ErrorKind::Invalid`] if there are more than 16 MiB, or they go past
+    /// 2^63.
     pub async fn write(&self, offset: u64, data: impl Into<Bytes>) -> Result<u64, StoreError> {
         self.change(Transaction::new().write(self.fork.clone(), offset, data), "write").await
     }
 
     /// Writes many extents at once. Returns the version that they carry.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the extents may or may not be written, all of them
+    /// or none. [`ErrorKind::Invalid`] if there are none, more than 65,536, or more than 16 MiB in all.
     pub async fn write_vectored(&self, extents: Vec<(u64, Bytes)>) -> Result<u64, StoreError> {
         let write = Write::Extents { fork: self.fork.clone(), extents };
         self.change(Transaction::new().change(write), "write").await
@@ -147,6 +158,10 @@ impl Object {
     }
 
     /// Writes bytes on the condition that nothing in their range is newer than `version`.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the bytes may or may not be written; if they are,
+    /// their version is greater than `version`, so that writing on the same condition again cannot write twice.
     pub async fn write_if(
         &self,
         offset: u64,
@@ -158,7 +173,7 @@ impl Object {
         self.write_if_range(offset, data, range, version).await
     }
 
-    async fn write_if_range(
+    pub(crate) async fn write_if_range(
         &self,
         offset: u64,
         data: Bytes,
@@ -177,48 +192,11 @@ impl Object {
         }
     }
 
-    /// Reads a range, passes it to `change`, and writes the result if no other client wrote meanwhile; otherwise starts
-    /// again from what the other writer left, until it succeeds.
-    ///
-    /// `change` gets exactly the bytes of the range, with zeros past the end of the fork, and may be called several
-    /// times; its result is written at the beginning of the range and must not be longer than it. The range may be up
-    /// to 1 MiB.
-    pub async fn update<B: Into<Bytes>>(
-        &self,
-        range: impl Into<ByteRange>,
-        mut change: impl FnMut(&[u8]) -> B,
-    ) -> Result<Updated, StoreError> {
-        let range = range.into();
-        if range.len > REFUSAL_BYTES_MAX as u64 {
-            let text = format!("a range of {} bytes; an update may span {REFUSAL_BYTES_MAX}", range.len);
-            return Err(self.context(StoreError::new(ErrorKind::Invalid, text), "update"));
-        }
-        let mut read = self.read_with(range, Intent::Update).await?;
-        let mut conflicts = 0;
-        loop {
-            let len = range.len as usize;
-            let new = if read.data.len() == len {
-                change(&read.data).into()
-            } else {
-                let mut padded = read.data.to_vec();
-                padded.resize(len, 0);
-                change(&padded).into()
-            };
-            if new.len() > len {
-                let text = format!("{} new bytes for a range of {len}", new.len());
-                return Err(self.context(StoreError::new(ErrorKind::Invalid, text), "update"));
-            }
-            match self.write_if_range(range.offset, new, range, read.version).await? {
-                Written::Done { version } => return Ok(Updated { version, conflicts }),
-                // The refusal brought the fresh bytes along, so there is no need to read them again.
-                Written::Conflict(now) => read = now,
-            }
-            conflicts += 1;
-        }
-    }
-
     /// Returns all extents of a range with their versions. If they change while they are read, the reading starts
     /// again.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
     pub async fn extents(&self, range: impl Into<ByteRange>) -> Result<Extents, StoreError> {
         let whole = range.into();
         'again: loop {
@@ -256,6 +234,9 @@ impl Object {
     }
 
     /// Returns the object at a glance. Forks of reserved names ([`stage`]) are not counted.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
     pub async fn stat(&self) -> Result<Stat, StoreError> {
         let after = Some(Fork::try_from(stage::RESERVED)?);
         let reserved = Read::Forks { after, limit: u32::MAX };
@@ -275,6 +256,9 @@ impl Object {
 
     /// Returns whether a copy of the object to this store has begun and is not complete ([`nacre_object::copy`]): its
     /// content is then an earlier state, or a part of one.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
     pub async fn is_incomplete_copy(&self) -> Result<bool, StoreError> {
         let mark = Fork::try_from(nacre_object::copy::MARK)?;
         let after = Some(Fork::try_from(stage::RESERVED)?);
@@ -286,6 +270,9 @@ impl Object {
     }
 
     /// Lists the staged forks of the object: content of [`Object::put`]s that are under way, or whose writers died.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
     pub async fn staged(&self) -> Result<Vec<Staged>, StoreError> {
         let staged = stage::staged(self.store(), &self.id).await;
         staged.map_err(|error| self.context(error, "list the staged forks of"))
@@ -293,6 +280,10 @@ impl Object {
 
     /// Removes the staged forks of the object whose writers have made no progress for `idle`, and returns them. A
     /// writer that is still alive fails, and leaves its fork as it was.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: some of the forks may be removed; listing them again
+    /// tells.
     pub async fn remove_staged(&self, idle: Duration) -> Result<Vec<Staged>, StoreError> {
         let removed = stage::remove_staged(self.store(), &self.id, idle).await;
         removed.map_err(|error| self.context(error, "remove staged forks of"))
@@ -300,6 +291,9 @@ impl Object {
 
     /// Returns the names of all forks and their sizes in bytes, in ascending order of the names, without those of
     /// reserved names ([`stage`]).
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
     pub async fn forks(&self) -> Result<Vec<(Fork, u64)>, StoreError> {
         let mut all: Vec<(Fork, u64)> = Vec::new();
         let mut after = None;
@@ -319,36 +313,58 @@ impl Object {
     }
 
     /// Creates the object. Returns false if it exists already.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the object may or may not exist now, and a second
+    /// call that returns false does not tell who created it.
     pub async fn create(&self) -> Result<bool, StoreError> {
         let transaction = Transaction::new().guard(Guard::Absent).change(Write::Create);
         Ok(matches!(self.apply(transaction, "create").await?, Outcome::Done(_)))
     }
 
     /// Makes a range read as zeros. Returns the version of that change.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the range may or may not read as zeros; doing it
+    /// again does no harm.
     pub async fn zero(&self, range: impl Into<ByteRange>) -> Result<u64, StoreError> {
         let write = Write::Zero { fork: self.fork.clone(), range: range.into() };
         self.change(Transaction::new().change(write), "zero a range of").await
     }
 
     /// Sets the size of the fork in bytes. Returns the version of that change.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the fork may or may not have the size; doing it
+    /// again does no harm unless others append.
     pub async fn truncate(&self, size: u64) -> Result<u64, StoreError> {
         let write = Write::Truncate { fork: self.fork.clone(), size };
         self.change(Transaction::new().change(write), "truncate").await
     }
 
     /// Removes the fork. Returns the version of that change.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the fork may or may not be gone.
     pub async fn remove_fork(&self) -> Result<u64, StoreError> {
         let write = Write::RemoveFork { fork: self.fork.clone() };
         self.change(Transaction::new().change(write), "remove a fork of").await
     }
 
     /// Removes the object with its forks, keys and attributes. Returns false if it did not exist.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the object may or may not be gone, and a second call
+    /// that returns false does not tell who removed it.
     pub async fn remove(&self) -> Result<bool, StoreError> {
         let transaction = Transaction::new().guard(Guard::Exists).change(Write::Remove);
         Ok(matches!(self.apply(transaction, "remove").await?, Outcome::Done(_)))
     }
 
     /// Returns the value of a key, or `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). [`ErrorKind::Invalid`] if the key is not 1 to 1,024 bytes long.
     pub async fn key(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>, StoreError> {
         match self.ask(Read::Key { key: name(key)? }, "read a key of").await? {
             Answer::Value(value) => Ok(value),
@@ -357,12 +373,19 @@ impl Object {
     }
 
     /// Sets a key. Returns the object's new version.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the key may or may not be set; setting it again does
+    /// no harm. [`ErrorKind::Invalid`] if the key is not 1 to 1,024 bytes long, or the value is longer than 1 MiB.
     pub async fn set_key(&self, key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> Result<u64, StoreError> {
         let write = Write::SetKey { key: name(key)?, value: value.into() };
         self.change(Transaction::new().change(write), "set a key of").await
     }
 
     /// Removes a key, if it is there. Returns the object's new version.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the key may or may not be gone.
     pub async fn remove_key(&self, key: impl AsRef<[u8]>) -> Result<u64, StoreError> {
         let write = Write::RemoveKey { key: name(key)? };
         self.change(Transaction::new().change(write), "remove a key of").await
@@ -374,6 +397,9 @@ impl Object {
     }
 
     /// Returns the value of an attribute, or `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
     pub async fn attribute(&self, attribute: impl AsRef<[u8]>) -> Result<Option<Bytes>, StoreError> {
         match self.ask(Read::Attribute { name: name(attribute)? }, "read an attribute of").await? {
             Answer::Value(value) => Ok(value),
@@ -382,6 +408,9 @@ impl Object {
     }
 
     /// Returns all attributes with their values.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
     pub async fn attributes(&self) -> Result<Vec<(Key, Bytes)>, StoreError> {
         match self.ask(Read::Attributes, "read the attributes of").await? {
             Answer::Keys(page) => Ok(page.entries),
@@ -390,6 +419,10 @@ impl Object {
     }
 
     /// Sets an attribute. Returns the object's new version.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the attribute may or may not be set; setting it
+    /// again does no harm.
     pub async fn set_attribute(
         &self,
         attribute: impl AsRef<[u8]>,
@@ -400,6 +433,9 @@ impl Object {
     }
 
     /// Removes an attribute, if it is there. Returns the object's new version.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the attribute may or may not be gone.
     pub async fn remove_attribute(&self, attribute: impl AsRef<[u8]>) -> Result<u64, StoreError> {
         let write = Write::RemoveAttribute { name: name(attribute)? };
         self.change(Transaction::new().change(write), "remove an attribute of").await

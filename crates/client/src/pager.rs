@@ -24,6 +24,9 @@ impl Objects {
 
     /// Returns the next object, or `None` after the last. Objects that are created or removed meanwhile may or may not
     /// appear.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). The next call asks for the same page again.
     pub async fn next(&mut self) -> Result<Option<ObjectId>, StoreError> {
         if self.page.is_empty() && !self.over {
             self.page = self.store.list(self.after.as_ref(), PAGE_ENTRIES_MAX).await?.into();
@@ -51,6 +54,9 @@ impl Keys {
 
     /// Returns the next key and its value, or `None` after the last. Each page shows the object as it stood at one
     /// moment.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). The next call asks for the same page again.
     pub async fn next(&mut self) -> Result<Option<(Key, Bytes)>, StoreError> {
         if self.page.is_empty() && !self.over {
             let range = self.range.clone();

@@ -52,6 +52,10 @@ impl Object {
     /// Fences one session: its changes of this object fail from now on, those that are under way too. Others are not
     /// affected, unless more than 1,024 sessions are fenced: see [`Write::FenceSession`]. Returns the object's new
     /// version. The object is created if it does not exist.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the fence may or may not be raised; raising it again
+    /// does no harm.
     pub async fn fence_session(&self, session: u64) -> Result<u64, StoreError> {
         let write = Write::FenceSession { session };
         self.change(Transaction::new().change(write), "fence a session off").await
@@ -59,6 +63,10 @@ impl Object {
 
     /// Fences all sessions whose numbers are less than `least`. Returns the object's new version. The object is created
     /// if it does not exist.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the fence may or may not be raised; raising it again
+    /// does no harm.
     pub async fn raise_fence(&self, least: u64) -> Result<u64, StoreError> {
         let write = Write::RaiseFence { token: least };
         self.change(Transaction::new().change(write), "raise the fence of").await

@@ -37,12 +37,18 @@ pub struct Store {
 
 impl Store {
     /// Opens the store at a place: [`open`](crate::open), with the place already parsed.
+    ///
+    /// # Errors
+    /// Those of [`open`](crate::open).
     pub fn open(uri: &Uri) -> Result<Store, StoreError> {
         Store::open_by(uri, false)
     }
 
     /// Opens a store whose connections to servers, if it has any, do not depend on the runtime of whoever uses it: for
     /// programs whose runtimes come and go. Otherwise like [`Store::open`].
+    ///
+    /// # Errors
+    /// Those of [`open`](crate::open).
     pub fn open_apart(uri: &Uri) -> Result<Store, StoreError> {
         Store::open_by(uri, true)
     }
@@ -94,6 +100,10 @@ impl Store {
 
     /// Connects to the servers now, where there are any, instead of when they are first needed. Fails if none of
     /// them can be reached, or if one refuses this client.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if no server can be reached, [`ErrorKind::Denied`] if one refuses this client,
+    /// [`ErrorKind::Invalid`] if they are not one store.
     pub async fn connect(&self) -> Result<(), StoreError> {
         match &self.opened {
             #[cfg(feature = "servers")]
@@ -111,6 +121,9 @@ impl Store {
 
     /// Returns a handle on an object of the store, whether the object exists or not. Fails only if the id is not 1 to
     /// 255 bytes long.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the id is not 1 to 255 bytes long.
     pub fn object(&self, id: impl AsRef<[u8]>) -> Result<Object, StoreError> {
         let id = ObjectId::new(bytes::Bytes::copy_from_slice(id.as_ref()))?;
         Ok(Object::new(self.clone(), id))
@@ -119,6 +132,11 @@ impl Store {
     /// Applies a transaction to one object: wholly, or not at all. It is under way when this returns, whether its
     /// reply is awaited or not, unless so much waits to be sent to the server already (16 MiB, or 16,384 requests on a
     /// connection) that it is sent only when the reply is polled.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors), and if the transaction changes something those of a [write](crate#errors).
+    /// [`ErrorKind::Unknown`]: it took effect wholly, or not at all, or still may. They say neither the object nor
+    /// the store as data, which the caller knows. [`ErrorKind::Invalid`] if [`Transaction::validate`] fails.
     pub fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         self.objects.apply(object, transaction)
     }
@@ -126,6 +144,10 @@ impl Store {
     /// Copies all objects to another store, with their versions; `progress` is called after each one with the totals so
     /// far. Content that the other store has already is not copied again, so an interrupted copy resumes where it
     /// stopped. See [`nacre_object::copy`] for what is kept, and what cannot be.
+    ///
+    /// # Errors
+    /// Those of reading the one store and of writing the other. What was copied stays, and copying again goes on from
+    /// there.
     pub async fn copy_objects(
         &self,
         destination: &Store,

@@ -83,6 +83,10 @@ impl Object {
     /// Writes the bytes of a range to `target`, to the end of the fork at most. Returns the number of bytes.
     ///
     /// All of them stood there at one moment: if the range changes meanwhile, this fails with [`ErrorKind::Busy`].
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). [`ErrorKind::Busy`] if the content was replaced meanwhile, [`ErrorKind::Io`]
+    /// if the target fails.
     pub async fn get(
         &self,
         range: impl Into<ByteRange>,

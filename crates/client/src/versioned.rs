@@ -9,7 +9,7 @@ use nacre_object::{
 };
 
 use crate::Object;
-use crate::object::{Updated, name};
+use crate::object::name;
 
 /// The result of a conditional change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub enum KeyWritten {
 
 impl Object {
     /// Returns the value of a key with its version, or `None` if there is no such key.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
     pub async fn versioned_key(&self, key: impl AsRef<[u8]>) -> Result<Option<Versioned>, StoreError> {
         match self.ask(Read::VersionedKey { key: name(key)? }, "read a key of").await? {
             Answer::VersionedValue(found) => Ok(found),
@@ -41,6 +44,11 @@ impl Object {
     }
 
     /// Sets a key on the condition that it is still of a version that was read; 0 if there was no such key.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the key may or may not be set. It cannot be set
+    /// twice on the same condition, so trying again does no harm; a conflict with a greater version may then be the
+    /// own first attempt.
     pub async fn set_key_if(
         &self,
         key: impl AsRef<[u8]>,
@@ -53,29 +61,13 @@ impl Object {
     }
 
     /// Removes a key on the condition that it is still of a version that was read.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the key may or may not be gone. Trying again does no
+    /// harm.
     pub async fn remove_key_if(&self, key: impl AsRef<[u8]>, version: u64) -> Result<KeyWritten, StoreError> {
         let key = name(key)?;
         self.change_key(key.clone(), Write::RemoveKey { key }, version, "remove a key of").await
-    }
-
-    /// Reads a key, passes its value to `change`, and sets it to the result if no other client changed it meanwhile;
-    /// otherwise starts again, until it succeeds. `change` may be called several times; it gets `None` if there is no
-    /// such key.
-    pub async fn update_key<B: Into<Bytes>>(
-        &self,
-        key: impl AsRef<[u8]>,
-        mut change: impl FnMut(Option<&[u8]>) -> B,
-    ) -> Result<Updated, StoreError> {
-        let mut conflicts = 0;
-        loop {
-            let found = self.versioned_key(&key).await?;
-            let value = change(found.as_ref().map(|found| &found.value[..]));
-            let version = found.map_or(0, |found| found.version);
-            if let KeyWritten::Done { version } = self.set_key_if(&key, value, version).await? {
-                return Ok(Updated { version, conflicts });
-            }
-            conflicts += 1;
-        }
     }
 
     async fn change_key(
@@ -107,6 +99,9 @@ pub struct VersionedKeys {
 impl VersionedKeys {
     /// Returns the next key with its value and version, or `None` after the last. Each page shows the object as it stood
     /// at one moment.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). The next call asks for the same page again.
     pub async fn next(&mut self) -> Result<Option<(Key, Versioned)>, StoreError> {
         if self.page.is_empty() && !self.over {
             let range = self.range.clone();

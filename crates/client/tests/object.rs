@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nacre::{ErrorKind, Fences, Guard, KeyRange, KeyWritten, Outcome, Store, Transaction, Write, Written};
+use nacre::{
+    Change, ErrorKind, Fences, Guard, KeyRange, KeyWritten, Outcome, Store, Transaction, UpdateOptions,
+    Write, Written,
+};
 use nacre_object::testkit::MemoryStore;
 
 use nacre_remote::StoreService;
@@ -141,6 +144,116 @@ fn errors_say_what_was_attempted_on_what() {
     let object = store.object("o").unwrap();
     let error = object.update(0..4, |_| "12345").unwrap_err();
     assert!(error.to_string().contains("5 new bytes for a range of 4"), "{error}");
+}
+
+#[test]
+fn errors_have_what_they_say_as_data() {
+    let error = nacre::open("unix:/nowhere/at/all")
+        .unwrap()
+        .blocking()
+        .object("o")
+        .unwrap()
+        .remove_fork()
+        .unwrap_err();
+    assert_eq!((error.operation(), error.store()), (Some("remove a fork"), Some("unix:/nowhere/at/all")));
+    assert_eq!(error.object().map(ToString::to_string).as_deref(), Some("o"));
+    assert!(error.is_retryable());
+    assert_eq!((error.file(), error.offset()), (None, None));
+}
+
+#[test]
+fn errors_of_damaged_bytes_name_file_and_offset_in_the_process_and_through_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("file:{}", folder.path().join("store").display());
+    let store = nacre::open(&format!("{uri}?create=yes")).unwrap().blocking();
+    store.object("o").unwrap().write(0, vec![0xa7; 30_000]).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let (name, offset) = damage(&folder.path().join("store"), &[0xa7; 30_000]);
+
+    let check = |store: nacre::BlockingStore| {
+        let error = store.object("o").unwrap().read(0..30_000).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
+        assert!(error.file().unwrap().ends_with(&name), "{:?}", error.file());
+        assert_eq!(error.offset(), Some(offset));
+        assert_eq!(error.operation(), Some("read"));
+    };
+    check(nacre::open(&uri).unwrap().blocking());
+    let address = Address::Unix(folder.path().join("socket"));
+    let engine = nacre_logstore::LogStore::open(&folder.path().join("store"), Default::default()).unwrap();
+    let services = Services::new().with(StoreService::alone(Arc::new(engine)).unwrap());
+    let options = ServeOptions { listen: vec![address.clone()], services, ..Default::default() };
+    let server = Server::start(options).unwrap();
+    check(nacre::open(&address.to_string()).unwrap().blocking());
+    server.stop();
+}
+
+/// Changes one byte of the file of a folder that has these bytes. Returns the file's name, and where they begin.
+fn damage(folder: &std::path::Path, wanted: &[u8]) -> (String, u64) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        if let Some(at) = bytes.windows(wanted.len()).position(|window| window == wanted) {
+            bytes[at + 100] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            return (path.file_name().unwrap().to_str().unwrap().into(), at as u64);
+        }
+    }
+    panic!("no file has the bytes");
+}
+
+#[test]
+fn an_update_that_always_loses_ends_at_its_limits() {
+    let store = nacre::open("mem:").unwrap().blocking();
+    let object = store.object("o").unwrap();
+    // Whenever the closure runs, somebody else is faster.
+    let faster = |call: usize| {
+        let rival = store.clone();
+        let write = move || {
+            let object = rival.object("o").unwrap();
+            object.write(0, "1").unwrap();
+            object.set_key("k", format!("{call}")).unwrap();
+        };
+        std::thread::spawn(write).join().unwrap();
+    };
+    let mut calls = 0;
+    let mut lose = |_: &[u8]| {
+        calls += 1;
+        faster(calls);
+        Change::Write("2", ())
+    };
+    let error = object.update_with(0..1, &UpdateOptions::default().attempts(3), &mut lose).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains("faster 3 times"), "{error}");
+    let timeout = UpdateOptions::default().timeout(std::time::Duration::ZERO);
+    let error = object.update_with(0..1, &timeout, &mut lose).unwrap_err();
+    assert!(error.to_string().contains("faster 1 times"), "{error}");
+    assert_eq!(calls, 4);
+    let mut calls = 0;
+    let lose = |_: Option<&[u8]>| {
+        calls += 1;
+        faster(calls);
+        Change::Write("2", ())
+    };
+    let error = object.update_key_with("k", &UpdateOptions::default().attempts(2), lose).unwrap_err();
+    assert_eq!((error.kind, calls), (ErrorKind::Busy, 2), "{error}");
+    assert_eq!(object.read(0..1).unwrap().data, "1");
+}
+
+#[test]
+fn an_update_whose_closure_keeps_what_is_there_changes_nothing() {
+    on_every_store(async |store| {
+        let object = store.object("o").unwrap();
+        let version = object.write(0, "full").await.unwrap();
+        let options = UpdateOptions::default();
+        let keep = |old: &[u8]| Change::<&str, _>::Keep(old.to_vec());
+        let kept = object.update_with(0..4, &options, keep).await.unwrap();
+        assert_eq!((kept.value.as_slice(), kept.version), (&b"full"[..], None));
+        assert_eq!(object.read(0..4).await.unwrap().version, version);
+        let absent = |old: Option<&[u8]>| Change::<&str, _>::Keep(old.is_none());
+        assert!(object.update_key_with("k", &options, absent).await.unwrap().value);
+        assert_eq!(object.key("k").await.unwrap(), None);
+    });
 }
 
 #[test]

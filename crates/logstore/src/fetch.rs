@@ -316,10 +316,10 @@ fn read_bytes(segment: &Segment, offset: u32, buffer: &mut [u8], now: bool) -> R
         if error.kind() == std::io::ErrorKind::UnexpectedEof {
             let text =
                 format!("{} is damaged: it ends before the {len} bytes at offset {offset} do", segment.name);
-            return StoreError::new(ErrorKind::Corrupt, text);
+            return StoreError::new(ErrorKind::Corrupt, text).with_place(&segment.name, offset.into());
         }
         let text = format!("cannot read {len} bytes at offset {offset} of {}: {error}", segment.name);
-        StoreError::new(ErrorKind::Io, text)
+        StoreError::new(ErrorKind::Io, text).with_place(&segment.name, offset.into()).with_source(error)
     })
 }
 
@@ -329,7 +329,7 @@ fn check_chunk(segment: &Segment, offset: u32, crc: u32, bytes: &[u8]) -> Result
     }
     let len = bytes.len();
     let text = format!("{} is damaged: the {len} bytes at offset {offset} fail their checksum", segment.name);
-    Err(StoreError::new(ErrorKind::Corrupt, text))
+    Err(StoreError::new(ErrorKind::Corrupt, text).with_place(&segment.name, offset.into()))
 }
 
 #[cfg(test)]

@@ -194,8 +194,10 @@ fn load_snapshot(
     for number in numbers.iter().rev() {
         let name = snapshot_name(*number);
         let path = disk.describe(&name);
-        let bytes = read_file(disk, &name)
-            .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}")))?;
+        let bytes = read_file(disk, &name).map_err(|error| {
+            let text = format!("cannot read {path}: {error}");
+            StoreError::new(ErrorKind::Io, text).with_place(&path, 0).with_source(error)
+        })?;
         match decode_snapshot(bytes, &superblock.store) {
             Ok(snapshot) if snapshot.header.format > FORMAT_VERSION => {
                 return Err(newer(&path, snapshot.header.format));
@@ -267,7 +269,8 @@ fn read_log(
         let mut bytes = vec![0; segment.capacity as usize];
         segment.file.read_at(0, &mut bytes).map(|()| Bytes::from(bytes)).map_err(|error| {
             let path = disk.describe(&segment.name);
-            StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}"))
+            let text = format!("cannot read {path}: {error}");
+            StoreError::new(ErrorKind::Io, text).with_place(path, 0).with_source(error)
         })
     };
     for (id, _) in segments.iter().filter(|(id, _)| *id >= start.segment) {
@@ -372,7 +375,7 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
             "{path} is damaged at offset {offset} or behind: record {} of the log is missing there, and its copy too",
             replay.sequence
         );
-        return Err(StoreError::new(ErrorKind::Corrupt, text));
+        return Err(StoreError::new(ErrorKind::Corrupt, text).with_place(path, offset as u64));
     }
     // Without this the records of a segment whose header the device lost would be taken for torn, and removed.
     if let Some((synced, path)) = &replay.headless
@@ -382,7 +385,7 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
             "{path} has lost its header, and holds records of the log from {} on that were synced",
             replay.sequence
         );
-        return Err(StoreError::new(ErrorKind::Corrupt, text));
+        return Err(StoreError::new(ErrorKind::Corrupt, text).with_place(path, 0));
     }
     let dropped = replay.items.drain(sound_items..);
     opened.torn_records = dropped.filter(|(_, item)| matches!(item, Item::Record { .. })).count() as u64;

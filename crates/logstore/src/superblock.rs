@@ -62,7 +62,7 @@ impl Superblock {
             let Some(superblock) = Self::decode(&bytes) else {
                 let text =
                     format!("{path} is damaged in both its copies, or is not the file of a Nacre store");
-                return Err(StoreError::new(ErrorKind::Corrupt, text));
+                return Err(StoreError::new(ErrorKind::Corrupt, text).with_place(path, 0));
             };
             if superblock.format > FORMAT_VERSION {
                 let text = format!(

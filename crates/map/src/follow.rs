@@ -191,5 +191,5 @@ impl Follower {
 
 /// Returns whether a failure is one that a follower waits for the end of.
 fn waits(error: &StoreError) -> bool {
-    matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Busy)
+    error.is_retryable() || error.kind == ErrorKind::Unknown
 }

@@ -258,7 +258,7 @@ impl Log {
             let mut attempt = Attempt::default();
             let number = self.append_chunk(entries, &mut attempt).await.map_err(|error| {
                 let nothing = first.is_none() && attempt.uncertain.is_none();
-                at(StoreError { kind: if nothing { error.kind } else { ErrorKind::Unknown }, ..error })
+                at(if nothing { error } else { error.with_kind(ErrorKind::Unknown) })
             })?;
             first.get_or_insert(number);
         }
@@ -461,12 +461,7 @@ impl LogFollower {
             match self.step().await {
                 Ok(lines) if lines.is_empty() => {}
                 Ok(lines) => return Ok(lines),
-                Err(error)
-                    if matches!(
-                        error.kind,
-                        ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Busy
-                    ) =>
-                {
+                Err(error) if error.is_retryable() || error.kind == ErrorKind::Unknown => {
                     self.stale = true;
                     tokio::time::sleep(self.poll).await;
                 }
@@ -575,7 +570,7 @@ async fn append_all(log: Log, source: String, mut lines: mpsc::Receiver<Entry>, 
                     tracing::warn!("{error}; {} lines may be missing", batch.len());
                     break;
                 }
-                Err(error) if error.kind.is_retryable() || error.kind == ErrorKind::Unknown => {
+                Err(error) if error.is_retryable() || error.kind == ErrorKind::Unknown => {
                     tracing::debug!("{error}; trying again");
                     tokio::time::sleep(PAUSE).await;
                 }

@@ -257,7 +257,7 @@ impl Engine {
                         continue;
                     }
                     let kind = if self.uncertain { ErrorKind::Unknown } else { error.kind };
-                    self.fail(&StoreError { kind, ..error });
+                    self.fail(&error.with_kind(kind));
                     return;
                 }
             }

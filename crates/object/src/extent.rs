@@ -27,6 +27,9 @@ impl ByteRange {
     }
 
     /// Checks that the range ends within the offset space; [`ErrorKind::Invalid`] if it does not.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the range goes past the greatest offset.
     pub fn validate(&self) -> Result<(), StoreError> {
         match self.offset.checked_add(self.len) {
             Some(end) if end <= OFFSET_MAX => Ok(()),

@@ -219,6 +219,9 @@ impl<'a> Stage<'a> {
 
     /// Begins to write bytes behind the stamp, at an offset of at least [`STAMP_BYTES`]. The reply is to be passed to
     /// [`Stage::wrote`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the piece does not fit behind what was written.
     pub fn write(&self, offset: u64, data: Bytes) -> Reply<Outcome> {
         debug_assert!(offset >= STAMP_BYTES as u64);
         self.store.apply(self.object, self.guarded().write(self.fork.clone(), offset, data))
@@ -237,9 +240,7 @@ impl<'a> Stage<'a> {
                 Ok(done.version)
             }
             Ok(Outcome::Refused(_)) => Err(taken_away()),
-            Err(error) if error.kind == ErrorKind::Unknown => {
-                Err(StoreError { kind: ErrorKind::Unavailable, ..error })
-            }
+            Err(error) if error.kind == ErrorKind::Unknown => Err(error.with_kind(ErrorKind::Unavailable)),
             Err(error) => Err(error),
         }
     }

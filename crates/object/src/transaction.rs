@@ -378,6 +378,10 @@ impl Transaction {
     }
 
     /// Checks every limit of the model (module [`limit`](crate::limit)); [`ErrorKind::Invalid`] if one is exceeded.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if a limit of [`limit`](crate::limit) is exceeded, with the
+    /// limit in the text.
     pub fn validate(&self) -> Result<(), StoreError> {
         let operations = self.guards.len() + self.reads.len() + self.writes.len();
         at_most("operations in one transaction", operations, OPERATIONS_MAX)?;

@@ -146,7 +146,7 @@ fn unsettled(error: StoreError) -> StoreError {
         ErrorKind::Unknown | ErrorKind::OutOfSpace | ErrorKind::ReadOnly => error,
         _ => {
             let text = "the connection broke, so the transaction may or may not have taken effect; its repetition failed";
-            StoreError { kind: ErrorKind::Unknown, ..error }.context(text)
+            error.with_kind(ErrorKind::Unknown).context(text)
         }
     }
 }

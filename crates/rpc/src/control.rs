@@ -6,7 +6,9 @@ use nacre_object::{ErrorKind, StoreError};
 use crate::cursor::Cursor;
 use crate::error::WireError;
 use crate::frame::{Frame, Kind};
-use crate::limit::{ERROR_TEXT_BYTES_MAX, EVENT_OVERHEAD_BYTES, READ_BYTES};
+#[cfg(doc)]
+use crate::limit::FEATURE_ERROR_PLACES;
+use crate::limit::{ERROR_FILE_BYTES_MAX, ERROR_TEXT_BYTES_MAX, EVENT_OVERHEAD_BYTES, READ_BYTES};
 use crate::outbox::Outbox;
 
 /// Writes a message without a body.
@@ -41,6 +43,13 @@ pub(crate) fn put_failure(outbox: &mut Outbox, error: &StoreError) {
     outbox.u8(error.kind.code());
     outbox.u16(text.len() as u16);
     outbox.slice(text.as_bytes());
+    if let (true, Some(file), Some(offset)) = (outbox.places, error.file(), error.offset())
+        && file.len() <= ERROR_FILE_BYTES_MAX
+    {
+        outbox.u64(offset);
+        outbox.u16(file.len() as u16);
+        outbox.slice(file.as_bytes());
+    }
 }
 
 /// Reads a message that must be an error.
@@ -51,18 +60,24 @@ pub fn get_failure(frame: &Frame) -> Result<StoreError, WireError> {
     get_error(&frame.body)
 }
 
+/// Reads an error. Bytes that a later version adds at the end are ignored.
 fn get_error(body: &Bytes) -> Result<StoreError, WireError> {
     let mut cursor = Cursor::new(body);
-    let Some(kind) = ErrorKind::from_code(cursor.u8()?) else {
-        return Err(WireError::Malformed("unknown kind of error"));
-    };
+    let kind = ErrorKind::from_code(cursor.u8()?);
     let len = cursor.u16()? as usize;
     if len > ERROR_TEXT_BYTES_MAX {
         return Err(WireError::Malformed("the text of an error is too long"));
     }
     let error = StoreError::new(kind, String::from_utf8_lossy(&cursor.bytes(len)?));
-    cursor.end()?;
-    Ok(error)
+    if cursor.left() == 0 {
+        return Ok(error);
+    }
+    let offset = cursor.u64()?;
+    let len = cursor.u16()? as usize;
+    if len > ERROR_FILE_BYTES_MAX {
+        return Err(WireError::Malformed("the name of a file in an error is too long"));
+    }
+    Ok(error.with_place(String::from_utf8_lossy(&cursor.bytes(len)?), offset))
 }
 
 /// Writes a `CANCEL`: the caller no longer waits for the service's reply to this request, or no longer wants its
@@ -172,8 +187,8 @@ impl SessionKey {
 /// The contents of the messages that begin a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beginning {
-    /// From the client, the features that it has; from the server, those that both sides have. One bit each; their
-    /// meaning is the services'.
+    /// From the client, the features that it has; from the server, those that both sides have. One bit each; the
+    /// highest is [`FEATURE_ERROR_PLACES`], the meaning of the others is the services'.
     pub features: u64,
     /// From the client, whether it wants a session that outlives its connection; from the server, whether it found the
     /// session to be resumed.
@@ -208,4 +223,40 @@ pub fn get_beginning(body: &Bytes) -> Result<Beginning, WireError> {
     };
     let session = SessionKey { id: secret()?, token: secret()? };
     Ok(Beginning { features, kept, session })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame;
+
+    fn sent(outbox: &mut Outbox, error: &StoreError) -> Frame {
+        put_error(outbox, 1, error);
+        let mut bytes = bytes::BytesMut::new();
+        outbox.copy_to(&mut bytes);
+        frame::take(&mut bytes).unwrap().unwrap()
+    }
+
+    #[test]
+    fn the_place_of_an_error_is_sent_to_peers_that_understand_it() {
+        let error = StoreError::new(ErrorKind::Corrupt, "damaged").with_place("segment-7", 4096);
+        let plain = get_failure(&sent(&mut Outbox::default(), &error)).unwrap();
+        assert_eq!((plain.file(), plain.offset()), (None, None));
+        let mut outbox = Outbox::default();
+        outbox.places = true;
+        let placed = get_failure(&sent(&mut outbox, &error)).unwrap();
+        assert_eq!((placed.file(), placed.offset()), (Some("segment-7"), Some(4096)));
+        assert_eq!(placed, error);
+    }
+
+    #[test]
+    fn an_error_of_a_newer_server_is_of_its_own_kind_and_keeps_its_text() {
+        let mut frame = sent(&mut Outbox::default(), &StoreError::new(ErrorKind::Busy, "what is new"));
+        let mut body = frame.body.to_vec();
+        body[0] = 42;
+        body.extend_from_slice(&[0; 12]);
+        frame.body = body.into();
+        let error = get_failure(&frame).unwrap();
+        assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Unrecognized, "what is new"));
+    }
 }

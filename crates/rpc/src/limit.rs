@@ -20,6 +20,11 @@ pub const EVENT_OVERHEAD_BYTES: usize = 64;
 pub const EVENT_BYTES_MAX: usize = 64 << 10;
 /// Longest text of an error, in bytes; a longer one is cut.
 pub const ERROR_TEXT_BYTES_MAX: usize = 4096;
+/// Longest name of a file in an error, in bytes; an error does not name the place if it is longer.
+pub const ERROR_FILE_BYTES_MAX: usize = 4096;
+/// The feature of a peer that understands errors with the file and the offset of damaged bytes. The other bits are the
+/// services'.
+pub const FEATURE_ERROR_PLACES: u64 = 1 << 63;
 /// The smallest payload that is written from its own memory, in bytes. Smaller ones are copied into the buffer of the
 /// other bytes, because copying them costs less than one more entry of a vectored write.
 pub const BY_REFERENCE_BYTES_MIN: usize = 16 << 10;

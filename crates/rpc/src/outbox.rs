@@ -23,6 +23,8 @@ pub struct Outbox {
     large_bytes: usize,
     /// The bytes of `small` that were written already.
     written: usize,
+    /// True if the peer understands errors that say where in the store they happened.
+    pub(crate) places: bool,
 }
 
 /// The frame that is being written.

@@ -109,6 +109,8 @@ impl From<StoreError> for Failure {
             | ErrorKind::Unsupported
             | ErrorKind::Busy
             | ErrorKind::Denied => "",
+            ErrorKind::Unrecognized => "a program as new as the server knows what that is",
+            _ => "",
         };
         // Some of the store's messages include the advice already.
         let said = advice.is_empty() || error.message.contains(advice);

@@ -281,5 +281,5 @@ async fn any(watches: &mut [Watch]) -> Result<(), StoreError> {
 
 /// Returns whether a failure is one that a follower waits for the end of.
 fn waits(error: &StoreError) -> bool {
-    matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Busy)
+    error.is_retryable() || error.kind == ErrorKind::Unknown
 }

@@ -422,7 +422,7 @@ impl Patience {
     /// The failure itself, if waiting does not heal it or has lasted for too long.
     pub async fn wait(&mut self, error: StoreError) -> Result<(), LogError> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        let heals = matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Busy);
+        let heals = error.is_retryable() || error.kind == ErrorKind::Unknown;
         if !heals || since.elapsed() >= self.patience {
             return Err(error.into());
         }

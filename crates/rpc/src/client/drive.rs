@@ -19,7 +19,7 @@ use crate::control::{self, Beginning, SessionKey};
 use crate::frame::{Frame, Kind};
 use crate::handshake;
 use crate::inbox::Inbox;
-use crate::limit::READ_BYTES;
+use crate::limit::{FEATURE_ERROR_PLACES, READ_BYTES};
 use crate::outbox::Outbox;
 use crate::poll::{Poller, Tap};
 use crate::stream::Stream;
@@ -185,7 +185,7 @@ async fn connect(link: &Link) -> Result<Greeting, StoreError> {
 /// Begins a session, or resumes the one that the last connection had.
 async fn begin(link: &Link, greeting: &mut Greeting) -> Result<(), StoreError> {
     let session = link.state.lock().session.unwrap_or(SessionKey::NONE);
-    let features = link.options.features;
+    let features = link.options.features | FEATURE_ERROR_PLACES;
     let beginning = Beginning { features, kept: link.options.keeps_session, session };
     let frame =
         greeting.ask(|outbox, id| control::put_beginning(outbox, Kind::BEGIN, id, &beginning)).await?;

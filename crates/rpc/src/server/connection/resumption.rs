@@ -8,6 +8,7 @@ use nacre_object::{ErrorKind, StoreError};
 use super::Connection;
 use crate::control::{self, Beginning, SessionKey};
 use crate::frame::Kind;
+use crate::limit::FEATURE_ERROR_PLACES;
 use crate::server::sessions::{Kept, Session};
 
 impl Connection {
@@ -40,7 +41,8 @@ impl Connection {
 
     fn put_begun(&mut self, id: u64, kept: bool) {
         let session = self.session.as_ref().map_or(SessionKey::NONE, |session| session.key());
-        let features = self.features & self.shared.services.features();
+        let features = self.features & (self.shared.services.features() | FEATURE_ERROR_PLACES);
+        self.outbox.places = features & FEATURE_ERROR_PLACES != 0;
         let beginning = Beginning { features, kept, session };
         control::put_beginning(&mut self.outbox, Kind::BEGUN, id, &beginning);
     }
