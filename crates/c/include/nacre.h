@@ -84,6 +84,12 @@
 #define NACRE_BUSY 11
 
 /**
+ * A server that is newer than this library reported a failure that the library does not know. Whether the call took
+ * effect is not known.
+ */
+#define NACRE_UNRECOGNIZED 99
+
+/**
  * A guard did not hold: the transaction was refused, and nothing was changed.
  */
 #define NACRE_REFUSED 100

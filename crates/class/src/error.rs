@@ -8,6 +8,7 @@ use crate::errno::{self, Errno};
 
 /// A call that took no effect, or of which it is not known.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CallError {
     /// The method failed, by its result or by an error.
     #[error("{class}.{method} on object \"{object}\" failed: {} ({})", failure.message, errno::shown(*errno))]
@@ -98,6 +99,7 @@ impl CallError {
 
 /// A change of the classes that was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ClassError {
     /// The class is not sound; the text says why.
     #[error("class \"{name}\" is refused: {reason}")]

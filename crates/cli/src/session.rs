@@ -88,6 +88,7 @@ impl Session {
                 }
             }
             nacre::Engine::Rados(_) => advise_for_ceph(),
+            _ => {}
         }
         let store = Store::open(&uri)?;
         Ok(match self.fence {

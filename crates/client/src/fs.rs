@@ -92,6 +92,7 @@ impl Store {
 /// The failure of a call of a method of an inode.
 #[cfg(feature = "class")]
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CallError {
     /// The namespace refused it, or the inode is not there.
     #[error(transparent)]

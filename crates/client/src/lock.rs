@@ -490,16 +490,25 @@ pub struct BlockingLock {
 
 impl BlockingStore {
     /// Returns a handle on a file. See [`Store::file`].
+    ///
+    /// # Errors
+    /// Those of [`Store::file`].
     pub fn file(&self, name: impl AsRef<[u8]>) -> Result<BlockingFile, StoreError> {
         Ok(BlockingFile { file: self.nonblocking().file(name)? })
     }
 
     /// Returns the lock requests at every lock server. See [`Store::locks`].
+    ///
+    /// # Errors
+    /// Those of [`Store::locks`].
     pub fn locks(&self) -> Result<Vec<Report>, StoreError> {
         block_on(self.nonblocking().locks())
     }
 
     /// Takes a lock session's leases away. See [`Store::break_lock_session`].
+    ///
+    /// # Errors
+    /// Those of [`Store::break_lock_session`].
     pub fn break_lock_session(&self, session: u64) -> Result<bool, StoreError> {
         block_on(self.nonblocking().break_lock_session(session))
     }
@@ -517,11 +526,17 @@ impl BlockingFile {
     }
 
     /// Locks bytes. See [`File::lock`].
+    ///
+    /// # Errors
+    /// Those of [`File::lock`].
     pub fn lock(&self, bytes: impl Into<Description>, mode: Mode) -> Result<BlockingLock, StoreError> {
         self.lock_by(&Request::new(bytes, mode))
     }
 
     /// Locks bytes if nobody else holds any. See [`File::try_lock`].
+    ///
+    /// # Errors
+    /// Those of [`File::try_lock`].
     pub fn try_lock(
         &self,
         bytes: impl Into<Description>,
@@ -531,6 +546,9 @@ impl BlockingFile {
     }
 
     /// Locks bytes within some time. See [`File::lock_within`].
+    ///
+    /// # Errors
+    /// Those of [`File::lock_within`].
     pub fn lock_within(
         &self,
         bytes: impl Into<Description>,
@@ -541,6 +559,9 @@ impl BlockingFile {
     }
 
     /// Locks bytes by a method and a protocol. See [`File::lock_by`].
+    ///
+    /// # Errors
+    /// Those of [`File::lock_by`].
     pub fn lock_by(&self, request: &Request) -> Result<BlockingLock, StoreError> {
         match self.ask(request) {
             Err(error) if error.kind == ErrorKind::Busy => Err(block_on(self.file.why(error))),
@@ -566,6 +587,9 @@ impl BlockingLock {
     }
 
     /// Checks that the lock is held. See [`Lock::check`].
+    ///
+    /// # Errors
+    /// Those of [`Lock::check`].
     pub fn check(&self) -> Result<(), StoreError> {
         self.lock.check()
     }
@@ -576,6 +600,9 @@ impl BlockingLock {
     }
 
     /// Releases the lock. See [`Lock::release`].
+    ///
+    /// # Errors
+    /// Those of [`Lock::release`].
     pub fn release(self) -> Result<(), StoreError> {
         drive(self.lock.release())
     }

@@ -21,6 +21,7 @@ pub struct Uri {
 
 /// The engine that keeps the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Engine {
     /// `mem:`, this process's memory.
     Memory,

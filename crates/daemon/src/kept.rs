@@ -58,7 +58,7 @@ impl Kept {
         let folder = match &uri.engine {
             Engine::Folder(folder) => Some(folder.clone()),
             Engine::Memory => None,
-            Engine::Servers(_) | Engine::Rados(_) => {
+            _ => {
                 options.refuse_log_settings(uri)?;
                 let store = Store::open_apart(uri)?;
                 futures::executor::block_on(store.connect())?;

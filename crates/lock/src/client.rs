@@ -20,6 +20,7 @@ pub use session::{Action, Client, Ended, OperationId};
 
 /// The way in which an operation describes its bytes to the servers (section 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Method {
     /// A request for each region, cut at the borders of the servers' stripes (section 3.1).
     Posix,
@@ -38,6 +39,7 @@ impl Method {
 
 /// The protocol by which locks are acquired (section 4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Protocol {
     /// In file order, one server at a time.
     TwoPhase,

@@ -4,6 +4,7 @@ use crate::limit::{DEPTH_MAX, DESCRIPTION_BYTES_MAX, ITEMS_MAX};
 
 /// The reason why a description is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PatternError {
     /// A byte of the pattern would lie before the first byte of the file.
     #[error("the pattern begins {bytes} bytes before the start of the file")]

@@ -75,6 +75,7 @@ impl Request {
 
 /// The reason why bytes are not locked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LockError {
     /// Others hold some of the bytes, and the request does not wait.
     #[error("others hold some of the bytes")]

@@ -57,6 +57,7 @@ pub struct Committed {
 
 /// An update that took no effect, or of which it is not known.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ProposeError {
     /// A condition did not hold, a validator refused it, or a limit would be exceeded. Nothing was changed.
     #[error(transparent)]

@@ -30,6 +30,7 @@ const UNKNOWN: Session = 0;
 
 /// A policy: how long a holder may keep a resource that others wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Policy {
     /// The holder is asked for it at once.
     #[default]

@@ -9,6 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// A failure of a call on the namespace. [`Error::errno`] is the number that POSIX has for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// There is no such entry, or what it named was removed meanwhile.
     #[error("no such file or directory")]

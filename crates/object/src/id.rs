@@ -68,7 +68,10 @@ macro_rules! name {
         }
 
         impl $name {
-            /// Creates the name from bytes; [`ErrorKind::Invalid`] if their number is not allowed.
+            /// Creates the name from bytes.
+            ///
+            /// # Errors
+            /// [`ErrorKind::Invalid`] if their number is not allowed.
             pub fn new(bytes: impl Into<Bytes>) -> Result<Self, StoreError> {
                 let bytes = bytes.into();
                 if $range.contains(&bytes.len()) {

@@ -95,6 +95,7 @@ impl Gap {
 
 /// The reason for a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Cause {
     /// More events came than the watcher took in time.
     Slow,

@@ -4,6 +4,7 @@ use nacre_object::{ErrorKind, StoreError};
 
 /// The reason why something could not be done with a log.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LogError {
     /// There is no log of that name, or it was deleted since it was opened.
     #[error("there is no log \"{}\"", .0.escape_debug())]

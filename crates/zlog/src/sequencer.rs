@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 /// A failure to get positions.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SequencerError {
     /// The sequencer works for another epoch of the log; `None`: there is no sequencer.
     #[error("the sequencer has epoch {0:?}")]

@@ -207,6 +207,7 @@ pub(crate) async fn propose(proposer: &Proposer, update: Update) -> Result<Propo
         Err(ProposeError::Refused(Refused::Version { .. } | Refused::Epoch { .. })) => Ok(Proposed::Conflict),
         Err(ProposeError::Refused(refused)) => Err(LogError::Invalid(refused.to_string())),
         Err(ProposeError::Store(error)) => Err(error.into()),
+        Err(error) => Err(LogError::Invalid(error.to_string())),
     }
 }
 

@@ -242,6 +242,7 @@ fn failure(error: ProposeError) -> Failure {
                 Refused::Rejected { .. } | Refused::Limit(_) => Failure::Failed(sentence),
             }
         }
+        error => Failure::Failed(error.to_string()),
     }
 }
 

@@ -115,6 +115,7 @@ pub(super) async fn call(session: &Session, tree: &Tree, args: CallArgs) -> Resu
             Ok(called) => class::tell(session, &called, false),
             Err(CallError::Namespace(error)) => Err(failure(error, attempted)),
             Err(CallError::Method(error)) => Err(class::call_failure(error)),
+            Err(error) => Err(Failure::Failed(format!("{attempted}: {error}"))),
         },
     }
 }
