@@ -82,10 +82,8 @@ impl Session {
             nacre::Engine::Folder(_) => {
                 uri.options.create.get_or_insert(purpose == Purpose::Fill);
             }
-            nacre::Engine::Servers(_) => {
-                if uri.options.key.is_none() {
-                    uri.options.key.clone_from(&self.key);
-                }
+            nacre::Engine::Servers(_) if uri.options.key.is_none() => {
+                uri.options.key.clone_from(&self.key);
             }
             nacre::Engine::Rados(_) => advise_for_ceph(),
             _ => {}
