@@ -132,7 +132,7 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --package nacre-logstore --all-targets --features shuttle -- -D warnings
-	$(CARGO) clippy --package nacre-walk --all-targets --features command,shuttle -- -D warnings
+	$(CARGO) clippy --package nacre-walk --all-targets --features shuttle -- -D warnings
 	$(CARGO) fmt --manifest-path crates/mpi/Cargo.toml --package nacre-mpi --package nacre-mpiio --check
 	MPICC=$(MPICC) $(CARGO) clippy --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --manifest-path crates/class/lua53/Cargo.toml --target-dir $(TARGET)/lua53 --all-targets -- -D warnings
@@ -185,7 +185,7 @@ soak-store:
 	NACRE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-logstore --test concurrent
 
 soak-walk:
-	NACRE_ITERATIONS=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-walk --features command,shuttle --lib concurrent
+	NACRE_ITERATIONS=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-walk --features shuttle --lib concurrent
 
 soak-lock:
 	NACRE_HISTORIES=$(SOAK_PATTERNS) $(CARGO) test --release --package nacre-lock --test pattern

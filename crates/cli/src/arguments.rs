@@ -204,7 +204,7 @@ pub enum Command {
     Mpirun(mpirun::Args),
     Watch(watch::WatchArgs),
     Notify(watch::NotifyArgs),
-    Walk(Box<nacre_walk::command::Args>),
+    Walk(Box<nacre_walk_cli::Args>),
     Copy(copy_tree::Args),
     Remove(remove::Args),
     #[command(subcommand)]

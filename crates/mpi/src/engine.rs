@@ -6,7 +6,7 @@
 
 use crate::spill::Spill;
 use nacre_walk::Unit;
-use nacre_walk::algorithm::Queue;
+use nacre_ranks::Queue;
 use std::io;
 use std::sync::Arc;
 

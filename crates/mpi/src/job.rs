@@ -7,7 +7,7 @@
 use crate::engine::{OneByOne, Shared};
 use crate::network::{Network, NetworkError};
 use crate::output::Output;
-use nacre_walk::algorithm::{self, Ending, Outbox, Rank, Transport};
+use nacre_ranks::{self as algorithm, Ending, Outbox, Rank, Transport};
 use nacre_walk::{Queue, Unit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -15,7 +15,7 @@ use clap::Parser;
 use mpi::Threading;
 use mpi::traits::*;
 use nacre_walk::Unit;
-use nacre_walk::algorithm::transport::testkit;
+use nacre_ranks::transport::testkit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;

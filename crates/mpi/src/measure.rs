@@ -2,7 +2,7 @@
 
 use crate::job::Phase;
 use crate::network::Network;
-use nacre_walk::algorithm::{Algorithm, Counters};
+use nacre_ranks::{Algorithm, Counters};
 use nacre_walk::{Profile, Progress, Unit};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::path::Path;

@@ -12,7 +12,7 @@ use mpi::point_to_point::MatchedReceiveVec;
 use mpi::raw::AsRaw;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
-use nacre_walk::algorithm::{Message, Transport};
+use nacre_ranks::{Message, Transport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;

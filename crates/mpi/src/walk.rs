@@ -9,9 +9,10 @@ use crate::network::Network;
 use crate::output::{Output, Printer};
 use crate::processor::{self, Mask, Shares};
 use nacre_walk::Unit;
-use nacre_walk::algorithm::proximity::Nodes;
-use nacre_walk::algorithm::{self, Algorithm, Ending};
-use nacre_walk::command::{self, Collector, CommandError, Counted, Plan, Standing};
+use nacre_ranks::proximity::Nodes;
+use nacre_ranks::{self as algorithm, Algorithm, Ending};
+use nacre_walk::collect::Collector;
+use nacre_walk_cli::{self as command, CommandError, Counted, Plan, Standing};
 use nacre_walk::report::partial::Received;
 use nacre_walk::report::{Report, Tally};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -174,7 +175,7 @@ impl Rank<'_> {
             }
             let Standing { begun, units } = counted.stand(&mut walk);
             let part = Part {
-                report: Some(std::mem::replace(&mut counted.report, Report::new(&plan.shape))),
+                report: Some(std::mem::replace(&mut counted.report, Report::new(&plan.selection.shape))),
                 begun,
                 units,
                 pieces: output.sent(),

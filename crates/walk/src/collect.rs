@@ -1,17 +1,30 @@
-//! The visitor behind the command: filters entries, and counts or lists them.
+//! The visitor that filters entries, and counts or lists them.
 
-use crate::command::Plan;
 use crate::directory::Directory;
 use crate::entry::Entry;
+use crate::filter::{Descent, Filter};
 use crate::list::{self, Lister, Output};
 use crate::report::link::HardLinks;
-use crate::report::{Report, Shared, Sums, Tally};
+use crate::report::{Report, Shape, Shared, Sums, Tally};
 use crate::{Opened, Queue, Verdict, Visitor, WalkError};
 use std::sync::Arc;
 
+/// The selection of entries that visitors count or list.
+#[derive(Debug)]
+pub struct Selection {
+    /// The filter of entries to count or list.
+    pub filter: Filter,
+    /// The rules for descending into directories.
+    pub descent: Descent,
+    /// The parameters of the report.
+    pub shape: Shape,
+    /// True if errors are written as JSON.
+    pub json: bool,
+}
+
 /// The visitor of one thread, which counts or lists entries.
 pub struct Collector<'a> {
-    plan: &'a Plan,
+    selection: &'a Selection,
     /// The counts.
     pub report: Report,
     /// The files with several names that it met.
@@ -27,15 +40,15 @@ pub struct Collector<'a> {
 impl<'a> Collector<'a> {
     /// Returns the visitor of one of `threads` threads, with its outputs for entries and errors.
     pub fn new(
-        plan: &'a Plan,
+        selection: &'a Selection,
         (lister, errors): (Option<Lister<'a>>, Option<&'a Output>),
         queue: &Arc<Queue<Sums>>,
         shared: &Arc<Shared>,
         threads: usize,
     ) -> Collector<'a> {
         Collector {
-            plan,
-            report: Report::new(&plan.shape),
+            selection,
+            report: Report::new(&selection.shape),
             links: HardLinks::new(&shared.spill, threads),
             current: Tally::default(),
             lister,
@@ -47,7 +60,7 @@ impl<'a> Collector<'a> {
 
     /// Moves the counts and links into `into` and `links`, leaving none here.
     pub fn take(&mut self, into: &mut Report, links: &mut HardLinks) {
-        into.merge(std::mem::replace(&mut self.report, Report::new(&self.plan.shape)));
+        into.merge(std::mem::replace(&mut self.report, Report::new(&self.selection.shape)));
         links.merge(self.links.take());
     }
 
@@ -69,14 +82,14 @@ impl Visitor for Collector<'_> {
     }
 
     fn visit(&mut self, entry: &Entry<'_, Sums>) -> Verdict {
-        let verdict = if self.plan.descent.is_plain() {
+        let verdict = if self.selection.descent.is_plain() {
             Verdict::Descend
-        } else if self.plan.descent.excludes(entry) {
+        } else if self.selection.descent.excludes(entry) {
             return Verdict::Pass;
         } else {
-            self.plan.descent.verdict(entry)
+            self.selection.descent.verdict(entry)
         };
-        if !self.plan.filter.matches(entry) {
+        if !self.selection.filter.matches(entry) {
             return verdict;
         }
         match &mut self.lister {
@@ -114,7 +127,7 @@ impl Visitor for Collector<'_> {
         if !error.vanished() {
             if let Some(errors) = self.errors {
                 // As they come: there are few, and what is written is not lost if the walk is killed.
-                errors.write(&list::error_record(&error, self.plan.json));
+                errors.write(&list::error_record(&error, self.selection.json));
             }
             if let Some(lister) = &mut self.lister {
                 lister.list_error(&error);

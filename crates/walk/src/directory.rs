@@ -29,6 +29,7 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// Creates the budget of a walk that may have `max` descriptors open.
     pub fn new(max: usize, keep_access_times: bool) -> Budget {
         Budget { open: AtomicUsize::new(0), max, keep_access_times, scarce: AtomicBool::new(false) }
     }

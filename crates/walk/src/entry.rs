@@ -85,7 +85,7 @@ pub struct Time {
 
 /// The `statx` result for an entry.
 #[derive(Clone, Copy, Debug)]
-pub struct Metadata(pub(crate) Statx);
+pub struct Metadata(pub Statx);
 
 impl Metadata {
     /// Returns the type.

@@ -36,8 +36,7 @@ impl WalkError {
     }
 
     /// Returns the error of a missing directory.
-    #[cfg(feature = "command")]
-    pub(crate) fn missing(path: Vec<u8>) -> WalkError {
+    pub fn missing(path: Vec<u8>) -> WalkError {
         WalkError::new(path, Operation::Open, Errno::NOENT)
     }
 
@@ -65,7 +64,7 @@ impl WalkError {
 }
 
 /// The reason why a missing directory cannot be opened.
-pub(crate) const MISSING: &str = "it was moved or removed before it was opened";
+pub const MISSING: &str = "it was moved or removed before it was opened";
 
 impl std::fmt::Display for WalkError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -9,44 +9,26 @@
 //! After "On Distributed File Tree Walk of Parallel File Systems" (LaFon, Misra, Bringhurst).
 #![deny(unsafe_code)]
 
-pub mod algorithm;
-#[cfg(feature = "command")]
 pub mod checkpoint;
-#[cfg(feature = "command")]
-mod collect;
-#[cfg(feature = "command")]
-pub mod command;
+pub mod collect;
 #[cfg(all(test, feature = "shuttle"))]
 mod concurrent;
-mod control;
-pub mod copy;
-mod directory;
+pub mod directory;
 mod entry;
 mod error;
-mod fault;
-#[cfg(feature = "command")]
 pub mod filter;
-mod getdents;
-#[cfg(feature = "command")]
+pub mod getdents;
 pub mod list;
 mod pool;
-#[cfg(feature = "command")]
-pub mod quantity;
-pub mod remove;
-#[cfg(feature = "command")]
 pub mod report;
-mod root;
 mod scan;
-pub mod simulate;
 mod sync;
 mod unit;
 mod walk;
 
-pub use control::Control;
 pub use directory::{Descriptor, Directory};
 pub use entry::{Entry, Kind, Metadata, Time};
-pub use error::{Operation, WalkError};
-pub use fault::{Cause, Fault, Faults};
+pub use error::{MISSING, Operation, WalkError};
 pub use pool::{Profile, Progress, Queue};
 pub use unit::Unit;
 pub use walk::{Ended, Opened, Options, Verdict, Visitor, Walk};

@@ -22,7 +22,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 const BUFFER_AGE: Duration = Duration::from_millis(250);
 
 /// A field of a list entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// Path, beginning with the root as it was given
     Path,
@@ -57,12 +57,53 @@ pub enum Field {
 }
 
 impl Field {
+    /// All fields.
+    pub const ALL: [Field; 15] = [
+        Field::Path,
+        Field::Type,
+        Field::Size,
+        Field::Allocated,
+        Field::Mode,
+        Field::User,
+        Field::Group,
+        Field::Uid,
+        Field::Gid,
+        Field::Mtime,
+        Field::Atime,
+        Field::Ctime,
+        Field::Links,
+        Field::Inode,
+        Field::Depth,
+    ];
+
     /// Returns whether it needs an entry's metadata.
     pub fn needs_metadata(self) -> bool {
         !matches!(self, Field::Path | Field::Type | Field::Depth)
     }
 
-    fn key(self) -> &'static str {
+    /// Returns its one-line description for a help text.
+    pub fn description(self) -> &'static str {
+        match self {
+            Field::Path => "Path, beginning with the root as it was given",
+            Field::Type => "Type: f, d, l, p, s, c, b as in find; in JSON a word",
+            Field::Size => "Apparent size in bytes",
+            Field::Allocated => "Bytes on the device",
+            Field::Mode => "Permissions, octal",
+            Field::User => "Owner's name, or number if there is no name",
+            Field::Group => "Group's name, or number if there is no name",
+            Field::Uid => "Owner's number",
+            Field::Gid => "Group's number",
+            Field::Mtime => "Last modification, in seconds since the epoch",
+            Field::Atime => "Last access",
+            Field::Ctime => "Last change of the inode",
+            Field::Links => "Number of hard links",
+            Field::Inode => "Number of the inode",
+            Field::Depth => "Levels below the root",
+        }
+    }
+
+    /// Returns its name, which is its key in JSON.
+    pub fn name(self) -> &'static str {
         match self {
             Field::Path => "path",
             Field::Type => "type",
@@ -251,7 +292,7 @@ impl<'a> Lister<'a> {
                 put_path(&mut self.buffer, &self.path);
                 continue;
             }
-            put(&mut self.buffer, format_args!("\"{}\":", field.key()));
+            put(&mut self.buffer, format_args!("\"{}\":", field.name()));
             match (field, entry.metadata) {
                 (Field::Type, _) => put_string(&mut self.buffer, kind_word(entry.kind)),
                 (Field::Depth, _) => put(&mut self.buffer, format_args!("{}", entry.depth)),

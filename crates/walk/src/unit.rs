@@ -31,10 +31,3 @@ impl Unit {
         Unit { root: self.root, path, position: None, inodes }
     }
 }
-
-impl crate::algorithm::Unit for Unit {
-    fn size_bytes(&self) -> u64 {
-        // The root's number, the path with its length, whether there is a position, and about five bytes for each inode.
-        4 + self.path.len() as u64 + self.position.map_or(0, |_| 9) + 5 * self.inodes.len() as u64
-    }
-}

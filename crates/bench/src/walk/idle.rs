@@ -8,7 +8,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use nacre_walk::algorithm::Algorithm;
+use nacre_ranks::Algorithm;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use serde::Serialize;

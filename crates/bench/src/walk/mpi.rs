@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nacre_ranks::{Algorithm, Counters, Tally};
 use nacre_walk::Profile;
-use nacre_walk::algorithm::{Algorithm, Counters, Tally};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use nacre_walk::algorithm::Algorithm;
+use nacre_ranks::Algorithm;
 use serde::Serialize;
 
 use super::idle::{self, Idle};

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nacre_walk::Control;
-use nacre_walk::copy::{Copy, Counters, Options};
-use nacre_walk::remove::Counted;
+use nacre_tree::Control;
+use nacre_tree::copy::{Copy, Counters, Options};
+use nacre_tree::remove::Counted;
 use serde_json::{Map, Value, json};
 
 use crate::command::remove::{complain, fault};
@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     no_xattrs: bool,
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N", value_parser = nacre_walk::command::parse_threads)]
+    #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
     /// Share out files that are larger than this, in chunks of this size
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
@@ -75,7 +75,7 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
         cross_mounts: args.cross_mounts,
         extended: !args.no_xattrs,
     };
-    let usage = |refusal: nacre_walk::copy::Refusal| Failure::Usage(refusal.to_string());
+    let usage = |refusal: nacre_tree::copy::Refusal| Failure::Usage(refusal.to_string());
     let copy = Copy::new(&args.source, &args.destination, options).map_err(usage)?;
     let done = interrupt::stopping(
         || copy.control().stop(),
@@ -133,7 +133,7 @@ fn report(session: &Session, copy: &Copy, verified: bool) -> Result<(), Failure>
     let errors = copy.faults().count();
     let stopped = copy.control().is_stopped();
     if session.json {
-        let list = |faults: &nacre_walk::Faults| faults.first().iter().map(fault).collect::<Vec<_>>();
+        let list = |faults: &nacre_tree::Faults| faults.first().iter().map(fault).collect::<Vec<_>>();
         let mut map = Map::new();
         output::put_bytes(&mut map, "destination", copy.destination().as_os_str().as_bytes());
         let json = json!({

@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nacre_walk::Control;
-use nacre_walk::remove::{Counted, Removal, Removed};
+use nacre_tree::Control;
+use nacre_tree::remove::{Counted, Removal, Removed};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, requires = "dry_run")]
     list: bool,
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N", value_parser = nacre_walk::command::parse_threads)]
+    #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
 }
 
@@ -90,7 +90,7 @@ fn count(session: &Session, removal: &Removal, args: &Args) -> Result<Counted, F
             control.stop();
         }
     };
-    let list = args.list.then_some(&list as nacre_walk::remove::List<'_>);
+    let list = args.list.then_some(&list as nacre_tree::remove::List<'_>);
     let counted = interrupt::stopping(|| control.stop(), || removal.count(true, &control, list))?;
     if control.is_stopped() {
         output::flush()?;
@@ -200,7 +200,7 @@ fn left(removal: &Removal) -> (u64, bool) {
 }
 
 /// Prints the first faults, each on a line.
-pub fn complain(faults: &nacre_walk::Faults) {
+pub fn complain(faults: &nacre_tree::Faults) {
     let first = faults.first();
     for fault in first.iter().take(FAULTS_SHOWN) {
         output::complain(&format!("nacre: {fault}"));
@@ -212,12 +212,12 @@ pub fn complain(faults: &nacre_walk::Faults) {
 }
 
 /// Returns a fault as JSON.
-pub fn fault(fault: &nacre_walk::Fault) -> Value {
+pub fn fault(fault: &nacre_tree::Fault) -> Value {
     let mut json = Map::new();
     output::put_bytes(&mut json, "path", &fault.path);
     json.insert("attempted".into(), fault.attempted.into());
     json.insert("reason".into(), fault.reason().into());
-    if let nacre_walk::Cause::System(errno) = fault.cause {
+    if let nacre_tree::Cause::System(errno) = fault.cause {
         json.insert("errno".into(), errno.into());
     }
     Value::Object(json)

@@ -1,17 +1,168 @@
-//! `nacre walk`: counts and lists file trees. The implementation is in `nacre_walk::command`.
+//! `nacre walk`: counts and lists file trees, in this process.
 
-use nacre_walk::command::{self, Args, CommandError};
+mod watch;
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nacre_walk::collect::Collector;
+use nacre_walk::list::Output;
+use nacre_walk::report::Sums;
+use nacre_walk::{Ended, Walk};
+use nacre_walk_cli::{Args, CommandError, Counted, Plan, quoted, raw_stdout};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::session::Session;
+use watch::Watch;
+
+/// The inverse of the largest share of the time that saving checkpoints may take.
+const SAVING_PART_MAX: u32 = 20;
 
 /// Runs `nacre walk`.
 pub fn run(session: &Session, args: &Args) -> Result<(), Failure> {
     let complain = |line: &str| output::complain(&format!("nacre: {line}"));
-    command::run(args, session.json, complain).map_err(|error| match error {
+    walk(args, session.json, complain).map_err(|error| match error {
         CommandError::Usage(sentence) => Failure::Usage(sentence),
         CommandError::Failed(sentence) => Failure::Failed(sentence),
         CommandError::Unread => Failure::Unread,
     })
+}
+
+/// Walks, and prints to standard output. `complain` is given lines for standard error.
+fn walk(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<(), CommandError> {
+    let mut plan = Plan::new(args, json)?;
+    for (root, within) in &plan.dropped {
+        complain(&format!("{root:?} is visited as part of {within:?}"));
+    }
+    let target = args.checkpoint.as_deref().or(args.resume.as_deref());
+    if let Some(file) = &args.checkpoint
+        && args.resume.as_ref() != Some(file)
+        && file.symlink_metadata().is_ok()
+    {
+        return Err(CommandError::Usage(format!(
+            "there is a file {file:?} already; go on from it with --resume, or remove it"
+        )));
+    }
+    let mut counted = Counted::new(&plan);
+    let mut resumed = None;
+    if let Some(file) = &args.resume {
+        let cannot = |error: &dyn std::fmt::Display| {
+            CommandError::Usage(format!("cannot go on from {file:?}: {error}"))
+        };
+        let loaded = counted.load(file).map_err(|error| cannot(&error))?;
+        plan.adopt(&loaded).map_err(|error| cannot(&error))?;
+        counted.report = loaded.report;
+        resumed = Some(loaded.units);
+    }
+    let output = Output::new(Box::new(raw_stdout().map_err(CommandError::output)?));
+    let errors = plan.error_log(resumed.is_some())?;
+    let mut walk = plan.walk()?;
+    let mut collectors = plan.collectors(&output, errors.as_ref(), walk.queue(), &counted.shared);
+    match resumed {
+        Some(units) => walk.queue().put(units),
+        None => plan.start(&walk, &mut collectors[0])?,
+    }
+    let live = io::stderr().is_terminal() && !(args.list && io::stdout().is_terminal());
+    let mut watch = Watch::new(walk.queue(), live);
+    if let Some(target) = target {
+        let caught = watch.catch_signals();
+        caught.map_err(|error| CommandError::Failed(format!("cannot wait for signals: {error}")))?;
+        // What cannot be saved later is not begun.
+        save(&mut counted, target, &plan, &mut walk, &mut collectors, &output)?;
+        watch.set_due(args.every);
+    }
+    let walked = std::thread::scope(|scope| {
+        if watch.is_needed() {
+            scope.spawn(|| watch.run());
+            scope.spawn(|| watch.wait_for_signals());
+        }
+        let _end = EndOnDrop(&watch);
+        walk_on(&mut counted, target, args, &plan, &mut walk, &mut collectors, &output, &watch, &mut complain)
+    });
+    walked?;
+    plan.finish(&mut counted)?;
+    plan.print(&counted.report, &mut io::stdout().lock())?;
+    if let Some(target) = target
+        && let Err(error) = std::fs::remove_file(target)
+    {
+        complain(&format!("cannot remove the checkpoint {target:?}, which is of no more use: {error}"));
+    }
+    let (lines, end) = plan.verdict(&counted.report);
+    lines.iter().for_each(|line| complain(line));
+    match errors.and_then(|errors| errors.failure()) {
+        Some(error) => Err(CommandError::Failed(format!("cannot write all errors to a file: {error}"))),
+        None => end,
+    }
+}
+
+/// Ends the watch when dropped, even if a visitor panics, because its threads are joined.
+struct EndOnDrop<'a>(&'a Watch);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Walks to the end, with checkpoints in between.
+#[allow(clippy::too_many_arguments, reason = "the pieces of one function that is called once")]
+fn walk_on(
+    counted: &mut Counted,
+    target: Option<&Path>,
+    args: &Args,
+    plan: &Plan,
+    walk: &mut Walk<Sums>,
+    collectors: &mut [Collector<'_>],
+    output: &Output,
+    watch: &Watch,
+    complain: &mut impl FnMut(&str),
+) -> Result<(), CommandError> {
+    loop {
+        let ended = walk.run(collectors);
+        if ended == Ended::Done {
+            return counted.take(collectors, output);
+        }
+        let Some(target) = target else {
+            // Somebody who lists could not write.
+            counted.take(collectors, output)?;
+            continue;
+        };
+        let signalled = watch.is_signalled();
+        if !signalled && !watch.is_due() && !output.is_closed() {
+            continue;
+        }
+        let begun = Instant::now();
+        let saved = save(counted, target, plan, walk, collectors, output);
+        if signalled {
+            saved?;
+            return Err(CommandError::Failed(format!(
+                "interrupted; the same command with --resume {} goes on from here",
+                quoted(target)
+            )));
+        }
+        match saved {
+            Ok(()) => {}
+            Err(CommandError::Unread) => return Err(CommandError::Unread),
+            // It goes on without; a later one may succeed.
+            Err(error) if !output.is_closed() => complain(&error.to_string()),
+            Err(error) => return Err(error),
+        }
+        watch.set_due(args.every.max(begun.elapsed() * SAVING_PART_MAX).max(Duration::from_millis(10)));
+    }
+}
+
+/// Saves a stopped walk.
+fn save(
+    counted: &mut Counted,
+    target: &Path,
+    plan: &Plan,
+    walk: &mut Walk<Sums>,
+    collectors: &mut [Collector<'_>],
+    output: &Output,
+) -> Result<(), CommandError> {
+    counted.take(collectors, output)?;
+    let standing = counted.stand(walk);
+    counted.write(target, plan, &standing)
 }

@@ -8,7 +8,6 @@ mod parse;
 pub use parse::{Comparison, Days, Depths, Kinds, Reference, Size, User};
 
 use crate::entry::{Entry, Kind, Time};
-use crate::report::Sums;
 use crate::walk::Verdict;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -35,8 +34,8 @@ pub struct Filter {
     pub users: Vec<u32>,
     /// The minimum depth.
     pub depth_min: u32,
-    /// True if there are no conditions.
-    pub(crate) plain: bool,
+    /// True if there are no conditions. [`Filter::ready`] sets it.
+    pub plain: bool,
 }
 
 impl Filter {
@@ -54,11 +53,11 @@ impl Filter {
 
     /// Returns whether an entry is to be counted or listed.
     #[inline]
-    pub fn matches(&self, entry: &Entry<'_, Sums>) -> bool {
+    pub fn matches<S>(&self, entry: &Entry<'_, S>) -> bool {
         self.plain || self.matches_all(entry)
     }
 
-    fn matches_all(&self, entry: &Entry<'_, Sums>) -> bool {
+    fn matches_all<S>(&self, entry: &Entry<'_, S>) -> bool {
         if entry.depth < self.depth_min || self.kinds.is_some_and(|kinds| !kinds.contains(entry.kind)) {
             return false;
         }
@@ -104,7 +103,7 @@ impl Descent {
 
     /// Returns whether an entry is neither reported nor entered. Roots were named explicitly, so they never are
     /// excluded.
-    pub fn excludes(&self, entry: &Entry<'_, Sums>) -> bool {
+    pub fn excludes<S>(&self, entry: &Entry<'_, S>) -> bool {
         if entry.depth == 0 {
             return false;
         }
@@ -124,13 +123,13 @@ impl Descent {
     }
 
     /// Returns whether to descend into a directory that is not excluded.
-    pub fn verdict(&self, entry: &Entry<'_, Sums>) -> Verdict {
+    pub fn verdict<S>(&self, entry: &Entry<'_, S>) -> Verdict {
         if self.depth_max.is_some_and(|max| entry.depth >= max) { Verdict::Pass } else { Verdict::Descend }
     }
 }
 
 /// Returns the last name of an entry's path, for a root without trailing slashes.
-fn base_name<'a>(entry: &'a Entry<'_, Sums>) -> &'a [u8] {
+fn base_name<'a, S>(entry: &'a Entry<'_, S>) -> &'a [u8] {
     let name = entry.name.to_bytes();
     if entry.depth > 0 {
         return name;

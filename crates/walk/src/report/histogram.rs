@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The quantity that a histogram measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
     /// Apparent sizes of regular files, by powers of two
@@ -22,6 +22,21 @@ pub enum Measure {
 }
 
 impl Measure {
+    /// All measures.
+    pub const ALL: [Measure; 5] =
+        [Measure::Size, Measure::Age, Measure::Depth, Measure::Owner, Measure::Type];
+
+    /// Returns its one-line description for a help text.
+    pub fn description(self) -> &'static str {
+        match self {
+            Measure::Size => "Apparent sizes of regular files, by powers of two",
+            Measure::Age => "Days since the last modification, by powers of two",
+            Measure::Depth => "Levels below the root",
+            Measure::Owner => "Owners",
+            Measure::Type => "Types of entries",
+        }
+    }
+
     /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {

@@ -171,7 +171,7 @@ pub struct Shared {
 }
 
 /// Returns the node of a directory among the partial sums.
-pub(crate) fn node_of(directory: &Directory<Sums>, partial: &mut Partial) -> u32 {
+pub fn node_of(directory: &Directory<Sums>, partial: &mut Partial) -> u32 {
     // Each directory is asked once for its number and remembers it, so that a chain costs a step for each of its levels.
     let (mut unknown, mut at) = (Vec::new(), directory);
     let mut node = loop {

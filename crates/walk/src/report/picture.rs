@@ -2,9 +2,9 @@
 //!
 //! The text names a font family and leaves the choice to the viewer, so that drawing needs no fonts here.
 
-use crate::quantity::grouped;
 use crate::report::histogram::Histogram;
 use crate::report::print::{bucket_name, title};
+use nacre_quantity::grouped;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::HashMap;

@@ -3,12 +3,12 @@
 use crate::WalkError;
 use crate::entry::Kind;
 use crate::list::{kind_word, user_name};
-use crate::quantity::{count, grouped, size};
 use crate::report::histogram::{Histogram, Measure};
 use crate::report::rank::Ranking;
 use crate::report::{Report, Tally};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use nacre_quantity::{count, grouped, size};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::io::{self, Write};

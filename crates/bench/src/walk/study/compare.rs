@@ -8,9 +8,9 @@
 use std::fmt;
 use std::path::Path;
 
-use nacre_walk::algorithm::Algorithm;
-use nacre_walk::simulate::outcome::Outcome;
-use nacre_walk::simulate::timed::Study;
+use nacre_ranks::Algorithm;
+use nacre_ranks::simulate::outcome::Outcome;
+use nacre_ranks::simulate::timed::Study;
 use serde::Serialize;
 
 use super::simulate::{FILES, PROCESSES, THREADS, Way, run_all};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nacre_walk::algorithm::Algorithm;
+use nacre_ranks::Algorithm;
 
 use super::{FigureName, Profile, Run, Source};
 use crate::BenchError;

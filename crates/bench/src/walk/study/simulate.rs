@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nacre_walk::algorithm::Algorithm;
-use nacre_walk::simulate::outcome::Outcome;
-use nacre_walk::simulate::timed::Study;
-use nacre_walk::simulate::tree::Shape;
+use nacre_ranks::Algorithm;
+use nacre_ranks::simulate::outcome::Outcome;
+use nacre_ranks::simulate::timed::Study;
+use nacre_ranks::simulate::tree::Shape;
 use parking_lot::Mutex;
 
 use super::{FigureName, Profile, Run, Source};

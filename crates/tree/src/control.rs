@@ -1,0 +1,35 @@
+//! A switch that stops a removal or a copy, whichever of its walks is running.
+
+use nacre_walk::Queue;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A stop switch for a removal or a copy. It may be used from any thread and more than once.
+#[derive(Default)]
+pub struct Control {
+    stopped: AtomicBool,
+    walk: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl Control {
+    /// Stops the work as soon as the operations under way are done.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        if let Some(stop) = &*self.walk.lock() {
+            stop();
+        }
+    }
+
+    /// Returns whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Attaches the walk that [`Control::stop`] is to stop. A walk that begins after the switch was thrown is stopped
+    /// by its visitors, which have to ask.
+    pub(crate) fn attach<S: Send + Sync + 'static>(&self, queue: &Arc<Queue<S>>) {
+        let queue = Arc::clone(queue);
+        *self.walk.lock() = Some(Box::new(move || queue.stop()));
+    }
+}

@@ -1,0 +1,280 @@
+//! A directory at the destination: open as long as descriptors suffice, and reopened by names, without following links.
+
+use crate::copy::attributes;
+use crate::root::identity_of;
+use nacre_walk::directory::{self, Identity};
+use nacre_walk::getdents::Records;
+use nacre_walk::{Kind, Metadata};
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxTimestamp};
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// An open descriptor, counted against the limit.
+pub struct Open {
+    fd: OwnedFd,
+    count: Arc<AtomicUsize>,
+}
+
+impl Open {
+    fn new(fd: OwnedFd, count: &Arc<AtomicUsize>) -> Arc<Open> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Open { fd, count: Arc::clone(count) })
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AsFd for Open {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A directory that is being filled.
+pub struct Destination {
+    parent: Option<Arc<Destination>>,
+    name: CString,
+    identity: Identity,
+    descriptor: Mutex<Option<Arc<Open>>>,
+    count: Arc<AtomicUsize>,
+    count_max: usize,
+    /// True if this copy created it, so that it was empty.
+    pub fresh: bool,
+    /// True if new entries in it inherit an ACL.
+    pub inherits: bool,
+    /// The time of the source's last access before this copy read it.
+    pub accessed: Option<StatxTimestamp>,
+}
+
+/// The reason why a directory cannot be made or opened.
+pub enum Obstacle {
+    System(Errno),
+    /// Another entry has its name.
+    Other(&'static str),
+}
+
+impl From<Errno> for Obstacle {
+    fn from(errno: Errno) -> Obstacle {
+        Obstacle::System(errno)
+    }
+}
+
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    retry_on_intr(|| rustix::fs::openat(directory, name, FLAGS, Mode::empty()))
+}
+
+impl Destination {
+    /// Creates the directory that the copy is made in.
+    pub fn top(directory: OwnedFd) -> Result<Arc<Destination>, Errno> {
+        let count = Arc::new(AtomicUsize::new(0));
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 16);
+        let (identity, inherits) = (identity_of(directory.as_fd())?, attributes::inherits(directory.as_fd()));
+        Ok(Arc::new(Destination {
+            parent: None,
+            name: CString::default(),
+            identity,
+            descriptor: Mutex::new(Some(Open::new(directory, &count))),
+            count,
+            // The walk of the source takes half of them.
+            count_max: (limit.min(1 << 16) / 4) as usize,
+            fresh: false,
+            inherits,
+            accessed: None,
+        }))
+    }
+
+    /// Makes a directory in it, or opens the existing one. With `force`, another entry may be removed for it.
+    pub fn make(
+        self: &Arc<Destination>,
+        name: &CStr,
+        force: bool,
+        root: bool,
+        accessed: StatxTimestamp,
+    ) -> Result<Arc<Destination>, Obstacle> {
+        let parent = self.descriptor()?;
+        let make = || retry_on_intr(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU));
+        let mut made = make();
+        if made == Err(Errno::EXIST) {
+            let kind = Metadata(directory::stat(parent.as_fd(), name)?).kind();
+            if kind != Kind::Directory {
+                if !force {
+                    return Err(Obstacle::Other(match kind {
+                        Kind::Link => "a symbolic link is where a directory has to be; --force replaces it",
+                        _ => "something else is where a directory has to be; --force replaces it",
+                    }));
+                }
+                retry_on_intr(|| rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;
+                made = make();
+            }
+        }
+        let fresh = match made {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(errno.into()),
+        };
+        let child = self.open_existing(&parent, name, fresh, Some(accessed))?;
+        if !fresh && !root {
+            child.make_writable();
+        }
+        Ok(child)
+    }
+
+    /// Opens an existing directory in it.
+    pub fn find(self: &Arc<Destination>, name: &CStr) -> Result<Arc<Destination>, Errno> {
+        let parent = self.descriptor()?;
+        self.open_existing(&parent, name, false, None)
+    }
+
+    fn open_existing(
+        self: &Arc<Destination>,
+        parent: &Open,
+        name: &CStr,
+        fresh: bool,
+        accessed: Option<StatxTimestamp>,
+    ) -> Result<Arc<Destination>, Errno> {
+        let fd = open(parent.as_fd(), name)?;
+        let identity = identity_of(fd.as_fd())?;
+        if self.parent.is_some() && self.count.load(Ordering::Relaxed) > self.count_max {
+            // It is opened again when something is put into it again.
+            self.close();
+        }
+        Ok(Arc::new(Destination {
+            parent: Some(Arc::clone(self)),
+            name: name.into(),
+            identity,
+            // What was made here has a default ACL only if its parent has one.
+            inherits: (!fresh || self.inherits) && attributes::inherits(fd.as_fd()),
+            descriptor: Mutex::new(Some(Open::new(fd, &self.count))),
+            count: Arc::clone(&self.count),
+            count_max: self.count_max,
+            fresh,
+            accessed,
+        }))
+    }
+
+    /// Makes a directory of this user's writable until its mode is set.
+    fn make_writable(&self) {
+        let Ok(directory) = self.descriptor() else { return };
+        if let Ok(stat) = rustix::fs::fstat(directory.as_fd())
+            && stat.st_mode & 0o700 != 0o700
+        {
+            // If it cannot be, the entries' own errors say so.
+            let _ = rustix::fs::fchmod(directory.as_fd(), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700));
+        }
+    }
+
+    /// Returns whether it is the directory that the copy is made in, which is no part of the copy.
+    pub fn is_top(&self) -> bool {
+        self.parent.is_none()
+    }
+
+    /// Returns the device and inode.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Returns the descriptor, reopened if it was closed; it has to be the same directory as before.
+    pub fn descriptor(&self) -> Result<Arc<Open>, Errno> {
+        let mut closed = Vec::new();
+        let mut at = self;
+        let mut open_one = loop {
+            if let Some(descriptor) = &*at.descriptor.lock() {
+                break Arc::clone(descriptor);
+            }
+            closed.push(at);
+            at = at.parent.as_deref().ok_or(Errno::BADF)?;
+        };
+        for directory in closed.into_iter().rev() {
+            let fd = open(open_one.as_fd(), &directory.name)?;
+            if identity_of(fd.as_fd())? != directory.identity {
+                return Err(Errno::STALE);
+            }
+            open_one = Open::new(fd, &self.count);
+            // Where too many are open, it is opened each time.
+            if std::ptr::eq(directory, self) && self.count.load(Ordering::Relaxed) <= self.count_max {
+                *self.descriptor.lock() = Some(Arc::clone(&open_one));
+            }
+        }
+        Ok(open_one)
+    }
+
+    /// Closes it for good. A closed parent is reopened before: through `..` that takes one step, and from above one for
+    /// each level.
+    pub fn leave(&self) {
+        if let (Some(parent), Some(open_one)) = (&self.parent, &*self.descriptor.lock()) {
+            let mut above = parent.descriptor.lock();
+            if above.is_none()
+                && let Ok(fd) = open(open_one.as_fd(), c"..")
+                && identity_of(fd.as_fd()) == Ok(parent.identity)
+            {
+                *above = Some(Open::new(fd, &self.count));
+            }
+        }
+        self.close();
+    }
+
+    /// Closes it temporarily.
+    pub fn close(&self) {
+        if self.parent.is_some() {
+            *self.descriptor.lock() = None;
+        }
+    }
+
+    /// Returns the `statx` result for an entry of it; `None` if there is none.
+    pub fn stat(&self, name: &CStr) -> Result<Option<Statx>, Errno> {
+        match directory::stat(self.descriptor()?.as_fd(), name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Removes every entry whose name is `chosen`.
+    pub fn sweep(&self, chosen: impl Fn(&CStr) -> bool) -> Result<(), Errno> {
+        let descriptor = self.descriptor()?;
+        // Reading moves a position, and the other descriptor's is not ours to move.
+        let own = open(descriptor.as_fd(), c".")?;
+        let mut buffer = vec![0; 32 << 10];
+        let mut names: Vec<CString> = Vec::new();
+        loop {
+            let len = nacre_walk::getdents::read(own.as_fd(), &mut buffer)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            if len == 0 {
+                break;
+            }
+            names.extend(
+                Records(&buffer[..len])
+                    .map(|record| record.name)
+                    .filter(|name| chosen(name))
+                    .map(CString::from),
+            );
+        }
+        for name in names {
+            match rustix::fs::unlinkat(descriptor.as_fd(), &name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Drops a long chain iteratively, since recursion would overflow the stack.
+impl Drop for Destination {
+    fn drop(&mut self) {
+        let mut parent = self.parent.take();
+        while let Some(directory) = parent {
+            parent = Arc::into_inner(directory).and_then(|mut directory| directory.parent.take());
+        }
+    }
+}

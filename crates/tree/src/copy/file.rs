@@ -1,0 +1,679 @@
+//! Copying one entry that is not a directory: it is looked at on both sides, copied to a temporary name, and renamed
+//! when it is complete.
+
+use crate::copy::Shared;
+use crate::copy::attributes::Named;
+use crate::copy::data::{BUFFER_BYTES, Halt, Pair, SHORT_BYTES, forget, open_for_reading};
+use crate::copy::destination::{Destination, Open};
+use crate::copy::job::{Job, Task};
+use crate::copy::link::{First, Turn};
+use crate::copy::record::{Record, Subject, is_own};
+use crate::fault::Cause;
+use nacre_walk::directory::{self, identity};
+use nacre_walk::{Kind, Metadata, Time};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The prefix of unfinished copies' names; 32 hexadecimal digits that stand for the name follow.
+pub const UNFINISHED: &[u8] = b".nacre-copy-";
+
+/// The suffix of the name under which the finished chunks of an unfinished copy are recorded.
+pub const CHUNKS: &[u8] = b".chunks";
+
+/// Returns whether a name has the form of an unfinished copy or its record.
+pub fn is_unfinished(name: &CStr) -> bool {
+    let name = name.to_bytes();
+    name.strip_suffix(CHUNKS)
+        .unwrap_or(name)
+        .strip_prefix(UNFINISHED)
+        .is_some_and(|hash| hash.len() == 32 && hash.iter().all(u8::is_ascii_hexdigit))
+}
+
+fn unfinished(name: &CStr, suffix: &[u8]) -> CString {
+    let hash = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(name.to_bytes()));
+    let bytes = [UNFINISHED, hash.as_bytes(), suffix].concat();
+    // The name has no zeros, and what it is called meanwhile has none either.
+    CString::new(bytes).unwrap_or_default()
+}
+
+/// The result of copying an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    Copied,
+    Linked,
+    Unchanged,
+    /// Copied, but it changed during each attempt.
+    Unsettled,
+}
+
+/// The reason why an entry was not copied.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The entry no longer exists.
+    Vanished,
+    /// The copy was told to stop.
+    Stopped,
+    /// The file ended before its stated size.
+    Ended,
+    /// The attempted operation, and the cause of its failure.
+    Failed(&'static str, Cause),
+}
+
+const COPY: &str = "cannot copy";
+const WRITE: &str = "cannot write the copy of";
+const READ: &str = "cannot read";
+const KEEP: &str = "cannot keep owner, mode, attributes or times of";
+
+/// The reason why a file that ends early without having changed is not copied.
+pub const ENDED: &str = "reading it ends before the size that it says";
+
+/// The maximum number of attempts to copy a file that changes meanwhile.
+const ATTEMPTS: u32 = 2;
+
+fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> Trouble {
+    move |cause| Trouble::Failed(attempted, cause.into())
+}
+
+/// Returns the trouble with a source that is named: that it no longer exists is no failure.
+fn gone_or(attempted: &'static str) -> impl Fn(Errno) -> Trouble {
+    move |errno| match errno {
+        Errno::NOENT => Trouble::Vanished,
+        errno => failed(attempted)(errno),
+    }
+}
+
+/// An entry to be copied.
+pub struct Item<'a> {
+    pub shared: &'a Shared,
+    /// The directory that the entry is in, and its name there.
+    pub source: BorrowedFd<'a>,
+    pub source_name: &'a CStr,
+    /// The directory that the copy is made in, and its name there.
+    pub destination: &'a Arc<Destination>,
+    pub name: &'a CStr,
+}
+
+impl Item<'_> {
+    /// Copies the entry if its copy is missing or differs.
+    pub fn copy(&self, kind: Kind, buffer: &mut Vec<u8>) -> Result<Done, Trouble> {
+        if kind == Kind::File {
+            return self.copy_file(buffer);
+        }
+        let stat = directory::stat(self.source, self.source_name).map_err(gone_or(READ))?;
+        if Metadata(stat).kind() != kind {
+            return Err(failed(COPY)("it became something else while it was looked at"));
+        }
+        self.with_links(&stat, buffer, |_| self.copy_special(kind, &stat))
+    }
+
+    fn copy_file(&self, buffer: &mut Vec<u8>) -> Result<Done, Trouble> {
+        if self.is_unchanged_at_a_glance()? {
+            return Ok(Done::Unchanged);
+        }
+        let mut accessed = None;
+        for attempt in 1..=ATTEMPTS {
+            let source = Arc::new(self.open_source()?);
+            let mut before = stat_open(source.as_fd()).map_err(failed(READ))?;
+            // Where reading changes this time, an attempt that failed has.
+            before.stx_atime = *accessed.get_or_insert(before.stx_atime);
+            if Metadata(before).kind() != Kind::File {
+                return Err(failed(COPY)("it became something else while it was looked at"));
+            }
+            let last = attempt == ATTEMPTS;
+            let done =
+                self.with_links(&before, buffer, |buffer| self.copy_opened(&source, &before, last, buffer))?;
+            if let Some(done) = done {
+                return Ok(done);
+            }
+        }
+        Err(failed(COPY)("it changes while it is copied, twice"))
+    }
+
+    fn open_source(&self) -> Result<OwnedFd, Trouble> {
+        open_for_reading(self.source, self.source_name).map_err(|errno| match errno {
+            Errno::NOENT | Errno::STALE => Trouble::Vanished,
+            Errno::LOOP => failed(COPY)("it became a symbolic link while it was looked at"),
+            errno => failed("cannot open")(errno),
+        })
+    }
+
+    /// Returns true if the copy exists and does not differ as far as can be told without opening either file; false if
+    /// that cannot be decided so.
+    fn is_unchanged_at_a_glance(&self) -> Result<bool, Trouble> {
+        if self.destination.fresh || self.destination.is_top() || self.shared.options.checksum {
+            return Ok(false);
+        }
+        let Ok(source) = directory::stat(self.source, self.source_name) else { return Ok(false) };
+        let Some(there) = self.existing(&source)? else { return Ok(false) };
+        let same = [&source, &there].iter().all(|stat| Metadata(**stat).kind() == Kind::File)
+            && source.stx_nlink == 1
+            && source.stx_size == there.stx_size
+            && modified(&source) == modified(&there)
+            && identity(&source) != identity(&there)
+            && self.shared.keeper.is_kept(&source, &there);
+        if !same {
+            return Ok(false);
+        }
+        let directory = self.destination.descriptor().map_err(failed(WRITE))?;
+        let bare = self.shared.keeper.is_bare(&Named { directory: self.source, name: self.source_name })
+            && self.shared.keeper.is_bare(&Named { directory: directory.as_fd(), name: self.name });
+        if bare {
+            self.shared.counters.bytes.fetch_add(source.stx_size, Ordering::Relaxed);
+        }
+        Ok(bare)
+    }
+
+    /// Copies an inode with several names once, and makes its other names links.
+    fn with_links<T: FromDone>(
+        &self,
+        stat: &Statx,
+        buffer: &mut Vec<u8>,
+        copy: impl FnOnce(&mut Vec<u8>) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        if stat.stx_nlink < 2 {
+            return copy(buffer);
+        }
+        let (inode, links) = (identity(stat), &self.shared.links);
+        match links.met(inode, stat.stx_nlink, || self.shared.help(buffer)) {
+            Turn::Link(first) => match self.link(stat, &first) {
+                Ok(done) => Ok(T::from_done(done)),
+                // That file system takes no more links, or has none: then it is a file of its own.
+                Err(Trouble::Failed(_, Cause::System(libc::EMLINK | libc::EXDEV | libc::EPERM))) => {
+                    copy(buffer)
+                }
+                Err(trouble) => Err(trouble),
+            },
+            Turn::Copy => {
+                let result = copy(buffer);
+                let copied = result.as_ref().is_ok_and(T::is_done);
+                match self.destination.stat(self.name) {
+                    Ok(Some(stat)) if copied => links.ready(
+                        inode,
+                        First {
+                            directory: Arc::clone(self.destination),
+                            name: self.name.into(),
+                            identity: identity(&stat),
+                        },
+                    ),
+                    _ => links.failed(inode),
+                }
+                result
+            }
+        }
+    }
+
+    fn link(&self, source: &Statx, first: &First) -> Result<Done, Trouble> {
+        let existing = self.existing(source)?;
+        if existing.is_some_and(|stat| identity(&stat) == first.identity) {
+            return Ok(Done::Unchanged);
+        }
+        let (from, to) = (
+            first.directory.descriptor().map_err(failed(WRITE))?,
+            self.destination.descriptor().map_err(failed(WRITE))?,
+        );
+        let make = |name: &CStr| rustix::fs::linkat(&from, &*first.name, &to, name, AtFlags::empty());
+        self.place(existing.is_some(), &to, make)?;
+        Ok(Done::Linked)
+    }
+
+    /// Returns the entry that exists at the destination, if there is one; an error if it must not be replaced.
+    fn existing(&self, source: &Statx) -> Result<Option<Statx>, Trouble> {
+        if self.destination.fresh {
+            return Ok(None);
+        }
+        let existing = self.destination.stat(self.name).map_err(failed("cannot stat the copy of"))?;
+        match existing {
+            Some(stat) if Metadata(stat).kind() == Kind::Directory => {
+                Err(failed(COPY)("a directory is in its place at the destination"))
+            }
+            Some(stat)
+                if is_in_the_way(source, &stat, self.destination.is_top()) && !self.shared.options.force =>
+            {
+                Err(failed(COPY)("a device is in its place at the destination; --force replaces it"))
+            }
+            existing => Ok(existing),
+        }
+    }
+
+    /// Makes an entry in its place, or under a temporary name that is then renamed if the place is occupied.
+    fn place(
+        &self,
+        occupied: bool,
+        directory: &Open,
+        make: impl Fn(&CStr) -> Result<(), Errno>,
+    ) -> Result<(), Trouble> {
+        if !occupied {
+            match make(self.name) {
+                Err(Errno::EXIST) => {}
+                made => return made.map_err(failed(WRITE)),
+            }
+        }
+        let name = unfinished(self.name, b"");
+        let mut made = make(&name);
+        if made == Err(Errno::EXIST) {
+            remove(directory, &name);
+            made = make(&name);
+        }
+        made.map_err(failed(WRITE))?;
+        let moved = rustix::fs::renameat(directory, &name, directory, self.name);
+        // Moving one name of a file over another one of the same leaves both.
+        remove(directory, &name);
+        moved.map_err(failed(WRITE))
+    }
+
+    fn copy_special(&self, kind: Kind, stat: &Statx) -> Result<Done, Trouble> {
+        let target = match kind {
+            Kind::Link => Some(
+                retry_on_intr(|| rustix::fs::readlinkat(self.source, self.source_name, Vec::new()))
+                    .map_err(gone_or(READ))?,
+            ),
+            _ => None,
+        };
+        let existing = self.existing(stat)?;
+        let directory = self.destination.descriptor().map_err(failed(WRITE))?;
+        if let Some(existing) = existing
+            && existing.stx_mode & libc::S_IFMT as u16 == stat.stx_mode & libc::S_IFMT as u16
+            && modified(&existing) == modified(stat)
+            && (existing.stx_rdev_major, existing.stx_rdev_minor)
+                == (stat.stx_rdev_major, stat.stx_rdev_minor)
+            && (kind == Kind::Link || self.shared.keeper.is_kept(stat, &existing))
+            && (!self.shared.keeper.is_root()
+                || (existing.stx_uid, existing.stx_gid) == (stat.stx_uid, stat.stx_gid))
+            && target.as_ref().is_none_or(|target| {
+                rustix::fs::readlinkat(&directory, self.name, Vec::new()).as_ref() == Ok(target)
+            })
+        {
+            return Ok(Done::Unchanged);
+        }
+        let source = Named { directory: self.source, name: self.source_name };
+        let extended = self.shared.keeper.extended_named(&source).map_err(gone_or(KEEP))?;
+        let make = |name: &CStr| {
+            match &target {
+                Some(target) => rustix::fs::symlinkat(target.as_c_str(), &directory, name)?,
+                None => {
+                    let mode = u32::from(stat.stx_mode);
+                    let device = rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor);
+                    let (kind, mode) = (FileType::from_raw_mode(mode), Mode::from_raw_mode(mode & 0o700));
+                    rustix::fs::mknodat(&directory, name, kind, mode, device)?;
+                }
+            }
+            let copy = Named { directory: directory.as_fd(), name };
+            self.shared.keeper.apply_named(&extended, stat, &copy).inspect_err(|_| remove(&directory, name))
+        };
+        self.place(existing.is_some(), &directory, make)?;
+        Ok(Done::Copied)
+    }
+
+    /// Copies an open file; `None` if it changed meanwhile, unless this is the last attempt.
+    fn copy_opened(
+        &self,
+        source: &Arc<OwnedFd>,
+        before: &Statx,
+        last: bool,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<Done>, Trouble> {
+        let shared = self.shared;
+        buffer.resize(BUFFER_BYTES, 0);
+        if let Some(existing) = self.existing(before)?
+            && self.is_unchanged(source, before, &existing, buffer)?
+        {
+            // Comparing the contents has counted them.
+            if !shared.options.checksum {
+                shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
+            }
+            if self.destination.is_top() {
+                self.clean();
+            }
+            return Ok(Some(Done::Unchanged));
+        }
+        let directory = self.destination.descriptor().map_err(failed(WRITE))?;
+        // A file that is copied alone is recorded whatever its size: nothing else keeps two copies of it apart.
+        let large = before.stx_size > shared.options.chunk_bytes || self.destination.is_top();
+        let (name, chunks) = (unfinished(self.name, b""), unfinished(self.name, CHUNKS));
+        let made = if large {
+            self.fill_large(source, before, &directory, &name, &chunks, buffer)
+        } else {
+            self.fill_small(source, before, &directory, &name, buffer).map(|target| (target, None))
+        };
+        // The record, and with it its lock, is kept until the copy has its name.
+        let (finished, _record) = match made {
+            Ok((target, record)) => (self.finish(source, before, last, &target, &directory, &name), record),
+            Err(Trouble::Ended) => (self.ended(source, before, last), None),
+            Err(trouble) => (Err(trouble), None),
+        };
+        match &finished {
+            // An unfinished large file stays for the next run; of a small one there is nothing to save.
+            Err(Trouble::Stopped) if large => return finished,
+            // Another copy is at it: its files are its own.
+            Err(Trouble::Failed(_, Cause::Other(BUSY))) => return finished,
+            Ok(Some(_)) => {}
+            _ => remove(&directory, &name),
+        }
+        if large {
+            remove(&directory, &chunks);
+        }
+        finished
+    }
+
+    /// Removes the remains of a run that was killed just after it gave the copy its name.
+    fn clean(&self) {
+        let chunks = unfinished(self.name, CHUNKS);
+        if let Ok(Some(_)) = self.destination.stat(&chunks)
+            && let Ok(directory) = self.destination.descriptor()
+            && let Ok(_record) = Record::open(directory.as_fd(), &chunks)
+        {
+            remove(&directory, &unfinished(self.name, b""));
+            remove(&directory, &chunks);
+        }
+    }
+
+    /// Returns true if the existing copy is good; missing metadata is added.
+    fn is_unchanged(
+        &self,
+        source: &Arc<OwnedFd>,
+        stat: &Statx,
+        existing: &Statx,
+        buffer: &mut [u8],
+    ) -> Result<bool, Trouble> {
+        let (shared, keeper) = (self.shared, &self.shared.keeper);
+        if identity(existing) == identity(stat) {
+            return Ok(true);
+        }
+        let same_time = modified(existing) == modified(stat);
+        if Metadata(*existing).kind() != Kind::File
+            || existing.stx_size != stat.stx_size
+            || !same_time && !shared.options.checksum
+        {
+            return Ok(false);
+        }
+        let directory = self.destination.descriptor().map_err(failed(WRITE))?;
+        // What cannot be opened is replaced.
+        let Ok(copy) = open_for_reading(&directory, self.name) else { return Ok(false) };
+        let copy = Arc::new(copy);
+        if stat_open(copy.as_fd()).map_or(true, |stat| identity(&stat) != identity(existing)) {
+            return Ok(false);
+        }
+        if shared.options.checksum {
+            match shared.compare((source, &copy), stat, buffer) {
+                Ok(()) => {}
+                Err(Halt::Differs | Halt::Ended) => return Ok(false),
+                Err(Halt::Stopped) => return Err(Trouble::Stopped),
+                Err(Halt::Failed(errno)) => return Err(failed(READ)(errno)),
+            }
+        }
+        let kept = same_time
+            && keeper.is_kept(stat, existing)
+            && keeper.same_extended(source.as_fd(), copy.as_fd()).map_err(failed(KEEP))?;
+        if kept {
+            return Ok(true);
+        }
+        // Another name of the same file, perhaps outside, must not be changed with it.
+        if existing.stx_nlink > 1 {
+            return Ok(false);
+        }
+        keeper.apply(source.as_fd(), stat, copy.as_fd(), true).map_err(failed(KEEP))?;
+        Ok(true)
+    }
+
+    fn fill_small(
+        &self,
+        source: &Arc<OwnedFd>,
+        before: &Statx,
+        directory: &Open,
+        name: &CStr,
+        buffer: &mut [u8],
+    ) -> Result<Arc<OwnedFd>, Trouble> {
+        let target = create(directory, name).map_err(failed(WRITE))?;
+        let pair = self.shared.pair(source.as_fd(), target.as_fd(), is_sparse(before));
+        if before.stx_size > SHORT_BYTES && pair.share() {
+            self.shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
+            return Ok(Arc::new(target));
+        }
+        match before.stx_size {
+            0 => drop(pair.copy_to_end(buffer).map_err(halted)?),
+            size => pair.copy(0, size, buffer).map_err(halted)?,
+        }
+        self.end_in_hole(before, &target)?;
+        Ok(Arc::new(target))
+    }
+
+    fn end_in_hole(&self, before: &Statx, target: &OwnedFd) -> Result<(), Trouble> {
+        if is_sparse(before) {
+            rustix::fs::ftruncate(target, before.stx_size).map_err(failed(WRITE))?;
+        }
+        Ok(())
+    }
+
+    fn fill_large(
+        &self,
+        source: &Arc<OwnedFd>,
+        before: &Statx,
+        directory: &Open,
+        name: &CStr,
+        chunks: &CStr,
+        buffer: &mut [u8],
+    ) -> Result<(Arc<OwnedFd>, Option<Arc<Record>>), Trouble> {
+        let shared = self.shared;
+        let chunk_bytes = shared.options.chunk_bytes;
+        let record = Record::open(directory.as_fd(), chunks).map_err(|errno| match errno {
+            Errno::WOULDBLOCK => Trouble::Failed(COPY, Cause::Other(BUSY)),
+            errno => failed(WRITE)(errno),
+        })?;
+        let record = Arc::new(record);
+        let subject = |target: &OwnedFd| {
+            let target = stat_open(target.as_fd()).map_err(failed(WRITE))?;
+            Ok(Subject { source: before, chunk_bytes, target: identity(&target), boot: shared.boot })
+        };
+        let count = before.stx_size.div_ceil(chunk_bytes) as usize;
+        let mut finished = vec![false; count];
+        // The beginning that an earlier run made, if it is of the same file.
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut target = rustix::fs::openat(directory, name, flags, Mode::empty())
+            .ok()
+            .filter(|target| is_own(target.as_fd()));
+        if let Some(begun) = &target {
+            match record.finished(&subject(begun)?).map_err(failed(WRITE))? {
+                Some(numbers) => {
+                    for number in numbers {
+                        if let Some(chunk) = finished.get_mut(number as usize) {
+                            *chunk = true;
+                        }
+                    }
+                }
+                None => target = None,
+            }
+        }
+        let target = match target {
+            Some(target) => target,
+            None => {
+                let target = create(directory, name).map_err(failed(WRITE))?;
+                if shared.pair(source.as_fd(), target.as_fd(), false).share() {
+                    shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
+                    return Ok((Arc::new(target), Some(record)));
+                }
+                rustix::fs::ftruncate(&target, before.stx_size).map_err(failed(WRITE))?;
+                record.begin(&subject(&target)?).map_err(failed(WRITE))?;
+                target
+            }
+        };
+        let resumed = finished.iter().filter(|finished| **finished).count() as u64;
+        shared.counters.chunks_resumed.fetch_add(resumed, Ordering::Relaxed);
+        let target = Arc::new(target);
+        if before.stx_size == 0 {
+            let pair = shared.pair(source.as_fd(), target.as_fd(), false);
+            pair.copy_to_end(buffer).map_err(halted)?;
+            return Ok((target, Some(record)));
+        }
+        let job = Job::new(
+            (Arc::clone(source), Arc::clone(&target)),
+            (before.stx_size, is_sparse(before)),
+            (chunk_bytes, finished),
+            Task::Copy { record: Arc::clone(&record), durable: shared.options.fsync },
+        );
+        shared.run(job, buffer).map_err(halted)?;
+        Ok((target, Some(record)))
+    }
+
+    /// Decides about a source that ended early, either because it was truncated meanwhile, or because its stated size
+    /// is wrong.
+    fn ended(&self, source: &OwnedFd, before: &Statx, last: bool) -> Result<Option<Done>, Trouble> {
+        let after = stat_open(source.as_fd()).map_err(failed(READ))?;
+        match (has_changed(before, &after), last) {
+            (false, _) => Err(Trouble::Ended),
+            (true, false) => Ok(None),
+            (true, true) => Err(failed(COPY)("it changes while it is copied")),
+        }
+    }
+
+    /// Gives a complete copy its metadata and its name; `None` if the source changed since, unless this is the last
+    /// attempt. Otherwise a file that is written to continuously, such as a log, would never be copied.
+    fn finish(
+        &self,
+        source: &Arc<OwnedFd>,
+        before: &Statx,
+        last: bool,
+        target: &Arc<OwnedFd>,
+        directory: &Open,
+        name: &CStr,
+    ) -> Result<Option<Done>, Trouble> {
+        let mut stat = stat_open(source.as_fd()).map_err(failed(READ))?;
+        let changed = has_changed(before, &stat);
+        if changed && !last {
+            return Ok(None);
+        }
+        // Times from before it was read: reading may have changed one, and by the other the next copy is to see that the
+        // source has changed since.
+        (stat.stx_atime, stat.stx_mtime) = (before.stx_atime, before.stx_mtime);
+        let inherits = self.destination.inherits;
+        self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), inherits).map_err(failed(KEEP))?;
+        if self.shared.options.fsync {
+            rustix::fs::fsync(target).map_err(failed(WRITE))?;
+        }
+        retry_on_intr(|| rustix::fs::renameat(directory, name, directory, self.name))
+            .map_err(failed(WRITE))?;
+        self.shared.counters.bytes_copied.fetch_add(before.stx_size, Ordering::Relaxed);
+        Ok(Some(if changed { Done::Unsettled } else { Done::Copied }))
+    }
+}
+
+/// The reason when another copy holds the unfinished file.
+const BUSY: &str = "another copy is writing it at the moment";
+
+/// The result of copying, with or without the possibility that the source changed.
+trait FromDone {
+    fn from_done(done: Done) -> Self;
+    fn is_done(&self) -> bool;
+}
+
+impl FromDone for Done {
+    fn from_done(done: Done) -> Done {
+        done
+    }
+
+    fn is_done(&self) -> bool {
+        true
+    }
+}
+
+impl FromDone for Option<Done> {
+    fn from_done(done: Done) -> Option<Done> {
+        Some(done)
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_some()
+    }
+}
+
+fn halted(halt: Halt) -> Trouble {
+    match halt {
+        Halt::Stopped => Trouble::Stopped,
+        Halt::Failed(errno) => failed(COPY)(errno),
+        Halt::Ended => Trouble::Ended,
+        Halt::Differs => failed(COPY)("it changes while it is copied"),
+    }
+}
+
+fn has_changed(before: &Statx, after: &Statx) -> bool {
+    (after.stx_size, modified(after)) != (before.stx_size, modified(before))
+}
+
+/// Returns whether the existing entry is a device that is not the source's: it is replaced only on request. The same
+/// holds for a pipe or socket that is the place of the copy itself (`named`); in a tree these come and go with the
+/// source's.
+pub fn is_in_the_way(source: &Statx, there: &Statx, named: bool) -> bool {
+    let about = |stat: &Statx| (Metadata(*stat).kind(), Metadata(*stat).special_device());
+    let special = match about(there).0 {
+        Kind::CharacterDevice | Kind::BlockDevice => true,
+        Kind::Pipe | Kind::Socket => named,
+        _ => false,
+    };
+    special && about(there) != about(source)
+}
+
+fn modified(stat: &Statx) -> Time {
+    Metadata(*stat).modified()
+}
+
+pub fn is_sparse(stat: &Statx) -> bool {
+    stat.stx_blocks.saturating_mul(512) < stat.stx_size
+}
+
+pub fn stat_open(file: BorrowedFd<'_>) -> Result<Statx, Errno> {
+    retry_on_intr(|| rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS))
+}
+
+/// Creates a file, after removing one that an earlier run left under its name.
+fn create(directory: &Open, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let create = || retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR));
+    match create() {
+        Err(Errno::EXIST) => {
+            remove(directory, name);
+            create()
+        }
+        created => created,
+    }
+}
+
+/// Removes an unfinished file. If that fails, the next run finds it.
+fn remove(directory: &Open, name: &CStr) {
+    let _ = retry_on_intr(|| rustix::fs::unlinkat(directory, name, AtFlags::empty()));
+}
+
+impl Shared {
+    /// Pairs two open files to copy or compare their contents.
+    pub fn pair<'a>(&'a self, source: BorrowedFd<'a>, target: BorrowedFd<'a>, sparse: bool) -> Pair<'a> {
+        let (control, cuts, bytes) = (&self.control, &self.cuts, &self.counters.bytes);
+        Pair { source, target, sparse, control, cuts, bytes }
+    }
+
+    /// Compares two files of the same size.
+    pub fn compare(
+        &self,
+        (source, copy): (&Arc<OwnedFd>, &Arc<OwnedFd>),
+        stat: &Statx,
+        buffer: &mut [u8],
+    ) -> Result<(), Halt> {
+        if self.verifying() {
+            forget(copy);
+        }
+        if stat.stx_size == 0 {
+            return self.pair(source.as_fd(), copy.as_fd(), false).compare_to_end(buffer);
+        }
+        if stat.stx_size <= self.options.chunk_bytes {
+            return self.pair(source.as_fd(), copy.as_fd(), false).compare(0, stat.stx_size, buffer);
+        }
+        let job = Job::new(
+            (Arc::clone(source), Arc::clone(copy)),
+            (stat.stx_size, false),
+            (self.options.chunk_bytes, Vec::new()),
+            Task::Compare,
+        );
+        self.run(job, buffer)
+    }
+}

@@ -1,0 +1,89 @@
+//! Entries with several names: the first name met is copied, the others become links to that copy.
+//!
+//! Memory: one entry for each such inode whose names were not all met yet, about 150 bytes and the name.
+
+use crate::copy::destination::Destination;
+use nacre_walk::directory::Identity;
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The location of the first name's copy.
+#[derive(Clone)]
+pub struct First {
+    pub directory: Arc<Destination>,
+    pub name: CString,
+    /// Device and inode of the copy.
+    pub identity: Identity,
+}
+
+enum State {
+    /// A thread is copying it.
+    Pending,
+    /// The copy exists; the number counts the names met so far.
+    Ready(First, u32),
+}
+
+/// The action to take for a name.
+pub enum Turn {
+    /// Copy it, then call [`Links::ready`] or [`Links::failed`].
+    Copy,
+    /// Link it to the copy of the first name.
+    Link(First),
+}
+
+/// The inodes with several names.
+#[derive(Default)]
+pub struct Links {
+    states: Mutex<HashMap<Identity, State>>,
+    changed: Condvar,
+}
+
+/// The time to wait before checking again whether there is work to help with.
+const WAIT: Duration = Duration::from_millis(20);
+
+impl Links {
+    /// Registers a name of an inode, and returns the action for it. If a thread is copying the first name, this waits
+    /// for it; `help` does useful work meanwhile, and returns whether there was any.
+    pub fn met(&self, inode: Identity, links: u32, mut help: impl FnMut() -> bool) -> Turn {
+        let mut states = self.states.lock();
+        loop {
+            match states.get_mut(&inode) {
+                None => {
+                    states.insert(inode, State::Pending);
+                    return Turn::Copy;
+                }
+                Some(State::Ready(first, met)) => {
+                    *met += 1;
+                    let (first, all) = (first.clone(), *met >= links);
+                    if all {
+                        states.remove(&inode);
+                    }
+                    return Turn::Link(first);
+                }
+                Some(State::Pending) => {
+                    drop(states);
+                    let helped = help();
+                    states = self.states.lock();
+                    if !helped && matches!(states.get(&inode), Some(State::Pending)) {
+                        self.changed.wait_for(&mut states, WAIT);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Marks the first name as copied.
+    pub fn ready(&self, inode: Identity, first: First) {
+        self.states.lock().insert(inode, State::Ready(first, 1));
+        self.changed.notify_all();
+    }
+
+    /// Marks the first name as failed: the next one becomes the first.
+    pub fn failed(&self, inode: Identity) {
+        self.states.lock().remove(&inode);
+        self.changed.notify_all();
+    }
+}

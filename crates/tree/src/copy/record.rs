@@ -1,0 +1,148 @@
+//! The record of a large file's finished chunks, written beside its unfinished copy, so that a later run resumes there.
+//!
+//! `.nacre-copy-HASH.chunks` is a head of [`HEAD_BYTES`] and then the numbers of finished chunks, u32 little-endian
+//! each. The head identifies the source and its state, the size of the chunks, the file that is written, and the boot
+//! of the machine (unless chunks were made durable one by one): data that was only in memory when a machine went down
+//! may be missing from the copy although its number was written.
+
+use nacre_walk::directory::Identity;
+use rustix::fs::{FlockOperation, Mode, OFlags, Statx};
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The size of the head in bytes: the magic, nine words, and the boot identity of two words.
+const HEAD_BYTES: usize = 8 + 8 * 11;
+
+const MAGIC: &[u8; 8] = b"nacrecp1";
+
+/// The identity of a copy that a record belongs to.
+pub struct Subject<'a> {
+    pub source: &'a Statx,
+    pub chunk_bytes: u64,
+    /// The unfinished copy.
+    pub target: Identity,
+    /// The identity of this boot of the machine; zeros if that does not matter.
+    pub boot: [u8; 16],
+}
+
+impl Subject<'_> {
+    fn head(&self) -> [u8; HEAD_BYTES] {
+        let source = self.source;
+        let (device, inode) = nacre_walk::directory::identity(source);
+        let mut head = [0; HEAD_BYTES];
+        head[..8].copy_from_slice(MAGIC);
+        let words = [
+            device,
+            inode,
+            source.stx_size,
+            source.stx_mtime.tv_sec as u64,
+            // Both are below 2^30.
+            u64::from(source.stx_mtime.tv_nsec) << 32 | u64::from(source.stx_ctime.tv_nsec),
+            source.stx_ctime.tv_sec as u64,
+            self.chunk_bytes,
+            self.target.0,
+            self.target.1,
+        ];
+        for (place, word) in head[8..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        head[HEAD_BYTES - 16..].copy_from_slice(&self.boot);
+        head
+    }
+}
+
+/// An open record, locked against other writers.
+pub struct Record {
+    file: OwnedFd,
+}
+
+impl Record {
+    /// Opens or creates a record; `Err(WOULDBLOCK)` if another process has locked it.
+    pub fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<Record, Errno> {
+        let flags = OFlags::RDWR
+            | OFlags::APPEND
+            | OFlags::CREATE
+            | OFlags::NOFOLLOW
+            | OFlags::NONBLOCK
+            | OFlags::CLOEXEC;
+        for _ in 0..3 {
+            let opened =
+                retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR));
+            if let Ok(file) = opened
+                && is_own(file.as_fd())
+            {
+                if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+                    == Err(Errno::WOULDBLOCK)
+                {
+                    return Err(Errno::WOULDBLOCK);
+                }
+                // Where there are no locks, the lock of the whole destination has to do. Whoever had this one may have
+                // removed the record before he let go of it.
+                if is_own(file.as_fd()) {
+                    return Ok(Record { file });
+                }
+                continue;
+            }
+            // Something else has its name, and nothing else has a right to.
+            match rustix::fs::unlinkat(directory, name, rustix::fs::AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Returns the finished chunks, if the record is of this subject.
+    pub fn finished(&self, subject: &Subject<'_>) -> Result<Option<Vec<u32>>, Errno> {
+        let len = rustix::fs::fstat(&self.file)?.st_size as usize;
+        let chunks_max = subject.source.stx_size.div_ceil(subject.chunk_bytes) as usize;
+        // Each chunk is recorded at most once.
+        if len < HEAD_BYTES || len > HEAD_BYTES + 4 * chunks_max {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; len];
+        let mut have = 0;
+        while have < len {
+            match retry_on_intr(|| rustix::io::pread(&self.file, &mut bytes[have..], have as u64))? {
+                0 => return Ok(None),
+                read => have += read,
+            }
+        }
+        let (head, numbers) = bytes.split_at(HEAD_BYTES);
+        if *head != subject.head() {
+            return Ok(None);
+        }
+        let numbers = numbers.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number));
+        Ok(Some(numbers.collect()))
+    }
+
+    /// Truncates the record and writes its head.
+    pub fn begin(&self, subject: &Subject<'_>) -> Result<(), Errno> {
+        rustix::fs::ftruncate(&self.file, 0)?;
+        self.append(&subject.head())
+    }
+
+    /// Records a finished chunk.
+    pub fn add(&self, chunk: u32) -> Result<(), Errno> {
+        self.append(&chunk.to_le_bytes())
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<(), Errno> {
+        // As it is opened for appending, threads do not overwrite each other's.
+        match retry_on_intr(|| rustix::io::write(&self.file, bytes))? {
+            written if written == bytes.len() => Ok(()),
+            _ => Err(Errno::NOSPC),
+        }
+    }
+}
+
+/// Returns whether an open file is a regular file of this user's, with no other name through which others could reach
+/// it.
+pub fn is_own(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|stat| {
+        stat.st_mode & libc::S_IFMT == libc::S_IFREG
+            && stat.st_nlink == 1
+            && stat.st_uid == rustix::process::geteuid().as_raw()
+    })
+}

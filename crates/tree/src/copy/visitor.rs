@@ -1,0 +1,201 @@
+//! The visitor that copies the source.
+
+use crate::copy::destination::{Destination, Obstacle};
+use crate::copy::file::{Done, Item, Trouble, is_unfinished};
+use crate::copy::{Shared, file};
+use crate::fault::{Cause, Fault};
+use crate::root::Root;
+use nacre_walk::Directory;
+use nacre_walk::WalkError;
+use nacre_walk::directory;
+use nacre_walk::{Entry, Kind};
+use nacre_walk::{Opened, Verdict, Visitor};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const MAKE: &str = "cannot make the copy of the directory";
+const KEEP: &str = "cannot keep owner, mode, attributes or times of";
+
+/// The visitor of one thread.
+pub struct Copier<'a> {
+    shared: &'a Shared,
+    top: &'a Arc<Destination>,
+    destination: &'a Root,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Copier<'a> {
+    pub fn new(shared: &'a Shared, top: &'a Arc<Destination>, destination: &'a Root) -> Copier<'a> {
+        Copier { shared, top, destination, buffer: Vec::new() }
+    }
+}
+
+/// Counts the result of an entry.
+pub fn account(shared: &Shared, kind: Kind, result: Result<Done, Trouble>, path: impl FnOnce() -> Vec<u8>) {
+    let counters = &shared.counters;
+    let counter = match result {
+        Ok(Done::Copied) => &counters.copied,
+        Ok(Done::Linked) => &counters.linked,
+        Ok(Done::Unchanged) => &counters.unchanged,
+        Ok(Done::Unsettled) => {
+            let cause = "it changes while it is copied; the copy is what could be read of it last";
+            shared.faults.add(Fault::new(path(), "not sure of the copy of", cause));
+            &counters.copied
+        }
+        Err(Trouble::Vanished) => &counters.vanished,
+        Err(Trouble::Stopped) => return,
+        Err(Trouble::Ended) => return shared.faults.add(Fault::new(path(), "cannot copy", file::ENDED)),
+        Err(Trouble::Failed(attempted, cause)) => {
+            let cause = match cause {
+                Cause::System(libc::EPERM)
+                    if matches!(kind, Kind::BlockDevice | Kind::CharacterDevice)
+                        && !shared.keeper.is_root() =>
+                {
+                    Cause::Other("only root may make devices")
+                }
+                Cause::System(libc::EOPNOTSUPP) if attempted == KEEP => Cause::Other(
+                    "the destination's file system has no extended attributes or ACLs; --no-xattrs does without",
+                ),
+                cause => cause,
+            };
+            return shared.faults.add(Fault { path: path(), attempted, cause });
+        }
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
+    counters.entries.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns the reason why an entry is never copied, if there is one.
+pub fn left_out(entry: &Entry<'_, Arc<Destination>>) -> Option<&'static str> {
+    if entry.kind == Kind::Socket {
+        return Some("it is a socket: its server makes it anew");
+    }
+    if is_unfinished(entry.name) {
+        return Some("it is the unfinished file of another copy");
+    }
+    None
+}
+
+impl Visitor for Copier<'_> {
+    type State = Arc<Destination>;
+
+    fn enter(&mut self, opened: &Opened<'_, Arc<Destination>>) -> Option<Arc<Destination>> {
+        if self.shared.control.is_stopped() {
+            return None;
+        }
+        let (parent, name) = match opened.directory {
+            Some(parent) => (parent.state(), opened.name),
+            None => (self.top, self.destination.name()),
+        };
+        let path = || match opened.directory {
+            Some(parent) => [&parent.path_bytes(), &b"/"[..], opened.name.to_bytes()].concat(),
+            None => opened.name.to_bytes().to_vec(),
+        };
+        // Before anything in it is read: that may change when it was accessed.
+        let stat = match file::stat_open(opened.descriptor) {
+            Ok(stat) => stat,
+            Err(errno) => {
+                self.shared.faults.add(Fault::new(path(), MAKE, errno));
+                return None;
+            }
+        };
+        let identity = directory::identity(&stat);
+        if *self.shared.root.lock() == Some(identity) {
+            self.shared.faults.add(Fault::new(path(), MAKE, "it is the destination of this copy"));
+            return None;
+        }
+        let (force, root) = (self.shared.options.force, self.shared.keeper.is_root());
+        match parent.make(name, force, root, stat.stx_atime) {
+            Ok(child) if identity == child.identity() => {
+                self.shared.faults.add(Fault::new(path(), MAKE, "its copy would be itself"));
+                None
+            }
+            Ok(child) => {
+                if opened.directory.is_none() {
+                    *self.shared.root.lock() = Some(child.identity());
+                }
+                self.shared.counters.directories.fetch_add(1, Ordering::Relaxed);
+                self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
+                Some(child)
+            }
+            Err(obstacle) => {
+                let cause = match obstacle {
+                    Obstacle::System(errno) => errno.into(),
+                    Obstacle::Other(text) => Cause::Other(text),
+                };
+                self.shared.faults.add(Fault { path: path(), attempted: MAKE, cause });
+                None
+            }
+        }
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, Arc<Destination>>) -> Verdict {
+        if self.shared.control.is_stopped() {
+            return Verdict::Pass;
+        }
+        let path = || {
+            let mut path = Vec::new();
+            entry.write_path(&mut path);
+            path
+        };
+        if let Some(cause) = left_out(entry) {
+            self.shared.notes.add(Fault::new(path(), "not copied:", cause));
+            return Verdict::Pass;
+        }
+        // The root is a directory, or became something else since it was looked at; then it has no parent here.
+        let (Some(directory), false) = (entry.directory, entry.kind == Kind::Directory) else {
+            return Verdict::Descend;
+        };
+        let item = Item {
+            shared: self.shared,
+            source: entry.parent(),
+            source_name: entry.name,
+            destination: directory.state(),
+            name: entry.name,
+        };
+        account(self.shared, entry.kind, item.copy(entry.kind, &mut self.buffer), path);
+        Verdict::Pass
+    }
+
+    fn leave(&mut self, directory: &Directory<Arc<Destination>>) {
+        if self.shared.control.is_stopped() {
+            return;
+        }
+        let destination = directory.state();
+        let kept = (|| {
+            if !destination.fresh {
+                destination.sweep(is_unfinished)?;
+            }
+            let source = directory.descriptor()?;
+            let mut stat = file::stat_open(source.as_fd())?;
+            stat.stx_atime = destination.accessed.unwrap_or(stat.stx_atime);
+            let target = destination.descriptor()?;
+            let used = destination.inherits || !destination.fresh;
+            self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), used)
+        })();
+        if let Err(errno) = kept {
+            let trouble = Trouble::Failed(KEEP, Errno::into(errno));
+            account(self.shared, Kind::Directory, Err(trouble), || directory.path_bytes());
+        }
+        destination.leave();
+    }
+
+    fn assist(&mut self) -> bool {
+        self.shared.help(&mut self.buffer)
+    }
+
+    fn mount_point(&mut self, path: Vec<u8>) {
+        let cause = "another file system is mounted there; --cross-mounts goes on in it";
+        self.shared.notes.add(Fault::new(path, "not copied:", cause));
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        if error.vanished() {
+            self.shared.counters.vanished.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.shared.faults.add(error.into());
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Entries that could not be removed or copied: the path, the attempted operation, and the reason.
+
+use nacre_walk::{MISSING, Operation, WalkError};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The maximum number of faults kept with their paths; further ones are only counted, so that memory is bounded.
+const KEPT_MAX: usize = 1000;
+
+/// The reason of a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The system's error number, as in `errno`.
+    System(i32),
+    /// A reason found by this crate.
+    Other(&'static str),
+}
+
+impl From<Errno> for Cause {
+    fn from(errno: Errno) -> Cause {
+        Cause::System(errno.raw_os_error())
+    }
+}
+
+impl From<&'static str> for Cause {
+    fn from(text: &'static str) -> Cause {
+        Cause::Other(text)
+    }
+}
+
+/// An operation that failed on one path. The rest continues without it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The path; bytes, because not all names are UTF-8.
+    pub path: Vec<u8>,
+    /// The attempted operation, such as "cannot remove".
+    pub attempted: &'static str,
+    /// The reason.
+    pub cause: Cause,
+}
+
+impl Fault {
+    pub(crate) fn new(path: Vec<u8>, attempted: &'static str, cause: impl Into<Cause>) -> Fault {
+        Fault { path, attempted, cause: cause.into() }
+    }
+
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path))
+    }
+
+    /// Returns the reason as the end of a sentence.
+    pub fn reason(&self) -> String {
+        match self.cause {
+            Cause::System(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
+            Cause::Other(text) => text.to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {:?}: {}", self.attempted, self.path(), self.reason())
+    }
+}
+
+impl From<WalkError> for Fault {
+    fn from(error: WalkError) -> Fault {
+        let (attempted, cause) = match error.operation {
+            Operation::Open if error.is_missing() => ("cannot open the directory", Cause::Other(MISSING)),
+            Operation::Open => ("cannot open the directory", Cause::System(error.errno)),
+            Operation::List => ("cannot read the directory", Cause::System(error.errno)),
+            Operation::Stat => ("cannot stat", Cause::System(error.errno)),
+            Operation::Loop => ("not entering", Cause::Other("it is mounted below itself")),
+        };
+        Fault { path: error.path, attempted, cause }
+    }
+}
+
+/// All faults of a run: their number, and the first of them.
+#[derive(Debug, Default)]
+pub struct Faults {
+    count: AtomicU64,
+    first: Mutex<Vec<Fault>>,
+}
+
+impl Faults {
+    /// Returns the number of faults.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Returns the first thousand faults, in no particular order.
+    pub fn first(&self) -> Vec<Fault> {
+        self.first.lock().clone()
+    }
+
+    pub(crate) fn add(&self, fault: Fault) {
+        let mut first = self.first.lock();
+        self.count.fetch_add(1, Ordering::Relaxed);
+        if first.len() < KEPT_MAX {
+            first.push(fault);
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut first = self.first.lock();
+        self.count.store(0, Ordering::Relaxed);
+        first.clear();
+    }
+}

@@ -1,0 +1,442 @@
+//! The removal of some roots and everything below them.
+//!
+//! - Every name is removed from an open directory, by descriptor; no link is followed and no mount entered. Renaming
+//!   what the removal has passed cannot lead it out of its roots.
+//! - A directory is removed once everything in it was visited. If it is not empty then, because entries were made or
+//!   moved there meanwhile, or because the file system skipped some while others were removed, what is left is walked
+//!   once more: up to [`ROUNDS_MAX`] times, and no longer once these rounds have removed more than the first one did.
+//!   So the removal ends even where entries are made faster than it can remove them.
+//! - A root is identified by device and inode when it is first looked at: another one that took its name is not
+//!   touched.
+
+use crate::control::Control;
+use crate::fault::{Fault, Faults};
+use crate::root::{Root, identity_of};
+use nacre_walk::Directory;
+use nacre_walk::WalkError;
+use nacre_walk::directory::{self, Identity};
+use nacre_walk::{Entry, Kind, Metadata};
+use nacre_walk::{Opened, Options, Verdict, Visitor, Walk};
+use rustix::fs::AtFlags;
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::CStr;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The maximum number of rounds in which the remaining entries are walked.
+pub const ROUNDS_MAX: u32 = 10;
+
+/// The number of entries that the rounds after the first may always remove, however few the first one found.
+const LATER_MIN: u64 = 10_000;
+
+const ATTEMPTED: &str = "cannot remove";
+
+/// The reason why a path is refused before anything is removed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The path does not exist or cannot be reached.
+    #[error("cannot remove {path:?}: {error}", error = std::io::Error::from(*errno))]
+    Missing {
+        /// The path.
+        path: PathBuf,
+        /// The error number.
+        errno: Errno,
+    },
+    /// The path is the root of the file system.
+    #[error("not removing {0:?}: it is the root of the file system")]
+    System(PathBuf),
+    /// The path ends in `.` or `..`, and so has no name of its own.
+    #[error("not removing {0:?}: it ends in \".\" or \"..\"; give the directory's own name")]
+    Dot(PathBuf),
+    /// A file system is mounted at the path.
+    #[error("not removing {0:?}: a file system is mounted there; unmount it first, or name what is in it")]
+    MountPoint(PathBuf),
+    /// The path is a symbolic link with a slash at its end.
+    #[error("not removing {0:?}: it is a symbolic link; without the slash the link itself is removed")]
+    Link(PathBuf),
+}
+
+/// A removal whose roots have been checked.
+pub struct Removal {
+    roots: Vec<(Root, Identity)>,
+    threads: NonZeroUsize,
+    control: Control,
+    entries: AtomicU64,
+    directories: AtomicU64,
+}
+
+/// The result of a removal.
+#[derive(Debug)]
+pub struct Removed {
+    /// The number of entries removed, including directories.
+    pub entries: u64,
+    /// The number of directories removed.
+    pub directories: u64,
+    /// The entries that were not removed, with the reasons.
+    pub faults: Faults,
+    /// The removal was stopped before its end.
+    pub stopped: bool,
+}
+
+/// Counts of the entries below the roots, including the roots themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// The number of entries of every kind.
+    pub entries: u64,
+    /// The number of directories.
+    pub directories: u64,
+    /// The number of regular files.
+    pub files: u64,
+    /// The apparent size of the regular files in bytes, if metadata was requested.
+    pub bytes: u64,
+    /// The number of entries that could not be read.
+    pub errors: u64,
+}
+
+/// A callback that is given every path, from all threads.
+pub type List<'a> = &'a (dyn Fn(&[u8]) + Sync);
+
+impl Removal {
+    /// Checks the roots, and refuses those that must not be removed.
+    ///
+    /// # Errors
+    /// [`Refusal`] for the first path that is missing or refused.
+    pub fn new<P: AsRef<Path>>(paths: &[P], threads: NonZeroUsize) -> Result<Removal, Refusal> {
+        let system = directory::stat(rustix::fs::CWD, c"/").map(|stat| directory::identity(&stat)).ok();
+        let mut roots: Vec<(Root, Identity)> = Vec::new();
+        for path in paths.iter().map(AsRef::as_ref) {
+            let missing = |errno| Refusal::Missing { path: path.to_owned(), errno };
+            let root = Root::find(path).map_err(missing)?;
+            let stat = root.stat().map_err(missing)?;
+            let (identity, metadata) = (directory::identity(&stat), Metadata(stat));
+            if Some(identity) == system {
+                return Err(Refusal::System(path.to_owned()));
+            }
+            if root.is_dot() {
+                return Err(Refusal::Dot(path.to_owned()));
+            }
+            if metadata.is_mount_point() {
+                return Err(Refusal::MountPoint(path.to_owned()));
+            }
+            if root.slash && metadata.kind() == Kind::Link {
+                return Err(Refusal::Link(path.to_owned()));
+            }
+            if root.slash && metadata.kind() != Kind::Directory {
+                return Err(missing(Errno::NOTDIR));
+            }
+            let known = roots.iter().any(|(other, known)| {
+                *known == identity
+                    && other.name() == root.name()
+                    && identity_of(other.parent()) == identity_of(root.parent())
+            });
+            if !known {
+                roots.push((root, identity));
+            }
+        }
+        Ok(Removal {
+            roots,
+            threads,
+            control: Control::default(),
+            entries: AtomicU64::new(0),
+            directories: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the switch that stops the removal.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Returns the number of entries removed so far.
+    pub fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    /// Counts the entries, with sizes if `metadata` is set, and passes every path to `list`. Removes nothing. `control`
+    /// stops it.
+    pub fn count(&self, metadata: bool, control: &Control, list: Option<List<'_>>) -> Counted {
+        let options = Options { threads: self.threads, metadata, ..Options::default() };
+        count_below(self.roots.iter().map(|(root, _)| root.path()), &options, control, list)
+    }
+
+    /// Removes everything.
+    pub fn run(&self) -> Removed {
+        let faults = Faults::default();
+        let mut first = None;
+        for _ in 0..ROUNDS_MAX {
+            // What changed in an earlier round may have settled.
+            faults.clear();
+            let changed = self.round(&faults);
+            let first = *first.get_or_insert_with(|| self.entries());
+            let outrun = self.entries() - first > first.max(LATER_MIN);
+            if !changed || outrun || self.control.is_stopped() {
+                break;
+            }
+        }
+        let stopped = self.control.is_stopped();
+        if !stopped && faults.count() == 0 {
+            for (root, _) in self.roots.iter().filter(|(root, known)| is_there(root, *known)) {
+                let cause = "entries keep appearing in it while it is removed";
+                faults.add(Fault::new(root.path_bytes(), ATTEMPTED, cause));
+            }
+        }
+        Removed {
+            entries: self.entries(),
+            directories: self.directories.load(Ordering::Relaxed),
+            faults,
+            stopped,
+        }
+    }
+
+    /// Walks and removes what is there; returns whether something changed meanwhile, so that another round is
+    /// worthwhile.
+    fn round(&self, faults: &Faults) -> bool {
+        let changed = AtomicBool::new(false);
+        let options =
+            Options { threads: self.threads, metadata: false, keep_open: true, ..Options::default() };
+        let mut walk = Walk::new(options);
+        self.control.attach(walk.queue());
+        let remover = || Remover {
+            removal: self,
+            faults,
+            changed: &changed,
+            // Who cannot read a directory can still remove it if it is empty.
+            unreadable: !rustix::process::geteuid().is_root(),
+        };
+        let mut visitors: Vec<_> = (0..self.threads.get()).map(|_| remover()).collect();
+        for (root, known) in &self.roots {
+            let Ok(number) = walk.add_root(root.path()) else { continue };
+            if is_there(root, *known)
+                && let Err(error) = walk.start(number, &mut visitors[0])
+            {
+                visitors[0].failed(error);
+            }
+        }
+        walk.run(&mut visitors);
+        changed.into_inner()
+    }
+}
+
+/// Counts the entries below some roots, including the roots.
+pub(crate) fn count_below<'a>(
+    roots: impl IntoIterator<Item = &'a Path>,
+    options: &Options,
+    control: &Control,
+    list: Option<List<'_>>,
+) -> Counted {
+    let counter = || Counter { counted: Counted::default(), control, list, path: Vec::new() };
+    let mut visitors: Vec<_> = (0..options.threads.get()).map(|_| counter()).collect();
+    let mut walk = Walk::new(options.clone());
+    control.attach(walk.queue());
+    for root in roots {
+        // What is gone by now counts nothing.
+        if let Ok(number) = walk.add_root(root) {
+            let _ = walk.start(number, &mut visitors[0]);
+        }
+    }
+    walk.run(&mut visitors);
+    visitors.iter().fold(Counted::default(), |sum, visitor| Counted {
+        entries: sum.entries + visitor.counted.entries,
+        directories: sum.directories + visitor.counted.directories,
+        files: sum.files + visitor.counted.files,
+        bytes: sum.bytes + visitor.counted.bytes,
+        errors: sum.errors + visitor.counted.errors,
+    })
+}
+
+/// Returns whether the root still exists and has the known identity.
+fn is_there(root: &Root, known: Identity) -> bool {
+    root.stat().is_ok_and(|stat| directory::identity(&stat) == known)
+}
+
+fn unlink(directory: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<(), Errno> {
+    retry_on_intr(|| rustix::fs::unlinkat(directory, name, flags))
+}
+
+struct Counter<'a> {
+    counted: Counted,
+    control: &'a Control,
+    list: Option<List<'a>>,
+    path: Vec<u8>,
+}
+
+impl Visitor for Counter<'_> {
+    type State = ();
+
+    fn enter(&mut self, _directory: &Opened<'_, ()>) -> Option<()> {
+        (!self.control.is_stopped()).then_some(())
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, ()>) -> Verdict {
+        if self.control.is_stopped() {
+            return Verdict::Pass;
+        }
+        self.counted.entries += 1;
+        match entry.kind {
+            Kind::Directory => self.counted.directories += 1,
+            Kind::File => {
+                self.counted.files += 1;
+                self.counted.bytes += entry.metadata.map_or(0, Metadata::size);
+            }
+            _ => {}
+        }
+        if let Some(list) = self.list {
+            self.path.clear();
+            entry.write_path(&mut self.path);
+            list(&self.path);
+        }
+        Verdict::Descend
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        self.counted.errors += u64::from(!error.vanished());
+    }
+}
+
+/// The state of a directory that is being removed: true if something in it stays, so that the directory has to.
+#[derive(Default)]
+struct Kept(AtomicBool);
+
+struct Remover<'a> {
+    removal: &'a Removal,
+    faults: &'a Faults,
+    changed: &'a AtomicBool,
+    unreadable: bool,
+}
+
+impl Remover<'_> {
+    fn is_stopped(&self) -> bool {
+        self.removal.control.is_stopped()
+    }
+
+    fn count(&self, directory: bool) {
+        self.removal.entries.fetch_add(1, Ordering::Relaxed);
+        self.removal.directories.fetch_add(u64::from(directory), Ordering::Relaxed);
+    }
+
+    fn root(&self, number: u32) -> &(Root, Identity) {
+        &self.removal.roots[number as usize]
+    }
+
+    /// Records that something changed meanwhile. The next round looks again, and forgets this fault; after the last one
+    /// it stands.
+    fn has_changed(&self, path: Vec<u8>, errno: Errno) {
+        self.changed.store(true, Ordering::Relaxed);
+        self.faults.add(Fault::new(path, ATTEMPTED, errno));
+    }
+
+    /// Removes an empty directory; returns whether it is gone.
+    fn remove_directory(&self, directory: &Directory<Kept>) -> bool {
+        let removed = match directory.parent() {
+            Some(parent) => parent
+                .descriptor()
+                .and_then(|parent| unlink(parent.as_fd(), directory.name(), AtFlags::REMOVEDIR)),
+            None => {
+                let (root, known) = self.root(directory.root());
+                match is_there(root, *known) {
+                    true => unlink(root.parent(), root.name(), AtFlags::REMOVEDIR),
+                    false => Err(Errno::NOENT),
+                }
+            }
+        };
+        match removed {
+            Ok(()) => self.count(true),
+            Err(Errno::NOENT) => {}
+            // Something new is in it, or it is no directory any more, or the way to it is another one.
+            Err(errno @ (Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::LOOP | Errno::STALE)) => {
+                self.has_changed(directory.path_bytes(), errno);
+                return false;
+            }
+            Err(errno) => {
+                self.faults.add(Fault::new(directory.path_bytes(), ATTEMPTED, errno));
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Visitor for Remover<'_> {
+    type State = Kept;
+
+    fn enter(&mut self, opened: &Opened<'_, Kept>) -> Option<Kept> {
+        if self.is_stopped() {
+            return None;
+        }
+        if opened.directory.is_none() && identity_of(opened.descriptor) != Ok(self.root(opened.root).1) {
+            let cause = "another one took its place meanwhile";
+            self.faults.add(Fault::new(opened.name.to_bytes().to_vec(), ATTEMPTED, cause));
+            return None;
+        }
+        Some(Kept::default())
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, Kept>) -> Verdict {
+        if self.is_stopped() {
+            return Verdict::Pass;
+        }
+        let (parent, name) = match entry.directory {
+            Some(_) => (entry.parent(), entry.name),
+            None => {
+                let (root, _) = self.root(entry.root);
+                (root.parent(), root.name())
+            }
+        };
+        if entry.kind == Kind::Directory {
+            if self.unreadable && unlink(parent, name, AtFlags::REMOVEDIR) == Ok(()) {
+                self.count(true);
+                return Verdict::Pass;
+            }
+            return Verdict::Descend;
+        }
+        match unlink(parent, name, AtFlags::empty()) {
+            Ok(()) => {
+                self.count(false);
+                return Verdict::Pass;
+            }
+            Err(Errno::NOENT) => return Verdict::Pass,
+            // It became a directory.
+            Err(errno @ (Errno::ISDIR | Errno::STALE)) => {
+                self.has_changed(entry.path().into_os_string().into_encoded_bytes(), errno);
+            }
+            Err(errno) => {
+                let mut path = Vec::new();
+                entry.write_path(&mut path);
+                self.faults.add(Fault::new(path, ATTEMPTED, errno));
+            }
+        }
+        if let Some(directory) = entry.directory {
+            self.incomplete(directory);
+        }
+        Verdict::Pass
+    }
+
+    fn leave(&mut self, directory: &Directory<Kept>) {
+        if self.is_stopped() {
+            return;
+        }
+        let kept = directory.state().0.load(Ordering::Relaxed) || !self.remove_directory(directory);
+        if kept && let Some(parent) = directory.parent() {
+            self.incomplete(parent);
+        }
+    }
+
+    fn mount_point(&mut self, path: Vec<u8>) {
+        self.faults.add(Fault::new(path, ATTEMPTED, "another file system is mounted there"));
+    }
+
+    fn incomplete(&mut self, directory: &Directory<Kept>) {
+        directory.state().0.store(true, Ordering::Relaxed);
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        // What was moved is still below the root, or none of the removal's business: the next round tells.
+        if error.vanished() || error.is_missing() {
+            self.changed.store(true, Ordering::Relaxed);
+        } else {
+            self.faults.add(error.into());
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The arguments of `walk`.
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use nacre_quantity::parse_time;
+use nacre_walk::filter::{Days, Depths, Kinds, Reference, Size, User};
+use nacre_walk::list::Field;
+use nacre_walk::report::histogram::Measure;
+use std::num::{NonZeroUsize, ParseIntError};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 everything was visited; 1 something was not, and the first errors are on standard error; 2 wrong usage, or \
+a root does not exist. Entries that vanish while the walk goes on are counted apart, and are no failure. A reader that \
+goes away, such as head, ends the walk without a word.";
+
+/// Count or list everything below some roots
+///
+/// Every entry is visited once. Symbolic links are reported and never followed. Without --list the summary is printed:
+/// bytes of a file with several hard links are counted once in it, while rankings and histograms count every name.
+/// Filters decide what is counted or listed; only --prune, --exclude-from, --depth and mount points keep the walk out of
+/// directories.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Files and directories to begin at; one below another is visited once
+    #[arg(required = true, value_name = "ROOT")]
+    pub roots: Vec<PathBuf>,
+    /// Number of threads [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
+    pub threads: Option<NonZeroUsize>,
+    /// Continue into other file systems that are mounted below the roots
+    #[arg(long, conflicts_with = "one_file_system")]
+    pub cross_mounts: bool,
+    /// Stay in the file systems of the roots, which is the default
+    #[arg(long)]
+    pub one_file_system: bool,
+
+    /// List entries as they are found, in no particular order
+    #[arg(long, help_heading = "What to print", conflicts_with_all = ["top", "histogram"])]
+    pub list: bool,
+    /// Fields to list of each entry, in this order [default: path; with --json path,type]
+    #[arg(
+        long,
+        help_heading = "What to print",
+        value_name = "FIELD,…",
+        value_delimiter = ',',
+        requires = "list",
+        value_parser = field_parser()
+    )]
+    pub fields: Vec<Field>,
+    /// End each entry of the list with a zero byte instead of a line's end
+    #[arg(long, short = '0', help_heading = "What to print", requires = "list")]
+    pub null: bool,
+    /// The N largest files, directories by entries, and directories by the bytes of everything below them
+    #[arg(long, help_heading = "What to print", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub top: Option<u32>,
+    /// Histograms of these quantities, separated by commas
+    #[arg(long, help_heading = "What to print", value_name = "OF", value_delimiter = ',', value_parser = measure_parser())]
+    pub histogram: Vec<Measure>,
+    /// Draw the histograms into this file
+    #[arg(long, help_heading = "What to print", value_name = "FILE.svg", requires = "histogram")]
+    pub picture: Option<PathBuf>,
+
+    /// Entries with a name like this, * ? [a-z] {a,b} as in a shell; may be repeated, any of them
+    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
+    pub name: Vec<String>,
+    /// Like --name, without regard to upper and lower case
+    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
+    pub iname: Vec<String>,
+    /// Entries of these types: f,d,l,p,s,c,b as in find
+    #[arg(long = "type", help_heading = "Filters", value_name = "TYPE,…")]
+    pub kinds: Option<Kinds>,
+    /// Entries larger than +N, smaller than -N, or of N; c (bytes), b, k, M, G round up to the unit as find does,
+    /// KiB, MiB, GiB are exact
+    #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
+    pub size: Vec<Size>,
+    /// Entries modified more than +N, less than -N, or N whole days ago
+    #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
+    pub mtime: Vec<Days>,
+    /// Entries modified after a file was, or after a date: 2026-01-31, 2026-01-31T12:00, @1767225600
+    #[arg(long, help_heading = "Filters", value_name = "FILE|DATE")]
+    pub newer: Option<Reference>,
+    /// Entries of this owner; may be repeated, any of them
+    #[arg(long, help_heading = "Filters", value_name = "NAME|UID")]
+    pub user: Vec<User>,
+    /// Entries at these levels below their root: 2, 1..3, ..3 or 2..; deeper ones are not even looked at
+    #[arg(long, help_heading = "Filters", value_name = "MIN..MAX")]
+    pub depth: Option<Depths>,
+    /// Neither report nor enter entries with a name like this, or, with a slash in it, a path
+    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
+    pub prune: Vec<String>,
+    /// Like --prune, for the patterns in this file, which are written as in .gitignore
+    #[arg(long, help_heading = "Filters", value_name = "FILE")]
+    pub exclude_from: Vec<PathBuf>,
+
+    /// Write every error to this file, one on each line; with --json as JSON
+    #[arg(long, help_heading = "What to print", value_name = "FILE")]
+    pub errors: Option<PathBuf>,
+
+    /// Save the progress and the remaining work to this file every so often, and on SIGTERM and SIGINT; it is removed
+    /// when the walk is done
+    #[arg(long, help_heading = "Checkpoints", value_name = "FILE")]
+    pub checkpoint: Option<PathBuf>,
+    /// The time between two checkpoints
+    #[arg(long, help_heading = "Checkpoints", value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    pub every: Duration,
+    /// Continue from such a file, with the same roots and flags, and save to it again (or to --checkpoint)
+    #[arg(long, help_heading = "Checkpoints", value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+}
+
+impl Args {
+    /// Returns the flags, with their values, that two runs must share to be the same walk.
+    pub fn identity(&self) -> Vec<(String, String)> {
+        let flags: [(&str, String); 17] = [
+            ("ROOT", format!("{:?}", self.roots)),
+            ("--cross-mounts", self.cross_mounts.to_string()),
+            ("--list", self.list.to_string()),
+            ("--fields", format!("{:?}", self.fields)),
+            ("--top", format!("{:?}", self.top)),
+            ("--histogram", format!("{:?}", self.histogram)),
+            ("--name", format!("{:?}", self.name)),
+            ("--iname", format!("{:?}", self.iname)),
+            ("--type", format!("{:?}", self.kinds)),
+            ("--size", format!("{:?}", self.size)),
+            ("--mtime", format!("{:?}", self.mtime)),
+            ("--newer", format!("{:?}", self.newer)),
+            ("--user", format!("{:?}", self.user)),
+            ("--depth", format!("{:?}", self.depth)),
+            ("--prune", format!("{:?}", self.prune)),
+            ("--exclude-from", format!("{:?}", self.exclude_from)),
+            ("--null", self.null.to_string()),
+        ];
+        flags.map(|(flag, value)| (flag.to_owned(), value)).into()
+    }
+}
+
+/// Returns the parser of a field's name.
+fn field_parser() -> impl TypedValueParser<Value = Field> {
+    let names = Field::ALL.map(|field| PossibleValue::new(field.name()).help(field.description()));
+    PossibleValuesParser::new(names)
+        .try_map(|name| Field::ALL.into_iter().find(|field| field.name() == name).ok_or("no such field"))
+}
+
+/// Returns the parser of a measure's name.
+fn measure_parser() -> impl TypedValueParser<Value = Measure> {
+    let names = Measure::ALL.map(|measure| PossibleValue::new(measure.name()).help(measure.description()));
+    PossibleValuesParser::new(names).try_map(|name| {
+        Measure::ALL.into_iter().find(|measure| measure.name() == name).ok_or("no such measure")
+    })
+}
+
+/// The maximum number of threads; more take longer to start than any tree to walk.
+const THREADS_MAX: usize = 1024;
+
+/// Parses a number of threads.
+///
+/// # Errors
+/// A message if the text is no number or the number is out of range.
+pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
+    let threads: NonZeroUsize = text.parse().map_err(|error: ParseIntError| error.to_string())?;
+    match threads.get() <= THREADS_MAX {
+        true => Ok(threads),
+        false => Err(format!("at most {THREADS_MAX} threads are of any use")),
+    }
+}

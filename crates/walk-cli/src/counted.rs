@@ -1,0 +1,99 @@
+//! What a process has counted, which can be saved, sent and merged.
+
+use crate::{CommandError, Plan};
+use nacre_walk::checkpoint::{self, LoadError, Loaded, Saved};
+use nacre_walk::collect::Collector;
+use nacre_walk::list::Output;
+use nacre_walk::report::link::HardLinks;
+use nacre_walk::report::{Report, Shared, Sums, Tally, node_of};
+use nacre_walk::{Unit, Walk};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The counts of this process, apart from those that its threads still hold.
+pub struct Counted {
+    /// The report, which can be merged and sent.
+    pub report: Report,
+    /// The files with several names, which are sent separately.
+    pub links: HardLinks,
+    /// The sums of directories that are counted in parts, which are sent separately too.
+    pub shared: Arc<Shared>,
+}
+
+/// The state of a stopped walk.
+pub struct Standing {
+    /// The directories that are begun, by their node numbers in the partial sums, with their counts so far.
+    pub begun: Vec<(u32, Tally)>,
+    /// The work that is left.
+    pub units: Vec<Unit>,
+}
+
+impl Counted {
+    /// Creates empty counts.
+    pub fn new(plan: &Plan) -> Counted {
+        let shared = Arc::<Shared>::default();
+        Counted {
+            report: Report::new(&plan.selection.shape),
+            links: HardLinks::new(&shared.spill, 1),
+            shared,
+        }
+    }
+
+    /// Loads a checkpoint and adds its counts, except its report, which is returned with the rest.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the file cannot be read or is no intact checkpoint.
+    pub fn load(&mut self, file: &Path) -> Result<Loaded, LoadError> {
+        checkpoint::load(file, &mut self.links, &mut self.shared.partial.lock())
+    }
+
+    /// Takes the counts of the threads, and makes them write what they have listed.
+    ///
+    /// # Errors
+    /// If writing the listing failed.
+    pub fn take(&mut self, collectors: &mut [Collector<'_>], output: &Output) -> Result<(), CommandError> {
+        for collector in collectors {
+            collector.flush();
+            collector.take(&mut self.report, &mut self.links);
+        }
+        output.failure().map_or(Ok(()), |error| Err(CommandError::output(error)))
+    }
+
+    /// Returns the state of a stopped walk.
+    pub fn stand(&self, walk: &mut Walk<Sums>) -> Standing {
+        let (mut begun, mut partial) = (Vec::new(), self.shared.partial.lock());
+        let units = walk.frontier(|directory| {
+            begun.push((node_of(directory, &mut partial), directory.state().tally()));
+        });
+        Standing { begun, units }
+    }
+
+    /// Writes a checkpoint.
+    ///
+    /// # Errors
+    /// [`CommandError::Failed`] if it cannot be written.
+    pub fn write(&self, target: &Path, plan: &Plan, standing: &Standing) -> Result<(), CommandError> {
+        let Standing { begun, units } = standing;
+        let saved = Saved {
+            head: &plan.head,
+            report: &self.report,
+            partial: &self.shared.partial.lock(),
+            begun,
+            units,
+            links: &self.links,
+        };
+        checkpoint::save(target, &saved).map_err(|error| {
+            CommandError::Failed(format!("cannot save the checkpoint {}: {error}", quoted(target)))
+        })
+    }
+}
+
+/// Quotes a path for a shell.
+pub fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}

@@ -1,0 +1,356 @@
+//! The flags of a walk of file trees, and what they ask for: shared by `nacre walk` and `nacre-mpi walk`.
+//!
+//! A [`Plan`] is built from the flags ([`Args`]). A program makes the same plan in each of its processes
+//! ([`Plan::begin_at`] the same time), gives its threads [`Plan::collectors`], takes what they have [`Counted`], saves, sends
+//! and merges it, and prints with [`Plan::finish`] and [`Plan::print`].
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod counted;
+
+pub use args::{Args, parse_threads};
+pub use counted::{Counted, Standing, quoted};
+
+use nacre_walk::checkpoint::{Head, Loaded};
+use nacre_walk::collect::{Collector, Selection};
+use nacre_walk::filter::{Descent, Filter, exclusions, globs};
+use nacre_walk::list::{Field, Format, Lister, Output};
+use nacre_walk::report::{Report, Shape, Shared, Sums, picture, print};
+use nacre_walk::{Options, Queue, Time, Walk, WalkError};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The error with which a walk ends.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The usage is wrong, or a root does not exist: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Something could not be visited or done: exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// The reader of the output is gone: exit code 0, without a message.
+    #[error("nobody reads the output any more")]
+    Unread,
+}
+
+impl CommandError {
+    /// Converts a failure to write to standard output.
+    pub fn output(error: io::Error) -> CommandError {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => CommandError::Unread,
+            _ => CommandError::Failed(format!("cannot write to standard output: {error}")),
+        }
+    }
+}
+
+/// A walk as requested by the flags.
+#[derive(Debug)]
+pub struct Plan {
+    /// The roots that are walked, as they were given.
+    pub roots: Vec<PathBuf>,
+    /// Roots that are walked as part of another one, each with that one.
+    pub dropped: Vec<(PathBuf, PathBuf)>,
+    /// The options of the walk.
+    pub options: Options,
+    /// The entries to count or list.
+    pub selection: Selection,
+    /// The format of the listing, if entries are listed.
+    pub format: Option<Format>,
+    /// The file into which the histograms are drawn.
+    pub picture: Option<PathBuf>,
+    /// The file to which all errors are written.
+    pub errors: Option<PathBuf>,
+    /// The parameters of the walk that a checkpoint records.
+    pub head: Head,
+}
+
+impl Plan {
+    /// Builds the plan from the flags.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if a flag is invalid or a root does not exist.
+    pub fn new(args: &Args, json: bool) -> Result<Plan, CommandError> {
+        let now = now();
+        let (roots, places, dropped) = distinct(&args.roots, args.cross_mounts)?;
+        let (prune_paths, prune): (Vec<&String>, Vec<&String>) =
+            args.prune.iter().partition(|pattern| pattern.contains('/'));
+        let filter = Filter {
+            names: globs(&args.name, &args.iname).map_err(CommandError::Usage)?,
+            kinds: args.kinds,
+            sizes: args.size.clone(),
+            ages: args.mtime.clone(),
+            now,
+            newer: match &args.newer {
+                Some(reference) => Some(reference.time().map_err(CommandError::Usage)?),
+                None => None,
+            },
+            users: args.user.iter().map(|user| user.0).collect(),
+            depth_min: args.depth.map_or(0, |depths| depths.min),
+            ..Filter::default()
+        }
+        .ready();
+        let descent = Descent {
+            prune: globs(prune, []).map_err(CommandError::Usage)?,
+            prune_paths: globs(prune_paths, []).map_err(CommandError::Usage)?,
+            exclude: exclusions(&args.exclude_from, &roots).map_err(CommandError::Usage)?,
+            depth_max: args.depth.and_then(|depths| depths.max),
+        };
+        let fields = match (&args.fields[..], json) {
+            ([], false) => vec![Field::Path],
+            ([], true) => vec![Field::Path, Field::Type],
+            (fields, _) => fields.to_vec(),
+        };
+        let escape = !args.null && io::stdout().is_terminal();
+        let format = args.list.then_some(Format { fields, json, null: args.null, escape });
+        let metadata = filter.needs_metadata()
+            || format.as_ref().is_none_or(|format| format.fields.iter().any(|field| field.needs_metadata()));
+        let options = Options {
+            metadata,
+            cross_mounts: args.cross_mounts,
+            threads: args.threads.unwrap_or(Options::default().threads),
+            ..Options::default()
+        };
+        let shape = Shape {
+            top: args.top.unwrap_or(0) as usize,
+            histograms: args.histogram.clone(),
+            now: now.seconds,
+        };
+        if let Some(picture) = &args.picture
+            && picture.extension().is_none_or(|extension| extension != "svg")
+        {
+            let sentence =
+                format!("cannot draw {picture:?}: pictures are SVG; name a file that ends in .svg");
+            return Err(CommandError::Usage(sentence));
+        }
+        let mut flags = args.identity();
+        flags.push(("the places of the roots".into(), format!("{places:?}")));
+        flags.push(("--json of a list".into(), (json && args.list).to_string()));
+        let head = Head { flags, now, newer: filter.newer };
+        let (picture, errors) = (args.picture.clone(), args.errors.clone());
+        let selection = Selection { filter, descent, shape, json };
+        Ok(Plan { roots, dropped, options, selection, format, picture, errors, head })
+    }
+
+    /// Continues with the contents of a checkpoint. Must be called before [`Plan::collectors`].
+    ///
+    /// # Errors
+    /// A message if the checkpoint is of another walk.
+    pub fn adopt(&mut self, loaded: &Loaded) -> Result<(), String> {
+        if let Some((flag, there, here)) = loaded.head.difference(&self.head) {
+            return Err(format!("it is of another walk: {flag} was {there}, and is {here} now"));
+        }
+        let roots = self.roots.len();
+        if !loaded.report.has_shape(&self.selection.shape)
+            || loaded.units.iter().any(|unit| unit.root as usize >= roots)
+        {
+            return Err("it is damaged: what it counted is not what was asked for".into());
+        }
+        self.begin_at(loaded.head.now, loaded.head.newer);
+        Ok(())
+    }
+
+    /// Sets the time that ages are relative to, and the time that `--newer` compares with: those of the run that began
+    /// the walk, or of its first rank. Must be called before [`Plan::collectors`].
+    pub fn begin_at(&mut self, now: Time, newer: Option<Time>) {
+        self.head.now = now;
+        self.head.newer = newer;
+        self.selection.filter.now = now;
+        self.selection.filter.newer = newer;
+        self.selection.shape.now = now.seconds;
+    }
+
+    /// Creates a walk with the roots registered and nothing queued.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if a root's path cannot be used.
+    pub fn walk(&self) -> Result<Walk<Sums>, CommandError> {
+        let mut walk = Walk::new(self.options.clone());
+        for root in &self.roots {
+            walk.add_root(root)
+                .map_err(|error| CommandError::Usage(format!("cannot walk {root:?}: {error}")))?;
+        }
+        Ok(walk)
+    }
+
+    /// Opens the file to which errors are written. A resumed walk appends to it.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if it cannot be opened.
+    pub fn error_log(&self, resumed: bool) -> Result<Option<Output>, CommandError> {
+        let Some(path) = &self.errors else { return Ok(None) };
+        let mut options = std::fs::OpenOptions::new();
+        options.create(true).write(true).append(resumed).truncate(!resumed);
+        let file = options
+            .open(path)
+            .map_err(|error| CommandError::Usage(format!("cannot write errors to {path:?}: {error}")))?;
+        Ok(Some(Output::new(Box::new(file))))
+    }
+
+    /// Creates visitors for all threads of this process. `errors` is given every error, beside those kept in the
+    /// report.
+    pub fn collectors<'a>(
+        &'a self,
+        output: &'a Output,
+        errors: Option<&'a Output>,
+        queue: &Arc<Queue<Sums>>,
+        shared: &Arc<Shared>,
+    ) -> Vec<Collector<'a>> {
+        let threads = self.options.threads.get();
+        let lister = || self.format.as_ref().map(|format| Lister::new(format, output));
+        (0..threads)
+            .map(|_| Collector::new(&self.selection, (lister(), errors), queue, shared, threads))
+            .collect()
+    }
+
+    /// Visits the roots themselves, and queues them.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if a root cannot be read.
+    pub fn start(&self, walk: &Walk<Sums>, visitor: &mut Collector<'_>) -> Result<(), CommandError> {
+        for root in 0..self.roots.len() {
+            walk.start(root as u32, visitor).map_err(|error| {
+                let (path, reason) = (error.path(), io::Error::from_raw_os_error(error.errno));
+                CommandError::Usage(format!("cannot walk {path:?}: {reason}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the roots' paths as bytes.
+    pub fn root_bytes(&self) -> Vec<Vec<u8>> {
+        self.roots.iter().map(|root| root.as_os_str().as_bytes().to_vec()).collect()
+    }
+
+    /// Adds up the counts that were kept in parts; called once everything is merged.
+    ///
+    /// # Errors
+    /// [`CommandError::Failed`] if the temporary file of hard links failed.
+    pub fn finish(&self, counted: &mut Counted) -> Result<(), CommandError> {
+        let Counted { report, links, shared } = counted;
+        report.finish(&self.root_bytes(), std::mem::take(&mut *shared.partial.lock()));
+        report.count_links(links).map_err(|error| {
+            CommandError::Failed(format!(
+                "cannot keep apart files with several names: {error}; they are kept in a temporary file, in the folder \
+                 that TMPDIR names"
+            ))
+        })
+    }
+
+    /// Prints a report, unless entries were listed, and draws the histograms if requested.
+    ///
+    /// # Errors
+    /// If the report or the picture cannot be written.
+    pub fn print(&self, report: &Report, output: &mut impl Write) -> Result<(), CommandError> {
+        if let Some(picture) = &self.picture {
+            let cannot = |error: &dyn std::fmt::Display| {
+                CommandError::Failed(format!("cannot write the picture {picture:?}: {error}"))
+            };
+            let svg = picture::svg(&report.histograms).map_err(|error| cannot(&error))?;
+            std::fs::write(picture, svg).map_err(|error| cannot(&error))?;
+        }
+        let printed = match (&self.format, self.selection.json) {
+            (Some(_), _) => Ok(()),
+            (None, true) => writeln!(output, "{}", print::json(report)),
+            (None, false) => print::text(report, output),
+        };
+        printed.and_then(|()| output.flush()).map_err(CommandError::output)
+    }
+
+    /// Returns the complaints for standard error, one for each line, and the result of the command.
+    pub fn verdict(&self, report: &Report) -> (Vec<String>, Result<(), CommandError>) {
+        let problems = &report.problems;
+        let unvisited = problems.errors + problems.missing;
+        if unvisited == 0 {
+            return (Vec::new(), Ok(()));
+        }
+        let mut lines: Vec<String> = problems.first.iter().take(SHOWN).map(ToString::to_string).collect();
+        let missing = problems.missing_first.iter().take(SHOWN);
+        lines.extend(missing.map(|path| WalkError::missing(path.clone()).to_string()));
+        if unvisited > lines.len() as u64 {
+            let more = nacre_quantity::grouped(unvisited - lines.len() as u64);
+            lines.push(match &self.errors {
+                Some(file) => format!("… and {more} more, all of them in {file:?}"),
+                None => format!("… and {more} more; --errors FILE gives all of them"),
+            });
+        }
+        let sentence = match unvisited {
+            1 => "one directory or entry could not be visited".to_owned(),
+            unvisited => {
+                let unvisited = nacre_quantity::grouped(unvisited);
+                format!("{unvisited} directories or entries could not be visited")
+            }
+        };
+        (lines, Err(CommandError::Failed(sentence)))
+    }
+}
+
+/// The maximum number of errors that are shown.
+const SHOWN: usize = 10;
+
+/// Returns standard output without the line buffering of the standard library.
+///
+/// # Errors
+/// If the descriptor cannot be duplicated.
+pub fn raw_stdout() -> io::Result<std::fs::File> {
+    io::stdout().as_fd().try_clone_to_owned().map(Into::into)
+}
+
+fn now() -> Time {
+    // A clock that stands before 1970 has more to complain about than ages.
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
+}
+
+type Dropped = Vec<(PathBuf, PathBuf)>;
+
+/// Returns the roots without those that are visited as part of others, the places of all roots, and those that were
+/// dropped.
+fn distinct(
+    roots: &[PathBuf],
+    cross_mounts: bool,
+) -> Result<(Vec<PathBuf>, Vec<PathBuf>, Dropped), CommandError> {
+    let mut places = Vec::new();
+    for root in roots {
+        // A root that is a link is visited as a link.
+        let place = match (root.parent(), root.file_name()) {
+            (Some(parent), Some(name)) if root.is_symlink() && !ends_in_slash(root) => {
+                let parent = if parent.as_os_str().is_empty() { ".".as_ref() } else { parent };
+                parent.canonicalize().map(|parent| parent.join(name))
+            }
+            _ => root.canonicalize(),
+        };
+        let place = place.map_err(|error| CommandError::Usage(format!("cannot walk {root:?}: {error}")))?;
+        places.push(place);
+    }
+    let (mut kept, mut dropped) = (Vec::new(), Vec::new());
+    for (number, place) in places.iter().enumerate() {
+        let within = places.iter().enumerate().find(|(other, outer)| {
+            *other != number
+                && place.starts_with(outer)
+                && (*outer != place || *other < number)
+                && (cross_mounts || *outer == place || mount(place) == mount(outer))
+        });
+        match within {
+            Some((other, _)) => dropped.push((roots[number].clone(), roots[other].clone())),
+            None => kept.push(roots[number].clone()),
+        }
+    }
+    Ok((kept, places, dropped))
+}
+
+/// Returns the number of the mount that a path is on. A walk of one mount does not reach entries on another.
+fn mount(place: &std::path::Path) -> Option<u64> {
+    let stat = rustix::fs::statx(CWD, place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
+    Some(stat.stx_mnt_id)
+}
+
+fn ends_in_slash(path: &std::path::Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/")
+}

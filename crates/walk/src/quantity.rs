@@ -1,3 +1,0 @@
-//! Quantities formatted for people.
-
-pub use nacre_quantity::{count, grouped, size};
