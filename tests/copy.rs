@@ -1030,3 +1030,37 @@ fn few_descriptors_suffice_for_deep_trees() {
     assert_eq!(ended.text(), "600 entries removed");
     assert!(!target.exists());
 }
+
+#[test]
+fn filters_restrict_a_copy_and_its_comparison() {
+    let folder = harness::folder();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    fs::create_dir_all(from.join("src/.git")).unwrap();
+    fs::create_dir_all(from.join("target/debug")).unwrap();
+    for name in ["src/a.rs", "src/b.o", "src/.git/index", "target/debug/huge", "c.rs"] {
+        fs::write(from.join(name), name).unwrap();
+    }
+    fs::write(from.join("ignored"), "target/\n*.o\n").unwrap();
+    let ignored = from.join("ignored");
+    let flags = ["--verify", "--prune", ".git", "--exclude-from", ignored.to_str().unwrap()];
+    let said = copied(&from, &to, &flags);
+    // Two files, the list itself, and two directories.
+    assert_eq!(
+        (&said["copied"], &said["directories"], &said["errors"]),
+        (&3.into(), &2.into(), &0.into()),
+        "{said}"
+    );
+    let mut names: Vec<PathBuf> = snapshot(&to).into_keys().filter(|name| name != Path::new("")).collect();
+    names.sort();
+    assert_eq!(names, ["c.rs", "ignored", "src", "src/a.rs"].map(PathBuf::from));
+
+    let to = folder.path().join("few");
+    let said = copied(&from, &to, &["--name", "*.rs", "--depth", "..1"]);
+    assert_eq!((&said["copied"], to.join("c.rs").is_file()), (&1.into(), true), "{said}");
+    assert!(!to.join("ignored").exists() && !to.join("src").exists());
+    // What is not selected is not missed by a comparison, and what is there stays.
+    fs::write(to.join("other"), "stays").unwrap();
+    let said = copied(&from, &to, &["--name", "*.rs", "--size", "-1c", "--verify"]);
+    assert_eq!((&said["copied"], &said["errors"]), (&0.into(), &0.into()), "{said}");
+    assert!(to.join("other").is_file());
+}

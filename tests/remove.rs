@@ -462,3 +462,61 @@ fn a_signal_stops_it_in_good_order() {
         break;
     }
 }
+
+#[test]
+fn filters_restrict_a_removal_to_files_and_keep_everything_else() {
+    let folder = harness::folder();
+    let root = folder.path().join("tree");
+    let make = || {
+        fs::create_dir_all(root.join("old/inner")).unwrap();
+        fs::create_dir_all(root.join("kept")).unwrap();
+        for name in ["a.log", "b.txt", "old/c.log", "old/inner/d.log", "kept/e.log", "kept/f.txt"] {
+            fs::write(root.join(name), "x").unwrap();
+        }
+        symlink("a.log", root.join("link.log")).unwrap();
+    };
+    let left = || {
+        let mut names: Vec<String> = Vec::new();
+        let mut folders = vec![root.clone()];
+        while let Some(at) = folders.pop() {
+            for entry in fs::read_dir(at).unwrap() {
+                let path = entry.unwrap().path();
+                names.push(path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned());
+                if path.is_dir() && !path.is_symlink() {
+                    folders.push(path);
+                }
+            }
+        }
+        names.sort();
+        names.join(" ")
+    };
+    let removed = |flags: &[&str]| {
+        let words: Vec<&OsStr> =
+            flags.iter().map(OsStr::new).chain(["--json".as_ref(), root.as_os_str()]).collect();
+        remove(&words).json()
+    };
+    make();
+    let counted = removed(&["--dry-run", "--name", "*.log", "--prune", "kept"]);
+    assert_eq!((&counted["entries"], &counted["directories"]), (&4.into(), &0.into()), "{counted}");
+    let said = removed(&["--yes", "--name", "*.log", "--prune", "kept"]);
+    assert_eq!((&said["removed"], &said["directories"]), (&4.into(), &0.into()), "{said}");
+    assert_eq!(left(), "b.txt kept kept/e.log kept/f.txt old old/inner");
+
+    make();
+    let said = removed(&["--yes", "--type", "f", "--name", "*.log", "--empty-directories"]);
+    assert_eq!((&said["removed"], &said["directories"]), (&6.into(), &2.into()), "{said}");
+    assert_eq!(left(), "b.txt kept kept/f.txt link.log");
+    // Everything is selected, and what was named stays nevertheless.
+    let said = removed(&["--yes", "--depth", "0..", "--empty-directories"]);
+    assert_eq!(said["errors"], 0, "{said}");
+    assert_eq!((left(), root.is_dir()), (String::new(), true));
+
+    make();
+    let said = removed(&["--yes", "--size", "+9c"]);
+    assert_eq!((&said["removed"], &said["errors"]), (&0.into(), &0.into()), "{said}");
+    let said = removed(&["--yes", "--depth", "..1"]);
+    assert_eq!(said["removed"], 3, "{said}");
+    assert_eq!(left(), "kept kept/e.log kept/f.txt old old/c.log old/inner old/inner/d.log");
+    let refused = remove(&["--yes".as_ref(), "--empty-directories".as_ref(), root.as_os_str()]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+}

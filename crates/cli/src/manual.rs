@@ -335,6 +335,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("nacre copy /data /backup/", "copy a tree to /backup/data, or go on with such a copy"),
             ("nacre copy --verify --fsync /data /backup/", "make it durable, and compare it"),
+            ("nacre copy --prune .git project /backup/", "leave out what has this name"),
         ],
     ),
     (
@@ -342,6 +343,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("nacre remove /scratch/old", "remove a tree, after asking"),
             ("nacre remove --dry-run --list /scratch/old", "list what that would remove"),
+            (
+                "nacre remove --mtime +30 --empty-directories /scratch",
+                "remove files that nobody has changed for a month",
+            ),
         ],
     ),
     (

@@ -175,7 +175,7 @@ impl Rank<'_> {
             }
             let Standing { begun, units } = counted.stand(&mut walk);
             let part = Part {
-                report: Some(std::mem::replace(&mut counted.report, Report::new(&plan.selection.shape))),
+                report: Some(std::mem::replace(&mut counted.report, Report::new(&plan.request.shape))),
                 begun,
                 units,
                 pieces: output.sent(),

@@ -15,6 +15,7 @@ use crate::root::{Root, identity_of};
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory::{self, Identity};
+use nacre_walk::filter::{Choice, Descent, Filter, Selection};
 use nacre_walk::{Entry, Kind, Metadata};
 use nacre_walk::{Opened, Options, Verdict, Visitor, Walk};
 use rustix::fs::AtFlags;
@@ -62,9 +63,19 @@ pub enum Refusal {
 pub struct Removal {
     roots: Vec<(Root, Identity)>,
     threads: NonZeroUsize,
+    selection: Option<Restriction>,
     control: Control,
     entries: AtomicU64,
     directories: AtomicU64,
+}
+
+/// The entries that a removal is restricted to.
+#[derive(Debug)]
+pub struct Restriction {
+    /// The entries to remove, of those that are no directories.
+    pub selection: Selection,
+    /// Removes directories below the roots that are empty then, too.
+    pub empty_directories: bool,
 }
 
 /// The result of a removal.
@@ -138,10 +149,17 @@ impl Removal {
         Ok(Removal {
             roots,
             threads,
+            selection: None,
             control: Control::default(),
             entries: AtomicU64::new(0),
             directories: AtomicU64::new(0),
         })
+    }
+
+    /// Restricts the removal to some entries. The roots stay then, if they are directories.
+    pub fn restricted(mut self, restriction: Restriction) -> Removal {
+        self.selection = Some(restriction);
+        self
     }
 
     /// Returns the switch that stops the removal.
@@ -157,8 +175,15 @@ impl Removal {
     /// Counts the entries, with sizes if `metadata` is set, and passes every path to `list`. Removes nothing. `control`
     /// stops it.
     pub fn count(&self, metadata: bool, control: &Control, list: Option<List<'_>>) -> Counted {
+        let plain = Selection { filter: Filter::default().ready(), descent: Descent::default() };
+        let (selection, directories) = match &self.selection {
+            Some(restriction) => (&restriction.selection, false),
+            None => (&plain, true),
+        };
+        let metadata = metadata || selection.filter.needs_metadata();
         let options = Options { threads: self.threads, metadata, ..Options::default() };
-        count_below(self.roots.iter().map(|(root, _)| root.path()), &options, control, list)
+        let roots = self.roots.iter().map(|(root, _)| root.path());
+        count_below(roots, &options, control, list, (selection, directories))
     }
 
     /// Removes everything.
@@ -176,7 +201,7 @@ impl Removal {
             }
         }
         let stopped = self.control.is_stopped();
-        if !stopped && faults.count() == 0 {
+        if !stopped && faults.count() == 0 && self.selection.is_none() {
             for (root, _) in self.roots.iter().filter(|(root, known)| is_there(root, *known)) {
                 let cause = "entries keep appearing in it while it is removed";
                 faults.add(Fault::new(root.path_bytes(), ATTEMPTED, cause));
@@ -194,8 +219,8 @@ impl Removal {
     /// worthwhile.
     fn round(&self, faults: &Faults) -> bool {
         let changed = AtomicBool::new(false);
-        let options =
-            Options { threads: self.threads, metadata: false, keep_open: true, ..Options::default() };
+        let metadata = self.selection.as_ref().is_some_and(|by| by.selection.filter.needs_metadata());
+        let options = Options { threads: self.threads, metadata, keep_open: true, ..Options::default() };
         let mut walk = Walk::new(options);
         self.control.attach(walk.queue());
         let remover = || Remover {
@@ -203,7 +228,7 @@ impl Removal {
             faults,
             changed: &changed,
             // Who cannot read a directory can still remove it if it is empty.
-            unreadable: !rustix::process::geteuid().is_root(),
+            unreadable: !rustix::process::geteuid().is_root() && self.selection.is_none(),
         };
         let mut visitors: Vec<_> = (0..self.threads.get()).map(|_| remover()).collect();
         for (root, known) in &self.roots {
@@ -219,14 +244,16 @@ impl Removal {
     }
 }
 
-/// Counts the entries below some roots, including the roots.
+/// Counts the entries below some roots, including the roots: those of a selection, with or without directories.
 pub(crate) fn count_below<'a>(
     roots: impl IntoIterator<Item = &'a Path>,
     options: &Options,
     control: &Control,
     list: Option<List<'_>>,
+    (selection, directories): (&Selection, bool),
 ) -> Counted {
-    let counter = || Counter { counted: Counted::default(), control, list, path: Vec::new() };
+    let counter =
+        || Counter { counted: Counted::default(), control, list, selection, directories, path: Vec::new() };
     let mut visitors: Vec<_> = (0..options.threads.get()).map(|_| counter()).collect();
     let mut walk = Walk::new(options.clone());
     control.attach(walk.queue());
@@ -259,6 +286,9 @@ struct Counter<'a> {
     counted: Counted,
     control: &'a Control,
     list: Option<List<'a>>,
+    selection: &'a Selection,
+    /// True if directories that are entered are counted.
+    directories: bool,
     path: Vec<u8>,
 }
 
@@ -272,6 +302,14 @@ impl Visitor for Counter<'_> {
     fn visit(&mut self, entry: &Entry<'_, ()>) -> Verdict {
         if self.control.is_stopped() {
             return Verdict::Pass;
+        }
+        let Choice { selected, verdict } = self.selection.choose(entry);
+        let counts = match entry.kind {
+            Kind::Directory => self.directories && verdict == Verdict::Descend,
+            _ => selected,
+        };
+        if !counts {
+            return verdict;
         }
         self.counted.entries += 1;
         match entry.kind {
@@ -287,7 +325,7 @@ impl Visitor for Counter<'_> {
             entry.write_path(&mut self.path);
             list(&self.path);
         }
-        Verdict::Descend
+        verdict
     }
 
     fn failed(&mut self, error: WalkError) {
@@ -384,6 +422,19 @@ impl Visitor for Remover<'_> {
                 (root.parent(), root.name())
             }
         };
+        if let Some(restriction) = &self.removal.selection {
+            let Choice { selected, verdict } = restriction.selection.choose(entry);
+            let stays = match entry.kind {
+                Kind::Directory => verdict == Verdict::Pass,
+                _ => !selected,
+            };
+            if stays {
+                if let Some(directory) = entry.directory {
+                    self.incomplete(directory);
+                }
+                return Verdict::Pass;
+            }
+        }
         if entry.kind == Kind::Directory {
             if self.unreadable && unlink(parent, name, AtFlags::REMOVEDIR) == Ok(()) {
                 self.count(true);
@@ -417,7 +468,11 @@ impl Visitor for Remover<'_> {
         if self.is_stopped() {
             return;
         }
-        let kept = directory.state().0.load(Ordering::Relaxed) || !self.remove_directory(directory);
+        let stays = match &self.removal.selection {
+            Some(restriction) => !restriction.empty_directories || directory.parent().is_none(),
+            None => false,
+        };
+        let kept = directory.state().0.load(Ordering::Relaxed) || stays || !self.remove_directory(directory);
         if kept && let Some(parent) = directory.parent() {
             self.incomplete(parent);
         }

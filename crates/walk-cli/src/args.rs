@@ -1,8 +1,8 @@
 //! The arguments of `walk`.
 
+use crate::Filters;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nacre_quantity::parse_time;
-use nacre_walk::filter::{Days, Depths, Kinds, Reference, Size, User};
 use nacre_walk::list::Field;
 use nacre_walk::report::histogram::Measure;
 use std::num::{NonZeroUsize, ParseIntError};
@@ -62,37 +62,9 @@ pub struct Args {
     #[arg(long, help_heading = "What to print", value_name = "FILE.svg", requires = "histogram")]
     pub picture: Option<PathBuf>,
 
-    /// Entries with a name like this, * ? [a-z] {a,b} as in a shell; may be repeated, any of them
-    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
-    pub name: Vec<String>,
-    /// Like --name, without regard to upper and lower case
-    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
-    pub iname: Vec<String>,
-    /// Entries of these types: f,d,l,p,s,c,b as in find
-    #[arg(long = "type", help_heading = "Filters", value_name = "TYPE,…")]
-    pub kinds: Option<Kinds>,
-    /// Entries larger than +N, smaller than -N, or of N; c (bytes), b, k, M, G round up to the unit as find does,
-    /// KiB, MiB, GiB are exact
-    #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
-    pub size: Vec<Size>,
-    /// Entries modified more than +N, less than -N, or N whole days ago
-    #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
-    pub mtime: Vec<Days>,
-    /// Entries modified after a file was, or after a date: 2026-01-31, 2026-01-31T12:00, @1767225600
-    #[arg(long, help_heading = "Filters", value_name = "FILE|DATE")]
-    pub newer: Option<Reference>,
-    /// Entries of this owner; may be repeated, any of them
-    #[arg(long, help_heading = "Filters", value_name = "NAME|UID")]
-    pub user: Vec<User>,
-    /// Entries at these levels below their root: 2, 1..3, ..3 or 2..; deeper ones are not even looked at
-    #[arg(long, help_heading = "Filters", value_name = "MIN..MAX")]
-    pub depth: Option<Depths>,
-    /// Neither report nor enter entries with a name like this, or, with a slash in it, a path
-    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
-    pub prune: Vec<String>,
-    /// Like --prune, for the patterns in this file, which are written as in .gitignore
-    #[arg(long, help_heading = "Filters", value_name = "FILE")]
-    pub exclude_from: Vec<PathBuf>,
+    /// The filters
+    #[command(flatten)]
+    pub filters: Filters,
 
     /// Write every error to this file, one on each line; with --json as JSON
     #[arg(long, help_heading = "What to print", value_name = "FILE")]
@@ -120,16 +92,16 @@ impl Args {
             ("--fields", format!("{:?}", self.fields)),
             ("--top", format!("{:?}", self.top)),
             ("--histogram", format!("{:?}", self.histogram)),
-            ("--name", format!("{:?}", self.name)),
-            ("--iname", format!("{:?}", self.iname)),
-            ("--type", format!("{:?}", self.kinds)),
-            ("--size", format!("{:?}", self.size)),
-            ("--mtime", format!("{:?}", self.mtime)),
-            ("--newer", format!("{:?}", self.newer)),
-            ("--user", format!("{:?}", self.user)),
-            ("--depth", format!("{:?}", self.depth)),
-            ("--prune", format!("{:?}", self.prune)),
-            ("--exclude-from", format!("{:?}", self.exclude_from)),
+            ("--name", format!("{:?}", self.filters.name)),
+            ("--iname", format!("{:?}", self.filters.iname)),
+            ("--type", format!("{:?}", self.filters.kinds)),
+            ("--size", format!("{:?}", self.filters.size)),
+            ("--mtime", format!("{:?}", self.filters.mtime)),
+            ("--newer", format!("{:?}", self.filters.newer)),
+            ("--user", format!("{:?}", self.filters.user)),
+            ("--depth", format!("{:?}", self.filters.depth)),
+            ("--prune", format!("{:?}", self.filters.prune)),
+            ("--exclude-from", format!("{:?}", self.filters.exclude_from)),
             ("--null", self.null.to_string()),
         ];
         flags.map(|(flag, value)| (flag.to_owned(), value)).into()

@@ -32,11 +32,7 @@ impl Counted {
     /// Creates empty counts.
     pub fn new(plan: &Plan) -> Counted {
         let shared = Arc::<Shared>::default();
-        Counted {
-            report: Report::new(&plan.selection.shape),
-            links: HardLinks::new(&shared.spill, 1),
-            shared,
-        }
+        Counted { report: Report::new(&plan.request.shape), links: HardLinks::new(&shared.spill, 1), shared }
     }
 
     /// Loads a checkpoint and adds its counts, except its report, which is returned with the rest.

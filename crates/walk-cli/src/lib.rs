@@ -8,13 +8,14 @@
 
 mod args;
 mod counted;
+mod filters;
 
 pub use args::{Args, parse_threads};
 pub use counted::{Counted, Standing, quoted};
+pub use filters::Filters;
 
 use nacre_walk::checkpoint::{Head, Loaded};
-use nacre_walk::collect::{Collector, Selection};
-use nacre_walk::filter::{Descent, Filter, exclusions, globs};
+use nacre_walk::collect::{Collector, Request};
 use nacre_walk::list::{Field, Format, Lister, Output};
 use nacre_walk::report::{Report, Shape, Shared, Sums, picture, print};
 use nacre_walk::{Options, Queue, Time, Walk, WalkError};
@@ -59,8 +60,8 @@ pub struct Plan {
     pub dropped: Vec<(PathBuf, PathBuf)>,
     /// The options of the walk.
     pub options: Options,
-    /// The entries to count or list.
-    pub selection: Selection,
+    /// The entries to count or list, and how.
+    pub request: Request,
     /// The format of the listing, if entries are listed.
     pub format: Option<Format>,
     /// The file into which the histograms are drawn.
@@ -79,29 +80,7 @@ impl Plan {
     pub fn new(args: &Args, json: bool) -> Result<Plan, CommandError> {
         let now = now();
         let (roots, places, dropped) = distinct(&args.roots, args.cross_mounts)?;
-        let (prune_paths, prune): (Vec<&String>, Vec<&String>) =
-            args.prune.iter().partition(|pattern| pattern.contains('/'));
-        let filter = Filter {
-            names: globs(&args.name, &args.iname).map_err(CommandError::Usage)?,
-            kinds: args.kinds,
-            sizes: args.size.clone(),
-            ages: args.mtime.clone(),
-            now,
-            newer: match &args.newer {
-                Some(reference) => Some(reference.time().map_err(CommandError::Usage)?),
-                None => None,
-            },
-            users: args.user.iter().map(|user| user.0).collect(),
-            depth_min: args.depth.map_or(0, |depths| depths.min),
-            ..Filter::default()
-        }
-        .ready();
-        let descent = Descent {
-            prune: globs(prune, []).map_err(CommandError::Usage)?,
-            prune_paths: globs(prune_paths, []).map_err(CommandError::Usage)?,
-            exclude: exclusions(&args.exclude_from, &roots).map_err(CommandError::Usage)?,
-            depth_max: args.depth.and_then(|depths| depths.max),
-        };
+        let selection = args.filters.selection(&roots, now).map_err(CommandError::Usage)?;
         let fields = match (&args.fields[..], json) {
             ([], false) => vec![Field::Path],
             ([], true) => vec![Field::Path, Field::Type],
@@ -109,7 +88,7 @@ impl Plan {
         };
         let escape = !args.null && io::stdout().is_terminal();
         let format = args.list.then_some(Format { fields, json, null: args.null, escape });
-        let metadata = filter.needs_metadata()
+        let metadata = selection.filter.needs_metadata()
             || format.as_ref().is_none_or(|format| format.fields.iter().any(|field| field.needs_metadata()));
         let options = Options {
             metadata,
@@ -132,10 +111,10 @@ impl Plan {
         let mut flags = args.identity();
         flags.push(("the places of the roots".into(), format!("{places:?}")));
         flags.push(("--json of a list".into(), (json && args.list).to_string()));
-        let head = Head { flags, now, newer: filter.newer };
+        let head = Head { flags, now, newer: selection.filter.newer };
         let (picture, errors) = (args.picture.clone(), args.errors.clone());
-        let selection = Selection { filter, descent, shape, json };
-        Ok(Plan { roots, dropped, options, selection, format, picture, errors, head })
+        let request = Request { selection, shape, json };
+        Ok(Plan { roots, dropped, options, request, format, picture, errors, head })
     }
 
     /// Continues with the contents of a checkpoint. Must be called before [`Plan::collectors`].
@@ -147,7 +126,7 @@ impl Plan {
             return Err(format!("it is of another walk: {flag} was {there}, and is {here} now"));
         }
         let roots = self.roots.len();
-        if !loaded.report.has_shape(&self.selection.shape)
+        if !loaded.report.has_shape(&self.request.shape)
             || loaded.units.iter().any(|unit| unit.root as usize >= roots)
         {
             return Err("it is damaged: what it counted is not what was asked for".into());
@@ -161,9 +140,9 @@ impl Plan {
     pub fn begin_at(&mut self, now: Time, newer: Option<Time>) {
         self.head.now = now;
         self.head.newer = newer;
-        self.selection.filter.now = now;
-        self.selection.filter.newer = newer;
-        self.selection.shape.now = now.seconds;
+        self.request.selection.filter.now = now;
+        self.request.selection.filter.newer = newer;
+        self.request.shape.now = now.seconds;
     }
 
     /// Creates a walk with the roots registered and nothing queued.
@@ -205,7 +184,7 @@ impl Plan {
         let threads = self.options.threads.get();
         let lister = || self.format.as_ref().map(|format| Lister::new(format, output));
         (0..threads)
-            .map(|_| Collector::new(&self.selection, (lister(), errors), queue, shared, threads))
+            .map(|_| Collector::new(&self.request, (lister(), errors), queue, shared, threads))
             .collect()
     }
 
@@ -255,7 +234,7 @@ impl Plan {
             let svg = picture::svg(&report.histograms).map_err(|error| cannot(&error))?;
             std::fs::write(picture, svg).map_err(|error| cannot(&error))?;
         }
-        let printed = match (&self.format, self.selection.json) {
+        let printed = match (&self.format, self.request.json) {
             (Some(_), _) => Ok(()),
             (None, true) => writeln!(output, "{}", print::json(report)),
             (None, false) => print::text(report, output),
@@ -302,7 +281,8 @@ pub fn raw_stdout() -> io::Result<std::fs::File> {
     io::stdout().as_fd().try_clone_to_owned().map(Into::into)
 }
 
-fn now() -> Time {
+/// Returns the time that ages of a walk that begins now are relative to.
+pub fn now() -> Time {
     // A clock that stands before 1970 has more to complain about than ages.
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }

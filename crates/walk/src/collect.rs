@@ -2,20 +2,18 @@
 
 use crate::directory::Directory;
 use crate::entry::Entry;
-use crate::filter::{Descent, Filter};
+use crate::filter::{Choice, Selection};
 use crate::list::{self, Lister, Output};
 use crate::report::link::HardLinks;
 use crate::report::{Report, Shape, Shared, Sums, Tally};
 use crate::{Opened, Queue, Verdict, Visitor, WalkError};
 use std::sync::Arc;
 
-/// The selection of entries that visitors count or list.
+/// What visitors count or list, and how.
 #[derive(Debug)]
-pub struct Selection {
-    /// The filter of entries to count or list.
-    pub filter: Filter,
-    /// The rules for descending into directories.
-    pub descent: Descent,
+pub struct Request {
+    /// The entries to count or list.
+    pub selection: Selection,
     /// The parameters of the report.
     pub shape: Shape,
     /// True if errors are written as JSON.
@@ -24,7 +22,7 @@ pub struct Selection {
 
 /// The visitor of one thread, which counts or lists entries.
 pub struct Collector<'a> {
-    selection: &'a Selection,
+    request: &'a Request,
     /// The counts.
     pub report: Report,
     /// The files with several names that it met.
@@ -40,15 +38,15 @@ pub struct Collector<'a> {
 impl<'a> Collector<'a> {
     /// Returns the visitor of one of `threads` threads, with its outputs for entries and errors.
     pub fn new(
-        selection: &'a Selection,
+        request: &'a Request,
         (lister, errors): (Option<Lister<'a>>, Option<&'a Output>),
         queue: &Arc<Queue<Sums>>,
         shared: &Arc<Shared>,
         threads: usize,
     ) -> Collector<'a> {
         Collector {
-            selection,
-            report: Report::new(&selection.shape),
+            request,
+            report: Report::new(&request.shape),
             links: HardLinks::new(&shared.spill, threads),
             current: Tally::default(),
             lister,
@@ -60,7 +58,7 @@ impl<'a> Collector<'a> {
 
     /// Moves the counts and links into `into` and `links`, leaving none here.
     pub fn take(&mut self, into: &mut Report, links: &mut HardLinks) {
-        into.merge(std::mem::replace(&mut self.report, Report::new(&self.selection.shape)));
+        into.merge(std::mem::replace(&mut self.report, Report::new(&self.request.shape)));
         links.merge(self.links.take());
     }
 
@@ -82,14 +80,8 @@ impl Visitor for Collector<'_> {
     }
 
     fn visit(&mut self, entry: &Entry<'_, Sums>) -> Verdict {
-        let verdict = if self.selection.descent.is_plain() {
-            Verdict::Descend
-        } else if self.selection.descent.excludes(entry) {
-            return Verdict::Pass;
-        } else {
-            self.selection.descent.verdict(entry)
-        };
-        if !self.selection.filter.matches(entry) {
+        let Choice { selected, verdict } = self.request.selection.choose(entry);
+        if !selected {
             return verdict;
         }
         match &mut self.lister {
@@ -127,7 +119,7 @@ impl Visitor for Collector<'_> {
         if !error.vanished() {
             if let Some(errors) = self.errors {
                 // As they come: there are few, and what is written is not lost if the walk is killed.
-                errors.write(&list::error_record(&error, self.selection.json));
+                errors.write(&list::error_record(&error, self.request.json));
             }
             if let Some(lister) = &mut self.lister {
                 lister.list_error(&error);

@@ -3,12 +3,14 @@
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_tree::Control;
 use nacre_tree::copy::{Copy, Counters, Options};
 use nacre_tree::remove::Counted;
+use nacre_walk_cli::Filters;
 use serde_json::{Map, Value, json};
 
 use crate::command::remove::{complain, fault};
@@ -23,6 +25,7 @@ use crate::{interrupt, output, quantity};
 /// The destination is the copy itself: the same command again copies only what differs since, and goes on after an
 /// interruption. Write DIRECTORY/ to make the copy in a directory, under the source's name. Owners (as root), modes, times,
 /// extended attributes, ACLs, links and holes are kept. Links are never followed, and nothing at the destination is removed.
+/// With filters only the entries that they select are copied, and the directories that lead to them.
 /// The exit code is 0 only if everything is there.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -55,6 +58,8 @@ pub struct Args {
     /// Share out files that are larger than this, in chunks of this size
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     chunk: u64,
+    #[command(flatten)]
+    filters: Filters,
 }
 
 /// The smallest chunk, in bytes.
@@ -65,6 +70,8 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
     if args.chunk < CHUNK_BYTES_MIN {
         return Err(Failure::Usage("a chunk has at least 4096 bytes".into()));
     }
+    let roots = std::slice::from_ref(&args.source);
+    let selection = args.filters.selection(roots, nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
     let options = Options {
         threads: threads.unwrap_or(NonZeroUsize::MIN),
@@ -74,6 +81,7 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
         fsync: args.fsync,
         cross_mounts: args.cross_mounts,
         extended: !args.no_xattrs,
+        selection: Arc::new(selection),
     };
     let usage = |refusal: nacre_tree::copy::Refusal| Failure::Usage(refusal.to_string());
     let copy = Copy::new(&args.source, &args.destination, options).map_err(usage)?;

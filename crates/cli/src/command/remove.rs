@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nacre_tree::Control;
-use nacre_tree::remove::{Counted, Removal, Removed};
+use nacre_tree::remove::{Counted, Removal, Removed, Restriction};
+use nacre_walk_cli::Filters;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -17,7 +18,8 @@ use crate::{interrupt, output, quantity};
 /// Remove files and directories with everything in them, on all processors
 ///
 /// Links are removed and never followed; other file systems that are mounted below are not entered. Unless told --yes, it
-/// counts first and asks; where it cannot ask, it refuses. The exit code is 0 only if everything is gone.
+/// counts first and asks; where it cannot ask, it refuses. With filters only the files, links and other entries that they
+/// select are removed, and directories stay. The exit code is 0 only if everything is gone that was to go.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Files, links or directories
@@ -35,6 +37,11 @@ pub struct Args {
     /// Threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
+    /// With filters: remove directories too that are empty then, but for those that are named
+    #[arg(long, requires = "filters")]
+    empty_directories: bool,
+    #[command(flatten)]
+    filters: Filters,
 }
 
 /// The number of faults that are printed; `--json` gives more.
@@ -50,6 +57,11 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
     let removal = Removal::new(&args.paths, threads.unwrap_or(NonZeroUsize::MIN))
         .map_err(|refusal| Failure::Usage(refusal.to_string()))?;
+    let selection = args.filters.selection(&args.paths, nacre_walk_cli::now()).map_err(Failure::Usage)?;
+    let removal = match args.filters.is_given() {
+        true => removal.restricted(Restriction { selection, empty_directories: args.empty_directories }),
+        false => removal,
+    };
     if asks && !can_ask {
         let text =
             "nothing was removed: without a terminal to ask on, say --yes, or look first with --dry-run";

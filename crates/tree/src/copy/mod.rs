@@ -30,6 +30,7 @@ use job::{Job, Jobs, Surroundings};
 use link::Links;
 use nacre_walk::Queue;
 use nacre_walk::directory::{self, Identity};
+use nacre_walk::filter::Selection;
 use nacre_walk::{Kind, Metadata, Time};
 use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
@@ -63,6 +64,8 @@ pub struct Options {
     pub cross_mounts: bool,
     /// Keeps extended attributes, with ACLs.
     pub extended: bool,
+    /// The entries to copy; directories are made where the walk enters them. The source itself is copied in any case.
+    pub selection: Arc<Selection>,
 }
 
 /// The reason why a copy is refused before it begins.
@@ -306,12 +309,14 @@ impl Copy {
             [self.source_path.as_path()],
             &WalkOptions {
                 threads: NonZeroUsize::MIN,
+                metadata: self.shared.options.selection.filter.needs_metadata(),
                 cross_mounts: self.shared.options.cross_mounts,
                 keep_access_times: true,
                 ..WalkOptions::default()
             },
             control,
             None,
+            (&self.shared.options.selection, true),
         )
     }
 
@@ -399,7 +404,7 @@ impl Copy {
         let options = WalkOptions {
             threads: self.shared.options.threads,
             // Files are opened, and asked when they are.
-            metadata: false,
+            metadata: self.shared.options.selection.filter.needs_metadata(),
             cross_mounts: self.shared.options.cross_mounts,
             keep_open: true,
             keep_access_times: true,

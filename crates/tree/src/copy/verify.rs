@@ -3,8 +3,8 @@
 use crate::copy::Shared;
 use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
-use crate::copy::file::{is_unfinished, stat_open};
-use crate::copy::visitor::left_out;
+use crate::copy::file::stat_open;
+use crate::copy::visitor::{left_out, passed};
 use crate::fault::{Cause, Fault};
 use crate::root::Root;
 use nacre_walk::Directory;
@@ -172,12 +172,13 @@ impl Visitor for Verifier<'_> {
         if self.shared.control.is_stopped() {
             return Verdict::Pass;
         }
-        if entry.kind == Kind::Socket || is_unfinished(entry.name) || left_out(entry).is_some() {
+        if let Some(verdict) = passed(self.shared, entry) {
+            return verdict;
+        }
+        if left_out(entry).is_some() {
             return Verdict::Pass;
         }
-        let (Some(directory), false) = (entry.directory, entry.kind == Kind::Directory) else {
-            return Verdict::Descend;
-        };
+        let Some(directory) = entry.directory else { return Verdict::Descend };
         let mut buffer = std::mem::take(&mut self.buffer);
         self.compare(
             entry.parent(),

@@ -8,6 +8,7 @@ use crate::root::Root;
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory;
+use nacre_walk::filter::Choice;
 use nacre_walk::{Entry, Kind};
 use nacre_walk::{Opened, Verdict, Visitor};
 use rustix::io::Errno;
@@ -65,6 +66,20 @@ pub fn account(shared: &Shared, kind: Kind, result: Result<Done, Trouble>, path:
     };
     counter.fetch_add(1, Ordering::Relaxed);
     counters.entries.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns the verdict on an entry that is not to be copied, or is a directory to be entered; `None` for another one.
+pub fn passed(shared: &Shared, entry: &Entry<'_, Arc<Destination>>) -> Option<Verdict> {
+    let selection = &shared.options.selection;
+    if entry.directory.is_none() {
+        // It is a directory, or became something else since it was looked at; then it has no parent here.
+        return Some(Verdict::Descend);
+    }
+    let Choice { selected, verdict } = selection.choose(entry);
+    match entry.kind {
+        Kind::Directory => Some(verdict),
+        _ => (!selected).then_some(Verdict::Pass),
+    }
 }
 
 /// Returns the reason why an entry is never copied, if there is one.
@@ -140,14 +155,14 @@ impl Visitor for Copier<'_> {
             entry.write_path(&mut path);
             path
         };
+        if let Some(verdict) = passed(self.shared, entry) {
+            return verdict;
+        }
         if let Some(cause) = left_out(entry) {
             self.shared.notes.add(Fault::new(path(), "not copied:", cause));
             return Verdict::Pass;
         }
-        // The root is a directory, or became something else since it was looked at; then it has no parent here.
-        let (Some(directory), false) = (entry.directory, entry.kind == Kind::Directory) else {
-            return Verdict::Descend;
-        };
+        let Some(directory) = entry.directory else { return Verdict::Descend };
         let item = Item {
             shared: self.shared,
             source: entry.parent(),

@@ -128,6 +128,39 @@ impl Descent {
     }
 }
 
+/// Which entries a walk acts on, and which directories it enters.
+#[derive(Debug, Default)]
+pub struct Selection {
+    /// The entries that it acts on.
+    pub filter: Filter,
+    /// The directories that it enters.
+    pub descent: Descent,
+}
+
+/// A selection's decision on one entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// True if the entry is one to act on.
+    pub selected: bool,
+    /// The decision whether to enter it, if it is a directory.
+    pub verdict: Verdict,
+}
+
+impl Selection {
+    /// Decides on an entry.
+    #[inline]
+    pub fn choose<S>(&self, entry: &Entry<'_, S>) -> Choice {
+        let verdict = if self.descent.is_plain() {
+            Verdict::Descend
+        } else if self.descent.excludes(entry) {
+            return Choice { selected: false, verdict: Verdict::Pass };
+        } else {
+            self.descent.verdict(entry)
+        };
+        Choice { selected: self.filter.matches(entry), verdict }
+    }
+}
+
 /// Returns the last name of an entry's path, for a root without trailing slashes.
 fn base_name<'a, S>(entry: &'a Entry<'_, S>) -> &'a [u8] {
     let name = entry.name.to_bytes();

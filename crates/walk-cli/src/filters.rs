@@ -1,0 +1,87 @@
+//! The flags by which a walk, a copy or a removal is restricted to some entries.
+
+use nacre_walk::Time;
+use nacre_walk::filter::{
+    Days, Depths, Descent, Filter, Kinds, Reference, Selection, Size, User, exclusions, globs,
+};
+use std::path::PathBuf;
+
+/// The flags of a selection of entries.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[group(id = "filters", multiple = true)]
+pub struct Filters {
+    /// Entries with a name like this, * ? [a-z] {a,b} as in a shell; may be repeated, any of them
+    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
+    pub name: Vec<String>,
+    /// Like --name, without regard to upper and lower case
+    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
+    pub iname: Vec<String>,
+    /// Entries of these types: f,d,l,p,s,c,b as in find
+    #[arg(long = "type", help_heading = "Filters", value_name = "TYPE,…")]
+    pub kinds: Option<Kinds>,
+    /// Entries larger than +N, smaller than -N, or of N; c (bytes), b, k, M, G round up to the unit as find does,
+    /// KiB, MiB, GiB are exact
+    #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
+    pub size: Vec<Size>,
+    /// Entries modified more than +N, less than -N, or N whole days ago
+    #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
+    pub mtime: Vec<Days>,
+    /// Entries modified after a file was, or after a date: 2026-01-31, 2026-01-31T12:00, @1767225600
+    #[arg(long, help_heading = "Filters", value_name = "FILE|DATE")]
+    pub newer: Option<Reference>,
+    /// Entries of this owner; may be repeated, any of them
+    #[arg(long, help_heading = "Filters", value_name = "NAME|UID")]
+    pub user: Vec<User>,
+    /// Entries at these levels below their root: 2, 1..3, ..3 or 2..; deeper ones are not even looked at
+    #[arg(long, help_heading = "Filters", value_name = "MIN..MAX")]
+    pub depth: Option<Depths>,
+    /// Neither report nor enter entries with a name like this, or, with a slash in it, a path
+    #[arg(long, help_heading = "Filters", value_name = "GLOB")]
+    pub prune: Vec<String>,
+    /// Like --prune, for the patterns in this file, which are written as in .gitignore
+    #[arg(long, help_heading = "Filters", value_name = "FILE")]
+    pub exclude_from: Vec<PathBuf>,
+}
+
+impl Filters {
+    /// Returns whether any of them is given.
+    pub fn is_given(&self) -> bool {
+        let lists = [&self.name, &self.iname, &self.prune];
+        lists.iter().any(|list| !list.is_empty())
+            || self.kinds.is_some()
+            || !self.size.is_empty()
+            || !self.mtime.is_empty()
+            || self.newer.is_some()
+            || !self.user.is_empty()
+            || self.depth.is_some()
+            || !self.exclude_from.is_empty()
+    }
+
+    /// Returns what they select below some roots, at a time that ages are relative to.
+    ///
+    /// # Errors
+    /// A message if a pattern is invalid, or a file that a flag names cannot be read.
+    pub fn selection(&self, roots: &[PathBuf], now: Time) -> Result<Selection, String> {
+        let (prune_paths, prune): (Vec<&String>, Vec<&String>) =
+            self.prune.iter().partition(|pattern| pattern.contains('/'));
+        let filter = Filter {
+            names: globs(&self.name, &self.iname)?,
+            kinds: self.kinds,
+            sizes: self.size.clone(),
+            ages: self.mtime.clone(),
+            now,
+            newer: self.newer.as_ref().map(Reference::time).transpose()?,
+            users: self.user.iter().map(|user| user.0).collect(),
+            depth_min: self.depth.map_or(0, |depths| depths.min),
+            ..Filter::default()
+        }
+        .ready();
+        let descent = Descent {
+            prune: globs(prune, [])?,
+            prune_paths: globs(prune_paths, [])?,
+            exclude: exclusions(&self.exclude_from, roots)?,
+            depth_max: self.depth.and_then(|depths| depths.max),
+        };
+        Ok(Selection { filter, descent })
+    }
+}
