@@ -14,7 +14,7 @@ use harness::{Random, Server};
 use nacre::lock::{Datatype, Description, Member, Mode, Region};
 use nacre_object::StoreError;
 use nacre_rpc::client::{self, Host, Link, Subscription};
-use nacre_rpc::{Frame, Kind, Outbox, control};
+use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
 /// The time within which others are to be served, on a busy machine too.
 const BOUND: Duration = Duration::from_secs(30);
@@ -34,7 +34,7 @@ struct Raw(u8, Bytes);
 
 impl client::Request for Raw {
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
-        assert!(control::put_body(outbox, Kind::new(4, self.0), id, &self.1).is_ok());
+        assert!(control::put_body(outbox, MessageKind::new(4, self.0), id, &self.1).is_ok());
         Ok(())
     }
 

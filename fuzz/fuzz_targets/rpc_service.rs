@@ -17,7 +17,7 @@ use nacre_object::StoreError;
 use nacre_rpc::handshake::{HELLO_BYTES, hello};
 use nacre_rpc::server::Publisher;
 use nacre_rpc::{
-    Address, Handled, Incoming, Kind, Outbox, Peer, ServeOptions, Server, ServerLimits, Service, Services,
+    Address, Handled, Incoming, MessageKind, Outbox, Peer, ServeOptions, Server, ServerLimits, Service, Services,
     check, control,
 };
 
@@ -54,7 +54,7 @@ impl Service for Toy {
             // Older peers cannot say that they wait no longer.
             1 if *version >= 3 => return Handled::Later(Box::pin(std::future::pending())),
             2 => {
-                let parts = request.parts(Kind::new(TOY, 9));
+                let parts = request.parts(MessageKind::new(TOY, 9));
                 let body = request.body;
                 return Handled::Later(Box::pin(async move {
                     for _ in 0..body.len() {
@@ -93,7 +93,7 @@ impl Service for Toy {
 
     fn finish(&self, _: &mut u16, id: u64, answer: Result<Bytes, StoreError>, outbox: &mut Outbox) {
         match answer {
-            Ok(body) => assert!(control::put_body(outbox, Kind::new(TOY, 8), id, &body).is_ok()),
+            Ok(body) => assert!(control::put_body(outbox, MessageKind::new(TOY, 8), id, &body).is_ok()),
             Err(error) => control::put_error(outbox, id, &error),
         }
     }

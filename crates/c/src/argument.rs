@@ -16,9 +16,9 @@ use crate::handle::{self, Handle};
 pub const STRING: usize = usize::MAX;
 
 /// A place for a result.
-pub struct Place<T>(*mut T);
+pub struct ResultSlot<T>(*mut T);
 
-impl<T> Place<T> {
+impl<T> ResultSlot<T> {
     /// Stores the result, if it is wanted.
     pub fn set(self, value: T) {
         self.set_first(value);
@@ -38,8 +38,8 @@ impl<T> Place<T> {
 /// # Safety
 ///
 /// As the module says, until the result is stored.
-pub unsafe fn optional<T>(place: *mut T) -> Place<T> {
-    Place(place)
+pub unsafe fn optional<T>(place: *mut T) -> ResultSlot<T> {
+    ResultSlot(place)
 }
 
 /// Takes a place for a result.
@@ -47,12 +47,12 @@ pub unsafe fn optional<T>(place: *mut T) -> Place<T> {
 /// # Safety
 ///
 /// As the module says, until the result is stored.
-pub unsafe fn required<T>(place: *mut T, what: &str) -> Result<Place<T>, Failure> {
-    if place.is_null() { Err(null(what)) } else { Ok(Place(place)) }
+pub unsafe fn required<T>(place: *mut T, what: &str) -> Result<ResultSlot<T>, Failure> {
+    if place.is_null() { Err(null(what)) } else { Ok(ResultSlot(place)) }
 }
 
 /// A place for a handle, which holds NULL until there is one.
-pub struct HandlePlace<T>(Place<*mut T>);
+pub struct HandlePlace<T>(ResultSlot<*mut T>);
 
 impl<T: Handle> HandlePlace<T> {
     /// Stores a new handle.
@@ -70,7 +70,7 @@ pub unsafe fn place<T: Handle>(place: *mut *mut T) -> Result<HandlePlace<T>, Fai
     // SAFETY: as the caller promises.
     unsafe {
         required(place, T::WHAT)?.set(std::ptr::null_mut());
-        Ok(HandlePlace(Place(place)))
+        Ok(HandlePlace(ResultSlot(place)))
     }
 }
 
@@ -83,8 +83,8 @@ pub unsafe fn place_if_wanted<T: Handle>(place: *mut *mut T) -> Option<HandlePla
     if place.is_null() {
         return None;
     }
-    Place(place).set(std::ptr::null_mut());
-    Some(HandlePlace(Place(place)))
+    ResultSlot(place).set(std::ptr::null_mut());
+    Some(HandlePlace(ResultSlot(place)))
 }
 
 fn null(what: &str) -> Failure {
@@ -206,7 +206,7 @@ impl Buffer {
     }
 
     /// Copies all bytes, and stores their number in any case.
-    pub fn fill_whole(&self, bytes: &[u8], length: Place<usize>) -> Result<(), Failure> {
+    pub fn fill_whole(&self, bytes: &[u8], length: ResultSlot<usize>) -> Result<(), Failure> {
         length.set(bytes.len());
         if bytes.len() > self.length {
             let text = format!("{} bytes for a buffer of {}", bytes.len(), self.length);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nacre::limit::TRANSACTION_BYTES_MAX;
 use nacre::{BlockingObject, ByteRange, KeyWritten, Read, Transaction, Written};
 
-use crate::argument::{Place, buffer, name, optional, payload, place, required};
+use crate::argument::{ResultSlot, buffer, name, optional, payload, place, required};
 use crate::code::{Failure, NACRE_ABSENT, NACRE_REFUSED, call};
 use crate::handle::{self, Handle, get};
 use crate::result::nacre_result;
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn nacre_object_remove_fork(object: *mut nacre_object, ver
 
 fn change(
     object: *mut nacre_object,
-    version: Place<u64>,
+    version: ResultSlot<u64>,
     change: impl FnOnce(&BlockingObject) -> Result<u64, nacre::Error>,
 ) -> c_int {
     call(|| {
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn nacre_object_key_get(
 fn value(
     found: Option<Bytes>,
     buffer: &crate::argument::Buffer,
-    length: Place<usize>,
+    length: ResultSlot<usize>,
     what: &str,
 ) -> Result<(), Failure> {
     match found {
@@ -389,7 +389,7 @@ pub unsafe extern "C" fn nacre_object_key_set_if(
     })
 }
 
-fn key_written(written: KeyWritten, expected: u64, place: Place<u64>) -> Result<(), Failure> {
+fn key_written(written: KeyWritten, expected: u64, place: ResultSlot<u64>) -> Result<(), Failure> {
     match written {
         KeyWritten::Done { version } => {
             place.set(version);

@@ -10,7 +10,7 @@ use nacre_class::{Bound, Bounds, CallError, Called, Classes, Request};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError, Transaction, Write};
 use nacre_rpc::client::{self, Host, Link, LinkOptions};
-use nacre_rpc::{Kind, Outbox, ServeOptions, Server, Services, control};
+use nacre_rpc::{MessageKind, Outbox, ServeOptions, Server, Services, control};
 
 const TEXT: &str = "
 function add(input, output)
@@ -268,7 +268,7 @@ async fn a_server_that_stops_waits_for_what_has_begun_and_refuses_the_rest() {
 }
 
 /// A message as it is.
-struct Raw(Kind, Bytes);
+struct Raw(MessageKind, Bytes);
 
 impl client::Request for Raw {
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
@@ -288,7 +288,7 @@ async fn what_makes_no_sense_is_refused_and_the_connection_goes_on() {
     let elsewhere = make(&link, &object("elsewhere/object"), "add", "").await.unwrap_err();
     assert!(elsewhere.to_string().contains("kept by another member"), "{elsewhere}");
     for (kind, body) in
-        [(CALL, &b""[..]), (CALL, b"\xff\xff\xff\xff\xff"), (Kind::new(CALL.service, 77), b"")]
+        [(CALL, &b""[..]), (CALL, b"\xff\xff\xff\xff\xff"), (MessageKind::new(CALL.service, 77), b"")]
     {
         let mut raw = client::Call::start(link.clone(), Raw(kind, Bytes::from_static(body)));
         let frame = std::future::poll_fn(|context| raw.poll_frame(context.waker())).await.unwrap();

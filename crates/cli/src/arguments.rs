@@ -43,10 +43,10 @@ pub struct Line {
 
 /// Returns the version, and what this program holds: its engines, roles, and the reflector's planes.
 fn inside() -> &'static str {
-    use nacre_planes::plane::Kind;
+    use nacre_planes::plane::PlaneKind;
     static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     TEXT.get_or_init(|| {
-        let planes = Kind::ALL.map(|kind| match kind.object() {
+        let planes = PlaneKind::ALL.map(|kind| match kind.object() {
             Some(Err(why)) => format!("{kind} (not inside: {why})"),
             _ => kind.to_string(),
         });

@@ -25,7 +25,7 @@ pub enum Purpose {
 }
 
 /// The context of all commands: the store, the key and the output format.
-pub struct Session {
+pub struct Context {
     uri: String,
     key: Option<PathBuf>,
     fence: Option<u64>,
@@ -33,7 +33,7 @@ pub struct Session {
     pub json: bool,
 }
 
-impl Session {
+impl Context {
     /// Creates the session that the command line describes.
     pub fn new(common: &Common) -> Self {
         let named = || std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());

@@ -1,7 +1,7 @@
 //! The namespace: directories, files and links on the objects of a store.
 //!
 //! ```
-//! use nacre::fs::{Creation, Credentials, Kind, RankOptions};
+//! use nacre::fs::{Creation, Credentials, InodeKind, RankOptions};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), nacre::fs::Error> {
@@ -10,8 +10,8 @@
 //! let user = Credentials::root();
 //!
 //! let (root, name) = rank.resolve_parent(&user, b"/results").await?;
-//! let results = rank.create(&user, root.ino, &name, Creation::new(Kind::Directory, 0o755)).await?;
-//! let file = rank.create(&user, results.ino, b"run-1", Creation::new(Kind::File, 0o644)).await?;
+//! let results = rank.create(&user, root.ino, &name, Creation::new(InodeKind::Directory, 0o755)).await?;
+//! let file = rank.create(&user, results.ino, b"run-1", Creation::new(InodeKind::File, 0o644)).await?;
 //! rank.write_file(file.ino, 0, "42\n".into()).await?;
 //!
 //! let found = rank.resolve(&user, b"/results/run-1", true).await?;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "class")]
 use bytes::Bytes;
-pub use nacre_meta::inode::{Ino, Kind, Layout, SEQUENCER};
+pub use nacre_meta::inode::{Ino, InodeKind, Layout, SEQUENCER};
 pub use nacre_meta::*;
 use nacre_object::StoreError;
 

@@ -5,18 +5,18 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, Reply, StoreError};
-use nacre_remote::{Admin, Progress};
+use nacre_remote::{Admin, ReportSender};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cluster::Summary;
-use crate::kept::Kept;
+use crate::kept::ServedStore;
 use crate::lock;
 use crate::metrics::Sources;
 
 /// The calls that the daemon answers.
 pub(crate) struct Administration {
-    pub(crate) store: Option<Paced<Kept>>,
+    pub(crate) store: Option<Paced<ServedStore>>,
     pub(crate) lock: Option<nacre_lock::role::Handle>,
     pub(crate) summary: Option<Arc<Summary>>,
     /// The sources of counters, once the server listens.
@@ -42,10 +42,10 @@ const REGIONS_MAX: usize = 8192;
 impl Administration {
     /// Answers a call about the store; `None` if the method is not one of the store's.
     fn store(
-        store: &Paced<Kept>,
+        store: &Paced<ServedStore>,
         method: &str,
         argument: &Bytes,
-        progress: Progress,
+        progress: ReportSender,
     ) -> Option<Reply<Bytes>> {
         let method = match method {
             "info" => "info",
@@ -67,7 +67,7 @@ impl Administration {
     }
 
     /// Returns the statistics of conditional writes: in total, and by region.
-    fn regions(store: &Paced<Kept>, argument: &Bytes) -> Result<Bytes, StoreError> {
+    fn regions(store: &Paced<ServedStore>, argument: &Bytes) -> Result<Bytes, StoreError> {
         let argument = match &argument[..] {
             [] => RegionsArgument::default(),
             text => serde_json::from_slice(text)
@@ -109,7 +109,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
 }
 
 impl Admin for Administration {
-    fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes> {
+    fn call(&self, method: &str, argument: Bytes, progress: ReportSender) -> Reply<Bytes> {
         if let Some(summary) = self.summary.clone().filter(|_| method == "status") {
             return Reply::pending(async move { json(&summary.report().await) });
         }

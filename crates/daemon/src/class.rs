@@ -10,7 +10,7 @@ use nacre_object::{ObjectStore, StoreError};
 use nacre_remote::Membership;
 use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section};
 
-use crate::kept::Kept;
+use crate::kept::ServedStore;
 use crate::lock;
 use crate::options::ServerOptions;
 
@@ -18,7 +18,7 @@ use crate::options::ServerOptions;
 pub(crate) fn start(
     options: &ServerOptions,
     membership: &Membership,
-    kept: &Kept,
+    kept: &ServedStore,
     objects: Arc<dyn ObjectStore>,
 ) -> Result<Arc<Runner>, StoreError> {
     let mine = membership.clone();

@@ -13,12 +13,12 @@ use nacre::map::log::{Level, Log, Writer};
 use nacre_class::{CLASSES_OBJECT, Registry, StoreRegistry};
 use nacre_object::watch::WatchOptions;
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
-use nacre_remote::{Ending, Membership, Operation, Requests};
+use nacre_remote::{Membership, Operation, RequestOutcome, Requests};
 use nacre_rpc::server::Stats;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::kept::Kept;
+use crate::kept::ServedStore;
 use crate::lock;
 use crate::options::{Beacons, ServerOptions};
 
@@ -31,7 +31,7 @@ const FLUSH_MAX: Duration = Duration::from_millis(500);
 
 /// The daemon at a glance, for its beacons and for whoever asks.
 pub(crate) struct Summary {
-    pub(crate) kept: Kept,
+    pub(crate) kept: ServedStore,
     pub(crate) requests: Arc<Requests>,
     pub(crate) roles: Vec<&'static str>,
     pub(crate) name: String,
@@ -43,7 +43,7 @@ pub(crate) struct Summary {
 impl Summary {
     async fn load(&self) -> Load {
         let counts = Operation::ALL.iter().flat_map(|(operation, _)| {
-            Ending::ALL.iter().map(|(ending, _)| self.requests.get(*operation, *ending))
+            RequestOutcome::ALL.iter().map(|(ending, _)| self.requests.get(*operation, *ending))
         });
         let stats = self.stats.get();
         Load {
@@ -75,7 +75,7 @@ pub(crate) struct Cluster {
 pub(crate) fn start(
     options: &ServerOptions,
     membership: &Membership,
-    kept: &Kept,
+    kept: &ServedStore,
     summary: Arc<Summary>,
 ) -> Result<Option<Cluster>, StoreError> {
     let interval = match options.beacons {
@@ -86,7 +86,7 @@ pub(crate) fn start(
     };
     // The one member that keeps the classes tells of their changes; a store elsewhere has others for that.
     let classes = ObjectId::new(CLASSES_OBJECT)?;
-    let tells_classes = matches!(kept, Kept::Log { .. }) && membership.keeps(&classes);
+    let tells_classes = matches!(kept, ServedStore::Log { .. }) && membership.keeps(&classes);
     if interval.is_none() && !tells_classes {
         return Ok(None);
     }
@@ -161,7 +161,7 @@ fn warn(ended: Result<(), StoreError>) {
 
 /// Writes a line for every version of a class that is put, and for every class that is removed, until the store is closed.
 /// After another failure it goes on; what changed meanwhile is told then.
-async fn tell_classes(kept: Kept, object: ObjectId, writer: Writer) -> Result<(), StoreError> {
+async fn tell_classes(kept: ServedStore, object: ObjectId, writer: Writer) -> Result<(), StoreError> {
     let registry = StoreRegistry::new(Arc::new(kept.clone()));
     let mut known: Option<BTreeMap<String, Option<u64>>> = None;
     loop {
@@ -176,7 +176,7 @@ async fn tell_classes(kept: Kept, object: ObjectId, writer: Writer) -> Result<()
 
 /// Tells of the changes of classes since those that are known, until the watch over them ends.
 async fn tell_changes(
-    kept: &Kept,
+    kept: &ServedStore,
     object: &ObjectId,
     registry: &StoreRegistry,
     known: &mut Option<BTreeMap<String, Option<u64>>>,

@@ -38,7 +38,7 @@ const PROBE: &str = "nacre/health";
 
 /// A store that was opened to be served. Cheap to clone.
 #[derive(Clone)]
-pub(crate) enum Kept {
+pub(crate) enum ServedStore {
     /// A store in this process.
     Log {
         store: LogStore,
@@ -52,9 +52,9 @@ pub(crate) enum Kept {
     Other(Store),
 }
 
-impl Kept {
+impl ServedStore {
     /// Opens the store of a daemon; one elsewhere must answer. Blocks.
-    pub(crate) fn open(uri: &Uri, options: &ServerOptions) -> Result<Kept, StoreError> {
+    pub(crate) fn open(uri: &Uri, options: &ServerOptions) -> Result<ServedStore, StoreError> {
         let folder = match &uri.engine {
             Engine::Folder(folder) => Some(folder.clone()),
             Engine::Memory => None,
@@ -62,7 +62,7 @@ impl Kept {
                 options.refuse_log_settings(uri)?;
                 let store = Store::open_apart(uri)?;
                 futures::executor::block_on(store.connect())?;
-                return Ok(Kept::Other(store));
+                return Ok(ServedStore::Other(store));
             }
         };
         options.check_log_settings(uri, folder.is_some())?;
@@ -71,36 +71,36 @@ impl Kept {
             None => LogStore::memory(log),
             Some(folder) => LogStore::open(folder, log)?,
         };
-        Ok(Kept::Log { store, folder, places: Arc::new(Semaphore::new(LONG_WORK_MAX)) })
+        Ok(ServedStore::Log { store, folder, places: Arc::new(Semaphore::new(LONG_WORK_MAX)) })
     }
 
     /// Returns the name of the store, for messages.
     pub(crate) fn name(&self) -> String {
         match self {
-            Kept::Log { folder: None, .. } => "memory".to_owned(),
-            Kept::Log { folder: Some(folder), .. } => folder.display().to_string(),
-            Kept::Other(store) => store.name().to_owned(),
+            ServedStore::Log { folder: None, .. } => "memory".to_owned(),
+            ServedStore::Log { folder: Some(folder), .. } => folder.display().to_string(),
+            ServedStore::Other(store) => store.name().to_owned(),
         }
     }
 
     /// Returns whether the store is gone with this process.
     pub(crate) fn is_volatile(&self) -> bool {
-        matches!(self, Kept::Log { folder: None, .. })
+        matches!(self, ServedStore::Log { folder: None, .. })
     }
 
     /// Returns the store's folder, if it has one.
     pub(crate) fn folder(&self) -> Option<&PathBuf> {
         match self {
-            Kept::Log { folder, .. } => folder.as_ref(),
-            Kept::Other(_) => None,
+            ServedStore::Log { folder, .. } => folder.as_ref(),
+            ServedStore::Other(_) => None,
         }
     }
 
     /// Returns the store's identity, which is the same whichever process serves the store. Blocks.
     pub(crate) fn identity(&self) -> Result<[u8; 16], StoreError> {
         let store = match self {
-            Kept::Log { store, .. } => return Ok(store.identity()),
-            Kept::Other(store) => store,
+            ServedStore::Log { store, .. } => return Ok(store.identity()),
+            ServedStore::Other(store) => store,
         };
         let parts = futures::executor::block_on(store.info())?;
         let known = match &parts[..] {
@@ -116,16 +116,16 @@ impl Kept {
     /// Returns the engine's own numbers, if it is in this process.
     pub(crate) fn numbers(&self) -> Option<Value> {
         match self {
-            Kept::Log { store, .. } => serde_json::to_value(store.info()).ok(),
-            Kept::Other(_) => None,
+            ServedStore::Log { store, .. } => serde_json::to_value(store.info()).ok(),
+            ServedStore::Other(_) => None,
         }
     }
 
     /// Returns the times of the engine's syncs, if it is in this process and has a log.
     pub(crate) fn sync_latencies(&self) -> Option<&Latencies> {
         match self {
-            Kept::Log { store, .. } => Some(store.sync_latencies()),
-            Kept::Other(_) => None,
+            ServedStore::Log { store, .. } => Some(store.sync_latencies()),
+            ServedStore::Other(_) => None,
         }
     }
 
@@ -135,10 +135,10 @@ impl Kept {
     /// The reason why it is not.
     pub(crate) async fn health(&self) -> Result<(), String> {
         match self {
-            Kept::Log { store, .. } => {
+            ServedStore::Log { store, .. } => {
                 store.failure().map_or(Ok(()), |failure| Err(format!("read-only: {}", failure.message)))
             }
-            Kept::Other(store) => {
+            ServedStore::Other(store) => {
                 let probe = ObjectId::new(Bytes::from_static(PROBE.as_bytes()));
                 let look = async { store.apply(&probe?, Transaction::new().read(Read::Stat)).await };
                 match tokio::time::timeout(ANSWER_TIMEOUT, look).await {
@@ -157,8 +157,8 @@ impl Kept {
         mut progress: impl FnMut(Value) + Send + 'static,
     ) -> Reply<Value> {
         match self {
-            Kept::Log { store, .. } if method == "info" => Reply::ready(value(store.info())),
-            Kept::Log { store, places, .. } => {
+            ServedStore::Log { store, .. } if method == "info" => Reply::ready(value(store.info())),
+            ServedStore::Log { store, places, .. } => {
                 let Ok(place) = places.clone().try_acquire_owned() else {
                     let text = format!(
                         "{LONG_WORK_MAX} scrubs and compactions are under way, some perhaps for clients that are gone; \
@@ -181,7 +181,7 @@ impl Kept {
                     }
                 })
             }
-            Kept::Other(store) => {
+            ServedStore::Other(store) => {
                 let store = store.clone();
                 Reply::pending(async move {
                     let mut parts = match method {
@@ -206,68 +206,68 @@ impl Kept {
     /// Finishes pending work, and closes a store of this process. Blocks.
     pub(crate) fn close(&self) -> Result<(), StoreError> {
         match self {
-            Kept::Log { store, .. } => store.close(),
-            Kept::Other(store) => store.close(),
+            ServedStore::Log { store, .. } => store.close(),
+            ServedStore::Other(store) => store.close(),
         }
     }
 
     /// Returns a handle for the daemon's own use.
     pub(crate) fn handle(&self) -> Store {
         match self {
-            Kept::Log { store, .. } => Store::from_engine(Arc::new(store.clone()), &self.name()),
-            Kept::Other(store) => store.clone(),
+            ServedStore::Log { store, .. } => Store::from_engine(Arc::new(store.clone()), &self.name()),
+            ServedStore::Other(store) => store.clone(),
         }
     }
 }
 
-impl ObjectStore for Kept {
+impl ObjectStore for ServedStore {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         match self {
-            Kept::Log { store, .. } => store.apply(object, transaction),
-            Kept::Other(store) => store.apply(object, transaction),
+            ServedStore::Log { store, .. } => store.apply(object, transaction),
+            ServedStore::Other(store) => store.apply(object, transaction),
         }
     }
 
     fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
         match self {
-            Kept::Log { store, .. } => store.apply_once(object, transaction, once),
-            Kept::Other(store) => store.apply_once(object, transaction, once),
+            ServedStore::Log { store, .. } => store.apply_once(object, transaction, once),
+            ServedStore::Other(store) => store.apply_once(object, transaction, once),
         }
     }
 
     fn window(&self) -> Option<WindowPosition> {
         match self {
-            Kept::Log { store, .. } => store.window(),
-            Kept::Other(store) => store.window(),
+            ServedStore::Log { store, .. } => store.window(),
+            ServedStore::Other(store) => store.window(),
         }
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         match self {
-            Kept::Log { store, .. } => store.list(after, limit),
+            ServedStore::Log { store, .. } => store.list(after, limit),
             // The handle's own method of this name returns pages.
-            Kept::Other(store) => ObjectStore::list(store, after, limit),
+            ServedStore::Other(store) => ObjectStore::list(store, after, limit),
         }
     }
 
     fn limits(&self) -> Reply<Limits> {
         match self {
-            Kept::Log { store, .. } => store.limits(),
-            Kept::Other(store) => store.limits(),
+            ServedStore::Log { store, .. } => store.limits(),
+            ServedStore::Other(store) => store.limits(),
         }
     }
 
     fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
         match self {
-            Kept::Log { store, .. } => store.watch(object, options),
-            Kept::Other(store) => store.watch(object, options),
+            ServedStore::Log { store, .. } => store.watch(object, options),
+            ServedStore::Other(store) => store.watch(object, options),
         }
     }
 
     fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
         match self {
-            Kept::Log { store, .. } => store.notify(object, payload, timeout),
-            Kept::Other(store) => store.notify(object, payload, timeout),
+            ServedStore::Log { store, .. } => store.notify(object, payload, timeout),
+            ServedStore::Other(store) => store.notify(object, payload, timeout),
         }
     }
 }
@@ -422,8 +422,8 @@ mod tests {
 
     #[test]
     fn scrubs_whose_clients_are_gone_are_bounded() {
-        let kept = Kept::open(&"mem:".parse().unwrap(), &ServerOptions::default()).unwrap();
-        let Kept::Log { places, .. } = &kept else { panic!("a store in memory") };
+        let kept = ServedStore::open(&"mem:".parse().unwrap(), &ServerOptions::default()).unwrap();
+        let ServedStore::Log { places, .. } = &kept else { panic!("a store in memory") };
         let taken = block_on(places.clone().acquire_many_owned(LONG_WORK_MAX as u32)).unwrap();
         let refused = block_on(kept.administer("scrub", |_| {})).unwrap_err();
         assert_eq!(refused.kind, ErrorKind::Busy);
@@ -438,8 +438,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = format!("file:{}", folder.path().join("store").display());
         let options = ServerOptions { segment_bytes: Some(64 << 10), ..ServerOptions::default() };
-        let kept = Kept::open(&store.parse().unwrap(), &options).unwrap();
-        let Kept::Log { places, .. } = &kept else { panic!("a store in a folder") };
+        let kept = ServedStore::open(&store.parse().unwrap(), &options).unwrap();
+        let ServedStore::Log { places, .. } = &kept else { panic!("a store in a folder") };
         let object = ObjectId::try_from("o").unwrap();
         for block in 0..16u64 {
             let write = Transaction::new().write(Fork::DEFAULT, block << 15, vec![7; 1 << 15]);
@@ -487,7 +487,7 @@ mod tests {
                 &["segments of 1048576 bytes", "capacity of 1048576 bytes", "segment-bytes"],
             ),
         ] {
-            let error = Kept::open(&store.parse().unwrap(), &options).err().unwrap();
+            let error = ServedStore::open(&store.parse().unwrap(), &options).err().unwrap();
             assert_eq!(error.kind, ErrorKind::Invalid);
             assert!(parts.iter().all(|part| error.message.contains(part)), "{error}");
         }
@@ -502,7 +502,7 @@ mod tests {
             let capacity = Some(SEGMENTS_MIN * u64::from(segment));
             let options =
                 ServerOptions { segment_bytes: Some(segment), capacity, ..ServerOptions::default() };
-            let kept = Kept::open(&store.parse().unwrap(), &options).unwrap();
+            let kept = ServedStore::open(&store.parse().unwrap(), &options).unwrap();
             let object = ObjectId::try_from("o").unwrap();
             for _ in 0..100 {
                 let write = Transaction::new().write(Fork::DEFAULT, 0, vec![7; 1 << 16]);

@@ -58,7 +58,7 @@ use crate::administration::Administration;
 use crate::class::ClassPart;
 use crate::cluster::{Cluster, Summary};
 use crate::guard::Guarded;
-use crate::kept::{Kept, NoObjects};
+use crate::kept::{NoObjects, ServedStore};
 pub use crate::lock::is_lock_ledger;
 use crate::lock_cycles::CycleWatch;
 pub use crate::membership::MEMBERS_FILE;
@@ -81,7 +81,7 @@ pub struct Daemon {
     watches: Option<WatchStats>,
     reflector: Option<Reflector>,
     http: Option<Listener>,
-    store: Option<Paced<Kept>>,
+    store: Option<Paced<ServedStore>>,
     requests: Arc<Requests>,
     sources: Arc<OnceLock<Arc<Sources>>>,
 }
@@ -118,13 +118,13 @@ impl Daemon {
             return invalid("the role store has to listen somewhere");
         }
         let key = options.key.as_deref().map(ClusterKey::load).transpose()?;
-        let kept = options.store.as_ref().map(|uri| Kept::open(uri, options)).transpose()?;
+        let kept = options.store.as_ref().map(|uri| ServedStore::open(uri, options)).transpose()?;
         let store = kept.clone().map(|kept| Paced::new(kept, options.pace_options()));
         let reflector = match &options.reflect {
             None => None,
             Some(reflect) => {
                 let mut reflect = reflect.clone();
-                reflect.store = reflect.store.or_else(|| kept.as_ref().map(Kept::handle));
+                reflect.store = reflect.store.or_else(|| kept.as_ref().map(ServedStore::handle));
                 Some(Reflector::start(reflect).map_err(reflector_error)?)
             }
         };
@@ -160,7 +160,7 @@ impl Daemon {
         options: &ServerOptions,
         listen: Vec<Address>,
         key: Option<ClusterKey>,
-        kept: Option<&Kept>,
+        kept: Option<&ServedStore>,
     ) -> Result<Option<Server>, StoreError> {
         if listen.is_empty() {
             return Ok(None);

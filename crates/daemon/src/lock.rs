@@ -19,7 +19,7 @@ use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::kept::Kept;
+use crate::kept::ServedStore;
 use crate::options::ServerOptions;
 
 /// The name of the object with the server's records, unless another member keeps the object of that name.
@@ -48,7 +48,7 @@ const SHOWN_MAX: usize = 100;
 pub(crate) fn start(
     options: &ServerOptions,
     membership: &Membership,
-    kept: &Kept,
+    kept: &ServedStore,
 ) -> Result<LockRole, StoreError> {
     let servers = membership.members().names().len() as u32;
     let server = membership.own() as u32;
@@ -80,7 +80,7 @@ pub(crate) fn ledger(membership: &Membership) -> Result<ObjectId, StoreError> {
 pub(crate) fn objects(
     options: &ServerOptions,
     membership: &Membership,
-    kept: &Kept,
+    kept: &ServedStore,
 ) -> Result<Arc<dyn ObjectStore>, StoreError> {
     if membership.is_alone() {
         return Ok(Arc::new(kept.clone()));
@@ -99,7 +99,7 @@ pub(crate) fn members(options: &ServerOptions, membership: &Membership) -> Resul
 
 /// The objects of all members, as one of them reaches them.
 struct AllMembers {
-    own: Kept,
+    own: ServedStore,
     membership: Membership,
     all: Store,
 }

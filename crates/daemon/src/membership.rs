@@ -15,7 +15,7 @@ use nacre_remote::{Members, Membership};
 use nacre_rpc::Address;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::kept::Kept;
+use crate::kept::ServedStore;
 use crate::options::ServerOptions;
 
 /// The name of the file.
@@ -30,13 +30,13 @@ const SUM: &str = "xxh3 ";
 pub(crate) fn settle(
     options: &ServerOptions,
     listen: &[Address],
-    kept: Option<&Kept>,
+    kept: Option<&ServedStore>,
 ) -> Result<Membership, StoreError> {
     let told = told(options, listen)?;
     let Some((store, folder)) = kept.and_then(|kept| Some((kept, kept.folder()?))) else {
         return match (told, kept) {
             (Some(told), _) => Ok(told),
-            (None, Some(kept @ Kept::Other(_))) => Ok(Membership::alone(kept.identity()?)),
+            (None, Some(kept @ ServedStore::Other(_))) => Ok(Membership::alone(kept.identity()?)),
             (None, _) => Ok(Membership::alone(random_identity()?)),
         };
     };
@@ -173,7 +173,7 @@ fn decode(text: &str) -> Option<Membership> {
 }
 
 /// Warns of the objects of the store that are no longer found, because by the new list they belong to other members.
-fn warn_of_strays(membership: &Membership, store: &Kept) -> Result<(), StoreError> {
+fn warn_of_strays(membership: &Membership, store: &ServedStore) -> Result<(), StoreError> {
     let (mut strays, mut last) = (0u64, None);
     loop {
         // The index is in memory, so a page is available at once.

@@ -9,7 +9,7 @@ use nacre_remote::Membership;
 use nacre_rpc::Address;
 use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section, Table};
 
-use crate::kept::Kept;
+use crate::kept::ServedStore;
 use crate::lock;
 use crate::options::ServerOptions;
 
@@ -22,12 +22,12 @@ const SHOWN_MAX: usize = 100;
 pub(crate) fn create(
     options: &ServerOptions,
     membership: &Membership,
-    kept: &Kept,
+    kept: &ServedStore,
 ) -> Result<MetaRole, StoreError> {
     MetaRole::new(Options {
         store: lock::objects(options, membership, kept)?,
         rank: 0,
-        keeps_store: matches!(kept, Kept::Log { .. }),
+        keeps_store: matches!(kept, ServedStore::Log { .. }),
         lease: options.meta_lease,
         takeover: options.meta_takeover,
     })
@@ -37,13 +37,13 @@ pub(crate) fn create(
 pub(crate) fn begin(
     role: &mut MetaRole,
     membership: &Membership,
-    kept: &Kept,
+    kept: &ServedStore,
     listen: &[Address],
 ) -> Result<(), StoreError> {
     let (name, addresses) = match kept {
         _ if !membership.is_alone() => (membership.name().to_owned(), vec![membership.name().to_owned()]),
-        Kept::Log { .. } => (KEEPER.to_owned(), Vec::new()),
-        Kept::Other(_) => {
+        ServedStore::Log { .. } => (KEEPER.to_owned(), Vec::new()),
+        ServedStore::Other(_) => {
             let addresses: Vec<String> = listen.iter().map(reachable).collect();
             let first = addresses.first().cloned().unwrap_or_default();
             (format!("{first}@{}", crate::machine()), addresses)

@@ -7,19 +7,19 @@ use std::time::Instant;
 
 use nacre_object::latency::Latencies;
 use nacre_object::pace::Paced;
-use nacre_remote::{Ending, Operation, Requests};
+use nacre_remote::{Operation, RequestOutcome, Requests};
 use nacre_rpc::server::Stats;
 use nacre_status::{Collector, DescriptorEncoder, Encoder};
 
 use crate::counters::Pictures;
 use crate::fullness::Fullness;
-use crate::kept::Kept;
+use crate::kept::ServedStore;
 
 /// The sources of the metrics and the status page.
 pub(crate) struct Sources {
     pub(crate) stats: Arc<Stats>,
     pub(crate) requests: Arc<Requests>,
-    pub(crate) store: Paced<Kept>,
+    pub(crate) store: Paced<ServedStore>,
     pub(crate) addresses: Vec<String>,
     pub(crate) started: Instant,
     pub(crate) fullness: Fullness,
@@ -66,7 +66,7 @@ impl Sources {
     fn requests(&self, encoder: &mut Encoder<'_>) -> fmt::Result {
         let help = "Requests by kind and by how they ended";
         let values = Operation::ALL.into_iter().flat_map(|(operation, kind)| {
-            Ending::ALL.into_iter().map(move |(ending, outcome)| {
+            RequestOutcome::ALL.into_iter().map(move |(ending, outcome)| {
                 ([("kind", kind), ("outcome", outcome)], self.requests.get(operation, ending))
             })
         });

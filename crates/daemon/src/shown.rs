@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt, ready};
 use nacre_object::pace::PaceTotals;
-use nacre_remote::{Ending, Operation};
+use nacre_remote::{Operation, RequestOutcome};
 use nacre_status::{Metrics, Part, Section};
 
 use crate::metrics::{Source, Sources};
@@ -44,8 +44,8 @@ impl Sources {
         section.row("connections", stats.connections.get());
         section.row("requests in flight", stats.in_flight.get());
         for (operation, kind) in Operation::ALL {
-            let counts =
-                Ending::ALL.map(|(ending, name)| format!("{} {name}", self.requests.get(operation, ending)));
+            let counts = RequestOutcome::ALL
+                .map(|(ending, name)| format!("{} {name}", self.requests.get(operation, ending)));
             section.row(kind.replace('_', " "), counts.join(", "));
         }
         let PaceTotals { attempts, failures, waited, tracked, waiting, .. } = self.store.totals();

@@ -24,7 +24,7 @@ use fuser::{
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     SessionACL, TimeOrNow, WriteFlags,
 };
-use nacre_meta::inode::{Ino, Kind};
+use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{
     Attributes, Creation, Credentials, Error, Listed, READ, Rank, SetAttributes, SetTime, WRITE,
 };
@@ -152,13 +152,13 @@ fn nanoseconds(time: SystemTime) -> i64 {
     }
 }
 
-fn file_type(kind: &Kind) -> FileType {
+fn file_type(kind: &InodeKind) -> FileType {
     match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
-        Kind::File | Kind::Typed(_) => FileType::RegularFile,
+        InodeKind::Directory => FileType::Directory,
+        InodeKind::Symlink => FileType::Symlink,
+        InodeKind::Fifo => FileType::NamedPipe,
+        InodeKind::Socket => FileType::Socket,
+        InodeKind::File | InodeKind::Typed(_) => FileType::RegularFile,
     }
 }
 
@@ -310,9 +310,9 @@ impl Filesystem for Bridge {
     ) {
         let (user, name) = (user(request), bytes(name));
         let kind = match mode & 0o170_000 {
-            0 | 0o100_000 => Kind::File,
-            0o010_000 => Kind::Fifo,
-            0o140_000 => Kind::Socket,
+            0 | 0o100_000 => InodeKind::File,
+            0o010_000 => InodeKind::Fifo,
+            0o140_000 => InodeKind::Socket,
             _ => return reply.error(Errno::EPERM),
         };
         let creation = Creation::new(kind, mode & 0o7777 & !umask);
@@ -331,7 +331,7 @@ impl Filesystem for Bridge {
         reply: ReplyEntry,
     ) {
         let (user, name) = (user(request), bytes(name));
-        let creation = Creation::new(Kind::Directory, mode & 0o7777 & !umask);
+        let creation = Creation::new(InodeKind::Directory, mode & 0o7777 & !umask);
         self.spawn(|calls| async move {
             answer_entry(calls.rank.create(&user, Ino(parent.0), &name, creation).await, reply);
         });
@@ -408,7 +408,7 @@ impl Filesystem for Bridge {
         reply: ReplyCreate,
     ) {
         let (user, name, parent) = (user(request), bytes(name), Ino(parent.0));
-        let creation = Creation::new(Kind::File, mode & 0o7777 & !umask);
+        let creation = Creation::new(InodeKind::File, mode & 0o7777 & !umask);
         self.spawn(|calls| async move {
             let done = async {
                 match calls.rank.create(&user, parent, &name, creation).await {
@@ -614,7 +614,7 @@ impl Calls {
         let itself = |name: &'static [u8]| Listed {
             name: Bytes::from_static(name),
             ino,
-            kind: Kind::Directory,
+            kind: InodeKind::Directory,
             attributes: None,
         };
         let mut listing = vec![itself(b"."), itself(b"..")];

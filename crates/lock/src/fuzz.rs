@@ -1,7 +1,7 @@
 //! Entry points of the fuzz targets: nothing panics, whatever the bytes are.
 
 use bytes::{Bytes, BytesMut};
-use nacre_rpc::{Kind, Outbox};
+use nacre_rpc::{MessageKind, Outbox};
 
 use crate::message::Call;
 use crate::{Description, Pattern, Stripe, wire};
@@ -50,7 +50,7 @@ fn ask(description: &Description) {
 /// encoded and decoded again.
 pub fn wire(bytes: &[u8]) {
     let Some((code, body)) = bytes.split_first() else { return };
-    let (kind, body) = (Kind::new(wire::LOCK, *code), Bytes::copy_from_slice(body));
+    let (kind, body) = (MessageKind::new(wire::LOCK, *code), Bytes::copy_from_slice(body));
     let _ = wire::get_attach(&body);
     let _ = wire::get_place(&body);
     let _ = wire::get_numbered(&body);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Pattern;
-use crate::table::{Mode, Progress, TableError};
+use crate::table::{Acquired, Mode, TableError};
 
 /// The number of a session, the same at all lock servers and in the fences of the store. It is never used again, and a younger
 /// session has a greater one; the client gets it from whoever counts them.
@@ -58,7 +58,7 @@ pub enum Call {
     Renew,
     /// Releases all that the session has and ends it. Answered by [`Reply::Done`].
     Close,
-    /// Asks for more of a request's pattern, in file order. Answered by [`Reply::Progress`].
+    /// Asks for more of a request's pattern, in file order. Answered by [`Reply::Acquired`].
     Acquire {
         /// The request.
         request: RequestNumber,
@@ -68,7 +68,7 @@ pub enum Call {
         /// had at once.
         until: Option<u64>,
     },
-    /// Releases what a request holds from an offset on. Answered by [`Reply::Progress`].
+    /// Releases what a request holds from an offset on. Answered by [`Reply::Acquired`].
     ReleaseFrom {
         /// The request.
         request: RequestNumber,
@@ -80,7 +80,7 @@ pub enum Call {
         /// The request.
         request: RequestNumber,
     },
-    /// Asserts a lock that the session held before the server restarted. Answered by [`Reply::Progress`].
+    /// Asserts a lock that the session held before the server restarted. Answered by [`Reply::Acquired`].
     Assert {
         /// The request.
         request: RequestNumber,
@@ -117,9 +117,9 @@ pub enum Reply {
         lease: Duration,
     },
     /// The progress of a request.
-    Progress {
+    Acquired {
         /// The last byte held and the next one wanted.
-        progress: Progress,
+        progress: Acquired,
         /// The number of the newest grant to this request.
         token: Token,
     },

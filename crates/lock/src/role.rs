@@ -22,7 +22,7 @@ use tokio::sync::{Notify, oneshot};
 use self::core::{Core, Shared};
 use crate::server::{Limits, Server, Settings};
 use crate::table::Indexing;
-use crate::wire::Place;
+use crate::wire::ServerSlot;
 use crate::{Stripe, clock};
 use ledger::Ledger;
 
@@ -110,7 +110,7 @@ impl LockRole {
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(state, least.max(found.numbers), longest_lease)),
             work: Notify::new(),
-            place: Place { server, servers, stripe_bytes: bytes },
+            place: ServerSlot { server, servers, stripe_bytes: bytes },
             connections: AtomicU64::new(0),
         });
         let failed = |error: std::io::Error| {

@@ -28,11 +28,11 @@ use std::time::Duration;
 
 use crate::OFFSET_MAX;
 use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
-use crate::table::{Mode, Owner, Progress, Reached, RequestKey, Table, TableError, Woken};
+use crate::table::{Acquired, Mode, Owner, Reached, RequestKey, Table, TableError, Woken};
 
 pub use backlog::Backlog;
 pub use listing::{Listed, Wait};
-use session::{Session, State};
+use session::{SessionRecord, State};
 pub use settings::{Limits, Settings};
 
 /// The number under which the server's owner knows a call, to send the reply to.
@@ -119,7 +119,7 @@ pub enum Record {
 #[derive(Clone, Debug)]
 pub struct Server {
     settings: Settings,
-    sessions: HashMap<SessionId, Session>,
+    sessions: HashMap<SessionId, SessionRecord>,
     /// The sessions by their number in the tables.
     programs: HashMap<u64, SessionId>,
     expiries: BTreeSet<(Duration, SessionId)>,
@@ -303,7 +303,7 @@ impl Server {
             // of the grace period either.
             (None, Some(progress)) => {
                 let token = self.token(key);
-                self.answer(key, Reply::Progress { progress, token }, out);
+                self.answer(key, Reply::Acquired { progress, token }, out);
             }
             _ => {
                 self.deferrals += 1;
@@ -346,7 +346,7 @@ impl Server {
     }
 
     /// Tells a request's client how far it has come.
-    fn granted(&mut self, key: RequestKey, progress: Progress, out: &mut Vec<Output>) {
+    fn granted(&mut self, key: RequestKey, progress: Acquired, out: &mut Vec<Output>) {
         let Some(request) = self.requests.get_mut(&key) else { return };
         if progress.last.is_some() {
             self.grants += 1;
@@ -354,7 +354,7 @@ impl Server {
             self.note_use_of(key, out);
         }
         let token = self.token(key);
-        self.answer(key, Reply::Progress { progress, token }, out);
+        self.answer(key, Reply::Acquired { progress, token }, out);
     }
 
     /// Answers the pending call of a request, if it has one.
@@ -380,7 +380,7 @@ impl Server {
 
     /// The held bytes of a request of which a reply tells.
     fn tells(&self, key: RequestKey, reply: &Reply) -> Option<Tells> {
-        let Reply::Progress { progress: Progress { last: Some(_), .. }, .. } = reply else { return None };
+        let Reply::Acquired { progress: Acquired { last: Some(_), .. }, .. } = reply else { return None };
         let request = self.requests.get(&key)?;
         Some(Tells { session: request.session, file: request.file.clone(), mode: request.mode })
     }
@@ -417,7 +417,7 @@ impl Server {
         let key = self.key(session, number).ok_or(Refusal::UnknownRequest)?;
         self.answer(key, Reply::Refused(Refusal::Released), out);
         let progress = self.give_back(key, offset, out)?;
-        Ok(Reply::Progress { progress, token: self.token(key) })
+        Ok(Reply::Acquired { progress, token: self.token(key) })
     }
 
     /// Releases what a request holds from an offset on, and ends its wait in the table.
@@ -426,7 +426,7 @@ impl Server {
         key: RequestKey,
         offset: u64,
         out: &mut Vec<Output>,
-    ) -> Result<Progress, Refusal> {
+    ) -> Result<Acquired, Refusal> {
         let file = self.requests.get(&key).ok_or(Refusal::UnknownRequest)?.file.clone();
         let mut woken = Vec::new();
         let found = self.files.get_mut(&file).ok_or(Refusal::UnknownRequest)?;

@@ -30,7 +30,7 @@ mod tree;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{OFFSET_MAX, Pattern};
-pub use answer::{Progress, Reached, RequestView, TableError, Woken};
+pub use answer::{Acquired, Reached, RequestView, TableError, Woken};
 use holding::{Budget, Holdings, Stop};
 use line::Line;
 
@@ -117,9 +117,9 @@ impl Request {
         self.next <= self.low
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> Acquired {
         let last = if self.holds_nothing() { None } else { self.pattern.end_before(self.bound()) };
-        Progress { last: last.map(|end| end - 1), next: (self.next < OFFSET_MAX).then_some(self.next) }
+        Acquired { last: last.map(|end| end - 1), next: (self.next < OFFSET_MAX).then_some(self.next) }
     }
 
     /// The first byte of the pattern at or after an offset, or [`OFFSET_MAX`].
@@ -224,7 +224,7 @@ impl Table {
         mode: Mode,
         pattern: Pattern,
         below: u64,
-    ) -> Result<Progress, TableError> {
+    ) -> Result<Acquired, TableError> {
         self.add(request, owner, mode, pattern)?;
         let added = &self.requests[&request];
         let (low, next) = (added.low, added.byte_at(below));
@@ -252,7 +252,7 @@ impl Table {
     ///
     /// [`TableError::Unknown`], [`TableError::Waits`], [`TableError::TooIrregular`]; what was granted before the last
     /// of these stays so.
-    pub fn try_acquire(&mut self, request: RequestKey) -> Result<Progress, TableError> {
+    pub fn try_acquire(&mut self, request: RequestKey) -> Result<Acquired, TableError> {
         self.idle(request)?;
         if self.advance(request, OFFSET_MAX) == Advance::Exhausted {
             return Err(TableError::TooIrregular);
@@ -289,7 +289,7 @@ impl Table {
         request: RequestKey,
         offset: u64,
         woken: &mut Vec<Woken>,
-    ) -> Result<Progress, TableError> {
+    ) -> Result<Acquired, TableError> {
         if !self.requests.contains_key(&request) {
             return Err(TableError::Unknown);
         }
@@ -326,7 +326,7 @@ impl Table {
     }
 
     /// Returns the progress of a request.
-    pub fn progress(&self, request: RequestKey) -> Option<Progress> {
+    pub fn progress(&self, request: RequestKey) -> Option<Acquired> {
         self.requests.get(&request).map(|found| found.progress())
     }
 

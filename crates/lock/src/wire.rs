@@ -9,48 +9,48 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::limit::OBJECT_ID_BYTES_MAX;
-use nacre_rpc::{Cursor, Kind, Outbox, WireError};
+use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
 use crate::message::{Asked, Call, FULL, FileName, Refusal, Reply, Token};
-use crate::table::{Mode, Progress, TableError};
+use crate::table::{Acquired, Mode, TableError};
 use crate::{DESCRIPTION_BYTES_MAX, Description, ITEMS_MAX, Pattern, PatternError, Region};
 
 /// The number of the service.
 pub const LOCK: u8 = 4;
 /// A request for the number of a new session. No body.
-pub const NUMBER: Kind = Kind::new(LOCK, 1);
-/// The reply to [`NUMBER`]. Body: the session, and a [`Place`].
-pub const NUMBERED: Kind = Kind::new(LOCK, 2);
+pub const NUMBER: MessageKind = MessageKind::new(LOCK, 1);
+/// The reply to [`NUMBER`]. Body: the session, and a [`ServerSlot`].
+pub const NUMBERED: MessageKind = MessageKind::new(LOCK, 2);
 /// Binds a session to the connection, and subscribes to its late replies. Body: an [`Attach`].
-pub const ATTACH: Kind = Kind::new(LOCK, 3);
-/// The reply to [`ATTACH`]. Body: a [`Place`].
-pub const ATTACHED: Kind = Kind::new(LOCK, 4);
+pub const ATTACH: MessageKind = MessageKind::new(LOCK, 3);
+/// The reply to [`ATTACH`]. Body: a [`ServerSlot`].
+pub const ATTACHED: MessageKind = MessageKind::new(LOCK, 4);
 /// [`Call::Open`]. The bodies of calls begin with the number of the call.
-pub const OPEN: Kind = Kind::new(LOCK, 5);
+pub const OPEN: MessageKind = MessageKind::new(LOCK, 5);
 /// [`Call::Renew`].
-pub const RENEW: Kind = Kind::new(LOCK, 6);
+pub const RENEW: MessageKind = MessageKind::new(LOCK, 6);
 /// [`Call::Close`].
-pub const CLOSE: Kind = Kind::new(LOCK, 7);
+pub const CLOSE: MessageKind = MessageKind::new(LOCK, 7);
 /// [`Call::Acquire`].
-pub const ACQUIRE: Kind = Kind::new(LOCK, 8);
+pub const ACQUIRE: MessageKind = MessageKind::new(LOCK, 8);
 /// [`Call::ReleaseFrom`].
-pub const RELEASE_FROM: Kind = Kind::new(LOCK, 9);
+pub const RELEASE_FROM: MessageKind = MessageKind::new(LOCK, 9);
 /// [`Call::Release`].
-pub const RELEASE: Kind = Kind::new(LOCK, 10);
+pub const RELEASE: MessageKind = MessageKind::new(LOCK, 10);
 /// [`Call::Assert`].
-pub const ASSERT: Kind = Kind::new(LOCK, 11);
+pub const ASSERT: MessageKind = MessageKind::new(LOCK, 11);
 /// [`Call::Asserted`].
-pub const ASSERTED: Kind = Kind::new(LOCK, 12);
+pub const ASSERTED: MessageKind = MessageKind::new(LOCK, 12);
 /// [`Reply::Open`].
-pub const OPENED: Kind = Kind::new(LOCK, 20);
-/// [`Reply::Progress`].
-pub const PROGRESS: Kind = Kind::new(LOCK, 21);
+pub const OPENED: MessageKind = MessageKind::new(LOCK, 20);
+/// [`Reply::Acquired`].
+pub const PROGRESS: MessageKind = MessageKind::new(LOCK, 21);
 /// [`Reply::Done`].
-pub const DONE: Kind = Kind::new(LOCK, 22);
+pub const DONE: MessageKind = MessageKind::new(LOCK, 22);
 /// [`Reply::Refused`].
-pub const REFUSED: Kind = Kind::new(LOCK, 23);
+pub const REFUSED: MessageKind = MessageKind::new(LOCK, 23);
 /// The reply to the call follows as an event. No body.
-pub const WAITING: Kind = Kind::new(LOCK, 24);
+pub const WAITING: MessageKind = MessageKind::new(LOCK, 24);
 
 /// The longest text of a refused pattern, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
@@ -65,7 +65,7 @@ mod flag {
 
 /// A server's place among the lock servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ServerSlot {
     /// The number of the server, counted from 0.
     pub server: u32,
     /// The number of servers.
@@ -85,21 +85,21 @@ pub struct Attach {
 }
 
 /// Writes a place.
-pub fn put_place(out: &mut Vec<u8>, place: &Place) {
+pub fn put_place(out: &mut Vec<u8>, place: &ServerSlot) {
     out.extend_from_slice(&place.server.to_le_bytes());
     out.extend_from_slice(&place.servers.to_le_bytes());
     out.extend_from_slice(&place.stripe_bytes.to_le_bytes());
 }
 
-fn get_place_at(cursor: &mut Cursor<'_>) -> Result<Place, WireError> {
-    Ok(Place { server: cursor.u32()?, servers: cursor.u32()?, stripe_bytes: cursor.u64()? })
+fn get_place_at(cursor: &mut Cursor<'_>) -> Result<ServerSlot, WireError> {
+    Ok(ServerSlot { server: cursor.u32()?, servers: cursor.u32()?, stripe_bytes: cursor.u64()? })
 }
 
 /// Reads the body of an [`ATTACHED`].
 ///
 /// # Errors
 /// If the body is malformed.
-pub fn get_place(body: &Bytes) -> Result<Place, WireError> {
+pub fn get_place(body: &Bytes) -> Result<ServerSlot, WireError> {
     let mut cursor = Cursor::new(body);
     let place = get_place_at(&mut cursor)?;
     cursor.end()?;
@@ -110,7 +110,7 @@ pub fn get_place(body: &Bytes) -> Result<Place, WireError> {
 ///
 /// # Errors
 /// If the body is malformed.
-pub fn get_numbered(body: &Bytes) -> Result<(u64, Place), WireError> {
+pub fn get_numbered(body: &Bytes) -> Result<(u64, ServerSlot), WireError> {
     let mut cursor = Cursor::new(body);
     let session = cursor.u64()?;
     let place = get_place_at(&mut cursor)?;
@@ -236,7 +236,7 @@ pub fn mode_code(mode: Mode) -> u8 {
 ///
 /// # Errors
 /// If the body is malformed.
-pub fn get_call(kind: Kind, body: &Bytes) -> Result<(u64, Result<Call, Refusal>), WireError> {
+pub fn get_call(kind: MessageKind, body: &Bytes) -> Result<(u64, Result<Call, Refusal>), WireError> {
     let mut cursor = Cursor::new(body);
     let number = cursor.u64()?;
     let call = match kind {
@@ -302,7 +302,7 @@ pub fn file_name(bytes: &[u8]) -> Result<FileName, &'static str> {
 }
 
 /// Returns a reply's kind and body.
-pub fn reply(reply: &Reply) -> (Kind, Vec<u8>) {
+pub fn reply(reply: &Reply) -> (MessageKind, Vec<u8>) {
     let mut out = Vec::with_capacity(40);
     let kind = match reply {
         Reply::Open { epoch, lease } => {
@@ -310,7 +310,7 @@ pub fn reply(reply: &Reply) -> (Kind, Vec<u8>) {
             out.extend_from_slice(&(lease.as_millis() as u64).to_le_bytes());
             OPENED
         }
-        Reply::Progress { progress: Progress { last, next }, token } => {
+        Reply::Acquired { progress: Acquired { last, next }, token } => {
             let has = |offset: &Option<u64>, flag: u8| if offset.is_some() { flag } else { 0 };
             out.push(has(last, flag::LAST) | has(next, flag::NEXT));
             for number in [last.unwrap_or(0), next.unwrap_or(0), token.epoch, token.number] {
@@ -370,7 +370,7 @@ fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
 ///
 /// # Errors
 /// If the body is malformed.
-pub fn get_reply(kind: Kind, body: &Bytes) -> Result<Reply, WireError> {
+pub fn get_reply(kind: MessageKind, body: &Bytes) -> Result<Reply, WireError> {
     let mut cursor = Cursor::new(body);
     let reply = match kind {
         OPENED => Reply::Open { epoch: cursor.u64()?, lease: Duration::from_millis(cursor.u64()?) },
@@ -381,8 +381,8 @@ pub fn get_reply(kind: Kind, body: &Bytes) -> Result<Reply, WireError> {
                 return Err(WireError::Malformed("an unknown flag of progress"));
             }
             let given = |flag: u8, offset: u64| (flags & flag != 0).then_some(offset);
-            let progress = Progress { last: given(flag::LAST, last), next: given(flag::NEXT, next) };
-            Reply::Progress { progress, token: Token { epoch: cursor.u64()?, number: cursor.u64()? } }
+            let progress = Acquired { last: given(flag::LAST, last), next: given(flag::NEXT, next) };
+            Reply::Acquired { progress, token: Token { epoch: cursor.u64()?, number: cursor.u64()? } }
         }
         DONE => Reply::Done,
         REFUSED => Reply::Refused(get_refusal(&mut cursor)?),
@@ -443,7 +443,7 @@ pub fn event(call: u64, answer: &Reply) -> Bytes {
 pub fn get_event(payload: &Bytes) -> Result<(u64, Reply), WireError> {
     let mut cursor = Cursor::new(payload);
     let call = cursor.u64()?;
-    let kind = Kind::new(LOCK, cursor.u8()?);
+    let kind = MessageKind::new(LOCK, cursor.u8()?);
     let body = cursor.bytes(cursor.left())?;
     Ok((call, get_reply(kind, &body)?))
 }

@@ -9,7 +9,7 @@ use nacre_lock::client::{
 };
 use nacre_lock::message::{Call, Reply, SessionId, Token};
 use nacre_lock::server::{CallId, Output, Server, Settings};
-use nacre_lock::table::{Mode, Progress};
+use nacre_lock::table::{Acquired, Mode};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, PatternError, Region, Stripe};
 
 const METHODS: [Method; 3] = [Method::Posix, Method::List, Method::Datatype];
@@ -390,8 +390,8 @@ fn a_session_that_opens_too_slowly_at_one_server_is_not_lost_at_the_others() {
     let opening = sent_to(0, &mut actions);
     client.handle(seconds(0), opening[0].0, open.clone(), &mut actions);
     let acquire = sent_to(0, &mut actions);
-    let all = |byte| Reply::Progress {
-        progress: Progress { last: Some(byte), next: None },
+    let all = |byte| Reply::Acquired {
+        progress: Acquired { last: Some(byte), next: None },
         token: Token { epoch: 1, number: 1 },
     };
     client.handle(seconds(0), acquire[0].0, all(0), &mut actions);

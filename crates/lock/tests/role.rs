@@ -17,7 +17,7 @@ use nacre_object::{
     Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
 };
 use nacre_rpc::client::{self, Event, Host, Link, LinkOptions, Subscription};
-use nacre_rpc::{Address, Kind, Outbox, ServeOptions, Server, ServerLimits, Services, control};
+use nacre_rpc::{Address, MessageKind, Outbox, ServeOptions, Server, ServerLimits, Services, control};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -98,7 +98,7 @@ fn whole(mode: Mode) -> Request {
 }
 
 /// A request as it is: a kind and a body.
-struct Raw(Kind, Bytes);
+struct Raw(MessageKind, Bytes);
 
 impl client::Request for Raw {
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
@@ -145,7 +145,7 @@ async fn call(link: &Arc<Link>, number: u64, call: Call) -> Result<Option<Reply>
     let mut call = client::Call::start(link.clone(), Raw(kind, body));
     let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
     match frame.kind {
-        Kind::ERROR => Err(control::get_failure(&frame).unwrap()),
+        MessageKind::ERROR => Err(control::get_failure(&frame).unwrap()),
         wire::WAITING => Ok(None),
         kind => Ok(Some(wire::get_reply(kind, &frame.body).unwrap())),
     }
@@ -171,7 +171,7 @@ fn acquire_at(request: u64, offset: u64) -> Call {
 }
 
 fn is_held(reply: &Reply) -> bool {
-    matches!(reply, Reply::Progress { progress, .. } if progress.next.is_none())
+    matches!(reply, Reply::Acquired { progress, .. } if progress.next.is_none())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nacre_lock::message::{Asked, Call, FileName, Refusal, Reply, SessionId, Token};
 use nacre_lock::server::{Backlog, CallId, Limits, Output, Record, Server, Settings};
-use nacre_lock::table::{Mode, Progress, TableError};
+use nacre_lock::table::{Acquired, Mode, TableError};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Stripe};
 
 const A: SessionId = SessionId(0xa);
@@ -74,9 +74,9 @@ fn replies(outputs: &[Output]) -> BTreeMap<CallId, Reply> {
     replies.collect()
 }
 
-fn progress(reply: &Reply) -> Progress {
+fn progress(reply: &Reply) -> Acquired {
     match reply {
-        Reply::Progress { progress, .. } => *progress,
+        Reply::Acquired { progress, .. } => *progress,
         other => panic!("{other:?}"),
     }
 }
@@ -95,10 +95,10 @@ fn a_grant_comes_after_the_record_of_its_file_and_tokens_grow() {
     trial.open(&[A]);
     let out = trial.call(A, lock(1, "f", Mode::Exclusive, 0, 10));
     assert_eq!(out[0], uses(A, "f"));
-    let Output::Reply { reply: Reply::Progress { progress, token }, .. } = &out[1] else { panic!() };
-    assert_eq!(*progress, Progress { last: Some(9), next: None });
+    let Output::Reply { reply: Reply::Acquired { progress, token }, .. } = &out[1] else { panic!() };
+    assert_eq!(*progress, Acquired { last: Some(9), next: None });
     let out = trial.call(A, lock(2, "f", Mode::Exclusive, 10, 20));
-    let [Output::Reply { reply: Reply::Progress { token: second, .. }, .. }] = &out[..] else { panic!() };
+    let [Output::Reply { reply: Reply::Acquired { token: second, .. }, .. }] = &out[..] else { panic!() };
     assert!(second > token && *token > Token { epoch: 1, number: 0 });
 }
 
@@ -121,7 +121,7 @@ fn exclusive_bytes_of_a_lapsed_session_are_granted_anew_only_behind_its_fence() 
         Some(Reply::Refused(Refusal::Lapsed))
     );
     let out = trial.fenced(A, "f");
-    assert_eq!(progress(&replies(&out)[&waits]), Progress { last: Some(5), next: None });
+    assert_eq!(progress(&replies(&out)[&waits]), Acquired { last: Some(5), next: None });
     assert_eq!(
         out[0],
         Output::Record(Record::Left { session: A, file: "f".into() }),
@@ -167,7 +167,7 @@ fn a_broken_session_may_rely_on_shared_locks_until_its_lease_is_over() {
     // The client, which cannot renew its lease, knows at its end.
     assert_eq!(trial.pass(4), []);
     let out = trial.pass(1);
-    assert_eq!(progress(&replies(&out)[&waits]), Progress { last: Some(0), next: None });
+    assert_eq!(progress(&replies(&out)[&waits]), Acquired { last: Some(0), next: None });
     assert!(!trial.server.knows(A));
 }
 
@@ -183,7 +183,7 @@ fn the_wait_of_a_lapsed_session_ends_and_those_behind_it_are_served() {
     trial.open(&[A, C]);
     let replies = replies(&trial.pass(1));
     assert_eq!(replies[&waits], Reply::Refused(Refusal::Lapsed));
-    assert_eq!(progress(&replies[&(waits + 1)]), Progress { last: Some(9), next: None });
+    assert_eq!(progress(&replies[&(waits + 1)]), Acquired { last: Some(9), next: None });
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_server_has_the_bytes_of_its_stripe() {
     let mut trial = Trial::with(Server::new(settings));
     trial.open(&[A]);
     let out = trial.call(A, lock(1, "f", Mode::Exclusive, 0, 1000));
-    assert_eq!(progress(replies(&out).values().next().unwrap()), Progress { last: Some(999), next: None });
+    assert_eq!(progress(replies(&out).values().next().unwrap()), Acquired { last: Some(999), next: None });
     let listed = trial.server.list(None, 10);
     assert_eq!((listed.len(), listed[0].bounds), (1, (100, 1000)));
 }
@@ -230,7 +230,7 @@ fn after_a_restart_asserted_locks_are_kept_and_lost_sessions_are_fenced() {
     trial.open(&[A, C, D]);
     let assert = Call::Assert { request: 1, asked: asked("f", Mode::Exclusive, 0, 10), below: 5 };
     let out = trial.call(A, assert.clone());
-    assert_eq!(progress(replies(&out).values().next().unwrap()), Progress { last: Some(4), next: Some(5) });
+    assert_eq!(progress(replies(&out).values().next().unwrap()), Acquired { last: Some(4), next: Some(5) });
     // Another that asserts the same bytes is refused.
     let other = Call::Assert { request: 1, asked: asked("f", Mode::Shared, 4, 6), below: 6 };
     assert_eq!(
@@ -241,7 +241,7 @@ fn after_a_restart_asserted_locks_are_kept_and_lost_sessions_are_fenced() {
     // New locks wait, whether they would wait in a table or not; what does not wait is told that there is nothing to be had.
     let tried = Call::Acquire { request: 2, asked: Some(asked("f", Mode::Shared, 6, 9)), until: None };
     let out = trial.call(C, tried.clone());
-    assert_eq!(progress(replies(&out).values().next().unwrap()), Progress { last: None, next: Some(6) });
+    assert_eq!(progress(replies(&out).values().next().unwrap()), Acquired { last: None, next: Some(6) });
     assert_eq!(trial.call(C, lock(4, "f", Mode::Shared, 6, 9)), []);
     let first = trial.calls;
     assert_eq!(trial.call(C, lock(3, "h", Mode::Exclusive, 0, 9)), []);
@@ -256,9 +256,9 @@ fn after_a_restart_asserted_locks_are_kept_and_lost_sessions_are_fenced() {
         Some(Reply::Refused(Refusal::Lapsed))
     );
     let out = trial.fenced(B, "f");
-    assert_eq!(progress(&replies(&out)[&first]), Progress { last: Some(8), next: None });
+    assert_eq!(progress(&replies(&out)[&first]), Acquired { last: Some(8), next: None });
     let out = trial.call(C, tried);
-    assert_eq!(progress(replies(&out).values().next().unwrap()), Progress { last: Some(8), next: None });
+    assert_eq!(progress(replies(&out).values().next().unwrap()), Acquired { last: Some(8), next: None });
     assert_eq!(trial.fenced(B, "g"), [Output::Record(Record::Gone { session: B })]);
     assert_eq!(
         replies(&trial.call(A, assert)).into_values().next(),
@@ -299,7 +299,7 @@ fn a_session_that_was_broken_before_a_restart_asserts_nothing_that_may_be_anothe
         "its session has ended"
     );
     let taken = answer(&mut trial, B, assert(OFFSET_MAX));
-    assert_eq!(progress(&taken.unwrap()), Progress { last: Some(9), next: None });
+    assert_eq!(progress(&taken.unwrap()), Acquired { last: Some(9), next: None });
     assert_eq!(answer(&mut trial, B, Call::Asserted), Some(Reply::Done));
     // Whose assertion is refused is fenced wherever it may have written, even if it says that it has asserted all.
     let mut trial = restarted(&[(A, &["f", "g"]), (B, &["f"])]);

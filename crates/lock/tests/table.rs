@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nacre_lock::table::{Indexing, Mode, Owner, Progress, Reached, RequestKey, Table, TableError, Woken};
+use nacre_lock::table::{Acquired, Indexing, Mode, Owner, Reached, RequestKey, Table, TableError, Woken};
 use nacre_lock::{Block, Datatype, OFFSET_MAX, Pattern, Region};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -20,8 +20,8 @@ fn contiguous(from: u64, to: u64) -> Pattern {
     Pattern::contiguous(from, to - from).unwrap()
 }
 
-fn progress(last: impl Into<Option<u64>>, next: impl Into<Option<u64>>) -> Progress {
-    Progress { last: last.into(), next: next.into() }
+fn progress(last: impl Into<Option<u64>>, next: impl Into<Option<u64>>) -> Acquired {
+    Acquired { last: last.into(), next: next.into() }
 }
 
 /// A table that knows every byte of a file of [`Naive::BYTES`] bytes.
@@ -46,7 +46,7 @@ impl NaiveRequest {
         self.bytes.difference(&self.held).next().copied()
     }
 
-    fn progress(&self) -> Progress {
+    fn progress(&self) -> Acquired {
         progress(self.held.last().copied(), self.next())
     }
 }
@@ -119,7 +119,7 @@ impl Naive {
         }
     }
 
-    fn release_from(&mut self, request: RequestKey, offset: u64, woken: &mut Vec<Woken>) -> Progress {
+    fn release_from(&mut self, request: RequestKey, offset: u64, woken: &mut Vec<Woken>) -> Acquired {
         if let Some(byte) = self.requests[&request].until.and(self.requests[&request].next()) {
             self.leave(request);
             // The line that it left comes first, and only that one can have changed.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use nacre_lock::message::{Asked, Call, FULL, Refusal, Reply, Token};
-use nacre_lock::table::{Mode, Progress, TableError};
-use nacre_lock::wire::{self, Attach, Place};
+use nacre_lock::table::{Acquired, Mode, TableError};
+use nacre_lock::wire::{self, Attach, ServerSlot};
 use nacre_lock::{Datatype, Description, Pattern, PatternError, Region};
-use nacre_rpc::{Frame, Kind, Outbox};
+use nacre_rpc::{Frame, MessageKind, Outbox};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -30,7 +30,7 @@ fn frame(put: impl FnOnce(&mut Outbox)) -> Frame {
 }
 
 /// Returns the kind and the body of a call, numbered 9.
-fn call(call: &Call) -> (Kind, Bytes) {
+fn call(call: &Call) -> (MessageKind, Bytes) {
     let frame = frame(|outbox| wire::put_call(outbox, 1, 9, call, &vector().encode().into()).unwrap());
     (frame.kind, frame.body)
 }
@@ -62,19 +62,19 @@ fn calls() -> Vec<(Call, u8, &'static str)> {
 
 /// All replies, with their codes and bodies.
 fn replies() -> Vec<(Reply, u8, &'static str)> {
-    let progress = Progress { last: Some(63), next: Some(64) };
-    let nothing = Progress { last: None, next: None };
+    let progress = Acquired { last: Some(63), next: Some(64) };
+    let nothing = Acquired { last: None, next: None };
     let token = Token { epoch: 2, number: 7 };
     let refused = |refusal: Refusal| Reply::Refused(refusal);
     vec![
         (Reply::Open { epoch: 2, lease: Duration::from_secs(10) }, 20, "02000000000000001027000000000000"),
         (
-            Reply::Progress { progress, token },
+            Reply::Acquired { progress, token },
             21,
             "033f00000000000000400000000000000002000000000000000700000000000000",
         ),
         (
-            Reply::Progress { progress: nothing, token },
+            Reply::Acquired { progress: nothing, token },
             21,
             "000000000000000000000000000000000002000000000000000700000000000000",
         ),
@@ -126,7 +126,7 @@ fn sessions_and_places_are_the_bytes_of_the_page() {
     assert_eq!((sent.kind, hex(&sent.body)), (wire::ATTACH, "4d000000000000000300000000000000".to_owned()));
     assert_eq!(wire::get_attach(&sent.body), Ok(attach));
     assert!(wire::get_attach(&Bytes::from(vec![0; 16])).is_err(), "session 0");
-    let place = Place { server: 1, servers: 4, stripe_bytes: 65_536 };
+    let place = ServerSlot { server: 1, servers: 4, stripe_bytes: 65_536 };
     let mut body = Vec::new();
     wire::put_place(&mut body, &place);
     assert_eq!(hex(&body), "01000000040000000000010000000000");
@@ -156,7 +156,7 @@ fn bodies_that_are_cut_or_longer_are_refused() {
         let longer = Bytes::from([&body[..], &[0]].concat());
         assert!(wire::get_reply(kind, &longer).is_err() || text, "{value:?} and a byte");
     }
-    assert!(wire::get_reply(Kind::new(4, 23), &vec![b'\x05'; 4096].into()).is_err(), "a long text");
+    assert!(wire::get_reply(MessageKind::new(4, 23), &vec![b'\x05'; 4096].into()).is_err(), "a long text");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use nacre_object::{ObjectId, StoreError};
 use crate::cleaner::{Candidate, Cleaning, Effort, Live, PIECE_HEAD_BYTES, SLICE_BYTES, choose};
 use crate::engine::Engine;
 use crate::heads::Heads;
-use crate::log::Room;
+use crate::log::FreeSpace;
 use crate::record::HEAD_BYTES_MIN;
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 
@@ -227,7 +227,7 @@ impl Engine {
 
     /// Returns the bytes of moves that find room without new space, whatever stays unused at the ends of segments.
     fn room_for_moves(&self) -> u64 {
-        let Room { tail_bytes, next_bytes } = self.log.room();
+        let FreeSpace { tail_bytes, next_bytes } = self.log.room();
         let waste_bytes = u64::from(self.options.segment_bytes) / 4;
         tail_bytes.saturating_sub(waste_bytes) + next_bytes / 4 * 3
     }

@@ -44,7 +44,7 @@ pub enum Effort {
     /// Gives back what can be given back at the same price, now.
     Compact,
     /// Makes room for a transaction that writes.
-    Room,
+    FreeSpace,
     /// Makes room for a transaction that shrinks: any gain is enough.
     Utmost,
 }
@@ -54,7 +54,7 @@ impl Effort {
     pub fn gain_min(self) -> f64 {
         match self {
             Self::Bound | Self::Compact => 0.1,
-            Self::Room => 1.0 / 32.0,
+            Self::FreeSpace => 1.0 / 32.0,
             Self::Utmost => 1.0 / 1024.0,
         }
     }
@@ -636,8 +636,8 @@ mod tests {
     fn when_there_is_no_room_less_is_worth_the_work() {
         let nearly_full = candidate(1, 960, 10);
         assert_eq!(choose([nearly_full], Effort::Bound.gain_min()), None);
-        assert!(choose([nearly_full], Effort::Room.gain_min()).is_some());
-        assert_eq!(choose([candidate(1, 980, 10)], Effort::Room.gain_min()), None);
+        assert!(choose([nearly_full], Effort::FreeSpace.gain_min()).is_some());
+        assert_eq!(choose([candidate(1, 980, 10)], Effort::FreeSpace.gain_min()), None);
         assert!(choose([candidate(1, 980, 10)], Effort::Utmost.gain_min()).is_some());
     }
 }

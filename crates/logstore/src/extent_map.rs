@@ -59,12 +59,12 @@ pub struct Entry {
     chunk_len_less_one: u16,
     skip: u16,
     len_less_one: u16,
-    kind: Kind,
+    kind: EntryKind,
 }
 
 /// The kind of an entry. (It is an enum so that an enum around an entry needs no room of its own.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum EntryKind {
     Data,
     Hole,
 }
@@ -82,7 +82,7 @@ impl Entry {
             chunk_len_less_one: 0,
             skip: 0,
             len_less_one: 0,
-            kind: Kind::Hole,
+            kind: EntryKind::Hole,
         }
     }
 
@@ -103,7 +103,7 @@ impl Entry {
             chunk_len_less_one: (chunk.len - 1) as u16,
             skip: skip as u16,
             len_less_one: (len - 1) as u16,
-            kind: Kind::Data,
+            kind: EntryKind::Data,
         }
     }
 
@@ -120,8 +120,8 @@ impl Entry {
     /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
         match self.kind {
-            Kind::Hole => u64::from(self.offset) << 32 | u64::from(self.crc),
-            Kind::Data => u64::from(self.len_less_one) + 1,
+            EntryKind::Hole => u64::from(self.offset) << 32 | u64::from(self.crc),
+            EntryKind::Data => u64::from(self.len_less_one) + 1,
         }
     }
 
@@ -132,7 +132,7 @@ impl Entry {
 
     /// Returns the place of the bytes.
     pub fn place(&self) -> Place {
-        if self.kind == Kind::Hole {
+        if self.kind == EntryKind::Hole {
             return Place::Hole;
         }
         let chunk = Chunk {

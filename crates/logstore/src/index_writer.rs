@@ -148,7 +148,7 @@ impl Frames {
 
     /// Adds an object from its beginning, or goes on with it; returns where it has to be gone on with, if `portion` ends
     /// before the object does.
-    fn node(&mut self, id: &ObjectId, node: &Node, from: Cursor, portion: Portion) -> Option<Cursor> {
+    fn node(&mut self, id: &ObjectId, node: &Node, from: Cursor, portion: BatchLimits) -> Option<Cursor> {
         let (key, fork) = match from {
             Cursor::Beginning => {
                 self.object(id, node);
@@ -247,13 +247,13 @@ enum Cursor {
 
 /// A portion of the index: what is added while a shard is locked.
 #[derive(Clone, Copy)]
-struct Portion {
+struct BatchLimits {
     /// The numbers of items and of bytes that there may be at its end.
     items: u64,
     bytes: usize,
 }
 
-impl Portion {
+impl BatchLimits {
     /// Begins one behind what was gathered so far.
     fn begin(frames: &Frames, items: u64) -> Self {
         Self { items: frames.items + items, bytes: frames.gathered_bytes() + PORTION_BYTES }
@@ -375,7 +375,7 @@ impl Engine {
         let mut begun: Option<Begun> = None;
         loop {
             let locked = shard.lock();
-            let mut portion = Portion::begin(frames, portion_items);
+            let mut portion = BatchLimits::begin(frames, portion_items);
             while !portion.is_full(frames) {
                 let Some(object) = begun.take().or_else(|| names.next().map(Begun::new)) else {
                     drop(locked);
@@ -402,14 +402,14 @@ impl Engine {
         node: &Node,
         frames: &mut Frames,
         portion_items: u64,
-        portion: &mut Portion,
+        portion: &mut BatchLimits,
     ) -> Option<Begun> {
         let is_begun = !matches!(object.from, Cursor::Beginning);
         if !is_begun {
             frames.mark();
         } else if self.watched_changed.load(Ordering::SeqCst) {
             frames.go_back();
-            *portion = Portion::begin(frames, portion_items);
+            *portion = BatchLimits::begin(frames, portion_items);
             object.from = Cursor::Beginning;
             object.restarts += 1;
         }
@@ -417,7 +417,7 @@ impl Engine {
         let from = std::mem::replace(&mut object.from, Cursor::Beginning);
         // The object's shard is locked: nothing comes between what is written now and the watch.
         self.watched_changed.store(false, Ordering::SeqCst);
-        let object_portion = if is_whole { Portion::ENDLESS } else { *portion };
+        let object_portion = if is_whole { BatchLimits::ENDLESS } else { *portion };
         let Some(rest) = frames.node(&object.id, node, from, object_portion) else {
             self.watched.store(0, Ordering::SeqCst);
             return None;

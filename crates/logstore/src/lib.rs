@@ -83,7 +83,7 @@ use crate::disk::{Disk, FolderDisk};
 use crate::engine::Engine;
 pub use crate::info::Info;
 pub use crate::log::Committer;
-pub use crate::scrub::{Finding, Loss, ScrubProgress, ScrubReport};
+pub use crate::scrub::{Finding, LostPart, ScrubProgress, ScrubReport};
 pub use crate::segment::FORMAT_VERSION;
 use crate::sync::{JoinHandle, Mutex};
 

@@ -25,7 +25,7 @@ use nacre_object::{ErrorKind, StoreError};
 
 use crate::Durability;
 use crate::extent_map::{Chunk, Entry};
-use crate::node::Keep;
+use crate::node::Persistence;
 use crate::record::{self, Stamp};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
 use crate::sync::{AtomicU64, Condvar, Instant, Mutex, MutexGuard, block_on};
@@ -63,23 +63,23 @@ impl Purpose {
     }
 }
 
-/// Room in bytes that is reserved for some purposes.
+/// FreeSpace in bytes that is reserved for some purposes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserve {
-    /// Room in files that can be made ready without new space.
+    /// FreeSpace in files that can be made ready without new space.
     pub spare_bytes: u64,
-    /// Room for the cleaner alone.
+    /// FreeSpace for the cleaner alone.
     pub clean_bytes: u64,
     /// Further room for transactions that shrink, and the cleaner.
     pub shrink_bytes: u64,
 }
 
-/// Room in bytes that the log has without new space.
+/// FreeSpace in bytes that the log has without new space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
-    /// Room behind the last record of the segment that is written to.
+pub struct FreeSpace {
+    /// FreeSpace behind the last record of the segment that is written to.
     pub tail_bytes: u64,
-    /// Room in the segment that is ready, and in files that can be made ready.
+    /// FreeSpace in the segment that is ready, and in files that can be made ready.
     pub next_bytes: u64,
 }
 
@@ -202,7 +202,7 @@ pub struct Logged {
     pub changes: Option<Vec<(u32, i64)>>,
 }
 
-impl Keep for Logged {
+impl Persistence for Logged {
     fn place(&mut self, len: u32, crc: u32) -> Chunk {
         let Self { segment, offset, .. } = *self;
         self.offset += len;
@@ -306,13 +306,13 @@ impl Log {
     }
 
     /// Returns the room that the log has without new space.
-    pub fn room(&self) -> Room {
+    pub fn room(&self) -> FreeSpace {
         let tail = self.tail.lock();
         let tail_bytes = tail.segment.as_ref().map_or(0, |segment| {
             let sealed = segment.sealed.load(Ordering::Relaxed);
             if sealed { 0 } else { segment.capacity.saturating_sub(tail.offset) }
         });
-        Room { tail_bytes, next_bytes: tail.ready_bytes() + tail.reserve.spare_bytes }
+        FreeSpace { tail_bytes, next_bytes: tail.ready_bytes() + tail.reserve.spare_bytes }
     }
 
     /// Sets the reserved room.

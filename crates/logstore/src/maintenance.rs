@@ -299,7 +299,7 @@ enum Step {
     /// There may be room now.
     Again,
     /// There is room that may be taken for this purpose.
-    Room(Purpose),
+    FreeSpace(Purpose),
     /// Another thread is at work on it, and tells when it has got on; or work ahead of need would have had to wait for
     /// one that nudges this thread when it is done.
     Busy,
@@ -524,7 +524,7 @@ impl Engine {
                     put_off.push(ticket);
                     continue;
                 }
-                Ok(Step::Room(purpose)) => Ok(purpose),
+                Ok(Step::FreeSpace(purpose)) => Ok(purpose),
                 Err(error) => {
                     tracing::warn!("{error}");
                     Err(error)
@@ -538,7 +538,7 @@ impl Engine {
     pub(crate) fn make_room(self: &Arc<Self>, wanted: &Wanted) -> Result<Purpose, StoreError> {
         let mut turn = self.turn_begins();
         while !self.has_room(wanted) {
-            if let Step::Room(purpose) = self.step(wanted, &mut turn)? {
+            if let Step::FreeSpace(purpose) = self.step(wanted, &mut turn)? {
                 return Ok(purpose);
             }
         }
@@ -617,7 +617,7 @@ impl Engine {
             Err(error) if error.kind != ErrorKind::OutOfSpace => return Err(error),
             Err(_) => {}
         }
-        let effort = if wanted.purpose.is_write() { Effort::Room } else { Effort::Utmost };
+        let effort = if wanted.purpose.is_write() { Effort::FreeSpace } else { Effort::Utmost };
         if let Some(step) = self.clean_step(turn, effort) {
             return Ok(step);
         }
@@ -653,7 +653,7 @@ impl Engine {
             && self.index_has_room(wanted)
             && self.log.has_room(wanted.record_bytes, Purpose::Clean)
         {
-            return Ok(Step::Room(Purpose::Clean));
+            return Ok(Step::FreeSpace(Purpose::Clean));
         }
         Err(self.refuse(wanted))
     }

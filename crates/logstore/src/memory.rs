@@ -21,7 +21,7 @@ use nacre_object::{ErrorKind, StoreError};
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
 use crate::footprint::{Footprint, IndexCounters};
 use crate::log::Purpose;
-use crate::node::{Keep, RangePlan};
+use crate::node::{Persistence, RangePlan};
 use crate::sync::{AtomicBool, AtomicI64, AtomicU64};
 
 /// A chunk of payload.
@@ -171,7 +171,7 @@ impl<'a> Exchange<'a> {
     }
 }
 
-impl Keep for Exchange<'_> {
+impl Persistence for Exchange<'_> {
     fn place(&mut self, len: u32, _: u32) -> Chunk {
         let block = self.arriving.next().expect("a block was made of every chunk");
         debug_assert_eq!(block.len(), len as usize);

@@ -70,7 +70,7 @@ impl DerefMut for Node {
 }
 
 /// The keeper of the bytes that an index refers to.
-pub trait Keep {
+pub trait Persistence {
     /// Returns the place of the next chunk of the transaction's payload, to which the index refers from now on.
     fn place(&mut self, len: u32, crc: u32) -> Chunk;
 
@@ -338,7 +338,7 @@ impl Node {
 
     /// Applies a transaction's effects, whose payload has its places from `keep`. Returns the change in the object's
     /// footprint.
-    pub fn apply(&mut self, effects: &[Effect], version: u64, keep: &mut impl Keep) -> Footprint {
+    pub fn apply(&mut self, effects: &[Effect], version: u64, keep: &mut impl Persistence) -> Footprint {
         self.version = version;
         let mut change = Footprint::default();
         for effect in effects {
@@ -467,7 +467,7 @@ impl Node {
 
     /// Moves the map of one fork to another as it is: its entries keep the versions that they were written at, by which
     /// moves in the log refer to them, and the fork's base says that all of them are newer now.
-    fn replace_fork(&mut self, fork: &Fork, from: &Fork, version: u64, keep: &mut impl Keep) {
+    fn replace_fork(&mut self, fork: &Fork, from: &Fork, version: u64, keep: &mut impl Persistence) {
         let Some(taken) = self.forks.get_mut(from).filter(|taken| taken.exists) else { return };
         let hole = ForkNode { base: version, ..ForkNode::default() };
         let taken = std::mem::replace(taken, hole);
@@ -477,13 +477,13 @@ impl Node {
         self.replaced = true;
     }
 
-    fn release_all(&self, keep: &mut impl Keep) {
+    fn release_all(&self, keep: &mut impl Persistence) {
         self.forks.values().for_each(|fork| release(&fork.map, keep));
     }
 }
 
 impl ForkNode {
-    fn make_hole(&mut self, start: u64, end: u64, version: u64, keep: &mut impl Keep) {
+    fn make_hole(&mut self, start: u64, end: u64, version: u64, keep: &mut impl Persistence) {
         let entry = Entry::hole(ByteRange::new(start, end - start), version);
         self.map.replace(start, end, &[entry], |piece, chunk| keep.release(piece, chunk));
         keep.tidy(&mut self.map);
@@ -491,7 +491,7 @@ impl ForkNode {
 }
 
 /// Releases all the data of a map.
-fn release(map: &ExtentMap, keep: &mut impl Keep) {
+fn release(map: &ExtentMap, keep: &mut impl Persistence) {
     for entry in map.iter() {
         if let Place::Data { chunk, .. } = entry.place() {
             keep.release(entry, &chunk);

@@ -28,7 +28,7 @@ const RAMFS_MAGIC: i128 = 0x8584_58f6;
 
 /// The way to read without waiting in a file system that does not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ReadPolicy {
     /// Reads never wait.
     Always,
     /// Reads of parts that this process used before are unlikely to wait.
@@ -38,7 +38,7 @@ enum Way {
 /// The state of one file's reads that must not wait.
 pub struct PageCache {
     /// Found when the file system has refused to tell.
-    way: OnceLock<Way>,
+    way: OnceLock<ReadPolicy>,
     /// A bit for each block of the file that was written or read.
     used: Box<[AtomicU64]>,
 }
@@ -64,9 +64,9 @@ impl PageCache {
             }
         }
         match self.way.get_or_init(|| way(file)) {
-            Way::Always => file.read_exact_at(buffer, offset).map(|()| true),
-            Way::Used if !self.is_used(offset, buffer.len()) => Ok(false),
-            Way::Used => {
+            ReadPolicy::Always => file.read_exact_at(buffer, offset).map(|()| true),
+            ReadPolicy::Used if !self.is_used(offset, buffer.len()) => Ok(false),
+            ReadPolicy::Used => {
                 let begun = Instant::now();
                 file.read_exact_at(buffer, offset)?;
                 if begun.elapsed() > PATIENCE + Duration::from_nanos(buffer.len() as u64) {
@@ -106,10 +106,10 @@ fn blocks(offset: u64, len: usize) -> impl Iterator<Item = (usize, u64)> {
     range.map(move |block| ((block / bits) as usize, 1 << (block % bits)))
 }
 
-fn way(file: &File) -> Way {
+fn way(file: &File) -> ReadPolicy {
     match rustix::fs::fstatfs(file).map(|system| i128::from(system.f_type)) {
-        Ok(TMPFS_MAGIC | RAMFS_MAGIC) => Way::Always,
-        _ => Way::Used,
+        Ok(TMPFS_MAGIC | RAMFS_MAGIC) => ReadPolicy::Always,
+        _ => ReadPolicy::Used,
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; 8192], 0).unwrap();
         let cache = PageCache::new(&file);
-        cache.way.set(Way::Used).unwrap();
+        cache.way.set(ReadPolicy::Used).unwrap();
         let mut buffer = [0; 4096];
         assert!(!cache.read_now(&file, 4096, &mut buffer).unwrap());
         assert_eq!(buffer, [0; 4096]);

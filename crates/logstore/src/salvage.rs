@@ -28,7 +28,7 @@ use crate::recovery::payload_is_sound;
 use crate::remains::salvage_snapshot;
 use crate::repair::{Survey, SurveyedSegment, set_aside};
 use crate::scan::{Item, Scan};
-use crate::scrub::Loss;
+use crate::scrub::LostPart;
 use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, segment_name,
 };
@@ -76,7 +76,7 @@ pub fn rebuild(
     survey: Survey,
     snapshots: Vec<(u64, Bytes)>,
     repaired: &mut Vec<String>,
-    lost: &mut Vec<Loss>,
+    lost: &mut Vec<LostPart>,
 ) -> Result<(), StoreError> {
     let store = survey.superblock.store;
     let mut base = gather(&snapshots, &store);
@@ -104,7 +104,7 @@ pub fn rebuild(
         let path = disk.describe(&segment_name(newest.position.segment));
         let what =
             format!("what record {} of the log and later ones changed: {path} is missing", newest.sequence);
-        lost.push(Loss { object: UNKNOWN.into(), what });
+        lost.push(LostPart { object: UNKNOWN.into(), what });
     }
     let is_complete = base.is_whole || log.records.first().is_none_or(|left| left.record.sequence == 1);
     for (from, to, objects) in &log.gaps {
@@ -114,9 +114,9 @@ pub fn rebuild(
         let records = if from == to { format!("record {from}") } else { format!("records {from} to {to}") };
         let what = format!("what {records} of the log changed");
         match objects.is_empty() {
-            true => lost.push(Loss { object: UNKNOWN.into(), what }),
+            true => lost.push(LostPart { object: UNKNOWN.into(), what }),
             false => {
-                lost.extend(objects.iter().map(|id| Loss { object: id.to_string(), what: what.clone() }))
+                lost.extend(objects.iter().map(|id| LostPart { object: id.to_string(), what: what.clone() }))
             }
         }
     }
@@ -143,16 +143,16 @@ pub fn rebuild(
     for (object, version) in &headless {
         engine.bury(object);
         let what = format!("all of it: nothing is left of what it was before its version {version}");
-        lost.push(Loss { object: object.to_string(), what });
+        lost.push(LostPart { object: object.to_string(), what });
     }
     for object in base.broken.iter().filter(|object| !known.contains(*object) && !engine.has(object)) {
         let what = "all of it: its part of the index is damaged, and the log has nothing of it".into();
-        lost.push(Loss { object: object.to_string(), what });
+        lost.push(LostPart { object: object.to_string(), what });
     }
     if !is_complete {
         let what =
             "objects that a damaged piece of the index named, and the log that is left does not".into();
-        lost.push(Loss { object: UNKNOWN.into(), what });
+        lost.push(LostPart { object: UNKNOWN.into(), what });
     }
     let dangling = engine.dangling();
     for (id, end) in &dangling {

@@ -62,7 +62,7 @@ pub struct Finding {
 
 /// A part of an object that is lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Loss {
+pub struct LostPart {
     /// The object.
     pub object: String,
     /// A description of the part, such as "bytes 4096 to 8191 of the default fork".
@@ -82,8 +82,8 @@ pub struct ScrubReport {
     pub unopened: Option<String>,
     /// Damage, file by file.
     pub findings: Vec<Finding>,
-    /// Losses, object by object.
-    pub lost: Vec<Loss>,
+    /// LostParts, object by object.
+    pub lost: Vec<LostPart>,
     /// Repairs, one sentence each.
     pub repaired: Vec<String>,
 }
@@ -213,7 +213,7 @@ impl Engine {
         absences: &mut BTreeMap<u32, usize>,
         report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
-        let mut losses = Losses::default();
+        let mut losses = LostParts::default();
         let mut cursor = Some((Fork::DEFAULT, 0));
         while let Some(from) = cursor {
             let (doubts, gate, next) = self.doubts(object, &from, checked);
@@ -329,13 +329,13 @@ impl Doubt {
 
 /// The losses of one object, in the order of its forks and their bytes.
 #[derive(Default)]
-struct Losses {
+struct LostParts {
     pieces: Vec<(Fork, ByteRange)>,
     /// The number of pieces that are not listed, and their bytes.
     further: (u64, u64),
 }
 
-impl Losses {
+impl LostParts {
     fn add(&mut self, fork: &Fork, start: u64, len: u64) {
         if self.further.0 == 0
             && let Some((last_fork, last)) = self.pieces.last_mut()
@@ -350,16 +350,16 @@ impl Losses {
         }
     }
 
-    fn finish(self, object: &ObjectId, lost: &mut Vec<Loss>) {
-        lost.extend(self.pieces.iter().map(|(fork, range)| Loss::bytes(object, fork, *range)));
+    fn finish(self, object: &ObjectId, lost: &mut Vec<LostPart>) {
+        lost.extend(self.pieces.iter().map(|(fork, range)| LostPart::bytes(object, fork, *range)));
         if let (pieces @ 1.., bytes) = self.further {
             let what = format!("{bytes} bytes in {pieces} more pieces");
-            lost.push(Loss { object: object.to_string(), what });
+            lost.push(LostPart { object: object.to_string(), what });
         }
     }
 }
 
-impl Loss {
+impl LostPart {
     /// Describes the loss of bytes of a fork.
     fn bytes(object: &ObjectId, fork: &Fork, range: ByteRange) -> Self {
         let last = range.end().saturating_sub(1);

@@ -87,7 +87,7 @@ pub struct Space {
     refused: AtomicU64,
 }
 
-/// Room in the files of snapshots, kept until the index has grown.
+/// FreeSpace in the files of snapshots, kept until the index has grown.
 pub(crate) struct Growth<'a> {
     all_bytes: &'a AtomicU64,
     bytes: u64,
@@ -117,7 +117,7 @@ struct Spare {
     file: Arc<dyn DiskFile>,
 }
 
-/// Room that a waiter wants.
+/// FreeSpace that a waiter wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The length of the record in bytes; 0 for just a segment to continue in.

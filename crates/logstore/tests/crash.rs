@@ -28,7 +28,7 @@ use rand::{Rng, SeedableRng};
 
 /// The kind of trouble that a history meets.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Trouble {
+enum Failure {
     /// The power goes off.
     Crash,
     /// The process is killed.
@@ -395,11 +395,11 @@ static MADE_ROOM: AtomicU64 = AtomicU64::new(0);
 fn run(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(!seed);
     let trouble = match rng.random_range(0..12) {
-        0..5 => Trouble::Crash,
-        5..6 => Trouble::Kill,
-        6..9 => Trouble::IoError,
-        9..11 => Trouble::WritebackError,
-        _ => Trouble::FullDisk,
+        0..5 => Failure::Crash,
+        5..6 => Failure::Kill,
+        6..9 => Failure::IoError,
+        9..11 => Failure::WritebackError,
+        _ => Failure::FullDisk,
     };
     let durability = match rng.random_range(0..10) {
         0..7 => Durability::Always,
@@ -410,11 +410,11 @@ fn run(seed: u64) {
     let faults = |rng: &mut SmallRng| {
         let at = Some(rng.random_range(1..90));
         match trouble {
-            Trouble::Crash => Faults { crash_at: at, ..Faults::default() },
-            Trouble::Kill => Faults::default(),
-            Trouble::IoError => Faults { error_at: at, ..Faults::default() },
-            Trouble::WritebackError => Faults { writeback_error_at: at, ..Faults::default() },
-            Trouble::FullDisk => {
+            Failure::Crash => Faults { crash_at: at, ..Faults::default() },
+            Failure::Kill => Faults::default(),
+            Failure::IoError => Faults { error_at: at, ..Faults::default() },
+            Failure::WritebackError => Faults { writeback_error_at: at, ..Faults::default() },
+            Failure::FullDisk => {
                 Faults { capacity_bytes: Some(rng.random_range(70..1200) << 10), ..Faults::default() }
             }
         }
@@ -431,7 +431,7 @@ fn run(seed: u64) {
             }
             history.run(&store, &disk, steps);
             store.check_counts();
-            if matches!(trouble, Trouble::Kill | Trouble::FullDisk) {
+            if matches!(trouble, Failure::Kill | Failure::FullDisk) {
                 store.check_files();
             }
             if rng.random_bool(0.3) {
@@ -444,9 +444,9 @@ fn run(seed: u64) {
             history.waiting.clear();
         }
         let killed = match trouble {
-            Trouble::Kill => true,
-            Trouble::IoError | Trouble::WritebackError => rng.random_bool(0.7),
-            Trouble::Crash | Trouble::FullDisk => false,
+            Failure::Kill => true,
+            Failure::IoError | Failure::WritebackError => rng.random_bool(0.7),
+            Failure::Crash | Failure::FullDisk => false,
         };
         let mut least = history.promised();
         let mut recovered = disk.after_crash(Faults::default());
@@ -455,7 +455,7 @@ fn run(seed: u64) {
             least = history.acknowledged();
             recovered = disk.after_kill(Faults::default());
             // The disk may fail again, and again, while the store is being opened.
-            while trouble != Trouble::Kill && rng.random_bool(0.4) {
+            while trouble != Failure::Kill && rng.random_bool(0.4) {
                 let again = Faults { error_at: Some(rng.random_range(1..12)), ..Faults::default() };
                 recovered.set_faults(again);
                 let failing = share(recovered);
@@ -474,7 +474,7 @@ fn run(seed: u64) {
             let everything = history.promised();
             store = history.recover(&mut recovered, everything);
         }
-        let has_lost_writes = trouble == Trouble::WritebackError;
+        let has_lost_writes = trouble == Failure::WritebackError;
         if store.opened().damaged_snapshots > 0 && !has_lost_writes {
             history.fail(format!("a snapshot is damaged: {:?}", store.opened()));
         }

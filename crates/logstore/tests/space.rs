@@ -44,19 +44,19 @@ fn read(store: &LogStore, name: &str, range: ByteRange) -> Bytes {
 }
 
 /// A disk whose files can be held up when they are read.
-struct GateDisk {
+struct BarrierDisk {
     disk: Arc<SimDisk>,
-    gate: Arc<Gate>,
+    gate: Arc<Barrier>,
 }
 
 #[derive(Default)]
-struct Gate {
+struct Barrier {
     closed: AtomicBool,
     waiting: Mutex<u32>,
     changed: Condvar,
 }
 
-impl Gate {
+impl Barrier {
     fn pass(&self) {
         if !self.closed.load(Ordering::SeqCst) {
             return;
@@ -84,18 +84,18 @@ impl Gate {
     }
 }
 
-struct GateFile {
+struct BarrierFile {
     file: Arc<dyn DiskFile>,
-    gate: Arc<Gate>,
+    gate: Arc<Barrier>,
 }
 
-impl GateDisk {
+impl BarrierDisk {
     fn guard(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(GateFile { file, gate: Arc::clone(&self.gate) })
+        Arc::new(BarrierFile { file, gate: Arc::clone(&self.gate) })
     }
 }
 
-impl Disk for GateDisk {
+impl Disk for BarrierDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         self.disk.open(name).map(|file| self.guard(file))
     }
@@ -119,7 +119,7 @@ impl Disk for GateDisk {
     }
 }
 
-impl DiskFile for GateFile {
+impl DiskFile for BarrierFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.gate.pass();
         self.file.read_at(offset, buffer)
@@ -140,8 +140,8 @@ impl DiskFile for GateFile {
 
 /// Holds up `work` in the middle of its reading, and checks that writes which need new segments are done meanwhile.
 fn writes_go_on_during(work: impl FnOnce(&LogStore) -> Result<(), StoreError> + Send + 'static) {
-    let gate = Arc::new(Gate::default());
-    let disk = GateDisk { disk: Arc::new(SimDisk::new(1, Faults::default())), gate: Arc::clone(&gate) };
+    let gate = Arc::new(Barrier::default());
+    let disk = BarrierDisk { disk: Arc::new(SimDisk::new(1, Faults::default())), gate: Arc::clone(&gate) };
     let options = Options { segment_bytes: 512 << 10, ..Options::default() };
     let store = LogStore::open_on(Arc::new(disk), options).unwrap();
     for number in 0..200u32 {
@@ -449,7 +449,7 @@ fn a_capacity_bounds_all_files_together() {
 /// only overwrites, and needs segments.
 #[test]
 fn overwriting_goes_on_while_another_client_waits_for_a_snapshot() {
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(Barrier::default());
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
     let gated = Arc::clone(&gate);
     disk.set_hook(Arc::new(move |moment, operation, name| {

@@ -6,7 +6,7 @@ use nacre_object::{Answer, KeyRange, Read, Transaction, Write};
 use crate::credentials::{Credentials, READ, WRITE};
 use crate::directory::{CHANGED, attribute_key};
 use crate::error::{Error, Result};
-use crate::inode::{Ino, Inode, Kind, Layout, RECORD, key};
+use crate::inode::{Ino, Inode, InodeKind, Layout, RECORD, key};
 use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, Sought, at_version, nonsense, too_busy, unclaimed, versioned};
 
 /// The maximum length of the name of an extended attribute, in bytes.
@@ -20,7 +20,7 @@ pub struct Attributes {
     /// The number.
     pub ino: Ino,
     /// The kind.
-    pub kind: Kind,
+    pub kind: InodeKind,
     /// The permission bits.
     pub mode: u32,
     /// The owner.
@@ -232,7 +232,7 @@ fn apply(user: &Credentials, inode: &mut Inode, set: &SetAttributes, now: i64) -
     if set.uid.is_some() || set.gid.is_some() {
         is_not_owned()?;
         // A program must not go on with rights of an owner that it no longer has.
-        if inode.kind != Kind::Directory && !user.is_root() {
+        if inode.kind != InodeKind::Directory && !user.is_root() {
             inode.mode &= !0o6000;
         }
     }
@@ -241,7 +241,7 @@ fn apply(user: &Credentials, inode: &mut Inode, set: &SetAttributes, now: i64) -
     if let Some(mode) = set.mode {
         is_not_owned()?;
         inode.mode = mode & 0o7777;
-        if inode.kind != Kind::Directory && !user.is_root() && !user.is_in(inode.gid) {
+        if inode.kind != InodeKind::Directory && !user.is_root() && !user.is_in(inode.gid) {
             inode.mode &= !0o2000;
         }
     }
@@ -258,7 +258,7 @@ fn apply(user: &Credentials, inode: &mut Inode, set: &SetAttributes, now: i64) -
     }
     if let Some(layout) = set.layout {
         is_not_owned()?;
-        if inode.kind != Kind::Directory {
+        if inode.kind != InodeKind::Directory {
             return Err(Error::NotDirectory);
         }
         if !layout.is_sound() {
@@ -286,7 +286,7 @@ fn check_attribute_name(name: &[u8]) -> Result<()> {
 
 fn check_attribute(user: &Credentials, inode: &Inode, name: &[u8], wanted: u32) -> Result<()> {
     if name.starts_with(b"user.") {
-        if !matches!(inode.kind, Kind::File | Kind::Directory | Kind::Typed(_)) {
+        if !matches!(inode.kind, InodeKind::File | InodeKind::Directory | InodeKind::Typed(_)) {
             return Err(Error::NotPermitted);
         }
         return user.check(inode, wanted);

@@ -7,7 +7,7 @@ use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, Read, Transaction, Wr
 
 use crate::directory::{Entry, entry_key, gone_link};
 use crate::error::Result;
-use crate::inode::{Content, Ino, Kind, PREFIX};
+use crate::inode::{Content, Ino, InodeKind, PREFIX};
 use crate::intent::intent_of;
 use crate::namespace::PAGE_ENTRIES_MAX;
 use crate::rank::{
@@ -267,7 +267,7 @@ impl Rank {
         for _ in 0..ATTEMPTS_MAX {
             // Finishes the intent that has claimed it, if one has.
             let Sought::Found(loaded, _) = self.find(ino, Vec::new()).await? else { return Ok(()) };
-            if loaded.inode.kind == Kind::Directory {
+            if loaded.inode.kind == InodeKind::Directory {
                 let (entries, gone, version) = self.whole_directory(ino).await?;
                 if !gone.is_empty() {
                     let text = format!("{} removed entries of directory {ino} are left", gone.len());
@@ -299,7 +299,7 @@ impl Rank {
                         return Ok(());
                     }
                 }
-            } else if loaded.inode.kind == Kind::File {
+            } else if loaded.inode.kind == InodeKind::File {
                 report.files += 1;
                 report.bytes += loaded.inode.size;
             } else {
@@ -396,7 +396,7 @@ impl Rank {
                     );
                     report.add(text, false);
                 }
-                if loaded.inode.kind == Kind::Directory && loaded.inode.parent != *directory {
+                if loaded.inode.kind == InodeKind::Directory && loaded.inode.parent != *directory {
                     let text = format!(
                         "directory {ino} is in {directory}, and says it is in {}",
                         loaded.inode.parent
@@ -423,7 +423,7 @@ impl Rank {
                     continue;
                 }
                 // A link without an entry never gets one again.
-                let is_directory = loaded.inode.kind == Kind::Directory;
+                let is_directory = loaded.inode.kind == InodeKind::Directory;
                 if mend && !is_directory {
                     self.drop_link(*ino, *link).await?;
                 }
@@ -498,7 +498,7 @@ impl Rank {
         for &ino in &scan.states {
             // Read now: the object may be newer than the list. No inode is ever made anew under its number.
             let owned = match self.find(ino, Vec::new()).await? {
-                Sought::Found(loaded, _) => matches!(loaded.inode.kind, Kind::Typed(_)),
+                Sought::Found(loaded, _) => matches!(loaded.inode.kind, InodeKind::Typed(_)),
                 Sought::Missing(_) => false,
             };
             let object = ino.state_object();

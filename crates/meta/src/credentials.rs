@@ -51,7 +51,7 @@ impl Credentials {
     pub fn may(&self, inode: &Inode, wanted: u32) -> bool {
         if self.is_root() {
             // Nobody executes a file that is executable for nobody.
-            let is_directory = matches!(inode.kind, crate::inode::Kind::Directory);
+            let is_directory = matches!(inode.kind, crate::inode::InodeKind::Directory);
             return wanted & EXECUTE == 0 || is_directory || inode.mode & 0o111 != 0;
         }
         // The first class that the user is in decides, also where a later one has more rights.

@@ -16,7 +16,7 @@ use nacre_object::{Key, StoreError};
 
 use crate::codec::{Reader, Writer};
 use crate::error::{Error, Result};
-use crate::inode::{Ino, Inode, Kind, Layout, TARGET_BYTES_MAX, key};
+use crate::inode::{Ino, Inode, InodeKind, Layout, TARGET_BYTES_MAX, key};
 
 /// The maximum length of an entry's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -84,7 +84,7 @@ pub(crate) struct Entry {
     pub ino: Ino,
     /// The id of the link.
     pub link: u64,
-    pub kind: Kind,
+    pub kind: InodeKind,
     pub initial: Option<Initial>,
 }
 
@@ -105,7 +105,7 @@ impl Entry {
     pub fn decode(bytes: &[u8]) -> std::result::Result<Entry, StoreError> {
         let mut reader = Reader::begin("an entry of a directory", FORMAT, bytes)?;
         let (ino, link) = (Ino(reader.u64()?), reader.u64()?);
-        let kind = Kind::decode(&mut reader)?;
+        let kind = InodeKind::decode(&mut reader)?;
         let initial = match reader.flag()? {
             false => None,
             true => Some(Initial {
@@ -135,7 +135,7 @@ impl Entry {
             btime: initial.time,
             links: vec![self.link],
             size: match self.kind {
-                Kind::Symlink => initial.target.len() as u64,
+                InodeKind::Symlink => initial.target.len() as u64,
                 _ => 0,
             },
             layout: initial.layout,

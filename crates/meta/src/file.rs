@@ -24,7 +24,7 @@ use nacre_object::{
 
 use crate::credentials::{Credentials, WRITE};
 use crate::error::{Error, Result};
-use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, Kind, Layout, PREFIX, object};
+use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, InodeKind, Layout, PREFIX, object};
 use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, nonsense, too_busy};
 
 /// The maximum length of a file in bytes.
@@ -229,9 +229,9 @@ impl Rank {
     async fn load_file(&self, ino: Ino) -> Result<Loaded> {
         let loaded = self.load(ino).await?;
         match loaded.inode.kind {
-            Kind::File => Ok(loaded),
-            Kind::Directory => Err(Error::IsDirectory),
-            Kind::Typed(_) => Err(Error::Unsupported("it has methods, and no content".into())),
+            InodeKind::File => Ok(loaded),
+            InodeKind::Directory => Err(Error::IsDirectory),
+            InodeKind::Typed(_) => Err(Error::Unsupported("it has methods, and no content".into())),
             _ => Err(Error::Invalid("it is not a file".into())),
         }
     }

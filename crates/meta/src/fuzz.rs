@@ -1,7 +1,7 @@
 //! Entry points of the fuzz targets: nothing panics, whatever the bytes are.
 
 use bytes::{Bytes, BytesMut};
-use nacre_rpc::{Frame, Kind, Outbox};
+use nacre_rpc::{Frame, MessageKind, Outbox};
 
 use crate::directory::Entry;
 use crate::inode::Inode;
@@ -20,7 +20,7 @@ pub fn wire(bytes: &[u8]) {
         assert_eq!(Authority::decode(&authority.encode()), Some(authority));
     }
     let Some((code, body)) = bytes.split_first() else { return };
-    let (kind, body) = (Kind::new(wire::META, *code), Bytes::copy_from_slice(body));
+    let (kind, body) = (MessageKind::new(wire::META, *code), Bytes::copy_from_slice(body));
     let _ = wire::get_attach(&body);
     let _ = wire::get_attached(&body);
     let _ = wire::get_moved(&body);
@@ -63,12 +63,12 @@ mod tests {
 
     use super::*;
     use crate::directory::Initial;
-    use crate::inode::{Ino, Kind, Layout};
+    use crate::inode::{Ino, InodeKind, Layout};
 
     #[test]
     fn mutations_of_sound_values_are_refused_or_encode_to_themselves() {
         let mut random = rand::rngs::StdRng::seed_from_u64(5);
-        for kind in [Kind::File, Kind::Typed("sequencer".to_owned())] {
+        for kind in [InodeKind::File, InodeKind::Typed("sequencer".to_owned())] {
             let initial = Initial {
                 mode: 0o644,
                 uid: 1,

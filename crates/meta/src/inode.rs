@@ -1,7 +1,7 @@
 //! Inodes: what the namespace names, and the bytes of their records.
 //!
 //! Each inode is an object of its own, with its record under the key [`RECORD`]. An inode of a program's own type
-//! ([`Kind::Typed`], such as a sequencer) keeps its state, which the namespace does not look into, in an object beside it
+//! ([`InodeKind::Typed`], such as a sequencer) keeps its state, which the namespace does not look into, in an object beside it
 //! ([`Ino::state_object`]), which is made with the first change by a method (Sevilla et al., *Malacology*, section
 //! 5.2.1). It is not in the inode, because whoever changes the state has a fence of its own: changes of the state by a
 //! metadata rank and changes of names and permissions do not refuse each other.
@@ -84,7 +84,7 @@ pub(crate) fn key(bytes: &[u8]) -> Key {
 
 /// The kind of an inode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum InodeKind {
     /// A stream of bytes.
     File,
     /// A directory.
@@ -99,38 +99,38 @@ pub enum Kind {
     Typed(String),
 }
 
-impl Kind {
+impl InodeKind {
     /// Returns the kind's name for people.
     pub fn name(&self) -> &str {
         match self {
-            Kind::File => "file",
-            Kind::Directory => "directory",
-            Kind::Symlink => "symlink",
-            Kind::Fifo => "fifo",
-            Kind::Socket => "socket",
-            Kind::Typed(name) => name,
+            InodeKind::File => "file",
+            InodeKind::Directory => "directory",
+            InodeKind::Symlink => "symlink",
+            InodeKind::Fifo => "fifo",
+            InodeKind::Socket => "socket",
+            InodeKind::Typed(name) => name,
         }
     }
 
     pub(crate) fn encode(&self, out: &mut Writer) {
         match self {
-            Kind::File => out.u8(1),
-            Kind::Directory => out.u8(2),
-            Kind::Symlink => out.u8(3),
-            Kind::Fifo => out.u8(4),
-            Kind::Socket => out.u8(5),
-            Kind::Typed(name) => out.u8(6).bytes(name.as_bytes()),
+            InodeKind::File => out.u8(1),
+            InodeKind::Directory => out.u8(2),
+            InodeKind::Symlink => out.u8(3),
+            InodeKind::Fifo => out.u8(4),
+            InodeKind::Socket => out.u8(5),
+            InodeKind::Typed(name) => out.u8(6).bytes(name.as_bytes()),
         };
     }
 
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Kind, StoreError> {
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<InodeKind, StoreError> {
         Ok(match reader.u8()? {
-            1 => Kind::File,
-            2 => Kind::Directory,
-            3 => Kind::Symlink,
-            4 => Kind::Fifo,
-            5 => Kind::Socket,
-            6 => Kind::Typed(reader.text(TYPE_BYTES_MAX)?),
+            1 => InodeKind::File,
+            2 => InodeKind::Directory,
+            3 => InodeKind::Symlink,
+            4 => InodeKind::Fifo,
+            5 => InodeKind::Socket,
+            6 => InodeKind::Typed(reader.text(TYPE_BYTES_MAX)?),
             other => return Err(reader.wrong(format_args!("there is no kind of inode {other}"))),
         })
     }
@@ -191,7 +191,7 @@ pub struct Content {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inode {
     /// The kind.
-    pub kind: Kind,
+    pub kind: InodeKind,
     /// The permission bits, at most `0o7777`.
     pub mode: u32,
     /// The owner.
@@ -249,7 +249,7 @@ impl Inode {
     /// `Corrupt` if the bytes are not a record.
     pub fn decode(bytes: &[u8]) -> Result<Inode, StoreError> {
         let mut reader = Reader::begin("the record of an inode", FORMAT, bytes)?;
-        let kind = Kind::decode(&mut reader)?;
+        let kind = InodeKind::decode(&mut reader)?;
         let (mode, uid, gid) = (reader.u32()?, reader.u32()?, reader.u32()?);
         if mode > 0o7777 {
             return Err(reader.wrong(format_args!("its permissions are {mode:o}")));
@@ -298,7 +298,7 @@ mod tests {
 
     fn record() -> Inode {
         Inode {
-            kind: Kind::Typed("sequencer".to_owned()),
+            kind: InodeKind::Typed("sequencer".to_owned()),
             mode: 0o644,
             uid: 1000,
             gid: 100,

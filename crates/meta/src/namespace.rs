@@ -12,7 +12,7 @@ use crate::credentials::{Credentials, EXECUTE, READ, WRITE};
 use crate::directory::{CHANGED, Entry, Initial, check_name, encode_time, entry_key, gone_key, gone_link};
 use crate::error::{Error, Result};
 use crate::inode::{
-    Ino, Inode, Kind, LINKS_MAX, Layout, RECORD, SEQUENCER, TARGET_BYTES_MAX, TYPE_BYTES_MAX, key,
+    Ino, Inode, InodeKind, LINKS_MAX, Layout, RECORD, SEQUENCER, TARGET_BYTES_MAX, TYPE_BYTES_MAX, key,
 };
 use crate::intent::{Part, Target};
 use crate::rank::{
@@ -35,7 +35,7 @@ const READS_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Creation {
     /// The kind.
-    pub kind: Kind,
+    pub kind: InodeKind,
     /// The permission bits.
     pub mode: u32,
     /// The target of a symbolic link.
@@ -48,18 +48,18 @@ pub struct Creation {
 
 impl Creation {
     /// Describes an inode without a target.
-    pub fn new(kind: Kind, mode: u32) -> Self {
+    pub fn new(kind: InodeKind, mode: u32) -> Self {
         Self { kind, mode, target: Bytes::new(), layout: None }
     }
 
     /// Describes a symbolic link.
     pub fn symlink(target: impl Into<Bytes>) -> Self {
-        Self { target: target.into(), ..Self::new(Kind::Symlink, 0o777) }
+        Self { target: target.into(), ..Self::new(InodeKind::Symlink, 0o777) }
     }
 
     /// Describes a sequencer.
     pub fn sequencer(policy: Policy, mode: u32) -> Self {
-        let kind = Kind::Typed(SEQUENCER.to_owned());
+        let kind = InodeKind::Typed(SEQUENCER.to_owned());
         Self { target: policy.to_string().into(), ..Self::new(kind, mode) }
     }
 }
@@ -72,7 +72,7 @@ pub struct Listed {
     /// The inode.
     pub ino: Ino,
     /// The inode's kind.
-    pub kind: Kind,
+    pub kind: InodeKind,
     /// The inode's attributes, where they were asked for.
     pub attributes: Option<Attributes>,
 }
@@ -105,7 +105,7 @@ impl Rank {
         check_name(name)?;
         match self.find(directory, vec![Read::VersionedKey { key: entry_key(name) }]).await? {
             Sought::Found(directory, answers) => {
-                if directory.inode.kind != Kind::Directory {
+                if directory.inode.kind != InodeKind::Directory {
                     return Err(Error::NotDirectory);
                 }
                 let entry = match versioned(answers.first())? {
@@ -183,7 +183,7 @@ impl Rank {
         let mut here = self.stat(if path.starts_with(b"/") { Ino::ROOT } else { from }).await?;
         let mut symlinks = 0;
         while let Some(name) = rest.pop() {
-            if here.kind != Kind::Directory {
+            if here.kind != InodeKind::Directory {
                 return Err(Error::NotDirectory);
             }
             if name == ".." {
@@ -193,7 +193,7 @@ impl Rank {
                 continue;
             }
             let next = self.lookup(user, here.ino, &name).await?;
-            if next.kind != Kind::Symlink || (rest.is_empty() && !follow && !must_be_directory) {
+            if next.kind != InodeKind::Symlink || (rest.is_empty() && !follow && !must_be_directory) {
                 here = next;
                 continue;
             }
@@ -213,7 +213,7 @@ impl Rank {
                 return Err(Error::NameTooLong);
             }
         }
-        if must_be_directory && here.kind != Kind::Directory {
+        if must_be_directory && here.kind != InodeKind::Directory {
             return Err(Error::NotDirectory);
         }
         Ok(here)
@@ -232,7 +232,7 @@ impl Rank {
         check_name(&name)?;
         let directory = self.resolve(user, &parts.join(&b'/'), true).await?;
         match directory.kind {
-            Kind::Directory => Ok((directory, name)),
+            InodeKind::Directory => Ok((directory, name)),
             _ => Err(Error::NotDirectory),
         }
     }
@@ -256,7 +256,7 @@ impl Rank {
             let range = KeyRange { after, ..KeyRange::prefix(&b"e"[..]) };
             let found = self.find(directory, vec![Read::Keys { range, limit, values: true }]).await?;
             let Sought::Found(loaded, answers) = found else { return Err(Error::NotFound) };
-            if loaded.inode.kind != Kind::Directory {
+            if loaded.inode.kind != InodeKind::Directory {
                 return Err(Error::NotDirectory);
             }
             user.check(&loaded.inode, READ)?;
@@ -319,7 +319,7 @@ impl Rank {
             let inherits = parent.mode & 0o2000 != 0;
             let mut mode = creation.mode & 0o7777;
             let gid = if inherits { parent.gid } else { user.gid };
-            if creation.kind == Kind::Directory {
+            if creation.kind == InodeKind::Directory {
                 mode |= parent.mode & 0o2000;
             } else if !user.is_root() && !user.is_in(gid) {
                 mode &= !0o2000;
@@ -379,7 +379,7 @@ impl Rank {
             let loaded = self.load(ino).await?;
             let mut inode = loaded.inode.clone();
             match inode.kind {
-                Kind::Directory => return Err(Error::NotPermitted),
+                InodeKind::Directory => return Err(Error::NotPermitted),
                 _ if inode.links.is_empty() => return Err(Error::NotFound),
                 _ if inode.links.len() >= LINKS_MAX => return Err(Error::TooManyLinks),
                 _ => {}
@@ -419,7 +419,7 @@ impl Rank {
                 return Err(Error::NotFound);
             };
             check_removal(user, &looked.directory.inode, &inode.inode)?;
-            if entry.kind == Kind::Directory {
+            if entry.kind == InodeKind::Directory {
                 return Err(Error::IsDirectory);
             }
             self.begin_removal(directory).await?;
@@ -454,7 +454,7 @@ impl Rank {
                 return Err(Error::NotFound);
             };
             check_removal(user, &looked.directory.inode, &inode.inode)?;
-            if entry.kind != Kind::Directory {
+            if entry.kind != InodeKind::Directory {
                 return Err(Error::NotDirectory);
             }
             let Some(part) = self.removal_of_directory(entry.ino).await? else { continue };
@@ -524,7 +524,7 @@ impl Rank {
             user.check(&destination.directory.inode, EXECUTE)?;
             check_removal(user, &source.directory.inode, &moved.inode)?;
             user.check(&destination.directory.inode, WRITE)?;
-            let is_directory = entry.kind == Kind::Directory;
+            let is_directory = entry.kind == InodeKind::Directory;
             if victim.is_some() && keep {
                 return Err(Error::Exists);
             }
@@ -549,7 +549,7 @@ impl Rank {
                     }
                 }
                 check_removal(user, &destination.directory.inode, &victim.inode)?;
-                match (is_directory, there.kind == Kind::Directory) {
+                match (is_directory, there.kind == InodeKind::Directory) {
                     (true, false) => return Err(Error::NotDirectory),
                     (false, true) => return Err(Error::IsDirectory),
                     _ => {}
@@ -558,7 +558,7 @@ impl Rank {
             let now = encode_time(self.now());
             let to_version = destination.entry_version();
             let victim = destination.entry.as_ref().map(|(there, _)| there);
-            let gone = victim.filter(|there| there.kind != Kind::Directory);
+            let gone = victim.filter(|there| there.kind != InodeKind::Directory);
             if gone.is_some() {
                 self.begin_removal(to).await?;
             }
@@ -835,7 +835,7 @@ impl Rank {
             .change(Write::Remove);
         let removed = self.change(&loaded.ino.object(), transaction).await?;
         // The inode first: whoever finds no state makes it for an inode that is there only.
-        if removed && let Kind::Typed(_) = loaded.inode.kind {
+        if removed && let InodeKind::Typed(_) = loaded.inode.kind {
             self.remove_state(loaded.ino).await?;
         }
         Ok(removed)
@@ -872,19 +872,19 @@ pub(crate) fn sequencer_policy(target: &[u8]) -> Option<Policy> {
 
 fn check_creation(creation: &Creation) -> Result<()> {
     match &creation.kind {
-        Kind::Symlink if creation.target.is_empty() => Err(Error::NotFound),
-        Kind::Symlink if creation.target.len() > TARGET_BYTES_MAX => Err(Error::NameTooLong),
-        Kind::Symlink if creation.target.contains(&0) => {
+        InodeKind::Symlink if creation.target.is_empty() => Err(Error::NotFound),
+        InodeKind::Symlink if creation.target.len() > TARGET_BYTES_MAX => Err(Error::NameTooLong),
+        InodeKind::Symlink if creation.target.contains(&0) => {
             Err(Error::Invalid("the target has a zero byte in it".into()))
         }
-        Kind::Symlink => Ok(()),
-        Kind::Typed(name) if name.is_empty() || name.len() > TYPE_BYTES_MAX => {
+        InodeKind::Symlink => Ok(()),
+        InodeKind::Typed(name) if name.is_empty() || name.len() > TYPE_BYTES_MAX => {
             Err(Error::Invalid("the name of the inode type is empty or too long".into()))
         }
-        Kind::Typed(name) if KINDS.contains(&name.as_str()) => {
+        InodeKind::Typed(name) if KINDS.contains(&name.as_str()) => {
             Err(Error::Invalid("the name of the inode type is that of a kind of inode".into()))
         }
-        Kind::Typed(name) if name == SEQUENCER => match sequencer_policy(&creation.target) {
+        InodeKind::Typed(name) if name == SEQUENCER => match sequencer_policy(&creation.target) {
             Some(_) => Ok(()),
             None => Err(Error::Invalid("the sequencer's policy is none".into())),
         },

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use crate::credentials::{Credentials, WRITE};
 use crate::directory::{CHANGED, CLAIM, Entry, MOVES, decode_time};
 use crate::error::{Error, Result};
-use crate::inode::{Content, Ino, Inode, Kind, Layout, PREFIX, RECORD, SEQUENCER, key, object};
+use crate::inode::{Content, Ino, Inode, InodeKind, Layout, PREFIX, RECORD, SEQUENCER, key, object};
 use crate::intent::Claim;
 
 /// The key of the version of the namespace's format, in the object of the namespace itself.
@@ -258,7 +258,7 @@ impl Rank {
                 Sought::Missing(0) => {
                     let now = self.now();
                     let root = Inode {
-                        kind: Kind::Directory,
+                        kind: InodeKind::Directory,
                         mode: 0o755,
                         uid: owner.uid,
                         gid: owner.gid,
@@ -488,7 +488,7 @@ impl Rank {
     pub async fn typed(&self, user: &Credentials, ino: Ino, wanted: u32) -> Result<Typed> {
         let inode = self.load(ino).await?.inode;
         user.check(&inode, wanted)?;
-        let Kind::Typed(name) = inode.kind else {
+        let InodeKind::Typed(name) = inode.kind else {
             return Err(Error::Unsupported("it is of no type with methods".into()));
         };
         let (object, token) = (ino.state_object(), self.token());

@@ -56,11 +56,11 @@ pub(crate) struct Route {
 #[derive(Clone)]
 pub struct Session {
     inner: Arc<Inner>,
-    ending: Arc<Ending>,
+    ending: Arc<Shutdown>,
 }
 
 /// The end of a session, which comes when this is dropped or told.
-struct Ending(Mutex<Option<oneshot::Sender<oneshot::Sender<()>>>>);
+struct Shutdown(Mutex<Option<oneshot::Sender<oneshot::Sender<()>>>>);
 
 pub(crate) struct Inner {
     options: SessionOptions,
@@ -117,7 +117,7 @@ impl Session {
             .name("nacre-session".to_owned())
             .spawn(move || runtime.block_on(run::run(background, ended)))
             .map_err(failed)?;
-        Ok(Session { inner, ending: Arc::new(Ending(Mutex::new(Some(ending)))) })
+        Ok(Session { inner, ending: Arc::new(Shutdown(Mutex::new(Some(ending)))) })
     }
 
     /// Returns a handle on a sequencer, whether it exists or not.

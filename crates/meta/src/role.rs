@@ -21,7 +21,7 @@ use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use self::authority::Keeper;
+use self::authority::AuthorityStore;
 use self::core::{Core, Shared};
 
 pub use self::core::Totals;
@@ -96,7 +96,7 @@ impl MetaRole {
         let failed = |error: std::io::Error| {
             StoreError::new(ErrorKind::Io, format!("cannot start the thread of the metadata rank: {error}"))
         };
-        let keeper = Keeper::new(&self.options, name, addresses)?;
+        let keeper = AuthorityStore::new(&self.options, name, addresses)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (stop, stopped) = oneshot::channel();
         let (running, lazy) = (self.shared.clone(), self.options.keeps_store);

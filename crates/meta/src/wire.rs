@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use nacre_object::ObjectId;
 use nacre_object::limit::OBJECT_ID_BYTES_MAX;
-use nacre_rpc::{Cursor, Kind, Outbox, WireError};
+use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
 use crate::capability::{Grant, Policy};
 use crate::service::{Call, Reply, Shown};
@@ -13,57 +13,57 @@ use crate::service::{Call, Reply, Shown};
 /// The number of the service.
 pub const META: u8 = 7;
 /// Binds a session to the connection, and subscribes to what its holder is asked for. Body: an [`Attach`].
-pub const ATTACH: Kind = Kind::new(META, 1);
+pub const ATTACH: MessageKind = MessageKind::new(META, 1);
 /// The reply to [`ATTACH`]. Body: an [`Attached`].
-pub const ATTACHED: Kind = Kind::new(META, 2);
+pub const ATTACHED: MessageKind = MessageKind::new(META, 2);
 /// The reply to any request to a daemon that has no authority. Body: the addresses of the rank that has it, if it is known.
-pub const MOVED: Kind = Kind::new(META, 3);
+pub const MOVED: MessageKind = MessageKind::new(META, 3);
 /// A renewal of the session's lease. No body. Answered by [`DONE`], or by [`LAPSED`].
-pub const RENEW: Kind = Kind::new(META, 4);
+pub const RENEW: MessageKind = MessageKind::new(META, 4);
 /// The reply to a request of a session whose lease is not renewed any more. No body.
-pub const LAPSED: Kind = Kind::new(META, 5);
+pub const LAPSED: MessageKind = MessageKind::new(META, 5);
 /// The end of a session. No body. Answered by [`DONE`].
-pub const END: Kind = Kind::new(META, 6);
+pub const END: MessageKind = MessageKind::new(META, 6);
 /// A hand-over of the authority to a standby. No body. Answered by [`DONE`].
-pub const HAND_OVER: Kind = Kind::new(META, 7);
+pub const HAND_OVER: MessageKind = MessageKind::new(META, 7);
 /// [`Call::Next`]. The bodies of calls end with the id of the sequencer.
-pub const NEXT: Kind = Kind::new(META, 8);
+pub const NEXT: MessageKind = MessageKind::new(META, 8);
 /// [`Call::Read`].
-pub const READ: Kind = Kind::new(META, 9);
+pub const READ: MessageKind = MessageKind::new(META, 9);
 /// [`Call::Create`].
-pub const CREATE: Kind = Kind::new(META, 10);
+pub const CREATE: MessageKind = MessageKind::new(META, 10);
 /// [`Call::Remove`].
-pub const REMOVE: Kind = Kind::new(META, 11);
+pub const REMOVE: MessageKind = MessageKind::new(META, 11);
 /// [`Call::SetPolicy`].
-pub const SET_POLICY: Kind = Kind::new(META, 12);
+pub const SET_POLICY: MessageKind = MessageKind::new(META, 12);
 /// [`Call::Look`].
-pub const LOOK: Kind = Kind::new(META, 13);
+pub const LOOK: MessageKind = MessageKind::new(META, 13);
 /// [`Call::Acquire`].
-pub const ACQUIRE: Kind = Kind::new(META, 14);
+pub const ACQUIRE: MessageKind = MessageKind::new(META, 14);
 /// [`Call::Extend`].
-pub const EXTEND: Kind = Kind::new(META, 15);
+pub const EXTEND: MessageKind = MessageKind::new(META, 15);
 /// [`Call::Release`].
-pub const RELEASE: Kind = Kind::new(META, 16);
+pub const RELEASE: MessageKind = MessageKind::new(META, 16);
 /// [`Call::Assert`].
-pub const ASSERT: Kind = Kind::new(META, 17);
+pub const ASSERT: MessageKind = MessageKind::new(META, 17);
 /// [`Reply::Positions`].
-pub const POSITIONS: Kind = Kind::new(META, 20);
+pub const POSITIONS: MessageKind = MessageKind::new(META, 20);
 /// [`Reply::Done`].
-pub const DONE: Kind = Kind::new(META, 21);
+pub const DONE: MessageKind = MessageKind::new(META, 21);
 /// [`Reply::Shown`].
-pub const SHOWN: Kind = Kind::new(META, 22);
+pub const SHOWN: MessageKind = MessageKind::new(META, 22);
 /// [`Reply::Granted`].
-pub const GRANTED: Kind = Kind::new(META, 23);
+pub const GRANTED: MessageKind = MessageKind::new(META, 23);
 /// [`Reply::NotCached`].
-pub const NOT_CACHED: Kind = Kind::new(META, 24);
+pub const NOT_CACHED: MessageKind = MessageKind::new(META, 24);
 /// [`Reply::Unknown`].
-pub const UNKNOWN: Kind = Kind::new(META, 25);
+pub const UNKNOWN: MessageKind = MessageKind::new(META, 25);
 /// [`Reply::Exists`].
-pub const EXISTS: Kind = Kind::new(META, 26);
+pub const EXISTS: MessageKind = MessageKind::new(META, 26);
 /// [`Reply::NotHeld`].
-pub const NOT_HELD: Kind = Kind::new(META, 27);
+pub const NOT_HELD: MessageKind = MessageKind::new(META, 27);
 /// [`Reply::Exhausted`].
-pub const EXHAUSTED: Kind = Kind::new(META, 28);
+pub const EXHAUSTED: MessageKind = MessageKind::new(META, 28);
 
 /// The most addresses of a rank.
 pub const ADDRESSES_MAX: usize = 16;
@@ -202,7 +202,7 @@ pub fn get_revoked(payload: &Bytes) -> Result<Revoked, WireError> {
 }
 
 /// Returns the kind of a call.
-pub fn kind(call: &Call) -> Kind {
+pub fn kind(call: &Call) -> MessageKind {
     match call {
         Call::Create(_) => CREATE,
         Call::Remove => REMOVE,
@@ -245,7 +245,7 @@ pub fn put_call(outbox: &mut Outbox, id: u64, sequencer: &ObjectId, call: &Call)
 /// # Errors
 /// If the body is malformed.
 #[inline]
-pub fn get_call(kind: Kind, body: &Bytes) -> Result<(ObjectId, Call), WireError> {
+pub fn get_call(kind: MessageKind, body: &Bytes) -> Result<(ObjectId, Call), WireError> {
     let mut cursor = Cursor::new(body);
     let call = match kind {
         NEXT => Call::Next(cursor.u64()?),
@@ -351,7 +351,7 @@ pub fn put_reply(outbox: &mut Outbox, id: u64, reply: &Reply) {
 /// # Errors
 /// If the body is malformed.
 #[inline]
-pub fn get_reply(kind: Kind, body: &Bytes) -> Result<Reply, WireError> {
+pub fn get_reply(kind: MessageKind, body: &Bytes) -> Result<Reply, WireError> {
     let mut cursor = Cursor::new(body);
     let flag = |cursor: &mut Cursor<'_>| match cursor.u8()? {
         0 => Ok(false),

@@ -7,7 +7,7 @@
 use crate::engine::{OneByOne, Shared};
 use crate::network::{Network, NetworkError};
 use crate::output::Output;
-use nacre_ranks::{self as algorithm, Ending, Outbox, Rank, Transport};
+use nacre_ranks::{self as algorithm, Shutdown, Outbox, Rank, Transport};
 use nacre_walk::{Queue, Unit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,7 @@ pub enum JobError {
 /// The result of a phase for this rank.
 pub struct Phase {
     /// The reason why it ended.
-    pub ending: Ending,
+    pub ending: Shutdown,
     /// The algorithm's counters.
     pub counters: algorithm::Counters,
     /// CP only: the entries that were not handed out.

@@ -10,9 +10,9 @@ use crate::output::{Output, Printer};
 use crate::processor::{self, Mask, Shares};
 use nacre_walk::Unit;
 use nacre_ranks::proximity::Nodes;
-use nacre_ranks::{self as algorithm, Algorithm, Ending};
+use nacre_ranks::{self as algorithm, Algorithm, Shutdown};
 use nacre_walk::collect::Collector;
-use nacre_walk_cli::{self as command, CommandError, Counted, Plan, Standing};
+use nacre_walk_cli::{self as command, CommandError, Counted, Plan, StoppedWalk};
 use nacre_walk::report::partial::Received;
 use nacre_walk::report::{Report, Tally};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -173,7 +173,7 @@ impl Rank<'_> {
             for collector in &mut collectors {
                 collector.take(&mut counted.report, &mut counted.links);
             }
-            let Standing { begun, units } = counted.stand(&mut walk);
+            let StoppedWalk { begun, units } = counted.stand(&mut walk);
             let part = Part {
                 report: Some(std::mem::replace(&mut counted.report, Report::new(&plan.request.shape))),
                 begun,
@@ -344,7 +344,7 @@ impl Rank<'_> {
     fn conclude(
         &self,
         plan: &Plan,
-        ending: Ending,
+        ending: Shutdown,
         target: Option<&Path>,
         counted: &mut Counted,
         mut parts: Vec<Part>,
@@ -358,12 +358,12 @@ impl Rank<'_> {
         {
             return fail(&format!("rank {rank}: {failure}"));
         }
-        if ending == Ending::Stopped {
+        if ending == Shutdown::Stopped {
             let interrupted = parts.iter().any(|part| part.interrupted);
             let Some(file) = target else {
                 return if interrupted { fail("interrupted") } else { GO_ON };
             };
-            let mut standing = Standing { begun: Vec::new(), units: Vec::new() };
+            let mut standing = StoppedWalk { begun: Vec::new(), units: Vec::new() };
             for part in &mut parts {
                 standing.begun.append(&mut part.begun);
                 standing.units.append(&mut part.units);

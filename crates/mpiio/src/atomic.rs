@@ -23,7 +23,7 @@ use crate::file;
 use crate::mpi::{self, MPI_File, MPI_Offset, MPI_Status, Numbers, Whence, result};
 use crate::session;
 use crate::table::{self, Atomic, hold};
-use crate::transfer::{Memory, Operation, Place};
+use crate::transfer::{Memory, Operation, StartPosition};
 use crate::view::{Access, Touched};
 
 /// The maximum length of the descriptions that are gathered for a collective access. With more, each process goes on alone.
@@ -63,8 +63,8 @@ pub unsafe fn access(
     // SAFETY: as the caller says.
     unsafe {
         match (operation.place, operation.collective && atomic.party.size > 1) {
-            (Place::Shared, false) => request.at_the_shared_pointer(),
-            (Place::Shared, true) => request.in_order(),
+            (StartPosition::Shared, false) => request.at_the_shared_pointer(),
+            (StartPosition::Shared, true) => request.in_order(),
             (_, false) => request.alone(&request.part()?),
             (_, true) => request.together(),
         }
@@ -81,7 +81,7 @@ impl Request<'_> {
     /// # Safety
     ///
     /// The memory holds the elements that it is said to.
-    unsafe fn run(&self, place: Place, collective: bool, memory: Memory) -> Result<MPI_Status, Failure> {
+    unsafe fn run(&self, place: StartPosition, collective: bool, memory: Memory) -> Result<MPI_Status, Failure> {
         let mut status = mpi::status_of(0)?;
         let operation = Operation { place, collective, ..self.operation };
         // SAFETY: as the caller says; the status is one.
@@ -99,7 +99,7 @@ impl Request<'_> {
     /// The memory holds the elements that it is said to.
     unsafe fn checked(&self) -> Result<Numbers, Failure> {
         let Operation { place, writes, .. } = self.operation;
-        let place = if let Place::At(_) = place { place } else { Place::At(0) };
+        let place = if let StartPosition::At(_) = place { place } else { StartPosition::At(0) };
         let allowed = if writes { self.atomic.mode.writes } else { self.atomic.mode.reads };
         // It touches nothing where it is asked for no elements, or for what is not allowed.
         let count = if allowed { self.memory.count.min(0) } else { self.memory.count };
@@ -141,8 +141,8 @@ impl Request<'_> {
             found.ok_or_else(|| Failure::Own(format!("offset {offset} is not within a file")))
         };
         let (offset, access) = match self.operation.place {
-            Place::At(offset) => (offset, found(offset)?.0),
-            Place::Individual | Place::Shared => {
+            StartPosition::At(offset) => (offset, found(offset)?.0),
+            StartPosition::Individual | StartPosition::Shared => {
                 let mut pointer = hold(&self.atomic.pointer);
                 let offset = *pointer;
                 let (access, end) = found(offset)?;
@@ -221,7 +221,7 @@ impl Request<'_> {
             Touched::Row(region) => Box::new(std::iter::once(*region)),
             Touched::Pieces(pieces) => Box::new(pieces.regions()),
             // SAFETY: as the caller says.
-            Touched::Unknown => return unsafe { self.run(Place::At(part.offset), false, self.memory) },
+            Touched::Unknown => return unsafe { self.run(StartPosition::At(part.offset), false, self.memory) },
         };
         let done = if self.operation.writes {
             let check = || lock.map_or(Ok(()), |lock| Ok(lock.check()?));
@@ -335,7 +335,7 @@ impl Request<'_> {
     unsafe fn at_the_shared_pointer(&self) -> Result<MPI_Status, Failure> {
         let lock = self.atomic.locks.lock(whole(), self.lock_mode())?;
         // SAFETY: as the caller says.
-        let done = unsafe { self.run(Place::Shared, false, self.memory) };
+        let done = unsafe { self.run(StartPosition::Shared, false, self.memory) };
         lock.check()?;
         lock.release()?;
         done
@@ -353,10 +353,10 @@ impl Request<'_> {
         let memory = if is_wrong { nothing } else { self.memory };
         let lock = whole_of_the_first(self.atomic, self.lock_mode())?;
         // SAFETY: as the caller says.
-        let done = unsafe { self.run(Place::Shared, true, memory) };
+        let done = unsafe { self.run(StartPosition::Shared, true, memory) };
         released(self.atomic, lock)?;
         // SAFETY: as the caller says. The MPI library says what is wrong.
-        if is_wrong { unsafe { self.run(Place::Shared, false, self.memory) } } else { done }
+        if is_wrong { unsafe { self.run(StartPosition::Shared, false, self.memory) } } else { done }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::mpi::{
 };
 use crate::next::Next;
 use crate::table::{self, Atomic, hold};
-use crate::transfer::{Memory, Operation, Place};
+use crate::transfer::{Memory, Operation, StartPosition};
 use crate::{atomic, mode, request, session};
 
 /// Defines a function under both of its names. In its body, `next!` is the function of the MPI library.
@@ -130,7 +130,7 @@ macro_rules! blocking {
             status: *mut MPI_Status
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: Place::At($offset), collective: $collective };
+            let operation = Operation { writes: $writes, place: StartPosition::At($offset), collective: $collective };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { blocking(stringify!($public), file, &known, operation, memory, status) }
@@ -141,7 +141,7 @@ macro_rules! blocking {
             file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype, status: *mut MPI_Status
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: Place::$place, collective: $collective };
+            let operation = Operation { writes: $writes, place: StartPosition::$place, collective: $collective };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { blocking(stringify!($public), file, &known, operation, memory, status) }
@@ -187,7 +187,7 @@ macro_rules! nonblocking {
             request: *mut MPI_Request
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: Place::At($offset), collective: false };
+            let operation = Operation { writes: $writes, place: StartPosition::At($offset), collective: false };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { nonblocking(stringify!($public), file, &known, operation, memory, request) }
@@ -198,7 +198,7 @@ macro_rules! nonblocking {
             file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype, request: *mut MPI_Request
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: Place::$place, collective: false };
+            let operation = Operation { writes: $writes, place: StartPosition::$place, collective: false };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { nonblocking(stringify!($public), file, &known, operation, memory, request) }
@@ -239,7 +239,7 @@ macro_rules! begin {
             file: MPI_File, $offset: MPI_Offset, buffer: *mut c_void, count: $count, datatype: MPI_Datatype
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: Place::At($offset), collective: true };
+            let operation = Operation { writes: $writes, place: StartPosition::At($offset), collective: true };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { begin(stringify!($public), file, &known, operation, memory) }
@@ -250,7 +250,7 @@ macro_rules! begin {
             file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: Place::$place, collective: true };
+            let operation = Operation { writes: $writes, place: StartPosition::$place, collective: true };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { begin(stringify!($public), file, &known, operation, memory) }

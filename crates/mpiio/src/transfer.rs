@@ -7,7 +7,7 @@ use crate::next::Next;
 
 /// The place at which an access begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StartPosition {
     /// At an offset in elementary types.
     At(MPI_Offset),
     /// At the individual pointer, which moves.
@@ -22,7 +22,7 @@ pub struct Operation {
     /// True if it writes.
     pub writes: bool,
     /// The place at which it begins.
-    pub place: Place,
+    pub place: StartPosition,
     /// True if all processes that opened the file take part.
     pub collective: bool,
 }
@@ -63,18 +63,18 @@ macro_rules! pair {
 impl Operation {
     fn pair(&self) -> &'static Pair {
         match (self.writes, self.place, self.collective) {
-            (false, Place::At(_), false) => pair!("PMPI_File_read_at"),
-            (false, Place::At(_), true) => pair!("PMPI_File_read_at_all"),
-            (false, Place::Individual, false) => pair!("PMPI_File_read"),
-            (false, Place::Individual, true) => pair!("PMPI_File_read_all"),
-            (false, Place::Shared, false) => pair!("PMPI_File_read_shared"),
-            (false, Place::Shared, true) => pair!("PMPI_File_read_ordered"),
-            (true, Place::At(_), false) => pair!("PMPI_File_write_at"),
-            (true, Place::At(_), true) => pair!("PMPI_File_write_at_all"),
-            (true, Place::Individual, false) => pair!("PMPI_File_write"),
-            (true, Place::Individual, true) => pair!("PMPI_File_write_all"),
-            (true, Place::Shared, false) => pair!("PMPI_File_write_shared"),
-            (true, Place::Shared, true) => pair!("PMPI_File_write_ordered"),
+            (false, StartPosition::At(_), false) => pair!("PMPI_File_read_at"),
+            (false, StartPosition::At(_), true) => pair!("PMPI_File_read_at_all"),
+            (false, StartPosition::Individual, false) => pair!("PMPI_File_read"),
+            (false, StartPosition::Individual, true) => pair!("PMPI_File_read_all"),
+            (false, StartPosition::Shared, false) => pair!("PMPI_File_read_shared"),
+            (false, StartPosition::Shared, true) => pair!("PMPI_File_read_ordered"),
+            (true, StartPosition::At(_), false) => pair!("PMPI_File_write_at"),
+            (true, StartPosition::At(_), true) => pair!("PMPI_File_write_at_all"),
+            (true, StartPosition::Individual, false) => pair!("PMPI_File_write"),
+            (true, StartPosition::Individual, true) => pair!("PMPI_File_write_all"),
+            (true, StartPosition::Shared, false) => pair!("PMPI_File_write_shared"),
+            (true, StartPosition::Shared, true) => pair!("PMPI_File_write_ordered"),
         }
     }
 
@@ -99,10 +99,10 @@ impl Operation {
         // buffer is constant where it is written from, which makes no difference to a call.
         unsafe {
             Some(match (self.place, c_int::try_from(count)) {
-                (Place::At(offset), Ok(count)) => {
+                (StartPosition::At(offset), Ok(count)) => {
                     plain.find::<At<c_int>>()?(file, offset, buffer, count, datatype, status)
                 }
-                (Place::At(offset), Err(_)) => {
+                (StartPosition::At(offset), Err(_)) => {
                     large.find::<At<MPI_Count>>()?(file, offset, buffer, count, datatype, status)
                 }
                 (_, Ok(count)) => plain.find::<Here<c_int>>()?(file, buffer, count, datatype, status),

@@ -24,7 +24,7 @@ use nacre_reflect::pages::Pages;
 use nacre_reflect::table::{Change, GroupIndex, Lane, MemberIndex, Path, Table};
 use nacre_reflect::wire;
 
-use crate::plane::{Made, Plane, PlaneError, Portion, Rescue, kernel};
+use crate::plane::{LaneBatch, Made, Plane, PlaneError, Rescue, kernel};
 use crate::system::message::{HEADROOM, Head, Inbox, Received};
 use crate::system::{self, Poll};
 
@@ -32,7 +32,7 @@ mod backlog;
 mod counter;
 mod listen;
 
-use backlog::{About, Backlog, Place};
+use backlog::{About, Backlog, QueuedCopies};
 
 pub use counter::Counters;
 pub use listen::Listeners;
@@ -540,7 +540,7 @@ impl Forwarder {
         number(table, index, &mut bytes[HEADROOM - head..HEADROOM]);
         let payload = &bytes[HEADROOM - head..];
         let whole = Whole { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
-        let mut spreading = Spreading { plane: &mut **plane, backlog, counters, of_group, options, now };
+        let mut spreading = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
         spreading.spread(table, index, whole)
     }
 
@@ -560,7 +560,7 @@ impl Forwarder {
             counters.undeliverable += u64::from(live);
             return Ok(());
         }
-        let mut spreading = Spreading { plane: &mut **plane, backlog, counters, of_group, options, now };
+        let mut spreading = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
         spreading.spread(table, group, Whole { from: None, except, tos, age_ns: 0, payload: &payload })
     }
 
@@ -610,7 +610,7 @@ impl Forwarder {
                 number(table, group, &mut payload[..wire::DATA_HEAD_BYTES]);
             }
             let of_group = &mut by_group[group.0 as usize];
-            let mut spreading = Spreading { plane: &mut **plane, backlog, counters, of_group, options, now };
+            let mut spreading = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
             if payload.len() > PAYLOAD_MAX {
                 spreading.counters.undeliverable += u64::from(live);
                 spreading.plane.finished(group);
@@ -629,7 +629,7 @@ impl Forwarder {
         let mut copies = 0;
         for _ in 0..PLACES {
             let Some(&mut place) = backlog.queue(queue).front() else { break };
-            let Place { datagram: at, lane, next, mut end } = place;
+            let QueuedCopies { datagram: at, lane, next, mut end } = place;
             let datagram = backlog.datagram(at);
             let group = datagram.about.group;
             if datagram.about.until_ns <= now.ns {
@@ -645,7 +645,7 @@ impl Forwarder {
             let datagram = backlog.datagram(at);
             let number = lane;
             let lane = &table.group(group).lanes[usize::from(lane)];
-            let portion = Portion {
+            let portion = LaneBatch {
                 group,
                 number,
                 lane,
@@ -709,7 +709,7 @@ struct Whole<'a> {
 }
 
 /// The means by which an admitted datagram is copied.
-struct Spreading<'a> {
+struct FanOut<'a> {
     plane: &'a mut dyn Plane,
     backlog: &'a mut Backlog,
     counters: &'a mut Counters,
@@ -718,7 +718,7 @@ struct Spreading<'a> {
     now: Now,
 }
 
-impl Spreading<'_> {
+impl FanOut<'_> {
     /// Copies an admitted datagram as far as possible, and keeps it for the devices that are full.
     fn spread(&mut self, table: &Table, index: GroupIndex, whole: Whole<'_>) -> Result<(), ForwardError> {
         let Whole { from, except, tos, payload, .. } = whole;
@@ -740,7 +740,7 @@ impl Spreading<'_> {
             let queue = self.backlog.queue_of(lane.path.device);
             if self.backlog.queue(queue).len() == 0 && failed.is_none() {
                 let portion =
-                    Portion { group: index, number, lane, positions: next..end, except, tos, payload };
+                    LaneBatch { group: index, number, lane, positions: next..end, except, tos, payload };
                 match self.plane.copy(&portion) {
                     Err(error) => failed = Some(error),
                     Ok(progress) => {
@@ -759,7 +759,7 @@ impl Spreading<'_> {
                 None => *kept.insert(self.keep(table, index, &whole)),
             };
             self.make_room(table, queue, index);
-            self.backlog.push(queue, Place { datagram, lane: number, next, end });
+            self.backlog.push(queue, QueuedCopies { datagram, lane: number, next, end });
         }
         if from.is_some() && kept.is_none() {
             self.plane.finished(index);

@@ -35,7 +35,7 @@ pub const OBJECTS: &str = nacre_reflect_bpf::ORIGIN;
 
 /// The kinds of planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum PlaneKind {
     /// One system call for each copy: the paper's user-space implementation, and the baseline.
     Sendto,
     /// One system call for many copies.
@@ -48,50 +48,51 @@ pub enum Kind {
     Xdp,
 }
 
-impl Kind {
+impl PlaneKind {
     /// All kinds, from the plainest on.
-    pub const ALL: [Kind; 5] = [Kind::Sendto, Kind::Batch, Kind::Ring, Kind::Kernel, Kind::Xdp];
+    pub const ALL: [PlaneKind; 5] =
+        [PlaneKind::Sendto, PlaneKind::Batch, PlaneKind::Ring, PlaneKind::Kernel, PlaneKind::Xdp];
 
     /// Returns the name, as users write it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Sendto => "sendto",
-            Kind::Batch => "batch",
-            Kind::Ring => "ring",
-            Kind::Kernel => "kernel",
-            Kind::Xdp => "xdp",
+            PlaneKind::Sendto => "sendto",
+            PlaneKind::Batch => "batch",
+            PlaneKind::Ring => "ring",
+            PlaneKind::Kernel => "kernel",
+            PlaneKind::Xdp => "xdp",
         }
     }
 
     /// Returns the object file with the programs of a plane in the kernel, or why it is not there; `None` for the others.
     pub fn object(self) -> Option<Result<&'static [u8], &'static str>> {
         match self {
-            Kind::Kernel => Some(nacre_reflect_bpf::TC),
-            Kind::Xdp => Some(nacre_reflect_bpf::XDP),
+            PlaneKind::Kernel => Some(nacre_reflect_bpf::TC),
+            PlaneKind::Xdp => Some(nacre_reflect_bpf::XDP),
             _ => None,
         }
     }
 
     /// True if a program in the kernel does the work.
     pub fn in_kernel(self) -> bool {
-        matches!(self, Kind::Kernel | Kind::Xdp)
+        matches!(self, PlaneKind::Kernel | PlaneKind::Xdp)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for PlaneKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl std::str::FromStr for Kind {
+impl std::str::FromStr for PlaneKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL
             .into_iter()
             .find(|kind| kind.name() == text)
-            .ok_or_else(|| format!("'{text}' is not a plane: {}", Self::ALL.map(Kind::name).join(", ")))
+            .ok_or_else(|| format!("'{text}' is not a plane: {}", Self::ALL.map(PlaneKind::name).join(", ")))
     }
 }
 
@@ -100,7 +101,7 @@ impl std::str::FromStr for Kind {
 #[error("the {plane} plane cannot {what}: {why}")]
 pub struct PlaneError {
     /// The kind of plane.
-    pub plane: Kind,
+    pub plane: PlaneKind,
     /// The attempted operation.
     pub what: String,
     /// The cause, and what would help.
@@ -109,7 +110,7 @@ pub struct PlaneError {
 
 /// A portion of copies to make: one datagram, to a range of a lane.
 #[derive(Debug)]
-pub struct Portion<'a> {
+pub struct LaneBatch<'a> {
     /// The group.
     pub group: GroupIndex,
     /// The number of the lane in the group.
@@ -126,7 +127,7 @@ pub struct Portion<'a> {
     pub payload: &'a [u8],
 }
 
-impl Portion<'_> {
+impl LaneBatch<'_> {
     /// Returns the receiver at a position; `None` if it is a gap, the sender's, or no position at all.
     pub fn to(&self, position: usize) -> Option<SocketAddr> {
         let entry = self.lane.entries.get(position)?;
@@ -137,7 +138,7 @@ impl Portion<'_> {
 
 /// The progress of a portion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct CopyProgress {
     /// The first position that is still to be done; the end of the range if none is.
     pub next: usize,
     /// Copies that the device took.
@@ -225,13 +226,13 @@ pub struct Done {
 /// finished the datagrams that it handed over.
 pub trait Plane: Send {
     /// Returns the kind of plane.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> PlaneKind;
 
     /// Makes copies until the portion is done or its device is full. Does not wait.
     ///
     /// # Errors
     /// [`PlaneError`] if the plane has failed.
-    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError>;
+    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError>;
 
     /// Follows a change of the table, which shows the new state already. Called in order, and before any client is
     /// answered. Changes of one moment are reported together, so the table may show a later one already.

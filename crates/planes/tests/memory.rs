@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use nacre_planes::forward::{ForwardOptions, Forwarder, Listeners, read_clocks};
-use nacre_planes::plane::{self, Kind, PlaneOptions};
+use nacre_planes::plane::{self, PlaneKind, PlaneOptions};
 use nacre_planes::testbed::Testbed;
 use nacre_reflect::control::{Control, ControlOptions, Counter};
 use nacre_reflect::cookie::Secret;
@@ -20,7 +20,8 @@ const MEMBERS: u32 = 100_000;
 /// The members of one address: as many joins as one is allowed at once.
 const PORTS: u32 = 4;
 /// The greatest number of bytes that a member may take, by the kind of plane.
-const BYTES_MAX: [(Kind, u64); 3] = [(Kind::Batch, 300), (Kind::Kernel, 512), (Kind::Xdp, 512)];
+const BYTES_MAX: [(PlaneKind, u64); 3] =
+    [(PlaneKind::Batch, 300), (PlaneKind::Kernel, 512), (PlaneKind::Xdp, 512)];
 
 /// A control plane whose answers are taken by its members, and not sent.
 struct Silent(Control);
@@ -63,7 +64,7 @@ fn a_member_takes_a_bounded_number_of_bytes_of_the_process_and_of_the_kernel() {
     }
 }
 
-fn measure(kind: Kind) {
+fn measure(kind: PlaneKind) {
     let mut testbed = Testbed::new().unwrap();
     let (reflector, router) = (testbed.namespace("reflector").unwrap(), testbed.namespace("router").unwrap());
     testbed.link((&reflector, "r0"), (&router, "m0")).unwrap();
@@ -80,7 +81,7 @@ fn measure(kind: Kind) {
 }
 
 /// Returns the bytes by which the process grows by all members, and those of its tables in the kernel.
-fn grown(kind: Kind, device: u32) -> (u64, u64) {
+fn grown(kind: PlaneKind, device: u32) -> (u64, u64) {
     let local = SocketAddr::from(([10, 77, 0, 1], PORT));
     let listeners = Listeners::open(&[local]).unwrap();
     let plane = plane::open(kind, &listeners, &PlaneOptions::default()).unwrap();

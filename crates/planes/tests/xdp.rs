@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aya::programs::{TestRun, TestRunOptions};
 use nacre_planes::forward::{ForwardOptions, Listeners};
-use nacre_planes::plane::{Kind, Made, Plane, PlaneOptions, Xdp, auto, open};
+use nacre_planes::plane::{Made, Plane, PlaneKind, PlaneOptions, Xdp, auto, open};
 use nacre_planes::testbed::Testbed;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path, Table};
@@ -48,7 +48,7 @@ fn read(bytes: &[u8]) -> (u32, u32) {
 #[test]
 fn what_a_ring_does_not_hold_is_finished_by_user_space_in_order() {
     for version in [4, 6] {
-        let world = World::new(Kind::Xdp, 1);
+        let world = World::new(PlaneKind::Xdp, 1);
         let group = world.group(0, unlimited());
         let members = world.members(group, 300, version);
         for number in 0..200 {
@@ -87,7 +87,7 @@ fn flood(member: &Member, sender: u32, time: Duration) -> u32 {
 #[test]
 fn several_senders_at_once_lose_nothing_and_keep_their_order() {
     let options = ForwardOptions { backlog_datagrams: 200, ..ForwardOptions::default() };
-    let world = World::with_options(Kind::Xdp, 1, options);
+    let world = World::with_options(PlaneKind::Xdp, 1, options);
     let group = world.group(0, unlimited());
     let members = world.members(group, 90, 4);
     let sent: u32 = std::thread::scope(|scope| {
@@ -119,7 +119,7 @@ fn several_senders_at_once_lose_nothing_and_keep_their_order() {
 /// Some members stay and some come and go, so that the lane is rewritten at other places again and again.
 #[test]
 fn who_comes_and_goes_costs_nobody_a_datagram() {
-    let world = World::new(Kind::Xdp, 1);
+    let world = World::new(PlaneKind::Xdp, 1);
     let group = world.group(0, unlimited());
     let stay = world.members(group, 5, 4);
     let come: Vec<_> = (0..120).map(|_| world.sides[0].member(4)).collect();
@@ -202,10 +202,10 @@ fn rows_that_a_lane_has_outgrown_are_used_again() {
 /// A plane that was chosen because it costs the least leaves small groups to the program that copies them for less.
 #[test]
 fn the_chosen_plane_copies_small_groups_at_the_hook() {
-    let world = World::new(Kind::Batch, 1);
+    let world = World::new(PlaneKind::Batch, 1);
     world.with(|desk, forwarder| {
         let (plane, why) = auto(forwarder.listeners(), &PlaneOptions::default()).unwrap();
-        assert_eq!(plane.kind(), Kind::Xdp, "{why}");
+        assert_eq!(plane.kind(), PlaneKind::Xdp, "{why}");
         forwarder.set_plane(desk, plane).unwrap();
     });
     for (id, count) in [(1, 4_usize), (2, 30)] {
@@ -242,7 +242,7 @@ fn a_device_that_sends_no_frames_of_programs_is_refused_with_a_sentence() {
     testbed.link((&here, "d0"), (&there, "e0")).unwrap();
     let error = here.run(|| {
         let listeners = Listeners::open(&[SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT)]).unwrap();
-        open(Kind::Xdp, &listeners, &PlaneOptions::default()).err().expect("it has no way to members")
+        open(PlaneKind::Xdp, &listeners, &PlaneOptions::default()).err().expect("it has no way to members")
     });
     assert_eq!(
         error.to_string(),

@@ -26,7 +26,7 @@ const EXTENTS_MAX: usize = 4096;
 
 /// The knowledge of one object.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct ObjectCache {
     header: Option<Header>,
     extents: HashMap<Fork, BTreeMap<u64, Placed>>,
     extent_count: usize,
@@ -47,13 +47,13 @@ pub(crate) struct Known {
 /// A call under way. It is over when this is dropped, also where nobody waits for its end any more: what an OSD may
 /// still do then is another's change, as far as the knowledge is concerned.
 pub(crate) struct CallUnderWay<'a> {
-    known: &'a Mutex<Known>,
+    known: &'a Mutex<ObjectCache>,
     changed: Option<Token>,
 }
 
 impl<'a> CallUnderWay<'a> {
     /// Begins a call on the object that `known` is of.
-    pub(crate) fn begin(known: &'a Mutex<Known>) -> Self {
+    pub(crate) fn begin(known: &'a Mutex<ObjectCache>) -> Self {
         known.lock().calls += 1;
         Self { known, changed: None }
     }
@@ -72,7 +72,7 @@ impl Drop for CallUnderWay<'_> {
     }
 }
 
-impl Known {
+impl ObjectCache {
     /// Returns the header, unless it is about to change in a way that cannot be foretold.
     pub(crate) fn header(&self) -> Option<&Header> {
         self.header.as_ref().filter(|_| self.calls == 0)
@@ -181,8 +181,8 @@ pub(crate) struct Knowledge {
 /// not asked for since are forgotten.
 #[derive(Default)]
 struct Shard {
-    young: HashMap<ObjectId, Arc<Mutex<Known>>>,
-    old: HashMap<ObjectId, Arc<Mutex<Known>>>,
+    young: HashMap<ObjectId, Arc<Mutex<ObjectCache>>>,
+    old: HashMap<ObjectId, Arc<Mutex<ObjectCache>>>,
 }
 
 impl Knowledge {
@@ -191,7 +191,7 @@ impl Knowledge {
     }
 
     /// Returns the knowledge of an object; empty at first.
-    pub(crate) fn of(&self, object: &ObjectId) -> Arc<Mutex<Known>> {
+    pub(crate) fn of(&self, object: &ObjectId) -> Arc<Mutex<ObjectCache>> {
         let shard = self.hasher.hash_one(object) as usize % SHARDS;
         let mut shard: MutexGuard<'_, Shard> = self.shards[shard].lock();
         if let Some(known) = shard.young.get(object) {
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_call_that_nobody_waits_for_any_more_is_over() {
-        let known = Mutex::new(Known::default());
+        let known = Mutex::new(ObjectCache::default());
         let dropped = CallUnderWay::begin(&known);
         let other = CallUnderWay::begin(&known);
         known.lock().header = Some(Header::default());

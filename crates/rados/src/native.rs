@@ -16,7 +16,7 @@ use nacre_object::{
     Transaction, Write, coalesce,
 };
 
-use crate::known::Known;
+use crate::known::ObjectCache;
 use crate::name::extent_key;
 use crate::record::{Author, Header, Placed, Token};
 use crate::sys::{Operation, Pool, WriteStep, flag};
@@ -69,7 +69,7 @@ fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
 
 /// Returns the native form of a transaction, if it has one as far as is known. The token must be its own, and never be
 /// used again.
-pub(crate) fn plan(transaction: &Transaction, known: &Known, token: Token) -> Option<NativeWrite> {
+pub(crate) fn plan(transaction: &Transaction, known: &ObjectCache, token: Token) -> Option<NativeWrite> {
     let (fork, offset, data) = only_extent(transaction)?;
     let before = *known.header().filter(|header| header.exists && header.version < OFFSET_MAX - 1)?;
     let (extent, stem) = (known.extent(fork, offset)?, known.fork(fork)?.stem.clone());
@@ -104,7 +104,7 @@ pub(crate) fn plan(transaction: &Transaction, known: &Known, token: Token) -> Op
 
 /// Returns whether a transaction would be a native write if only the sessions were known that the object has fenced.
 /// They are worth a read where nobody else seems to write the object.
-pub(crate) fn wants_fences(transaction: &Transaction, known: &Known) -> bool {
+pub(crate) fn wants_fences(transaction: &Transaction, known: &ObjectCache) -> bool {
     let unknown =
         |guard: &Guard| matches!(guard, Guard::Fence { token } if known.is_fenced(*token).is_none());
     known.steady

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Attempt, errno, failed, newer, pool_gone};
 use crate::fences;
-use crate::known::Known;
+use crate::known::ObjectCache;
 use crate::name::{extent_key, extent_prefix, keyed};
 use crate::native::{self, HEADER, Segment};
 use crate::record::{ForkRecord, Header, NoHeader, Placed, decode_key, decode_value};
@@ -23,7 +23,7 @@ impl Inner {
         &self,
         object: &ObjectId,
         name: &CStr,
-        known: &Mutex<Known>,
+        known: &Mutex<ObjectCache>,
         read: &Read,
     ) -> Result<Option<Outcome>, StoreError> {
         let key = match read {
@@ -67,7 +67,7 @@ impl Inner {
         &self,
         object: &ObjectId,
         name: &CStr,
-        known: &Mutex<Known>,
+        known: &Mutex<ObjectCache>,
     ) -> Result<(), StoreError> {
         let (before, generation) = {
             let known = known.lock();
@@ -95,7 +95,7 @@ impl Inner {
         &self,
         object: &ObjectId,
         name: &CStr,
-        known: &Mutex<Known>,
+        known: &Mutex<ObjectCache>,
         fork: &Fork,
         range: ByteRange,
         bytes: bool,

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
-use crate::known::{CallUnderWay, Knowledge, Known};
+use crate::known::{CallUnderWay, Knowledge, ObjectCache};
 use crate::limit::object_bytes_max;
 use crate::name::{object_id, object_name};
 use crate::native;
@@ -303,7 +303,7 @@ impl Inner {
         &self,
         object: &ObjectId,
         name: &CStr,
-        known: &Mutex<Known>,
+        known: &Mutex<ObjectCache>,
         transaction: &Transaction,
     ) -> Result<Option<Outcome>, StoreError> {
         let wants_fences = native::wants_fences(transaction, &known.lock());
@@ -373,7 +373,7 @@ impl Inner {
         &self,
         object: &ObjectId,
         name: &CStr,
-        known: &Mutex<Known>,
+        known: &Mutex<ObjectCache>,
         transaction: &Transaction,
     ) -> Result<Outcome, StoreError> {
         // Answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts

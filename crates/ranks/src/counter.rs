@@ -4,16 +4,16 @@ use super::message::{Message, Unit};
 
 /// The number and size of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Tally {
+pub struct Traffic {
     /// The number of messages.
     pub messages: u64,
     /// Their size in bytes, headers included.
     pub bytes: u64,
 }
 
-impl Tally {
+impl Traffic {
     /// Adds another tally.
-    pub fn add(&mut self, other: Tally) {
+    pub fn add(&mut self, other: Traffic) {
         self.messages += other.messages;
         self.bytes += other.bytes;
     }
@@ -23,9 +23,9 @@ impl Tally {
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
     /// All messages sent.
-    pub sent: Tally,
+    pub sent: Traffic,
     /// All messages received.
-    pub received: Tally,
+    pub received: Traffic,
     /// The number of requests for work sent.
     pub requests: u64,
     /// The number of other ranks' requests that it refused.
@@ -44,19 +44,19 @@ pub struct Counters {
     pub counted_received: u64,
     /// The messages sent to each rank, if enabled by [`Options::count_peers`](super::Options::count_peers): one row of
     /// the paper's heat maps (figures 1 and 5).
-    pub sent_to: Vec<Tally>,
+    pub sent_to: Vec<Traffic>,
 }
 
 impl Counters {
     pub(super) fn new(ranks: u32, count_peers: bool) -> Self {
         Self {
-            sent_to: if count_peers { vec![Tally::default(); ranks as usize] } else { Vec::new() },
+            sent_to: if count_peers { vec![Traffic::default(); ranks as usize] } else { Vec::new() },
             ..Self::default()
         }
     }
 
     pub(super) fn count_sent<W: Unit>(&mut self, to: u32, message: &Message<W>) {
-        let tally = Tally { messages: 1, bytes: message.size_bytes() };
+        let tally = Traffic { messages: 1, bytes: message.size_bytes() };
         self.sent.add(tally);
         if let Some(row) = self.sent_to.get_mut(to as usize) {
             row.add(tally);
@@ -72,7 +72,7 @@ impl Counters {
     }
 
     pub(super) fn count_received<W: Unit>(&mut self, message: &Message<W>) {
-        self.received.add(Tally { messages: 1, bytes: message.size_bytes() });
+        self.received.add(Traffic { messages: 1, bytes: message.size_bytes() });
         self.counted_received += u64::from(message.is_counted());
         match message {
             Message::Refusal => self.refusals_received += 1,

@@ -17,7 +17,7 @@
 //! programs have a termination sentinel in place of the first wave and do not mention the other two; without them a
 //! rank may leave while another rank's request to it is in flight.
 
-use super::message::{Ending, Message};
+use super::message::{Message, Shutdown};
 
 const CHILDREN: u64 = 4;
 
@@ -51,11 +51,11 @@ enum State {
     Running,
     /// `missing` has one bit for each child that did not report yet.
     Halting {
-        ending: Ending,
+        ending: Shutdown,
         missing: u8,
         reported: bool,
     },
-    Over(Ending),
+    Over(Shutdown),
 }
 
 /// The numbers of counted messages of a subtree. Separate from [`Leave`] because they grow without bound, which a
@@ -80,14 +80,14 @@ impl Leave {
     }
 
     /// Returns the ending that was announced, whether or not it is over.
-    pub(super) fn announced(&self) -> Option<Ending> {
+    pub(super) fn announced(&self) -> Option<Shutdown> {
         match self.state {
             State::Running => None,
             State::Halting { ending, .. } | State::Over(ending) => Some(ending),
         }
     }
 
-    pub(super) fn over(&self) -> Option<Ending> {
+    pub(super) fn over(&self) -> Option<Shutdown> {
         match self.state {
             State::Over(ending) => Some(ending),
             _ => None,
@@ -112,14 +112,14 @@ impl Leave {
         }
         self.asked = true;
         if self.rank == 0 {
-            self.halt(Ending::Stopped, send);
+            self.halt(Shutdown::Stopped, send);
         } else {
             send(0, Message::Stop);
         }
     }
 
     /// Begins the first wave, or passes it on.
-    pub(super) fn halt<W>(&mut self, ending: Ending, mut send: impl FnMut(u32, Message<W>)) {
+    pub(super) fn halt<W>(&mut self, ending: Shutdown, mut send: impl FnMut(u32, Message<W>)) {
         if !self.is_running() {
             return;
         }

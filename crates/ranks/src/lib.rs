@@ -87,8 +87,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub use back_off::BackOff;
-pub use counter::{Counters, Tally};
-pub use message::{Colour, Ending, HEADER_BYTES, Message, Outbox, Unit};
+pub use counter::{Counters, Traffic};
+pub use message::{Colour, HEADER_BYTES, Message, Outbox, Shutdown, Unit};
 pub use queue::{PlainQueue, Queue};
 pub use random::{Choose, Random};
 pub use rank::Rank;

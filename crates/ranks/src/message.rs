@@ -15,7 +15,7 @@ pub enum Colour {
 /// The reason why the ranks end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ending {
+pub enum Shutdown {
     /// Everything was visited.
     Finished,
     /// A stop was requested. The entries not visited are in the ranks' queues.
@@ -51,7 +51,7 @@ pub enum Message<W> {
     /// To rank 0: a request that all ranks stop.
     Stop,
     /// Downwards through the tree of ranks: from now on no rank requests or gives work.
-    Halt(Ending),
+    Halt(Shutdown),
     /// Upwards: the ranks of this subtree have no request open. Carries the numbers of messages that they sent and
     /// received, of those that the ending counts ([`Message::is_counted`]); the numbers of several such messages add
     /// up.

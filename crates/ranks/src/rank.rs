@@ -3,7 +3,7 @@
 use super::centralized::{Master, Worker};
 use super::counter::Counters;
 use super::ending::{Balance, Leave};
-use super::message::{Ending, Message, Outbox, Unit};
+use super::message::{Message, Outbox, Shutdown, Unit};
 use super::peer::{Peer, PeerOptions, Peers};
 use super::proximity::RequestVector;
 use super::queue::Queue;
@@ -126,7 +126,7 @@ impl<R: Choose> Rank<R> {
             }
             // The token has no purpose any more.
             Message::Token(_) => {}
-            Message::Stop => leave.halt(Ending::Stopped, send),
+            Message::Stop => leave.halt(Shutdown::Stopped, send),
             Message::Halt(ending) => leave.halt(ending, send),
             Message::Drained { sent, received } => leave.drained(from, sent, received, balance),
             Message::Exit => leave.exit(send),
@@ -160,7 +160,7 @@ impl<R: Choose> Rank<R> {
                 }
             };
             if done {
-                leave.halt(Ending::Finished, &mut send);
+                leave.halt(Shutdown::Finished, &mut send);
             }
         }
         if !leave.is_running()
@@ -208,7 +208,7 @@ impl<R: Choose> Rank<R> {
 
     /// Returns the ending announced to this rank, if any: from then on its engine should begin nothing (there is
     /// nothing to begin, or it has to stop), while messages still have to be handled.
-    pub fn ending(&self) -> Option<Ending> {
+    pub fn ending(&self) -> Option<Shutdown> {
         self.leave.announced()
     }
 

@@ -29,7 +29,7 @@ use bytes::Bytes;
 
 use crate::cookie::Secret;
 use crate::host::{Host, Incoming, Now, Outgoing, Relayed};
-use crate::location::Place;
+use crate::location::LocationEntry;
 use crate::pages::Pages;
 use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Table};
@@ -232,7 +232,7 @@ impl Proofs {
 
 /// The control plane's own data on a group, beside the table.
 #[derive(Debug, Default)]
-struct Room {
+struct GroupControl {
     /// The location whose group this is.
     location: Option<String>,
     /// The place that the members are told to move to, if any.
@@ -258,9 +258,9 @@ pub struct Control {
     /// Control data of members, by member index.
     seats: Pages<Seat>,
     /// Control data of groups, by group index.
-    rooms: Vec<Room>,
+    rooms: Vec<GroupControl>,
     /// All locations of the map.
-    locations: BTreeMap<String, Place>,
+    locations: BTreeMap<String, LocationEntry>,
     /// The groups of locations that are here: by group, the location's name, and true if this reflector is a standby.
     groups_here: HashMap<GroupId, (String, bool)>,
     bans: Vec<Ban>,
@@ -315,7 +315,7 @@ impl Control {
         let index = self.table.set_group(id, options);
         let place = index.0 as usize;
         if self.rooms.len() <= place {
-            self.rooms.resize_with(place + 1, Room::default);
+            self.rooms.resize_with(place + 1, GroupControl::default);
         }
         self.rooms[place].removed = false;
         self.settle(id);
@@ -507,12 +507,12 @@ impl Control {
         self.seats[place] = seat;
     }
 
-    fn room(&self, index: GroupIndex) -> &Room {
+    fn room(&self, index: GroupIndex) -> &GroupControl {
         // Every group got its room when it was made.
         &self.rooms[index.0 as usize]
     }
 
-    fn room_mut(&mut self, index: GroupIndex) -> &mut Room {
+    fn room_mut(&mut self, index: GroupIndex) -> &mut GroupControl {
         &mut self.rooms[index.0 as usize]
     }
 
@@ -546,7 +546,7 @@ impl Control {
             self.drop_state(group);
             self.drop_relay(group);
             self.table.remove_group(group);
-            self.rooms[group.0 as usize] = Room::default();
+            self.rooms[group.0 as usize] = GroupControl::default();
         }
     }
 }

@@ -27,14 +27,14 @@ const RELAY_SUFFIX: &str = "-relay";
 
 /// The place of a location: a group, and its reflectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LocationEntry {
     /// The reflector in charge, and its standbys, with the group's port at each.
     pub reflectors: Reflectors,
     /// The group's id on that port.
     pub group: u32,
 }
 
-impl Place {
+impl LocationEntry {
     /// Checks that a group can be there, as far as that can be told without asking its reflectors.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ pub fn check_address(address: &SocketAddr) -> Result<(), String> {
     Err(format!("no reflector can be reached at {address}: {why}"))
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for LocationEntry {
     /// Writes the place as it is stored and read by people: `GROUP REFLECTOR[,STANDBY…]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.group)?;
@@ -80,7 +80,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl std::str::FromStr for Place {
+impl std::str::FromStr for LocationEntry {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -94,7 +94,7 @@ impl std::str::FromStr for Place {
             .map_err(|_| wrong())?;
         let reflectors = Reflectors::new(&addresses)
             .ok_or_else(|| format!("'{text}' names more than {REFLECTORS_MAX} reflectors"))?;
-        Ok(Place { reflectors, group })
+        Ok(LocationEntry { reflectors, group })
     }
 }
 
@@ -104,7 +104,7 @@ pub struct Snapshot {
     /// The version, which grows with every change.
     pub version: u64,
     /// All places.
-    pub places: BTreeMap<String, Place>,
+    pub places: BTreeMap<String, LocationEntry>,
 }
 
 /// The outcome of a change of the map.
@@ -116,7 +116,7 @@ pub enum Changed {
         version: u64,
     },
     /// Another client changed the location meanwhile: this is its place now.
-    Conflict(Option<Place>),
+    Conflict(Option<LocationEntry>),
 }
 
 /// A store of the map of locations.
@@ -125,7 +125,7 @@ pub trait LocationMap: Send + Sync + 'static {
     fn read(&self, known: u64) -> Reply<Option<Snapshot>>;
 
     /// Changes the place of a location, or removes it, if its place is still `from`.
-    fn change(&self, name: &str, from: Option<Place>, to: Option<Place>) -> Reply<Changed>;
+    fn change(&self, name: &str, from: Option<LocationEntry>, to: Option<LocationEntry>) -> Reply<Changed>;
 }
 
 /// The map as an object of a store: a key for each location, its value the place as text.
@@ -223,7 +223,7 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
         })
     }
 
-    fn change(&self, name: &str, from: Option<Place>, to: Option<Place>) -> Reply<Changed> {
+    fn change(&self, name: &str, from: Option<LocationEntry>, to: Option<LocationEntry>) -> Reply<Changed> {
         let key = match name_of(name.as_bytes()).map_err(invalid).and_then(Key::try_from) {
             Ok(key) => key,
             Err(error) => return Reply::ready(Err(error)),
@@ -260,7 +260,7 @@ fn name_of(bytes: &[u8]) -> Result<&str, String> {
     }
 }
 
-fn place_of(value: &[u8]) -> Result<Place, String> {
+fn place_of(value: &[u8]) -> Result<LocationEntry, String> {
     std::str::from_utf8(value).map_err(|error| format!("a place is no text: {error}"))?.parse()
 }
 

@@ -611,7 +611,7 @@ impl Table {
             group.lanes[lane].live += 1;
             let entries = &mut group.lanes[lane].entries;
             if entries.len() == entries.capacity() {
-                // Room for twice as many would be half of what small groups take.
+                // GroupControl for twice as many would be half of what small groups take.
                 entries.reserve_exact((entries.len() / 4).max(2));
             }
             entries.push(Entry { address, member: index.0 });

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::Bytes;
 use nacre_object::testkit::{MemoryStore, block_on};
 use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
-use nacre_reflect::location::{Changed, LocationMap, ObjectLocationMap, Place};
+use nacre_reflect::location::{Changed, LocationEntry, LocationMap, ObjectLocationMap};
 use nacre_reflect::state::{Checkpoint, Checkpoints, Saved};
 use nacre_reflect::wire::{Reflectors, STATE_BYTES_MAX};
 use proptest::collection::vec;
@@ -165,24 +165,24 @@ fn an_answer_of_the_store_that_was_lost_is_found_out() {
     assert!(matches!(block_on(raced.save("a", 0, &state)).unwrap(), Saved::Newer(_)));
 }
 
-fn place(port: u16, group: u32) -> Place {
+fn place(port: u16, group: u32) -> LocationEntry {
     let at = |host| SocketAddr::from(([198, 51, 100, host], port));
-    Place { reflectors: Reflectors::new(&[at(1), at(2)]).unwrap(), group }
+    LocationEntry { reflectors: Reflectors::new(&[at(1), at(2)]).unwrap(), group }
 }
 
 #[test]
 fn a_place_is_the_same_as_text() {
-    let of_two: Place = "3 198.51.100.1:7400,[2001:db8::1]:7400".parse().unwrap();
+    let of_two: LocationEntry = "3 198.51.100.1:7400,[2001:db8::1]:7400".parse().unwrap();
     assert_eq!(of_two.group, 3);
     assert_eq!(of_two.reflectors.as_slice().len(), 2);
     assert_eq!(of_two.to_string().parse(), Ok(of_two));
     for wrong in
         ["", "3", "x 198.51.100.1:7400", "3 198.51.100.1", "3 198.51.100.1:7400,", "-1 198.51.100.1:7400"]
     {
-        assert!(wrong.parse::<Place>().unwrap_err().contains("is not a place"), "{wrong}");
+        assert!(wrong.parse::<LocationEntry>().unwrap_err().contains("is not a place"), "{wrong}");
     }
     let five = format!("3 {}", ["198.51.100.1:7400"; 5].join(","));
-    assert!(five.parse::<Place>().unwrap_err().contains("more than 4 reflectors"));
+    assert!(five.parse::<LocationEntry>().unwrap_err().contains("more than 4 reflectors"));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use nacre_object::{Reply, StoreError};
 use nacre_rpc::server::Parts;
 use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, WireError, control};
 
-use crate::requests::{Ending, Operation, Requests, Tally};
+use crate::requests::{Operation, RequestCounts, RequestOutcome, Requests};
 use crate::{call, kind};
 
 /// The number of calls that one connection may have under way.
@@ -20,15 +20,15 @@ pub const METHOD_BYTES_MAX: usize = 64;
 /// A handler of calls.
 pub trait Admin: Send + Sync + 'static {
     /// Answers a call. The argument, the progress reports and the result are JSON texts.
-    fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes>;
+    fn call(&self, method: &str, argument: Bytes, progress: ReportSender) -> Reply<Bytes>;
 }
 
 /// A sender for reports on the progress of a call. A report that the caller has not seen when the next one comes is
 /// dropped.
 #[derive(Clone, Debug)]
-pub struct Progress(Parts);
+pub struct ReportSender(Parts);
 
-impl Progress {
+impl ReportSender {
     /// Sends a report, in place of an earlier one that is still unsent.
     pub fn send(&self, report: impl Into<Bytes>) {
         self.0.replace(report.into());
@@ -51,7 +51,7 @@ impl AdminService {
 /// The state that is kept for a connection.
 #[derive(Default)]
 pub struct AdminConnection {
-    tally: Tally,
+    tally: RequestCounts,
 }
 
 impl Service for AdminService {
@@ -87,7 +87,7 @@ impl Service for AdminService {
         }
         match call::get_call(&request.body) {
             Ok((method, argument)) => {
-                let progress = Progress(request.parts(kind::PROGRESS));
+                let progress = ReportSender(request.parts(kind::PROGRESS));
                 Handled::Later(self.admin.call(&method, argument, progress))
             }
             Err(error) => {
@@ -107,11 +107,11 @@ impl Service for AdminService {
         let error = match result {
             Err(error) => error,
             Ok(text) => match control::put_body(outbox, kind::RESULT, id, &text) {
-                Ok(_) => return connection.tally.count(Operation::Call, Ending::Done),
+                Ok(_) => return connection.tally.count(Operation::Call, RequestOutcome::Done),
                 Err(body_bytes) => WireError::TooLong { body_bytes }.into(),
             },
         };
-        connection.tally.count(Operation::Call, Ending::Failed);
+        connection.tally.count(Operation::Call, RequestOutcome::Failed);
         control::put_error(outbox, id, &error);
     }
 

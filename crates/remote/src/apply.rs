@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nacre_object::{ErrorKind, ObjectId, Outcome, StoreError, Transaction, WindowPosition};
 use nacre_rpc::client::{Call, Link, Request};
-use nacre_rpc::{Frame, Kind, Outbox, control};
+use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
 use crate::once::{self, Attempt};
 use crate::writer::{Stamp, Writer};
@@ -50,7 +50,7 @@ impl Request for Apply {
     /// A server that is stopping, or has no room, refuses a request without a look at it.
     fn is_settled_by(&self, reply: &Frame) -> bool {
         let kind = match reply.kind {
-            Kind::ERROR => control::get_failure(reply).ok().map(|error| error.kind),
+            MessageKind::ERROR => control::get_failure(reply).ok().map(|error| error.kind),
             _ => None,
         };
         !matches!(kind, Some(ErrorKind::Closed | ErrorKind::Unavailable | ErrorKind::Busy))

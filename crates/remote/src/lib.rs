@@ -27,10 +27,10 @@ pub mod watch;
 mod writer;
 mod writers;
 
-pub use admin::{Admin, AdminService, METHOD_BYTES_MAX, Progress};
+pub use admin::{Admin, AdminService, METHOD_BYTES_MAX, ReportSender};
 pub use members::{DIGEST_BYTES, MEMBER_NAME_BYTES_MAX, MEMBERS_MAX, Members, Membership};
 pub use rendezvous::Rendezvous;
-pub use requests::{Ending, Operation, Requests};
+pub use requests::{Operation, RequestOutcome, Requests};
 pub use service::StoreService;
 pub use store::{RemoteOptions, RemoteStore};
 pub use watch::{WatchService, WatchStats};

@@ -10,7 +10,7 @@ use nacre_object::{
     ObjectId, Outcome, RangeRead, Read, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
 };
 use nacre_rpc::limit::BODY_BYTES_MAX;
-use nacre_rpc::{Cursor, Frame, Kind, Outbox, WireError, control};
+use nacre_rpc::{Cursor, Frame, MessageKind, Outbox, WireError, control};
 
 use crate::kind;
 use crate::request::{get_object, put_object};
@@ -133,7 +133,7 @@ pub fn get_outcome(frame: &Frame) -> Result<Result<Outcome, StoreError>, WireErr
             let found = get_found(&mut cursor)?;
             Ok(Outcome::Refused(Refusal { guard, found, version }))
         }
-        Kind::ERROR => return Ok(Err(control::get_failure(frame)?)),
+        MessageKind::ERROR => return Ok(Err(control::get_failure(frame)?)),
         _ => return Err(WireError::Malformed("the reply to a transaction is another message")),
     };
     cursor.end()?;
@@ -166,7 +166,7 @@ pub fn get_listed(frame: &Frame) -> Result<Result<Vec<ObjectId>, StoreError>, Wi
             }
             Ok(objects)
         }
-        Kind::ERROR => return Ok(Err(control::get_failure(frame)?)),
+        MessageKind::ERROR => return Ok(Err(control::get_failure(frame)?)),
         _ => return Err(WireError::Malformed("the reply to a listing is another message")),
     };
     cursor.end()?;

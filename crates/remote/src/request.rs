@@ -11,7 +11,7 @@ use nacre_object::limit::{
 use nacre_object::{
     ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, ObjectId, Read, StoreError, Transaction, Write,
 };
-use nacre_rpc::{Cursor, Kind, Outbox, WireError};
+use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
 use crate::kind;
 
@@ -88,7 +88,7 @@ pub fn put_apply(
 /// Writes a request of another kind whose body is that of a request to apply a transaction behind something else.
 pub(crate) fn put_apply_as(
     outbox: &mut Outbox,
-    kind: Kind,
+    kind: MessageKind,
     id: u64,
     object: &ObjectId,
     transaction: &Transaction,

@@ -50,7 +50,7 @@ impl Operation {
 /// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Ending {
+pub enum RequestOutcome {
     /// It succeeded.
     Done = 0,
     /// A guard did not hold.
@@ -59,21 +59,21 @@ pub enum Ending {
     Failed = 2,
 }
 
-impl Ending {
+impl RequestOutcome {
     /// Every ending, with its name in metrics.
-    pub const ALL: [(Ending, &'static str); 3] =
+    pub const ALL: [(RequestOutcome, &'static str); 3] =
         [(Self::Done, "done"), (Self::Refused, "refused"), (Self::Failed, "failed")];
 
-    pub(crate) fn of(result: &Result<Outcome, StoreError>) -> Ending {
+    pub(crate) fn of(result: &Result<Outcome, StoreError>) -> RequestOutcome {
         match result {
-            Ok(Outcome::Done(_)) => Ending::Done,
-            Ok(Outcome::Refused(_)) => Ending::Refused,
-            Err(_) => Ending::Failed,
+            Ok(Outcome::Done(_)) => RequestOutcome::Done,
+            Ok(Outcome::Refused(_)) => RequestOutcome::Refused,
+            Err(_) => RequestOutcome::Failed,
         }
     }
 }
 
-type Table<T> = [[T; Ending::ALL.len()]; Operation::ALL.len()];
+type Table<T> = [[T; RequestOutcome::ALL.len()]; Operation::ALL.len()];
 
 /// The requests of a server, by operation and ending, and their latencies by operation.
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ pub struct Requests {
 
 impl Requests {
     /// Returns the number of requests of an operation with an outcome.
-    pub fn get(&self, operation: Operation, ending: Ending) -> u64 {
+    pub fn get(&self, operation: Operation, ending: RequestOutcome) -> u64 {
         self.counts[operation as usize][ending as usize].get()
     }
 
@@ -96,7 +96,7 @@ impl Requests {
 
 /// The counts of one connection since they were last added up.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct RequestCounts {
     counts: Table<u64>,
     latencies: [LatencyTally; Operation::ALL.len()],
     /// The requests of each operation whose latency is not known yet.
@@ -104,8 +104,8 @@ pub(crate) struct Tally {
     any: bool,
 }
 
-impl Tally {
-    pub(crate) fn count(&mut self, operation: Operation, ending: Ending) {
+impl RequestCounts {
+    pub(crate) fn count(&mut self, operation: Operation, ending: RequestOutcome) {
         self.counts[operation as usize][ending as usize] += 1;
         self.untimed[operation as usize] += 1;
         self.any = true;

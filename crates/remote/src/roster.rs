@@ -18,13 +18,13 @@ use crate::members::{Members, Membership};
 pub(super) struct Roster {
     /// The addresses that the client was given.
     pub(super) given: Vec<Address>,
-    known: OnceLock<Known>,
+    known: OnceLock<JoinedMembers>,
     round: Mutex<Round>,
 }
 
 /// The members, once they are known.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct JoinedMembers {
     pub(super) members: Members,
     pub(super) proof: Proof,
     /// The member at each of the given addresses.
@@ -53,7 +53,7 @@ impl Roster {
     }
 
     /// Returns the members, if they are known.
-    pub(super) fn known(&self) -> Option<&Known> {
+    pub(super) fn known(&self) -> Option<&JoinedMembers> {
         self.known.get()
     }
 
@@ -112,7 +112,7 @@ fn invalid(text: String) -> StoreError {
 fn conclude(
     given: &[Address],
     answers: &[Option<Result<Membership, StoreError>>],
-) -> Option<Result<Known, StoreError>> {
+) -> Option<Result<JoinedMembers, StoreError>> {
     let found = answers.iter().flatten().find_map(|answer| answer.as_ref().ok());
     let mut contacts = Vec::with_capacity(given.len());
     let mut failure: Option<StoreError> = None;
@@ -156,7 +156,7 @@ fn conclude(
                 );
                 return Some(Err(invalid(text)));
             }
-            Some(Ok(Known { proof: Proof::of(&members), members, contacts }))
+            Some(Ok(JoinedMembers { proof: Proof::of(&members), members, contacts }))
         }
         (Some(error), _) => Some(Err(error)),
         (None, None) => None,
@@ -202,7 +202,7 @@ fn differ(
 }
 
 /// Returns the error for a server whose list differs from this handle's.
-pub(super) fn changed(known: &Known, theirs: &Membership) -> StoreError {
+pub(super) fn changed(known: &JoinedMembers, theirs: &Membership) -> StoreError {
     if known.members.names().len() == 1 && theirs.is_alone() {
         let text = "another store is kept there than when this one was opened; open it again";
         return invalid(text.to_owned());

@@ -15,7 +15,7 @@ use rand::TryRngCore;
 use crate::join::{self, Proof};
 use crate::members::Membership;
 use crate::once::{self, Attempt};
-use crate::requests::{Ending, Operation, Requests, Tally};
+use crate::requests::{Operation, RequestCounts, RequestOutcome, Requests};
 use crate::writers::Writers;
 use crate::{kind, reply, request, room};
 
@@ -183,7 +183,7 @@ impl StoreService {
 pub struct StoreConnection {
     /// True if the peer has the same list of members, so that it asks the right server.
     joined: bool,
-    tally: Tally,
+    tally: RequestCounts,
     /// The peer's writer, and its right to apply transactions.
     writer: Option<([u8; WRITER_BYTES], Lease)>,
 }
@@ -198,7 +198,7 @@ impl StoreService {
         result: Result<Outcome, StoreError>,
         outbox: &mut Outbox,
     ) {
-        connection.tally.count(operation, Ending::of(&result));
+        connection.tally.count(operation, RequestOutcome::of(&result));
         let outcome = match result {
             Err(error) => return control::put_error(outbox, id, &error),
             Ok(outcome) => outcome,
@@ -220,11 +220,11 @@ impl StoreConnection {
     fn put_listed(&mut self, id: u64, result: Result<Vec<ObjectId>, StoreError>, outbox: &mut Outbox) {
         match result {
             Ok(objects) => {
-                self.tally.count(Operation::List, Ending::Done);
+                self.tally.count(Operation::List, RequestOutcome::Done);
                 reply::put_listed(outbox, id, &objects);
             }
             Err(error) => {
-                self.tally.count(Operation::List, Ending::Failed);
+                self.tally.count(Operation::List, RequestOutcome::Failed);
                 control::put_error(outbox, id, &error);
             }
         }
@@ -284,7 +284,7 @@ impl Service for StoreService {
 
     fn open(&self, peer: &Peer) -> StoreConnection {
         let joined = peer.version == VERSION_WITHOUT_MEMBERS;
-        StoreConnection { joined, tally: Tally::default(), writer: None }
+        StoreConnection { joined, tally: RequestCounts::default(), writer: None }
     }
 
     fn handle(

@@ -17,7 +17,7 @@ use crate::apply::{ApplyCall, ListCall};
 use crate::join::{self, Answer};
 use crate::once;
 use crate::rendezvous::Rendezvous;
-use crate::roster::{self, Known, Roster};
+use crate::roster::{self, JoinedMembers, Roster};
 use crate::watch;
 use crate::writer::Writer;
 
@@ -252,7 +252,7 @@ impl Inner {
 
     /// Creates the servers of the members. A member at one of the given addresses is reached there, the others by their
     /// names.
-    fn settle(&self, known: &Known) -> Cluster {
+    fn settle(&self, known: &JoinedMembers) -> Cluster {
         let line = |address: &Address, role| {
             let repeats = !self.repeat_timeout.is_zero();
             Line::new(address, role, &self.roster, &self.options, &self.host, repeats)
@@ -381,7 +381,7 @@ impl RemoteStore {
         Ok(self.inner.learn().await?.keeper(object).link().clone())
     }
 
-    /// Calls a method of the administration of the server at `address`, one of the store's. Progress reports go to
+    /// Calls a method of the administration of the server at `address`, one of the store's. ReportSender reports go to
     /// `report` while the reply is awaited.
     pub fn call(
         &self,

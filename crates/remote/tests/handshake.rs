@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nacre_object::testkit::{block_on, conformance};
 use nacre_object::{ErrorKind, StoreError};
-use nacre_remote::{Ending, Operation, RemoteOptions, RemoteStore};
+use nacre_remote::{Operation, RemoteOptions, RemoteStore, RequestOutcome};
 use nacre_rpc::handshake::{Status, hello};
 use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, ServerLimits};
 use support::*;
@@ -114,7 +114,7 @@ fn one_side_of_a_recorded_connection_is_worth_nothing() {
     assert_eq!(status(&mut replay), Status::Welcome as u8);
     assert!(is_closed(&mut replay));
     eventually("the replay is rejected", || server.stats().rejected.get() == 1);
-    assert_eq!(requests.get(Operation::Write, Ending::Done), 1);
+    assert_eq!(requests.get(Operation::Write, RequestOutcome::Done), 1);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_changed_byte_ends_a_keyed_connection() {
     let write = nacre_object::Transaction::new().write(nacre_object::Fork::DEFAULT, 0, "x");
     let error = block_on(nacre_object::ObjectStore::apply(&store, &object, write)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
-    assert_eq!(requests.get(Operation::Write, Ending::Done), 0);
+    assert_eq!(requests.get(Operation::Write, RequestOutcome::Done), 0);
 }
 
 #[test]

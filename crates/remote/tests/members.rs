@@ -15,7 +15,7 @@ use nacre_remote::join::{self, Answer, Proof};
 use nacre_remote::{Members, Membership, RemoteOptions, RemoteStore, StoreService, check, kind, request};
 use nacre_rpc::frame::{self, Frame};
 use nacre_rpc::handshake::{Status, hello};
-use nacre_rpc::{Address, Kind, ServeOptions, Server, Services, SocketAccess, control};
+use nacre_rpc::{Address, MessageKind, ServeOptions, Server, Services, SocketAccess, control};
 use support::{bytes_of, eventually, memory, serve_together, write};
 
 fn hex(bytes: &[u8]) -> String {
@@ -141,7 +141,7 @@ fn nobody_is_served_before_it_shows_that_it_has_the_list() {
     let error = failure(ask(&mut stream, &create(&mine)));
     assert!(error.kind == ErrorKind::Invalid && error.message.contains("members"), "{error}");
     let list = bytes_of(|out| request::put_list(out, 9, None, 10));
-    assert_eq!(ask(&mut stream, &list).kind, Kind::ERROR);
+    assert_eq!(ask(&mut stream, &list).kind, MessageKind::ERROR);
 
     // Without a list, with one of another version, and with another one: each receives the right list.
     let wrong =
@@ -153,7 +153,7 @@ fn nobody_is_served_before_it_shows_that_it_has_the_list() {
             Answer::Members(place) => assert_eq!((place.members(), place.own()), (&right, 0)),
             Answer::Joined(_) => panic!("{proof:?} was taken for the right list"),
         }
-        assert_eq!(ask(&mut stream, &create(&mine)).kind, Kind::ERROR);
+        assert_eq!(ask(&mut stream, &create(&mine)).kind, MessageKind::ERROR);
     }
     let join = bytes_of(|out| join::put_join(out, 1, Some(&Proof::of(&right))));
     assert!(matches!(join::get_answer(&ask(&mut stream, &join)), Ok(Answer::Joined(0))));

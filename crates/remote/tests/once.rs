@@ -12,7 +12,7 @@ use nacre_logstore::LogStore;
 use nacre_object::testkit::{MemoryStore, block_on};
 use nacre_object::*;
 use nacre_remote::{RemoteOptions, RemoteStore, kind, once};
-use nacre_rpc::{Address, Kind, ServerLimits, control};
+use nacre_rpc::{Address, MessageKind, ServerLimits, control};
 use support::*;
 
 /// A relay in front of a server, which cuts connections at random places.
@@ -162,7 +162,7 @@ fn relay_that_loses_a_reply(upstream: String) -> (Address, Arc<AtomicBool>) {
                 let mut buffer = [0; 1000];
                 while let Ok(count @ 1..) = from.read(&mut buffer) {
                     // The server sends it by itself, because nothing else is under way.
-                    let Kind { service, code } = kind::DONE_ONCE;
+                    let MessageKind { service, code } = kind::DONE_ONCE;
                     if index == 0 && buffer[4..6] == [service, code] {
                         lost.store(true, Ordering::SeqCst);
                         break;
@@ -254,7 +254,7 @@ fn relay_that_holds_the_writer(upstream: String) -> (Address, Arc<AtomicBool>) {
                 let mut buffer = [0; 1000];
                 while let Ok(count @ 1..) = from.read(&mut buffer) {
                     // The client sends it by itself, because it waits for the answer.
-                    let Kind { service, code } = kind::OPEN_WRITER;
+                    let MessageKind { service, code } = kind::OPEN_WRITER;
                     if buffer[4..6] == [service, code] {
                         eventually("it is released", || released.load(Ordering::SeqCst));
                     }
@@ -345,7 +345,7 @@ fn an_earlier_connection_of_a_writer_applies_nothing_more() {
     // A connection that was opened too late ends nothing.
     let mut third = introduced(&server);
     third.write_all(&bytes_of(|out| once::put_open(out, 1, &[5; 16], 2))).unwrap();
-    assert_eq!(receive(&mut third).unwrap().kind, Kind::ERROR);
+    assert_eq!(receive(&mut third).unwrap().kind, MessageKind::ERROR);
     assert_eq!(send(&mut second, 7, None).kind, kind::DONE_ONCE);
 }
 

@@ -10,7 +10,7 @@ use nacre_object::testkit::block_on;
 use nacre_object::{ByteRange, Check, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Transaction};
 use nacre_remote::{kind, reply};
 use nacre_rpc::frame;
-use nacre_rpc::{Kind, Server, ServerLimits, control};
+use nacre_rpc::{MessageKind, Server, ServerLimits, control};
 use support::*;
 
 /// The bytes that one read takes, and the slack of growing buffers.
@@ -140,7 +140,13 @@ fn a_frame_that_is_too_long_ends_the_connection_with_a_reason() {
 fn unknown_services_and_messages_are_unsupported_and_the_connection_goes_on() {
     let server = serve();
     let mut stream = introduced(&server);
-    let unknown = [Kind::new(77, 1), Kind::new(1, 99), Kind::new(2, 1), Kind::new(0, 99), kind::DONE];
+    let unknown = [
+        MessageKind::new(77, 1),
+        MessageKind::new(1, 99),
+        MessageKind::new(2, 1),
+        MessageKind::new(0, 99),
+        kind::DONE,
+    ];
     for (id, unknown) in (1..).zip(unknown) {
         stream.write_all(&frame::header(unknown, id, 0)).unwrap();
         let frame = receive(&mut stream).unwrap();
@@ -159,10 +165,10 @@ fn a_malformed_request_is_answered_and_the_next_one_too() {
     bad.extend_from_slice(b"\xffab");
     stream.write_all(&bad).unwrap();
     stream.write_all(&read_request(3, "o", 10)).unwrap();
-    for (id, kind) in [(1, Kind::ERROR), (3, kind::DONE)] {
+    for (id, kind) in [(1, MessageKind::ERROR), (3, kind::DONE)] {
         let frame = receive(&mut stream).unwrap();
         assert_eq!((frame.id, frame.kind), (id, kind));
-        if kind == Kind::ERROR {
+        if kind == MessageKind::ERROR {
             assert_eq!(control::get_failure(&frame).unwrap().kind, ErrorKind::Invalid);
         }
     }

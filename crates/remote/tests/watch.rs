@@ -19,7 +19,7 @@ use nacre_remote::join::{self, Proof};
 use nacre_remote::watch::{NOTED, TAKEN, WATCH, WATCHED};
 use nacre_remote::{Membership, RemoteOptions, RemoteStore, StoreService, WatchService};
 use nacre_rpc::control::{self, Beginning, SessionKey};
-use nacre_rpc::{Address, Kind, Outbox, ServeOptions, Server, ServerLimits, Services};
+use nacre_rpc::{Address, MessageKind, Outbox, ServeOptions, Server, ServerLimits, Services};
 use support::*;
 
 /// The time after which an event counts as lost.
@@ -236,8 +236,10 @@ fn joined(server: &Server) -> TcpStream {
     let mut hello = [0; 16];
     std::io::Read::read_exact(&mut stream, &mut hello).unwrap();
     let beginning = Beginning { features: 0, kept: false, session: SessionKey::NONE };
-    stream.write_all(&bytes_of(|out| control::put_beginning(out, Kind::BEGIN, 1, &beginning))).unwrap();
-    assert_eq!(receive(&mut stream).unwrap().kind, Kind::BEGUN);
+    stream
+        .write_all(&bytes_of(|out| control::put_beginning(out, MessageKind::BEGIN, 1, &beginning)))
+        .unwrap();
+    assert_eq!(receive(&mut stream).unwrap().kind, MessageKind::BEGUN);
     let membership = Membership::alone([7; 16]);
     let proof = Proof::of(membership.members());
     stream.write_all(&bytes_of(|out| join::put_join(out, 1, Some(&proof)))).unwrap();

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::control;
-use crate::frame::{self, CONTROL, Frame, Kind};
+use crate::frame::{self, CONTROL, Frame, MessageKind};
 use crate::outbox::Outbox;
 
 /// Decodes every frame in `bytes`: the connection's own messages here, all others through `decode`, which is given the
@@ -17,7 +17,7 @@ pub fn decode_all(bytes: &[u8], mut decode: impl FnMut(&Frame)) -> usize {
     let mut frames = 0;
     while let Ok(Some(frame)) = frame::take(&mut buffer) {
         match frame.kind {
-            Kind::ERROR => decode_error(&frame),
+            MessageKind::ERROR => decode_error(&frame),
             kind if kind.service == CONTROL => {
                 decode_control(&frame);
                 decode(&frame);
@@ -41,19 +41,19 @@ fn decode_error(frame: &Frame) {
 fn decode_control(frame: &Frame) {
     let mut outbox = Outbox::default();
     match frame.kind {
-        Kind::CANCEL => {
+        MessageKind::CANCEL => {
             let Ok(service) = control::get_cancel(&frame.body) else { return };
             control::put_cancel(&mut outbox, service, frame.id);
         }
-        Kind::WINDOW => {
+        MessageKind::WINDOW => {
             let Ok(bytes) = control::get_window(&frame.body) else { return };
             control::put_window(&mut outbox, frame.id, bytes as u32);
         }
-        Kind::EVENT => {
+        MessageKind::EVENT => {
             let Ok((sequence, payload)) = control::get_event(frame) else { return };
             control::put_event(&mut outbox, frame.flags, frame.id, sequence, &payload);
         }
-        Kind::END => {
+        MessageKind::END => {
             let Ok(error) = control::get_end(&frame.body) else { return };
             control::put_end(&mut outbox, frame.id, error.as_ref());
             // Invalid UTF-8 in the text is replaced, which may make it longer.
@@ -63,7 +63,7 @@ fn decode_control(frame: &Frame) {
             );
             return;
         }
-        Kind::BEGIN | Kind::BEGUN => {
+        MessageKind::BEGIN | MessageKind::BEGUN => {
             let Ok(beginning) = control::get_beginning(&frame.body) else { return };
             control::put_beginning(&mut outbox, frame.kind, frame.id, &beginning);
             let again = retake(outbox, frame);

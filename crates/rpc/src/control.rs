@@ -5,21 +5,21 @@ use nacre_object::{ErrorKind, StoreError};
 
 use crate::cursor::Cursor;
 use crate::error::WireError;
-use crate::frame::{Frame, Kind};
+use crate::frame::{Frame, MessageKind};
 #[cfg(doc)]
 use crate::limit::FEATURE_ERROR_PLACES;
 use crate::limit::{ERROR_FILE_BYTES_MAX, ERROR_TEXT_BYTES_MAX, EVENT_OVERHEAD_BYTES, READ_BYTES};
 use crate::outbox::Outbox;
 
 /// Writes a message without a body.
-pub fn put_bare(outbox: &mut Outbox, kind: Kind, id: u64) {
+pub fn put_bare(outbox: &mut Outbox, kind: MessageKind, id: u64) {
     let open = outbox.begin(kind, id);
     // It has no body, so it cannot be too long.
     let _ = outbox.end(open);
 }
 
 /// Writes a message with the given body. Returns the length of the body, as an error if it is too long.
-pub fn put_body(outbox: &mut Outbox, kind: Kind, id: u64, body: &Bytes) -> Result<usize, usize> {
+pub fn put_body(outbox: &mut Outbox, kind: MessageKind, id: u64, body: &Bytes) -> Result<usize, usize> {
     let open = outbox.begin(kind, id);
     outbox.payload(body);
     outbox.end(open)
@@ -27,7 +27,7 @@ pub fn put_body(outbox: &mut Outbox, kind: Kind, id: u64, body: &Bytes) -> Resul
 
 /// Writes an error.
 pub fn put_error(outbox: &mut Outbox, id: u64, error: &StoreError) {
-    let open = outbox.begin(Kind::ERROR, id);
+    let open = outbox.begin(MessageKind::ERROR, id);
     put_failure(outbox, error);
     // The text is cut, so the body cannot be too long.
     let _ = outbox.end(open);
@@ -54,7 +54,7 @@ pub(crate) fn put_failure(outbox: &mut Outbox, error: &StoreError) {
 
 /// Reads a message that must be an error.
 pub fn get_failure(frame: &Frame) -> Result<StoreError, WireError> {
-    if frame.kind != Kind::ERROR {
+    if frame.kind != MessageKind::ERROR {
         return Err(WireError::Malformed("the reply is another message"));
     }
     get_error(&frame.body)
@@ -83,7 +83,7 @@ fn get_error(body: &Bytes) -> Result<StoreError, WireError> {
 /// Writes a `CANCEL`: the caller no longer waits for the service's reply to this request, or no longer wants its
 /// events.
 pub fn put_cancel(outbox: &mut Outbox, service: u8, id: u64) {
-    let open = outbox.begin(Kind::CANCEL, id);
+    let open = outbox.begin(MessageKind::CANCEL, id);
     outbox.u8(service);
     // The body is one byte long.
     let _ = outbox.end(open);
@@ -99,7 +99,7 @@ pub fn get_cancel(body: &Bytes) -> Result<u8, WireError> {
 
 /// Writes a `WINDOW`: so many bytes were consumed, of the parts of the reply to request `id`, or of events if it is 0.
 pub fn put_window(outbox: &mut Outbox, id: u64, bytes: u32) {
-    let open = outbox.begin(Kind::WINDOW, id);
+    let open = outbox.begin(MessageKind::WINDOW, id);
     outbox.u32(bytes);
     // The body is four bytes long.
     let _ = outbox.end(open);
@@ -116,7 +116,7 @@ pub fn get_window(body: &Bytes) -> Result<usize, WireError> {
 /// Writes an event of subscription `id`: its number and its payload. With the flag [`GAP`](crate::frame::flag::GAP),
 /// the number is that of the latest event that was dropped.
 pub fn put_event(outbox: &mut Outbox, flags: u16, id: u64, sequence: u64, payload: &Bytes) {
-    let open = outbox.begin_with(Kind::EVENT, flags, id);
+    let open = outbox.begin_with(MessageKind::EVENT, flags, id);
     outbox.u64(sequence);
     outbox.payload(payload);
     // Payloads of events are limited to far less than a frame can hold.
@@ -125,7 +125,7 @@ pub fn put_event(outbox: &mut Outbox, flags: u16, id: u64, sequence: u64, payloa
 
 /// Writes the end of a subscription, with the error that ended it, if any.
 pub fn put_end(outbox: &mut Outbox, id: u64, error: Option<&StoreError>) {
-    let open = outbox.begin(Kind::END, id);
+    let open = outbox.begin(MessageKind::END, id);
     if let Some(error) = error {
         put_failure(outbox, error);
     }
@@ -198,7 +198,7 @@ pub struct Beginning {
 }
 
 /// Writes the beginning of a session, a `BEGIN` or `BEGUN`.
-pub fn put_beginning(outbox: &mut Outbox, kind: Kind, id: u64, beginning: &Beginning) {
+pub fn put_beginning(outbox: &mut Outbox, kind: MessageKind, id: u64, beginning: &Beginning) {
     let open = outbox.begin(kind, id);
     outbox.u64(beginning.features);
     outbox.u8(beginning.kept as u8);

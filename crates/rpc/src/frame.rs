@@ -17,7 +17,7 @@ use crate::limit::{BODY_BYTES_MAX, HEADER_BYTES};
 
 /// The kind of a message: the number of a service, and the number of the message within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Kind {
+pub struct MessageKind {
     /// The service; [`CONTROL`] stands for the connection itself.
     pub service: u8,
     /// The message.
@@ -27,34 +27,34 @@ pub struct Kind {
 /// The service number of the connection itself.
 pub const CONTROL: u8 = 0;
 
-impl Kind {
-    /// A check that the peer is alive, answered by [`Kind::PONG`]. No body.
-    pub const PING: Kind = Kind::new(CONTROL, 1);
-    /// The answer to [`Kind::PING`]. No body.
-    pub const PONG: Kind = Kind::new(CONTROL, 2);
+impl MessageKind {
+    /// A check that the peer is alive, answered by [`MessageKind::PONG`]. No body.
+    pub const PING: MessageKind = MessageKind::new(CONTROL, 1);
+    /// The answer to [`MessageKind::PING`]. No body.
+    pub const PONG: MessageKind = MessageKind::new(CONTROL, 2);
     /// The request failed. Body: code and text. Every service uses it.
-    pub const ERROR: Kind = Kind::new(CONTROL, 3);
+    pub const ERROR: MessageKind = MessageKind::new(CONTROL, 3);
     /// The sender takes no more requests on this connection, and will close it. No body, and no id.
-    pub const GOODBYE: Kind = Kind::new(CONTROL, 4);
+    pub const GOODBYE: MessageKind = MessageKind::new(CONTROL, 4);
     /// The caller no longer waits for the reply, or no longer wants the events. Body: the number of the service.
     /// Version 3.
-    pub const CANCEL: Kind = Kind::new(CONTROL, 8);
+    pub const CANCEL: MessageKind = MessageKind::new(CONTROL, 8);
     /// An event of the subscription whose id it carries. Body: the number of the event and the service's payload.
     /// Version 3.
-    pub const EVENT: Kind = Kind::new(CONTROL, 9);
+    pub const EVENT: MessageKind = MessageKind::new(CONTROL, 9);
     /// The subscription has ended. Body: empty, or code and text of an error. Version 3.
-    pub const END: Kind = Kind::new(CONTROL, 10);
+    pub const END: MessageKind = MessageKind::new(CONTROL, 10);
     /// The number of bytes that the client has consumed, of the parts of a reply, or of events if there is no id.
     /// Version 3.
-    pub const WINDOW: Kind = Kind::new(CONTROL, 11);
+    pub const WINDOW: MessageKind = MessageKind::new(CONTROL, 11);
     /// The beginning of a session: features, and the session to be resumed, if any. Version 3.
-    pub const BEGIN: Kind = Kind::new(CONTROL, 12);
+    pub const BEGIN: MessageKind = MessageKind::new(CONTROL, 12);
     /// The session has begun: features, and the key that resumes it. Version 3.
-    pub const BEGUN: Kind = Kind::new(CONTROL, 13);
+    pub const BEGUN: MessageKind = MessageKind::new(CONTROL, 13);
 
     /// Creates the kind of a service's message.
-    pub const fn new(service: u8, code: u8) -> Kind {
-        Kind { service, code }
+    pub const fn new(service: u8, code: u8) -> MessageKind {
+        MessageKind { service, code }
     }
 }
 
@@ -72,7 +72,7 @@ pub mod flag {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The message.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The flags.
     pub flags: u16,
     /// The id that the requester chose.
@@ -82,12 +82,12 @@ pub struct Frame {
 }
 
 /// Returns a header without flags.
-pub fn header(kind: Kind, id: u64, body_bytes: u32) -> [u8; HEADER_BYTES] {
+pub fn header(kind: MessageKind, id: u64, body_bytes: u32) -> [u8; HEADER_BYTES] {
     header_with(kind, 0, id, body_bytes)
 }
 
 /// Returns a header.
-pub fn header_with(kind: Kind, flags: u16, id: u64, body_bytes: u32) -> [u8; HEADER_BYTES] {
+pub fn header_with(kind: MessageKind, flags: u16, id: u64, body_bytes: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0..4].copy_from_slice(&body_bytes.to_le_bytes());
     header[4] = kind.service;
@@ -112,7 +112,7 @@ pub fn frame_bytes(buffer: &[u8]) -> Result<Option<usize>, WireError> {
 pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
     let Some(frame_bytes) = frame_bytes(buffer)? else { return Ok(None) };
     let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-    let kind = Kind::new(header[4], header[5]);
+    let kind = MessageKind::new(header[4], header[5]);
     let flags = u16::from_le_bytes([header[6], header[7]]);
     let mut id = [0; 8];
     id.copy_from_slice(&header[8..16]);
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn frames_are_taken_whole() {
         let mut bytes = BytesMut::new();
-        bytes.extend_from_slice(&header(Kind::PING, 7, 3));
+        bytes.extend_from_slice(&header(MessageKind::PING, 7, 3));
         bytes.extend_from_slice(b"abcrest");
         for end in 0..HEADER_BYTES + 3 {
             let mut part = BytesMut::from(&bytes[..end]);
@@ -139,7 +139,10 @@ mod tests {
             assert_eq!(part.len(), end);
         }
         let frame = take(&mut bytes).unwrap().unwrap();
-        assert_eq!(frame, Frame { kind: Kind::PING, flags: 0, id: 7, body: Bytes::from_static(b"abc") });
+        assert_eq!(
+            frame,
+            Frame { kind: MessageKind::PING, flags: 0, id: 7, body: Bytes::from_static(b"abc") }
+        );
         assert_eq!(&bytes[..], b"rest");
     }
 

@@ -11,7 +11,7 @@ use std::io;
 use bytes::{Buf, BytesMut};
 
 use crate::WireError;
-use crate::frame::{self, Frame, Kind};
+use crate::frame::{self, Frame, MessageKind};
 use crate::limit::{HEADER_BYTES, READ_BYTES};
 use crate::stream::Stream;
 
@@ -81,7 +81,8 @@ impl Inbox {
     pub(crate) fn is_own_next(&self) -> bool {
         match self.buffer.first_chunk::<HEADER_BYTES>() {
             Some(header) => {
-                let own = [Kind::PING, Kind::CANCEL, Kind::WINDOW].contains(&Kind::new(header[4], header[5]));
+                let own = [MessageKind::PING, MessageKind::CANCEL, MessageKind::WINDOW]
+                    .contains(&MessageKind::new(header[4], header[5]));
                 own && frame::frame_bytes(header)
                     .is_ok_and(|bytes| bytes.is_some_and(|bytes| bytes <= OWN_BYTES_MAX))
             }

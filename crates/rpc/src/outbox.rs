@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::frame::{Kind, flag, header_with};
+use crate::frame::{MessageKind, flag, header_with};
 use crate::limit::{BODY_BYTES_MAX, BY_REFERENCE_BYTES_MIN, HEADER_BYTES};
 
 /// The bytes that wait to be written, in order.
@@ -54,13 +54,13 @@ impl Outbox {
 
     /// Begins a frame without flags.
     #[inline]
-    pub fn begin(&mut self, kind: Kind, id: u64) -> Open {
+    pub fn begin(&mut self, kind: MessageKind, id: u64) -> Open {
         self.begin_with(kind, 0, id)
     }
 
     /// Begins a request with an optional deadline, after which its reply is not needed any more. Deadlines above 49
     /// days are shortened to that.
-    pub fn begin_by(&mut self, kind: Kind, id: u64, deadline: Option<Duration>) -> Open {
+    pub fn begin_by(&mut self, kind: MessageKind, id: u64, deadline: Option<Duration>) -> Open {
         let Some(deadline) = deadline else { return self.begin(kind, id) };
         let open = self.begin_with(kind, flag::DEADLINE, id);
         self.u32(deadline.as_millis().min(u32::MAX.into()) as u32);
@@ -68,7 +68,7 @@ impl Outbox {
     }
 
     /// Begins a frame.
-    pub fn begin_with(&mut self, kind: Kind, flags: u16, id: u64) -> Open {
+    pub fn begin_with(&mut self, kind: MessageKind, flags: u16, id: u64) -> Open {
         let open = Open { start: self.small.len(), large: self.large.len(), large_bytes: self.large_bytes };
         self.small.extend_from_slice(&header_with(kind, flags, id, 0));
         open
@@ -262,7 +262,7 @@ mod tests {
     fn a_frame_that_is_too_long_is_taken_back() {
         let mut outbox = Outbox::default();
         outbox.u32(1);
-        let open = outbox.begin(Kind::new(1, 1), 1);
+        let open = outbox.begin(MessageKind::new(1, 1), 1);
         let large = Bytes::from(vec![0; BODY_BYTES_MAX]);
         outbox.payload(&large);
         outbox.u8(0);

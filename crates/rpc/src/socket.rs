@@ -246,23 +246,23 @@ fn bind_aside(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 }
 
 /// A folder that may hold a user's sockets.
-struct Place {
+struct SocketFolder {
     /// A folder of the system, which must belong to the user; `None` if `folder` itself is checked.
     base: Option<PathBuf>,
     folder: PathBuf,
 }
 
 /// Returns the places where a user's sockets may be, in order.
-fn places(runtime: Option<PathBuf>, system: &Path, temporary: &Path, user: u32) -> Vec<Place> {
-    let below = |base: PathBuf| Place { folder: base.join("nacre"), base: Some(base) };
-    let mut places: Vec<Place> =
+fn places(runtime: Option<PathBuf>, system: &Path, temporary: &Path, user: u32) -> Vec<SocketFolder> {
+    let below = |base: PathBuf| SocketFolder { folder: base.join("nacre"), base: Some(base) };
+    let mut places: Vec<SocketFolder> =
         runtime.filter(|runtime| runtime.is_absolute()).into_iter().map(below).collect();
     places.push(below(system.join(user.to_string())));
-    places.push(Place { base: None, folder: temporary.join(format!("nacre-{user}")) });
+    places.push(SocketFolder { base: None, folder: temporary.join(format!("nacre-{user}")) });
     places
 }
 
-fn own_places() -> Vec<Place> {
+fn own_places() -> Vec<SocketFolder> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     places(runtime, Path::new("/run/user"), Path::new("/tmp"), own_user())
 }
@@ -290,10 +290,11 @@ pub fn own_socket_for_server() -> Result<PathBuf, StoreError> {
     make_place(&own_places(), own_user())
 }
 
-fn make_place(places: &[Place], user: u32) -> Result<PathBuf, StoreError> {
-    let usable =
-        |place: &&Place| place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok());
-    let Some(Place { folder, .. }) = places.iter().find(usable) else {
+fn make_place(places: &[SocketFolder], user: u32) -> Result<PathBuf, StoreError> {
+    let usable = |place: &&SocketFolder| {
+        place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
+    };
+    let Some(SocketFolder { folder, .. }) = places.iter().find(usable) else {
         return Err(StoreError::new(ErrorKind::Invalid, "there is no place for the socket"));
     };
     let shown = folder.display();
@@ -321,13 +322,14 @@ pub fn own_socket() -> PathBuf {
     find_place(&own_places(), own_user())
 }
 
-fn find_place(places: &[Place], user: u32) -> PathBuf {
-    let there = places.iter().find(|Place { folder, .. }| {
+fn find_place(places: &[SocketFolder], user: u32) -> PathBuf {
+    let there = places.iter().find(|SocketFolder { folder, .. }| {
         check_folder(folder, user, 0o022).is_ok()
             && fs::symlink_metadata(folder.join(OWN_SOCKET)).is_ok_and(|found| found.file_type().is_socket())
     });
-    let usable =
-        |place: &&Place| place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok());
+    let usable = |place: &&SocketFolder| {
+        place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
+    };
     let place = there.or_else(|| places.iter().find(usable)).or(places.last());
     place.map_or_else(|| PathBuf::from(OWN_SOCKET), |place| place.folder.join(OWN_SOCKET))
 }
@@ -510,7 +512,7 @@ mod tests {
         // The folder belongs to another user, from this user's point of view.
         fs::create_dir(&squatted).unwrap();
         fs::set_permissions(&squatted, fs::Permissions::from_mode(0o700)).unwrap();
-        let others = [Place { base: None, folder: squatted.clone() }];
+        let others = [SocketFolder { base: None, folder: squatted.clone() }];
         let error = make_place(&others, user + 1).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Denied);
         assert!(error.message.contains(&format!("belongs to user {user}")), "{error}");

@@ -12,7 +12,7 @@ use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::control::{Beginning, SessionKey};
 use nacre_rpc::frame::{self, Frame, flag};
 use nacre_rpc::handshake::hello;
-use nacre_rpc::{Address, Kind, Outbox, Server, ServerLimits, Services, check, control};
+use nacre_rpc::{Address, MessageKind, Outbox, Server, ServerLimits, Services, check, control};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use support::*;
@@ -35,7 +35,7 @@ fn introduced(server: &Server, version: u16) -> TcpStream {
     stream
 }
 
-fn send(stream: &mut TcpStream, kind: Kind, flags: u16, id: u64, body: &[u8]) {
+fn send(stream: &mut TcpStream, kind: MessageKind, flags: u16, id: u64, body: &[u8]) {
     stream.write_all(&frame::header_with(kind, flags, id, body.len() as u32)).unwrap();
     stream.write_all(body).unwrap();
 }
@@ -69,7 +69,7 @@ fn clients_of_older_versions_are_served_without_what_is_newer() {
         still_serves(&mut old);
         send(&mut old, WATCH, 0, 1, b"");
         assert_eq!(failure(&mut old, 1), ErrorKind::Unsupported);
-        send(&mut old, Kind::CANCEL, 0, 1, &[TOY]);
+        send(&mut old, MessageKind::CANCEL, 0, 1, &[TOY]);
         assert_eq!(failure(&mut old, 1), ErrorKind::Unsupported);
         // Parts come without the flag.
         send(&mut old, COUNT, 0, 2, &3u32.to_le_bytes());
@@ -90,28 +90,32 @@ fn clients_of_older_versions_are_served_without_what_is_newer() {
 fn what_makes_no_sense_is_answered_and_the_connection_goes_on() {
     let server = open_server();
     let mut stream = introduced(&server, 3);
-    for kind in [Kind::BEGIN, Kind::CANCEL, Kind::WINDOW] {
+    for kind in [MessageKind::BEGIN, MessageKind::CANCEL, MessageKind::WINDOW] {
         send(&mut stream, kind, 0, 7, b"");
         assert_eq!(failure(&mut stream, 7), ErrorKind::Invalid, "{kind:?}");
     }
-    for (kind, flags) in
-        [(Kind::EVENT, 0), (Kind::END, 0), (Kind::BEGUN, 0), (HOLDER, 0x8000), (HOLDER, flag::MORE)]
-    {
+    for (kind, flags) in [
+        (MessageKind::EVENT, 0),
+        (MessageKind::END, 0),
+        (MessageKind::BEGUN, 0),
+        (HOLDER, 0x8000),
+        (HOLDER, flag::MORE),
+    ] {
         send(&mut stream, kind, flags, 8, b"12345678");
         assert_eq!(failure(&mut stream, 8), ErrorKind::Unsupported, "{kind:?} {flags}");
     }
     send(&mut stream, HOLDER, flag::DEADLINE, 9, b"abc");
     assert_eq!(failure(&mut stream, 9), ErrorKind::Invalid);
     // These requests were never made; a window may grow by bytes that were never sent.
-    send(&mut stream, Kind::CANCEL, 0, 10, &[TOY]);
-    send(&mut stream, Kind::CANCEL, 0, 10, &[0]);
-    send(&mut stream, Kind::CANCEL, 0, 10, &[77]);
-    send(&mut stream, Kind::WINDOW, 0, 0, &u32::MAX.to_le_bytes());
+    send(&mut stream, MessageKind::CANCEL, 0, 10, &[TOY]);
+    send(&mut stream, MessageKind::CANCEL, 0, 10, &[0]);
+    send(&mut stream, MessageKind::CANCEL, 0, 10, &[77]);
+    send(&mut stream, MessageKind::WINDOW, 0, 0, &u32::MAX.to_le_bytes());
     still_serves(&mut stream);
     // One id is used twice at a time: both requests are answered, and one cancellation applies to one of them.
     send(&mut stream, NEVER, 0, 11, b"");
     send(&mut stream, NEVER, 0, 11, b"");
-    send(&mut stream, Kind::CANCEL, 0, 11, &[TOY]);
+    send(&mut stream, MessageKind::CANCEL, 0, 11, &[TOY]);
     assert_eq!(failure(&mut stream, 11), ErrorKind::Closed);
     send(&mut stream, WATCH, 0, 12, b"");
     assert_eq!(receive(&mut stream).kind, OK);
@@ -129,7 +133,7 @@ fn random_frames_end_no_server_and_hold_nothing() {
         let mut bytes = Vec::new();
         for _ in 0..300 {
             let service = if random.random_bool(0.5) { 0 } else { TOY };
-            let kind = Kind::new(service, random.random_range(0..16));
+            let kind = MessageKind::new(service, random.random_range(0..16));
             let body: Vec<u8> = (0..random.random_range(0..60)).map(|_| random.random_range(0..4)).collect();
             let flags = if random.random_bool(0.8) { 0 } else { 1 << random.random_range(0..16) };
             let id = random.random_range(0..5);
@@ -165,8 +169,8 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
     let beginning = Beginning { features: 0x0102, kept: true, session };
     vec![
         ("hello", BytesMut::from(&hello(3, 0)[..])),
-        ("begin", bytes_of(|out| control::put_beginning(out, Kind::BEGIN, 1, &beginning))),
-        ("begun", bytes_of(|out| control::put_beginning(out, Kind::BEGUN, 1, &beginning))),
+        ("begin", bytes_of(|out| control::put_beginning(out, MessageKind::BEGIN, 1, &beginning))),
+        ("begun", bytes_of(|out| control::put_beginning(out, MessageKind::BEGUN, 1, &beginning))),
         ("cancel", bytes_of(|out| control::put_cancel(out, TOY, 2))),
         ("event", bytes_of(|out| control::put_event(out, 0, 3, 4, &Bytes::from_static(b"event")))),
         ("gap", bytes_of(|out| control::put_event(out, flag::GAP, 3, 5, &Bytes::new()))),

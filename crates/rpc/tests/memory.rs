@@ -15,7 +15,7 @@ use bytes::BytesMut;
 use nacre_rpc::control::{Beginning, SessionKey};
 use nacre_rpc::frame::{self, Frame};
 use nacre_rpc::handshake::hello;
-use nacre_rpc::{Kind, Outbox, ServerLimits, Services, control};
+use nacre_rpc::{MessageKind, Outbox, ServerLimits, Services, control};
 use support::*;
 
 const SESSIONS: usize = 10_000;
@@ -44,7 +44,7 @@ fn main() {
         );
         assert!(growth <= 2 * account + SLACK_BYTES, "the server grew by {growth} bytes");
         let event = served.resume_one();
-        assert_eq!(event.kind, Kind::EVENT, "what is kept can be resumed");
+        assert_eq!(event.kind, MessageKind::EVENT, "what is kept can be resumed");
     }
     let account = 8 << 20;
     let served = Served::start(account);
@@ -95,7 +95,7 @@ impl Served {
         stream.read_exact(&mut [0; 16]).unwrap();
         let mut outbox = Outbox::default();
         let beginning = Beginning { features: 0, kept: true, session };
-        control::put_beginning(&mut outbox, Kind::BEGIN, 1, &beginning);
+        control::put_beginning(&mut outbox, MessageKind::BEGIN, 1, &beginning);
         let mut bytes = BytesMut::new();
         outbox.copy_to(&mut bytes);
         stream.write_all(&bytes).unwrap();

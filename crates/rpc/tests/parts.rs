@@ -16,8 +16,8 @@ use nacre_rpc::client::{Call, Event, Request};
 use nacre_rpc::handshake::hello;
 use nacre_rpc::limit::WINDOW_BYTES;
 use nacre_rpc::{
-    Address, ClusterKey, Handled, Incoming, Kind, Outbox, Peer, ServerLimits, Service, Services, control,
-    frame,
+    Address, ClusterKey, Handled, Incoming, MessageKind, Outbox, Peer, ServerLimits, Service, Services,
+    control, frame,
 };
 use support::*;
 
@@ -137,7 +137,7 @@ async fn events_go_on_after_any_number_of_gaps() {
 /// A service that reserves as many bytes for its reply as a request asks for, and never makes it.
 struct Hungry;
 
-const HUNGER: Kind = Kind::new(202, 1);
+const HUNGER: MessageKind = MessageKind::new(202, 1);
 
 impl Service for Hungry {
     type Connection = ();

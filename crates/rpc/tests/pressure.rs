@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use nacre_rpc::client::{Host, Link, LinkOptions};
 use nacre_rpc::frame::{self, Frame};
 use nacre_rpc::handshake::hello;
-use nacre_rpc::{Address, ClusterKey, Kind, Server, ServerLimits, Services};
+use nacre_rpc::{Address, ClusterKey, MessageKind, Server, ServerLimits, Services};
 use support::*;
 
 const MIB: usize = 1 << 20;
@@ -117,8 +117,8 @@ fn requests_that_wait_for_their_service_do_not_add_up_beyond_the_account() {
                 peer.write_all(body).unwrap();
                 // The service is slow: others could be received meanwhile.
                 std::thread::sleep(Duration::from_millis(200));
-                peer.write_all(&[&frame::header(Kind::CANCEL, 1, 1)[..], &[TOY]].concat()).unwrap();
-                assert_eq!((receive(peer).kind, 1), (Kind::ERROR, 1));
+                peer.write_all(&[&frame::header(MessageKind::CANCEL, 1, 1)[..], &[TOY]].concat()).unwrap();
+                assert_eq!((receive(peer).kind, 1), (MessageKind::ERROR, 1));
                 done.fetch_add(1, Ordering::Relaxed);
             });
         }
@@ -240,13 +240,13 @@ fn messages_of_the_connection_are_not_held_up_by_requests_that_wait() {
     let requests = [1, 2].map(|id| frame::header(NEVER, id, 0));
     stream.write_all(&requests.concat()).unwrap();
     wait_until("both wait", || server.stats().in_flight.get() == 2);
-    stream.write_all(&frame::header(Kind::PING, 7, 0)).unwrap();
+    stream.write_all(&frame::header(MessageKind::PING, 7, 0)).unwrap();
     let pong = receive(&mut stream);
-    assert_eq!((pong.kind, pong.id), (Kind::PONG, 7));
-    stream.write_all(&[&frame::header(Kind::CANCEL, 1, 1)[..], &[TOY]].concat()).unwrap();
+    assert_eq!((pong.kind, pong.id), (MessageKind::PONG, 7));
+    stream.write_all(&[&frame::header(MessageKind::CANCEL, 1, 1)[..], &[TOY]].concat()).unwrap();
     stream.write_all(&frame::header(HOLDER, 3, 0)).unwrap();
     let cancelled = receive(&mut stream);
-    assert_eq!((cancelled.kind, cancelled.id), (Kind::ERROR, 1));
+    assert_eq!((cancelled.kind, cancelled.id), (MessageKind::ERROR, 1));
     assert_eq!(receive(&mut stream).id, 3);
 }
 

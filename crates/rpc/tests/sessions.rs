@@ -14,7 +14,7 @@ use nacre_rpc::client::{Event, Host, Link, LinkOptions};
 use nacre_rpc::control::{Beginning, SessionKey};
 use nacre_rpc::frame::{self, Frame};
 use nacre_rpc::handshake::hello;
-use nacre_rpc::{Address, ClusterKey, Kind, Outbox, Server, ServerLimits, Services, control};
+use nacre_rpc::{Address, ClusterKey, MessageKind, Outbox, Server, ServerLimits, Services, control};
 use parking_lot::Mutex;
 use support::*;
 
@@ -22,10 +22,10 @@ use support::*;
 #[derive(Clone)]
 struct Relay {
     address: Address,
-    state: Arc<Mutex<Way>>,
+    state: Arc<Mutex<Proxied>>,
 }
 
-struct Way {
+struct Proxied {
     target: Address,
     /// True if connections get through.
     open: bool,
@@ -45,7 +45,7 @@ impl Relay {
     fn to(server: &Server) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let way = Way {
+        let way = Proxied {
             target: server.addresses()[0].clone(),
             open: true,
             heard: true,
@@ -250,12 +250,12 @@ fn begun(server: &Server, session: SessionKey) -> (TcpStream, Beginning) {
     stream.read_exact(&mut [0; 16]).unwrap();
     let beginning = Beginning { features: 0, kept: true, session };
     let mut outbox = Outbox::default();
-    control::put_beginning(&mut outbox, Kind::BEGIN, 1, &beginning);
+    control::put_beginning(&mut outbox, MessageKind::BEGIN, 1, &beginning);
     let mut bytes = BytesMut::new();
     outbox.copy_to(&mut bytes);
     stream.write_all(&bytes).unwrap();
     let frame = receive(&mut stream);
-    assert_eq!((frame.kind, frame.id), (Kind::BEGUN, 1));
+    assert_eq!((frame.kind, frame.id), (MessageKind::BEGUN, 1));
     let beginning = control::get_beginning(&frame.body).unwrap();
     (stream, beginning)
 }
@@ -295,7 +295,7 @@ fn a_session_is_resumed_by_its_token_alone_also_from_a_connection_that_seems_ali
     second.write_all(&frame::header(HOLDER, 6, 0)).unwrap();
     assert_eq!(receive(&mut second).kind, OK);
     // A session begins only once, and before anything else.
-    let mut begin = frame::header(Kind::BEGIN, 7, 41).to_vec();
+    let mut begin = frame::header(MessageKind::BEGIN, 7, 41).to_vec();
     begin.extend_from_slice(&[0; 41]);
     second.write_all(&begin).unwrap();
     let error = control::get_failure(&receive(&mut second)).unwrap();
@@ -328,7 +328,7 @@ fn ten_thousand_sessions_wait_for_their_clients_and_find_what_they_missed() {
         let (mut stream, beginning) = begun(&server, *session);
         assert!(beginning.kept);
         let event = receive(&mut stream);
-        assert_eq!((event.kind, event.id), (Kind::EVENT, 5));
+        assert_eq!((event.kind, event.id), (MessageKind::EVENT, 5));
         assert_eq!(control::get_event(&event).unwrap(), (1, told.clone()));
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::client::{Call, Event};
 use nacre_rpc::{
-    ClusterKey, Handled, Incoming, Kind, Outbox, Peer, ServerLimits, Service, Services, control,
+    ClusterKey, Handled, Incoming, MessageKind, Outbox, Peer, ServerLimits, Service, Services, control,
 };
 use parking_lot::Mutex;
 use support::*;
@@ -27,7 +27,7 @@ async fn requests_are_answered_now_or_later_and_the_rest_is_unsupported() {
     for reply in futures::future::join_all(replies).await {
         assert_eq!(&reply.unwrap()[..], [0, 0]);
     }
-    for kind in [Kind::new(TOY, 99), Kind::new(TOY + 1, 1), Kind::new(0, 99)] {
+    for kind in [MessageKind::new(TOY, 99), MessageKind::new(TOY + 1, 1), MessageKind::new(0, 99)] {
         assert_eq!(ask(&link, kind, "").await.unwrap_err().kind, ErrorKind::Unsupported, "{kind:?}");
     }
     assert!(ask(&link, LOCK, "").await.is_ok());
@@ -213,7 +213,7 @@ impl Service for Line {
 
     fn finish(&self, _: &mut (), id: u64, number: u8, outbox: &mut Outbox) {
         self.log.lock().push(('e', number));
-        control::put_bare(outbox, Kind::new(201, number), id);
+        control::put_bare(outbox, MessageKind::new(201, number), id);
     }
 }
 
@@ -224,7 +224,8 @@ async fn a_service_that_asks_for_it_gets_requests_one_after_another() {
     let key = nacre_rpc::ClusterKey::generate().unwrap();
     let server = serve_with(Services::new().with(line), ServerLimits::default(), Some(key.clone()));
     let link = link(&server, &key);
-    let mut calls: Vec<_> = (0..20u8).map(|number| start(&link, Kind::new(201, 1), vec![number])).collect();
+    let mut calls: Vec<_> =
+        (0..20u8).map(|number| start(&link, MessageKind::new(201, 1), vec![number])).collect();
     eventually("the second one has begun", async || log.lock().len() == 3).await;
     // A queued request that is cancelled never begins.
     eventually("all have come", async || server.stats().in_flight.get() == 19).await;

@@ -34,7 +34,7 @@ impl From<&'static str> for Cause {
 
 /// An operation that failed on one path. The rest continues without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct EntryError {
     /// The path; bytes, because not all names are UTF-8.
     pub path: Vec<u8>,
     /// The attempted operation, such as "cannot remove".
@@ -43,9 +43,9 @@ pub struct Fault {
     pub cause: Cause,
 }
 
-impl Fault {
-    pub(crate) fn new(path: Vec<u8>, attempted: &'static str, cause: impl Into<Cause>) -> Fault {
-        Fault { path, attempted, cause: cause.into() }
+impl EntryError {
+    pub(crate) fn new(path: Vec<u8>, attempted: &'static str, cause: impl Into<Cause>) -> EntryError {
+        EntryError { path, attempted, cause: cause.into() }
     }
 
     /// Returns the path.
@@ -62,14 +62,14 @@ impl Fault {
     }
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for EntryError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {:?}: {}", self.attempted, self.path(), self.reason())
     }
 }
 
-impl From<WalkError> for Fault {
-    fn from(error: WalkError) -> Fault {
+impl From<WalkError> for EntryError {
+    fn from(error: WalkError) -> EntryError {
         let (attempted, cause) = match error.operation {
             Operation::Open if error.is_missing() => ("cannot open the directory", Cause::Other(MISSING)),
             Operation::Open => ("cannot open the directory", Cause::System(error.errno)),
@@ -77,29 +77,29 @@ impl From<WalkError> for Fault {
             Operation::Stat => ("cannot stat", Cause::System(error.errno)),
             Operation::Loop => ("not entering", Cause::Other("it is mounted below itself")),
         };
-        Fault { path: error.path, attempted, cause }
+        EntryError { path: error.path, attempted, cause }
     }
 }
 
 /// All faults of a run: their number, and the first of them.
 #[derive(Debug, Default)]
-pub struct Faults {
+pub struct EntryErrors {
     count: AtomicU64,
-    first: Mutex<Vec<Fault>>,
+    first: Mutex<Vec<EntryError>>,
 }
 
-impl Faults {
+impl EntryErrors {
     /// Returns the number of faults.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
     /// Returns the first thousand faults, in no particular order.
-    pub fn first(&self) -> Vec<Fault> {
+    pub fn first(&self) -> Vec<EntryError> {
         self.first.lock().clone()
     }
 
-    pub(crate) fn add(&self, fault: Fault) {
+    pub(crate) fn add(&self, fault: EntryError) {
         let mut first = self.first.lock();
         self.count.fetch_add(1, Ordering::Relaxed);
         if first.len() < KEPT_MAX {

@@ -10,4 +10,4 @@ pub mod remove;
 mod root;
 
 pub use control::Control;
-pub use fault::{Cause, Fault, Faults};
+pub use fault::{Cause, EntryError, EntryErrors};

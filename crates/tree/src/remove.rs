@@ -10,13 +10,13 @@
 //!   touched.
 
 use crate::control::Control;
-use crate::fault::{Fault, Faults};
+use crate::fault::{EntryError, EntryErrors};
 use crate::root::{Root, identity_of};
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::filter::{Choice, Descent, Filter, Selection};
-use nacre_walk::{Entry, Kind, Metadata};
+use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Options, Verdict, Visitor, Walk};
 use rustix::fs::AtFlags;
 use rustix::io::{Errno, retry_on_intr};
@@ -36,7 +36,7 @@ const ATTEMPTED: &str = "cannot remove";
 
 /// The reason why a path is refused before anything is removed.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum StartError {
     /// The path does not exist or cannot be reached.
     #[error("cannot remove {path:?}: {error}", error = std::io::Error::from(*errno))]
     Missing {
@@ -86,7 +86,7 @@ pub struct Removed {
     /// The number of directories removed.
     pub directories: u64,
     /// The entries that were not removed, with the reasons.
-    pub faults: Faults,
+    pub faults: EntryErrors,
     /// The removal was stopped before its end.
     pub stopped: bool,
 }
@@ -113,28 +113,28 @@ impl Removal {
     /// Checks the roots, and refuses those that must not be removed.
     ///
     /// # Errors
-    /// [`Refusal`] for the first path that is missing or refused.
-    pub fn new<P: AsRef<Path>>(paths: &[P], threads: NonZeroUsize) -> Result<Removal, Refusal> {
+    /// [`StartError`] for the first path that is missing or refused.
+    pub fn new<P: AsRef<Path>>(paths: &[P], threads: NonZeroUsize) -> Result<Removal, StartError> {
         let system = directory::stat(rustix::fs::CWD, c"/").map(|stat| directory::identity(&stat)).ok();
         let mut roots: Vec<(Root, Identity)> = Vec::new();
         for path in paths.iter().map(AsRef::as_ref) {
-            let missing = |errno| Refusal::Missing { path: path.to_owned(), errno };
+            let missing = |errno| StartError::Missing { path: path.to_owned(), errno };
             let root = Root::find(path).map_err(missing)?;
             let stat = root.stat().map_err(missing)?;
             let (identity, metadata) = (directory::identity(&stat), Metadata(stat));
             if Some(identity) == system {
-                return Err(Refusal::System(path.to_owned()));
+                return Err(StartError::System(path.to_owned()));
             }
             if root.is_dot() {
-                return Err(Refusal::Dot(path.to_owned()));
+                return Err(StartError::Dot(path.to_owned()));
             }
             if metadata.is_mount_point() {
-                return Err(Refusal::MountPoint(path.to_owned()));
+                return Err(StartError::MountPoint(path.to_owned()));
             }
-            if root.slash && metadata.kind() == Kind::Link {
-                return Err(Refusal::Link(path.to_owned()));
+            if root.slash && metadata.kind() == FileKind::Link {
+                return Err(StartError::Link(path.to_owned()));
             }
-            if root.slash && metadata.kind() != Kind::Directory {
+            if root.slash && metadata.kind() != FileKind::Directory {
                 return Err(missing(Errno::NOTDIR));
             }
             let known = roots.iter().any(|(other, known)| {
@@ -188,7 +188,7 @@ impl Removal {
 
     /// Removes everything.
     pub fn run(&self) -> Removed {
-        let faults = Faults::default();
+        let faults = EntryErrors::default();
         let mut first = None;
         for _ in 0..ROUNDS_MAX {
             // What changed in an earlier round may have settled.
@@ -204,7 +204,7 @@ impl Removal {
         if !stopped && faults.count() == 0 && self.selection.is_none() {
             for (root, _) in self.roots.iter().filter(|(root, known)| is_there(root, *known)) {
                 let cause = "entries keep appearing in it while it is removed";
-                faults.add(Fault::new(root.path_bytes(), ATTEMPTED, cause));
+                faults.add(EntryError::new(root.path_bytes(), ATTEMPTED, cause));
             }
         }
         Removed {
@@ -217,7 +217,7 @@ impl Removal {
 
     /// Walks and removes what is there; returns whether something changed meanwhile, so that another round is
     /// worthwhile.
-    fn round(&self, faults: &Faults) -> bool {
+    fn round(&self, faults: &EntryErrors) -> bool {
         let changed = AtomicBool::new(false);
         let metadata = self.selection.as_ref().is_some_and(|by| by.selection.filter.needs_metadata());
         let options = Options { threads: self.threads, metadata, keep_open: true, ..Options::default() };
@@ -305,7 +305,7 @@ impl Visitor for Counter<'_> {
         }
         let Choice { selected, verdict } = self.selection.choose(entry);
         let counts = match entry.kind {
-            Kind::Directory => self.directories && verdict == Verdict::Descend,
+            FileKind::Directory => self.directories && verdict == Verdict::Descend,
             _ => selected,
         };
         if !counts {
@@ -313,8 +313,8 @@ impl Visitor for Counter<'_> {
         }
         self.counted.entries += 1;
         match entry.kind {
-            Kind::Directory => self.counted.directories += 1,
-            Kind::File => {
+            FileKind::Directory => self.counted.directories += 1,
+            FileKind::File => {
                 self.counted.files += 1;
                 self.counted.bytes += entry.metadata.map_or(0, Metadata::size);
             }
@@ -335,11 +335,11 @@ impl Visitor for Counter<'_> {
 
 /// The state of a directory that is being removed: true if something in it stays, so that the directory has to.
 #[derive(Default)]
-struct Kept(AtomicBool);
+struct Remains(AtomicBool);
 
 struct Remover<'a> {
     removal: &'a Removal,
-    faults: &'a Faults,
+    faults: &'a EntryErrors,
     changed: &'a AtomicBool,
     unreadable: bool,
 }
@@ -362,11 +362,11 @@ impl Remover<'_> {
     /// it stands.
     fn has_changed(&self, path: Vec<u8>, errno: Errno) {
         self.changed.store(true, Ordering::Relaxed);
-        self.faults.add(Fault::new(path, ATTEMPTED, errno));
+        self.faults.add(EntryError::new(path, ATTEMPTED, errno));
     }
 
     /// Removes an empty directory; returns whether it is gone.
-    fn remove_directory(&self, directory: &Directory<Kept>) -> bool {
+    fn remove_directory(&self, directory: &Directory<Remains>) -> bool {
         let removed = match directory.parent() {
             Some(parent) => parent
                 .descriptor()
@@ -388,7 +388,7 @@ impl Remover<'_> {
                 return false;
             }
             Err(errno) => {
-                self.faults.add(Fault::new(directory.path_bytes(), ATTEMPTED, errno));
+                self.faults.add(EntryError::new(directory.path_bytes(), ATTEMPTED, errno));
                 return false;
             }
         }
@@ -397,21 +397,21 @@ impl Remover<'_> {
 }
 
 impl Visitor for Remover<'_> {
-    type State = Kept;
+    type State = Remains;
 
-    fn enter(&mut self, opened: &Opened<'_, Kept>) -> Option<Kept> {
+    fn enter(&mut self, opened: &Opened<'_, Remains>) -> Option<Remains> {
         if self.is_stopped() {
             return None;
         }
         if opened.directory.is_none() && identity_of(opened.descriptor) != Ok(self.root(opened.root).1) {
             let cause = "another one took its place meanwhile";
-            self.faults.add(Fault::new(opened.name.to_bytes().to_vec(), ATTEMPTED, cause));
+            self.faults.add(EntryError::new(opened.name.to_bytes().to_vec(), ATTEMPTED, cause));
             return None;
         }
-        Some(Kept::default())
+        Some(Remains::default())
     }
 
-    fn visit(&mut self, entry: &Entry<'_, Kept>) -> Verdict {
+    fn visit(&mut self, entry: &Entry<'_, Remains>) -> Verdict {
         if self.is_stopped() {
             return Verdict::Pass;
         }
@@ -425,7 +425,7 @@ impl Visitor for Remover<'_> {
         if let Some(restriction) = &self.removal.selection {
             let Choice { selected, verdict } = restriction.selection.choose(entry);
             let stays = match entry.kind {
-                Kind::Directory => verdict == Verdict::Pass,
+                FileKind::Directory => verdict == Verdict::Pass,
                 _ => !selected,
             };
             if stays {
@@ -435,7 +435,7 @@ impl Visitor for Remover<'_> {
                 return Verdict::Pass;
             }
         }
-        if entry.kind == Kind::Directory {
+        if entry.kind == FileKind::Directory {
             if self.unreadable && unlink(parent, name, AtFlags::REMOVEDIR) == Ok(()) {
                 self.count(true);
                 return Verdict::Pass;
@@ -455,7 +455,7 @@ impl Visitor for Remover<'_> {
             Err(errno) => {
                 let mut path = Vec::new();
                 entry.write_path(&mut path);
-                self.faults.add(Fault::new(path, ATTEMPTED, errno));
+                self.faults.add(EntryError::new(path, ATTEMPTED, errno));
             }
         }
         if let Some(directory) = entry.directory {
@@ -464,7 +464,7 @@ impl Visitor for Remover<'_> {
         Verdict::Pass
     }
 
-    fn leave(&mut self, directory: &Directory<Kept>) {
+    fn leave(&mut self, directory: &Directory<Remains>) {
         if self.is_stopped() {
             return;
         }
@@ -479,10 +479,10 @@ impl Visitor for Remover<'_> {
     }
 
     fn mount_point(&mut self, path: Vec<u8>) {
-        self.faults.add(Fault::new(path, ATTEMPTED, "another file system is mounted there"));
+        self.faults.add(EntryError::new(path, ATTEMPTED, "another file system is mounted there"));
     }
 
-    fn incomplete(&mut self, directory: &Directory<Kept>) {
+    fn incomplete(&mut self, directory: &Directory<Remains>) {
         directory.state().0.store(true, Ordering::Relaxed);
     }
 

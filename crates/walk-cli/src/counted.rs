@@ -21,7 +21,7 @@ pub struct Counted {
 }
 
 /// The state of a stopped walk.
-pub struct Standing {
+pub struct StoppedWalk {
     /// The directories that are begun, by their node numbers in the partial sums, with their counts so far.
     pub begun: Vec<(u32, Tally)>,
     /// The work that is left.
@@ -56,20 +56,20 @@ impl Counted {
     }
 
     /// Returns the state of a stopped walk.
-    pub fn stand(&self, walk: &mut Walk<Sums>) -> Standing {
+    pub fn stand(&self, walk: &mut Walk<Sums>) -> StoppedWalk {
         let (mut begun, mut partial) = (Vec::new(), self.shared.partial.lock());
         let units = walk.frontier(|directory| {
             begun.push((node_of(directory, &mut partial), directory.state().tally()));
         });
-        Standing { begun, units }
+        StoppedWalk { begun, units }
     }
 
     /// Writes a checkpoint.
     ///
     /// # Errors
     /// [`CommandError::Failed`] if it cannot be written.
-    pub fn write(&self, target: &Path, plan: &Plan, standing: &Standing) -> Result<(), CommandError> {
-        let Standing { begun, units } = standing;
+    pub fn write(&self, target: &Path, plan: &Plan, standing: &StoppedWalk) -> Result<(), CommandError> {
+        let StoppedWalk { begun, units } = standing;
         let saved = Saved {
             head: &plan.head,
             report: &self.report,

@@ -11,7 +11,7 @@ mod counted;
 mod filters;
 
 pub use args::{Args, parse_threads};
-pub use counted::{Counted, Standing, quoted};
+pub use counted::{Counted, StoppedWalk, quoted};
 pub use filters::Filters;
 
 use nacre_walk::checkpoint::{Head, Loaded};

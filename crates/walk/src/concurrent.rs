@@ -3,7 +3,7 @@
 //! histories.
 
 use crate::Unit;
-use crate::directory::{self, Budget, Directory, Place};
+use crate::directory::{self, Budget, Directory, TreePosition};
 use crate::getdents::Records;
 use crate::pool::{Found, Queue, Work};
 use crossbeam_deque::Worker;
@@ -29,7 +29,7 @@ fn open_directory(path: &Path) -> Arc<Directory<()>> {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
     let budget = Arc::new(Budget::new(0, false));
     let descriptor = directory::open(None, &name, &budget).unwrap();
-    Directory::new(Place { parent: None, name: &name, root: 0, inode: 0 }, descriptor, ())
+    Directory::new(TreePosition { parent: None, name: &name, root: 0, inode: 0 }, descriptor, ())
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //!   opened again from the nearest ancestor that is open; then it has to be the same directory as before.
 //! - At any moment at most one piece of work reads the entries (the *rest*); others open subdirectories.
 
-use crate::entry::Kind;
+use crate::entry::FileKind;
 use crate::getdents::{Record, Records};
 use crate::sync::{AtomicBool, AtomicUsize, Mutex};
 use crate::unit::Unit;
@@ -155,7 +155,7 @@ struct Stream {
 }
 
 /// The place of a directory in the tree.
-pub(crate) struct Place<'a, S> {
+pub(crate) struct TreePosition<'a, S> {
     pub parent: Option<Arc<Directory<S>>>,
     pub name: &'a CStr,
     pub root: u32,
@@ -164,7 +164,11 @@ pub(crate) struct Place<'a, S> {
 
 impl<S> Directory<S> {
     /// Creates a directory that was just opened, with one piece of work to do.
-    pub(crate) fn new(place: Place<'_, S>, descriptor: Arc<Descriptor>, state: S) -> Arc<Directory<S>> {
+    pub(crate) fn new(
+        place: TreePosition<'_, S>,
+        descriptor: Arc<Descriptor>,
+        state: S,
+    ) -> Arc<Directory<S>> {
         let depth = place.parent.as_ref().map_or(0, |parent| parent.depth + 1);
         if let Some(parent) = &place.parent {
             parent.unfinished.fetch_add(1, Ordering::Relaxed);
@@ -335,7 +339,7 @@ impl<S> Directory<S> {
             }
             let mut records = Records(&buffer[..len]);
             let is_it = |record: &Record<'_>| {
-                record.inode == inode && matches!(record.kind, None | Some(Kind::Directory))
+                record.inode == inode && matches!(record.kind, None | Some(FileKind::Directory))
             };
             if let Some(record) = records.find(is_it) {
                 return Ok(Some(record.name.into()));

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File,
     /// A directory.
@@ -29,45 +29,45 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl FileKind {
     /// Converts the type in a directory's record; `None` where the file system does not give it.
-    pub(crate) fn from_directory(kind: u8) -> Option<Kind> {
+    pub(crate) fn from_directory(kind: u8) -> Option<FileKind> {
         Some(match kind {
-            libc::DT_REG => Kind::File,
-            libc::DT_DIR => Kind::Directory,
-            libc::DT_LNK => Kind::Link,
-            libc::DT_FIFO => Kind::Pipe,
-            libc::DT_SOCK => Kind::Socket,
-            libc::DT_CHR => Kind::CharacterDevice,
-            libc::DT_BLK => Kind::BlockDevice,
+            libc::DT_REG => FileKind::File,
+            libc::DT_DIR => FileKind::Directory,
+            libc::DT_LNK => FileKind::Link,
+            libc::DT_FIFO => FileKind::Pipe,
+            libc::DT_SOCK => FileKind::Socket,
+            libc::DT_CHR => FileKind::CharacterDevice,
+            libc::DT_BLK => FileKind::BlockDevice,
             _ => return None,
         })
     }
 
-    fn from_mode(mode: u32) -> Kind {
+    fn from_mode(mode: u32) -> FileKind {
         match mode & libc::S_IFMT {
-            libc::S_IFREG => Kind::File,
-            libc::S_IFDIR => Kind::Directory,
-            libc::S_IFLNK => Kind::Link,
-            libc::S_IFIFO => Kind::Pipe,
-            libc::S_IFSOCK => Kind::Socket,
-            libc::S_IFCHR => Kind::CharacterDevice,
-            libc::S_IFBLK => Kind::BlockDevice,
-            _ => Kind::Unknown,
+            libc::S_IFREG => FileKind::File,
+            libc::S_IFDIR => FileKind::Directory,
+            libc::S_IFLNK => FileKind::Link,
+            libc::S_IFIFO => FileKind::Pipe,
+            libc::S_IFSOCK => FileKind::Socket,
+            libc::S_IFCHR => FileKind::CharacterDevice,
+            libc::S_IFBLK => FileKind::BlockDevice,
+            _ => FileKind::Unknown,
         }
     }
 
     /// Returns the letter that `find -type` and `ls -l` use for it.
     pub fn letter(self) -> char {
         match self {
-            Kind::File => 'f',
-            Kind::Directory => 'd',
-            Kind::Link => 'l',
-            Kind::Pipe => 'p',
-            Kind::Socket => 's',
-            Kind::CharacterDevice => 'c',
-            Kind::BlockDevice => 'b',
-            Kind::Unknown => '?',
+            FileKind::File => 'f',
+            FileKind::Directory => 'd',
+            FileKind::Link => 'l',
+            FileKind::Pipe => 'p',
+            FileKind::Socket => 's',
+            FileKind::CharacterDevice => 'c',
+            FileKind::BlockDevice => 'b',
+            FileKind::Unknown => '?',
         }
     }
 }
@@ -89,8 +89,8 @@ pub struct Metadata(pub Statx);
 
 impl Metadata {
     /// Returns the type.
-    pub fn kind(&self) -> Kind {
-        Kind::from_mode(self.mode())
+    pub fn kind(&self) -> FileKind {
+        FileKind::from_mode(self.mode())
     }
 
     /// Returns the type and permission bits.
@@ -171,7 +171,7 @@ pub struct Entry<'a, S> {
     /// The name; for a root, the whole path as it was given.
     pub name: &'a CStr,
     /// The type.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// The inode number. Without metadata, that of a mount point is of the directory below the mount.
     pub inode: u64,
     /// The metadata; `None` if the walk runs without it.

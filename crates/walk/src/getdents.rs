@@ -4,7 +4,7 @@
 //! share out the rest of a directory.
 #![allow(unsafe_code)]
 
-use crate::entry::Kind;
+use crate::entry::FileKind;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -29,7 +29,7 @@ pub struct Record<'a> {
     /// The inode number; for a mount point, that of the directory below the mount.
     pub inode: u64,
     /// The type, where the file system gives it.
-    pub kind: Option<Kind>,
+    pub kind: Option<FileKind>,
     /// The position behind this record.
     pub next: u64,
 }
@@ -71,7 +71,7 @@ impl<'a> Iterator for Records<'a> {
             self.0 = others;
             if !matches!(name.to_bytes(), b"." | b"..") {
                 let (inode, next) = (u64::from_ne_bytes(*inode), u64::from_ne_bytes(*next));
-                return Some(Record { name, inode, kind: Kind::from_directory(rest[0]), next });
+                return Some(Record { name, inode, kind: FileKind::from_directory(rest[0]), next });
             }
         }
     }
@@ -100,7 +100,7 @@ mod tests {
                     break;
                 }
                 for record in Records(&buffer[..len]) {
-                    assert_eq!(record.kind, Some(Kind::File));
+                    assert_eq!(record.kind, Some(FileKind::File));
                     names.push(record.name.to_str().unwrap().to_owned());
                 }
             }

@@ -27,7 +27,7 @@ mod unit;
 mod walk;
 
 pub use directory::{Descriptor, Directory};
-pub use entry::{Entry, Kind, Metadata, Time};
+pub use entry::{Entry, FileKind, Metadata, Time};
 pub use error::{MISSING, Operation, WalkError};
 pub use pool::{Profile, Progress, Queue};
 pub use unit::Unit;

@@ -3,7 +3,7 @@
 //! Each thread writes into its own buffer, which is written out as a whole, so that lines never mix. The memory of a
 //! listing does not grow with the tree.
 
-use crate::entry::{Entry, Kind, Metadata, Time};
+use crate::entry::{Entry, FileKind, Metadata, Time};
 use crate::error::{Operation, WalkError};
 use crate::report::Sums;
 use crate::report::print::shown;
@@ -394,16 +394,16 @@ fn put_json_time(buffer: &mut Vec<u8>, time: Time) {
 }
 
 /// Returns the JSON word for a kind.
-pub fn kind_word(kind: Kind) -> &'static str {
+pub fn kind_word(kind: FileKind) -> &'static str {
     match kind {
-        Kind::File => "file",
-        Kind::Directory => "directory",
-        Kind::Link => "link",
-        Kind::Pipe => "pipe",
-        Kind::Socket => "socket",
-        Kind::CharacterDevice => "character-device",
-        Kind::BlockDevice => "block-device",
-        Kind::Unknown => "unknown",
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Link => "link",
+        FileKind::Pipe => "pipe",
+        FileKind::Socket => "socket",
+        FileKind::CharacterDevice => "character-device",
+        FileKind::BlockDevice => "block-device",
+        FileKind::Unknown => "unknown",
     }
 }
 

@@ -1,7 +1,7 @@
 //! One thread's work on a piece: it opens directories, reads and visits their entries, and queues what it finds.
 
-use crate::directory::{self, Budget, Descriptor, Directory, Place};
-use crate::entry::{Entry, Kind, Metadata};
+use crate::directory::{self, Budget, Descriptor, Directory, TreePosition};
+use crate::entry::{Entry, FileKind, Metadata};
 use crate::error::{Operation, WalkError};
 use crate::getdents::Records;
 use crate::pool::{Names, Queue, ThreadProgress, Work};
@@ -302,7 +302,7 @@ impl<V: Visitor> Scanner<'_, V> {
         };
         let Some(state) = self.visitor.enter(&opened) else { return Ok(None) };
         let directory =
-            Directory::new(Place { parent: parent.cloned(), name, root, inode }, descriptor, state);
+            Directory::new(TreePosition { parent: parent.cloned(), name, root, inode }, descriptor, state);
         if let Some(identity) = known {
             directory.set_identity(identity);
         }
@@ -409,9 +409,9 @@ impl<V: Visitor> Scanner<'_, V> {
             } else {
                 None
             };
-            let kind = metadata.map(Metadata::kind).or(record.kind).unwrap_or(Kind::Unknown);
+            let kind = metadata.map(Metadata::kind).or(record.kind).unwrap_or(FileKind::Unknown);
             let inode = metadata.map_or(record.inode, Metadata::inode);
-            if kind == Kind::Directory
+            if kind == FileKind::Directory
                 && self
                     .queue
                     .moved((directory.root(), directory.inode(), inode))
@@ -437,7 +437,7 @@ impl<V: Visitor> Scanner<'_, V> {
             if let Some(begun) = begun {
                 self.progress.count(&self.progress.visiting, begun.elapsed().as_nanos() as u64);
             }
-            if kind != Kind::Directory || verdict == Verdict::Pass {
+            if kind != FileKind::Directory || verdict == Verdict::Pass {
                 continue;
             }
             if !self.options.cross_mounts && metadata.is_some_and(Metadata::is_mount_point) {

@@ -1,7 +1,7 @@
 //! A walk: roots, options, and the threads that visit everything below.
 
 use crate::directory::{self, Budget, Directory};
-use crate::entry::{Entry, Kind, Metadata};
+use crate::entry::{Entry, FileKind, Metadata};
 use crate::error::{Operation, WalkError};
 use crate::pool::{Found, Queue, Work};
 use crate::scan::Scanner;
@@ -180,7 +180,7 @@ impl<S: Send + Sync> Walk<S> {
             root,
             depth: 0,
         };
-        if visitor.visit(&entry) == Verdict::Descend && entry.kind == Kind::Directory {
+        if visitor.visit(&entry) == Verdict::Descend && entry.kind == FileKind::Directory {
             self.queue.inject(Work::Located(Unit { root, ..Unit::default() }));
         }
         Ok(())

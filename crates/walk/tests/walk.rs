@@ -1,6 +1,6 @@
 //! Tests of the walk against a naive one, on trees with everything that file systems allow.
 
-use nacre_walk::{Ended, Entry, Kind, Opened, Options, Unit, Verdict, Visitor, Walk, WalkError};
+use nacre_walk::{Ended, Entry, FileKind, Opened, Options, Unit, Verdict, Visitor, Walk, WalkError};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// A visitor that counts the visits of every path.
 #[derive(Default)]
-struct Keep {
+struct Recorder {
     seen: BTreeMap<PathBuf, u32>,
     left: BTreeMap<PathBuf, u32>,
     errors: Vec<WalkError>,
@@ -18,7 +18,7 @@ struct Keep {
     stop_after: Option<(usize, std::sync::Arc<nacre_walk::Queue<()>>)>,
 }
 
-impl Visitor for Keep {
+impl Visitor for Recorder {
     type State = ();
 
     fn enter(&mut self, _directory: &Opened<'_, ()>) -> Option<()> {
@@ -57,8 +57,8 @@ fn options(threads: usize) -> Options {
     Options { threads: NonZeroUsize::new(threads).unwrap(), ..Options::default() }
 }
 
-fn merge(visitors: Vec<Keep>) -> Keep {
-    let mut all = Keep::default();
+fn merge(visitors: Vec<Recorder>) -> Recorder {
+    let mut all = Recorder::default();
     for visitor in visitors {
         for (path, times) in visitor.seen {
             *all.seen.entry(path).or_default() += times;
@@ -71,8 +71,8 @@ fn merge(visitors: Vec<Keep>) -> Keep {
     all
 }
 
-fn walk(root: &Path, options: Options) -> Keep {
-    let mut visitors: Vec<Keep> = (0..options.threads.get()).map(|_| Keep::default()).collect();
+fn walk(root: &Path, options: Options) -> Recorder {
+    let mut visitors: Vec<Recorder> = (0..options.threads.get()).map(|_| Recorder::default()).collect();
     let mut walk = Walk::new(options);
     let number = walk.add_root(root).unwrap();
     walk.start(number, &mut visitors[0]).unwrap();
@@ -80,7 +80,7 @@ fn walk(root: &Path, options: Options) -> Keep {
     merge(visitors)
 }
 
-fn check(root: &Path, kept: &Keep) {
+fn check(root: &Path, kept: &Recorder) {
     let mut expected = Vec::new();
     naive(root, &mut expected);
     expected.sort();
@@ -148,8 +148,8 @@ fn a_stopped_walk_goes_on_here_or_elsewhere() {
     for stop_after in [1, 2, 50, 300, 1000, 2500] {
         let options = Options { read_bytes: 4096, ..options(2) };
         let mut walk = Walk::new(options.clone());
-        let mut visitors: Vec<Keep> = (0..2)
-            .map(|_| Keep { stop_after: Some((stop_after, walk.queue().clone())), ..Keep::default() })
+        let mut visitors: Vec<Recorder> = (0..2)
+            .map(|_| Recorder { stop_after: Some((stop_after, walk.queue().clone())), ..Recorder::default() })
             .collect();
         let number = walk.add_root(folder.path()).unwrap();
         walk.start(number, &mut visitors[0]).unwrap();
@@ -162,11 +162,13 @@ fn a_stopped_walk_goes_on_here_or_elsewhere() {
         let mut second = Walk::new(options);
         second.add_root(folder.path()).unwrap();
         second.queue().put(units);
-        let mut others: Vec<Keep> = (0..2).map(|_| Keep::default()).collect();
+        let mut others: Vec<Recorder> = (0..2).map(|_| Recorder::default()).collect();
         assert_eq!(second.run(&mut others), Ended::Done);
         // Elsewhere: together they saw everything once. Directories that were begun are left in both.
-        let seen_before: Vec<Keep> =
-            visitors.iter().map(|visitor| Keep { seen: visitor.seen.clone(), ..Keep::default() }).collect();
+        let seen_before: Vec<Recorder> = visitors
+            .iter()
+            .map(|visitor| Recorder { seen: visitor.seen.clone(), ..Recorder::default() })
+            .collect();
         let mut both = merge(seen_before.into_iter().chain(others).collect());
         both.left.values_mut().for_each(|times| *times = 1);
         for path in visitors.iter().flat_map(|visitor| visitor.left.keys()) {
@@ -293,7 +295,7 @@ fn what_is_given_away_is_visited_by_the_other() {
     tree(folder.path());
     let options = Options { read_bytes: 4096, ..options(1) };
     let mut walks: Vec<Walk<()>> = (0..3).map(|_| Walk::new(options.clone())).collect();
-    let mut visitors: Vec<[Keep; 1]> = (0..3).map(|_| [Keep::default()]).collect();
+    let mut visitors: Vec<[Recorder; 1]> = (0..3).map(|_| [Recorder::default()]).collect();
     for walk in &mut walks {
         walk.add_root(folder.path()).unwrap();
     }
@@ -319,7 +321,7 @@ fn a_tree_is_handed_out_entry_by_entry() {
     let folder = tempfile::tempdir().unwrap();
     tree(folder.path());
     let mut walk = Walk::new(options(1));
-    let mut visitors = [Keep::default()];
+    let mut visitors = [Recorder::default()];
     walk.add_root(folder.path()).unwrap();
     walk.start(0, &mut visitors[0]).unwrap();
     let mut left = walk.queue().take(1);
@@ -372,9 +374,9 @@ fn roots_of_every_kind() {
     check(&empty, &walk(&empty, options(2)));
     let mut nothing = Walk::new(options(1));
     let number = nothing.add_root(&folder.path().join("nothing")).unwrap();
-    let error = nothing.start(number, &mut Keep::default()).unwrap_err();
+    let error = nothing.start(number, &mut Recorder::default()).unwrap_err();
     assert!(error.vanished());
     assert!(error.to_string().contains("nothing"), "{error}");
-    assert_eq!(nothing.run(&mut [Keep::default()]), Ended::Done);
-    assert_eq!(Kind::Link.letter(), 'l');
+    assert_eq!(nothing.run(&mut [Recorder::default()]), Ended::Done);
+    assert_eq!(FileKind::Link.letter(), 'l');
 }

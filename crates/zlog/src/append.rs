@@ -24,7 +24,7 @@ use crate::layout::View;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, SLOT_BYTES, WAITING_BYTES_MAX};
 use crate::log::Inner;
 use crate::sequencer::SequencerError;
-use crate::state::{Known, Shape};
+use crate::state::{CachedViews, Shape};
 use crate::stripe::{Stripe, StripeError, Written};
 
 /// What an entry that waits takes beside its bytes.
@@ -337,7 +337,7 @@ impl Task {
     }
 
     /// Takes positions. Returns false if the log turned out to have another epoch.
-    async fn reserve(&mut self, known: &Arc<Known>, count: u64) -> Result<bool, LogError> {
+    async fn reserve(&mut self, known: &Arc<CachedViews>, count: u64) -> Result<bool, LogError> {
         let mut patience = self.log.patience();
         loop {
             match self.log.sequencer.next(self.epoch, count).await {
@@ -370,7 +370,7 @@ impl Inner {
     /// Writes entries at consecutive positions of one object, until it is known whether they are there.
     async fn put<'a>(
         &self,
-        known: &Known,
+        known: &CachedViews,
         view: &View,
         first: u64,
         entries: impl ExactSizeIterator<Item = &'a Waiting> + Clone,

@@ -18,7 +18,7 @@ use crate::follow::{FollowOptions, Follower};
 use crate::layout::{self, LogId, View};
 use crate::limit::{FILL_AFTER, PATIENCE, RECOVER_AFTER};
 use crate::sequencer::{Sequencer, SequencerError, StoreSequencer};
-use crate::state::{Known, Shape, map_name, read_views};
+use crate::state::{CachedViews, Shape, map_name, read_views};
 use crate::stripe::{Stripe, StripeError};
 
 /// The settings of a handle.
@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     pub sequencer: Arc<dyn Sequencer>,
     pub map: Map,
     pub proposer: Proposer,
-    pub known: Mutex<Arc<Known>>,
+    pub known: Mutex<Arc<CachedViews>>,
     refreshing: tokio::sync::Mutex<()>,
     /// The bytes that the record of an entry is guessed to have.
     pub guess: AtomicU64,
@@ -296,7 +296,7 @@ impl Log {
 }
 
 impl Inner {
-    pub fn known(&self) -> Arc<Known> {
+    pub fn known(&self) -> Arc<CachedViews> {
         self.known.lock().clone()
     }
 
@@ -322,7 +322,7 @@ impl Inner {
     ///
     /// The objects of a log whose recovery is under way have an epoch that nobody was told. Whoever waits for the end of it for
     /// too long recovers the log, because the other one may have died.
-    pub async fn refresh(&self, refused: &Arc<Known>, found: Option<u64>) -> Result<(), LogError> {
+    pub async fn refresh(&self, refused: &Arc<CachedViews>, found: Option<u64>) -> Result<(), LogError> {
         let _turn = self.refreshing.lock().await;
         let begun = Instant::now();
         let mut pause = Duration::from_millis(1);
@@ -356,7 +356,7 @@ impl Inner {
     /// Takes notice of the failure of a request of what was known then. Returns when it is to be made again.
     pub async fn again(
         &self,
-        known: &Arc<Known>,
+        known: &Arc<CachedViews>,
         error: StripeError,
         patience: &mut Patience,
     ) -> Result<(), LogError> {
@@ -367,7 +367,7 @@ impl Inner {
     }
 
     /// Reads the views, as long as it takes.
-    pub async fn views(&self) -> Result<Known, LogError> {
+    pub async fn views(&self) -> Result<CachedViews, LogError> {
         let mut patience = self.patience();
         loop {
             match read_views(&self.map, &self.name).await {

@@ -12,7 +12,7 @@ use crate::error::LogError;
 use crate::layout::{self, View};
 use crate::log::{Inner, Recovered};
 use crate::sequencer::SequencerError;
-use crate::state::{Known, Proposed, Shape, Views, propose, views_entry};
+use crate::state::{CachedViews, Proposed, Shape, Views, propose, views_entry};
 use crate::stripe::{Stripe, StripeError};
 
 /// The number of attempts at a recovery that others may spoil.
@@ -121,12 +121,12 @@ impl Inner {
     }
 
     /// Replaces the views that are known by others. Returns `None` if somebody else has done so before.
-    pub async fn publish(&self, known: &Known, views: Views) -> Result<Option<()>, LogError> {
+    pub async fn publish(&self, known: &CachedViews, views: Views) -> Result<Option<()>, LogError> {
         let entry = views_entry();
         let update = Update::new(WHO).if_version(entry.clone(), known.version).set(entry, views.encode()?);
         match propose(&self.proposer, update).await? {
             Proposed::Done(version) => {
-                *self.known.lock() = Arc::new(Known { views, version });
+                *self.known.lock() = Arc::new(CachedViews { views, version });
                 Ok(Some(()))
             }
             Proposed::Conflict => Ok(None),

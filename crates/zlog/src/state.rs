@@ -130,7 +130,7 @@ impl Views {
 
 /// Views as they were read, with what an update of them is conditional on.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct CachedViews {
     pub views: Views,
     /// The version of the map's entry.
     pub version: u64,
@@ -212,9 +212,9 @@ pub(crate) async fn propose(proposer: &Proposer, update: Update) -> Result<Propo
 }
 
 /// Reads a log's views.
-pub(crate) async fn read_views(map: &Map, name: &str) -> Result<Known, LogError> {
+pub(crate) async fn read_views(map: &Map, name: &str) -> Result<CachedViews, LogError> {
     match map.get(&views_entry()).await?.0 {
-        Some(value) => Ok(Known { views: Views::decode(&value.value)?, version: value.version }),
+        Some(value) => Ok(CachedViews { views: Views::decode(&value.value)?, version: value.version }),
         None => Err(LogError::Missing(name.to_owned())),
     }
 }

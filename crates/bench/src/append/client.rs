@@ -45,7 +45,7 @@ pub(super) struct Orders {
 
 /// The record of one client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Tally {
+pub(super) struct ClientRecord {
     pub(super) operations: u64,
     pub(super) latency_ns_counts: LatencyCounts,
     /// Spans of positions that entries of this client alone may have; not of all if there are many.
@@ -152,7 +152,7 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
-async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<Tally, BenchError> {
+async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRecord, BenchError> {
     let end = begin + Duration::from_millis(orders.window_ms);
     let counter =
         RefCell::new(Counter { end, operations: 0, latencies: Latencies::new()?, spans: Vec::new() });
@@ -201,7 +201,7 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<Tally, Be
         }
     }
     let Counter { operations, latencies, spans, .. } = counter.into_inner();
-    Ok(Tally { operations, latency_ns_counts: latencies.counts(), spans })
+    Ok(ClientRecord { operations, latency_ns_counts: latencies.counts(), spans })
 }
 
 async fn append(

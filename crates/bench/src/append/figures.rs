@@ -5,7 +5,7 @@ use std::path::Path;
 use super::point::{Point, Results, Series, Subject, Work};
 use crate::BenchError;
 use crate::kit::figure::{self, Axis, BarSeries, Bars, Figure, Line, Scale};
-use crate::kit::server::Keep;
+use crate::kit::server::Durability;
 
 /// Draws all figures for which there are results into a folder, and returns their files.
 pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, BenchError> {
@@ -17,8 +17,18 @@ pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, Benc
         wanted.collect::<Vec<_>>()
     };
     for (keep, bytes, name, subtitle) in [
-        (Keep::Volatile, 100, "writers-volatile", "entries of 100 B in memory, 16 under way for each writer"),
-        (Keep::Always, 4096, "writers-durable", "entries of 4 KiB on disk, 16 under way for each writer"),
+        (
+            Durability::Volatile,
+            100,
+            "writers-volatile",
+            "entries of 100 B in memory, 16 under way for each writer",
+        ),
+        (
+            Durability::Always,
+            4096,
+            "writers-durable",
+            "entries of 4 KiB on disk, 16 under way for each writer",
+        ),
     ] {
         let series = appends(&|point| {
             let is_usual =

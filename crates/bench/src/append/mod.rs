@@ -18,13 +18,13 @@ use nacre::zlog::{Entry, Log, Shape, Slot};
 
 pub(crate) use client::main as client_main;
 
-use self::client::{Orders, Tally, content, failed, open_log};
+use self::client::{ClientRecord, Orders, content, failed, open_log};
 use self::point::{Measurement, Point, Recovery, Results, Sequencing, Subject, Work};
 use crate::kit::latency::Latencies;
 use crate::kit::peer::{self, Peer, validate_folder};
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
-use crate::kit::server::{self, Keep, ServerPlan, Servers};
+use crate::kit::server::{self, Durability, ServerPlan, Servers};
 use crate::kit::study::{self, Steps, by_turns};
 use crate::{BenchError, Common};
 
@@ -178,12 +178,12 @@ fn groups(args: &Args) -> Vec<Vec<Point>> {
         reshape_ms: None,
     };
     let name = |subject, keep| match (subject, keep) {
-        (Subject::Log, Keep::Volatile) => "log, volatile",
+        (Subject::Log, Durability::Volatile) => "log, volatile",
         (Subject::Log, _) => "log, durable",
         (Subject::Object, _) => "objects",
-        (Subject::Redis, Keep::Volatile) => "Redis stream, volatile",
+        (Subject::Redis, Durability::Volatile) => "Redis stream, volatile",
         (Subject::Redis, _) => "Redis stream, appendfsync always",
-        (Subject::Nats, Keep::Volatile) => "NATS stream, in memory",
+        (Subject::Nats, Durability::Volatile) => "NATS stream, in memory",
         (Subject::Nats, _) => "NATS stream, in files, not synced",
         (Subject::Disk, _) => "disk, group commit",
     };
@@ -191,7 +191,7 @@ fn groups(args: &Args) -> Vec<Vec<Point>> {
         let label = format!("{}, {writers} W, {}", name(subject, keep), size(bytes));
         Point { writers, entry_bytes: bytes, clients: CLIENTS.min(writers), ..base(label, subject, keep) }
     };
-    use Keep::{Always, Volatile};
+    use Durability::{Always, Volatile};
     use Subject::{Disk, Log, Nats, Object, Redis};
     let mut groups = Vec::new();
     if args.has(Part::Writers) {
@@ -296,7 +296,7 @@ enum Stage {
 impl Stage {
     async fn start(args: &Args, common: &Common, point: &Point) -> Result<Stage, BenchError> {
         let folder = args.folder.as_deref();
-        let is_durable = point.keep == Keep::Always;
+        let is_durable = point.keep == Durability::Always;
         match point.subject {
             Subject::Redis => Ok(Stage::Peer(peer::redis::start(is_durable, folder).await?)),
             Subject::Nats => Ok(Stage::Peer(peer::nats::start(is_durable, folder).await?)),
@@ -409,7 +409,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
     let mut crew = Crew::start(CLIENT, &orders).await?;
     let before = [crew.cpu_time(), stage.cpu_time()];
     let mut reshaped = Vec::new();
-    let tallies: Vec<Tally> = match (point.reshape_ms, &log) {
+    let tallies: Vec<ClientRecord> = match (point.reshape_ms, &log) {
         (Some(pause_ms), Some(log)) => {
             let reshapes = reshape(log, point, Duration::from_millis(pause_ms), &mut reshaped);
             tokio::select! {
@@ -467,7 +467,7 @@ async fn reshape(log: &Log, point: &Point, pause: Duration, took_ms: &mut Vec<f6
 }
 
 /// Checks that no position was given to two clients, and that entries that were acknowledged are there.
-async fn check(point: &Point, log: &Log, tallies: &[Tally]) -> Result<(), BenchError> {
+async fn check(point: &Point, log: &Log, tallies: &[ClientRecord]) -> Result<(), BenchError> {
     let mut spans: Vec<(u64, u64)> = tallies.iter().flat_map(|tally| tally.spans.iter().copied()).collect();
     spans.sort_unstable();
     if let Some(pair) = spans.windows(2).find(|pair| pair[0].1 > pair[1].0) {

@@ -8,7 +8,7 @@ use crate::kit::goal::Goals;
 use crate::kit::latency::{LatencyCounts, LatencySummary};
 use crate::kit::quantity::{grouped, latency};
 use crate::kit::report;
-use crate::kit::server::Keep;
+use crate::kit::server::Durability;
 use crate::kit::statistic::Spread;
 use crate::kit::study;
 use crate::kit::table::Table;
@@ -61,7 +61,7 @@ pub(crate) struct Point {
     pub(crate) label: String,
     pub(crate) subject: Subject,
     pub(crate) work: Work,
-    pub(crate) keep: Keep,
+    pub(crate) keep: Durability,
     /// The number of client processes.
     pub(crate) clients: u32,
     /// The number of writers, or readers, of all processes.

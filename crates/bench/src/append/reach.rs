@@ -3,7 +3,7 @@
 use super::point::{Point, Results, Series, Subject, Work};
 use crate::kit::goal::Unit;
 use crate::kit::quantity::grouped;
-use crate::kit::server::Keep;
+use crate::kit::server::Durability;
 use crate::kit::statistic::Spread;
 
 /// The length of the log whose recovery has a bound.
@@ -21,33 +21,33 @@ pub(super) fn conclude(results: &mut Results) {
         })
     };
     let rate = |series: Option<&Series>| series.map(Series::per_second).filter(|rate| *rate > 0.0);
-    if let Some(log) = rate(appends(Subject::Log, Keep::Always, 16, 4096)) {
+    if let Some(log) = rate(appends(Subject::Log, Durability::Always, 16, 4096)) {
         goals.open("4 KiB durable appends, 16 writers", log, Unit::PerSecond);
-        if let Some(disk) = rate(appends(Subject::Disk, Keep::Always, 16, 4096)) {
+        if let Some(disk) = rate(appends(Subject::Disk, Durability::Always, 16, 4096)) {
             goals.at_least("  ÷ what the disk allows by group commit", log / disk, Unit::Times, 0.8);
         }
-        if let Some(redis) = rate(appends(Subject::Redis, Keep::Always, 16, 4096)) {
+        if let Some(redis) = rate(appends(Subject::Redis, Durability::Always, 16, 4096)) {
             goals.at_least("  ÷ Redis, appendfsync always", log / redis, Unit::Times, 2.0);
         }
-        if let Some(nats) = rate(appends(Subject::Nats, Keep::Always, 16, 4096)) {
+        if let Some(nats) = rate(appends(Subject::Nats, Durability::Always, 16, 4096)) {
             goals.open("  ÷ NATS, which does not sync", log / nats, Unit::Times);
         }
     }
-    if let Some(log) = rate(appends(Subject::Log, Keep::Volatile, 64, 100)) {
+    if let Some(log) = rate(appends(Subject::Log, Durability::Volatile, 64, 100)) {
         goals.at_least("100 B volatile appends, 64 writers", log, Unit::PerSecond, 500e3);
         for (peer, name) in [(Subject::Redis, "Redis"), (Subject::Nats, "NATS")] {
-            if let Some(peer) = rate(appends(peer, Keep::Volatile, 64, 100)) {
+            if let Some(peer) = rate(appends(peer, Durability::Volatile, 64, 100)) {
                 goals.open(format!("  ÷ {name}"), log / peer, Unit::Times);
             }
         }
     }
     let follow = |keep| find(&move |point| point.work == Work::Follow && point.keep == keep);
     let p99_us = |series: &Series| series.median(|measured| measured.latency.p99_us);
-    if let Some(durable) = follow(Keep::Always) {
+    if let Some(durable) = follow(Durability::Always) {
         let ms = p99_us(durable) / 1e3;
         goals.at_most("append to visible at a follower, durable, p99", ms, Unit::Milliseconds, 2.0);
     }
-    if let Some(volatile) = follow(Keep::Volatile) {
+    if let Some(volatile) = follow(Durability::Volatile) {
         let us = p99_us(volatile);
         goals.at_most("append to visible at a follower, volatile, p99", us, Unit::Microseconds, 300.0);
     }
@@ -64,7 +64,7 @@ pub(super) fn conclude(results: &mut Results) {
             false => goals.open(measure, seconds, Unit::Seconds),
         }
     }
-    for (keep, name) in [(Keep::Volatile, "volatile"), (Keep::Always, "durable")] {
+    for (keep, name) in [(Durability::Volatile, "volatile"), (Durability::Always, "durable")] {
         let of = |reshapes: bool| {
             find(&move |point| {
                 point.keep == keep

@@ -17,7 +17,7 @@ use crate::kit::peer::temporary_folder;
 /// The durability of the servers' stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Keep {
+pub enum Durability {
     /// In memory.
     #[default]
     Volatile,
@@ -31,7 +31,7 @@ pub enum Keep {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerPlan {
     pub(crate) servers: u32,
-    pub(crate) keep: Keep,
+    pub(crate) keep: Durability,
     /// Enables pacing of regions under contention.
     pub(crate) pacing: bool,
     /// Enables counting of attempts and failures of every region.
@@ -47,7 +47,7 @@ impl ServerPlan {
     pub(crate) fn volatile(servers: u32) -> Self {
         Self {
             servers,
-            keep: Keep::Volatile,
+            keep: Durability::Volatile,
             pacing: true,
             region_statistics: false,
             snapshot_bytes: None,
@@ -112,12 +112,12 @@ impl Servers {
             if self.plan.servers > 1 {
                 command.args(["--members", &self.addresses.join(",")]);
             }
-            if self.plan.keep == Keep::Volatile {
+            if self.plan.keep == Durability::Volatile {
                 command.args(["--store", "mem:"]);
             } else {
                 command.arg("--store").arg(format!("file:{}", folder.path().join("store").display()));
             }
-            if self.plan.keep == Keep::None {
+            if self.plan.keep == Durability::None {
                 command.args(["--durability", "none"]);
             }
             if !self.plan.pacing {
@@ -129,7 +129,7 @@ impl Servers {
             if self.plan.unrolled_locks {
                 command.args(["--lock-table", "unrolled"]);
             }
-            if let Some(bytes) = self.plan.snapshot_bytes.filter(|_| self.plan.keep != Keep::Volatile) {
+            if let Some(bytes) = self.plan.snapshot_bytes.filter(|_| self.plan.keep != Durability::Volatile) {
                 command.args(["--snapshot-bytes", &bytes.to_string()]);
             }
             let child = command

@@ -366,7 +366,7 @@ impl Client {
 }
 
 /// The place of one worker in a loop: what it locks and unlocks.
-enum Place<'a> {
+enum LoopTarget<'a> {
     Nacre { file: &'a File, request: Request, awaits: bool },
     Ofd { file: &'a ofd::Locks, offset: u64 },
     Zookeeper { client: &'a zookeeper_client::Client, node: String },
@@ -375,29 +375,29 @@ enum Place<'a> {
 
 impl Service {
     /// Returns what a worker of this client locks, and nobody else.
-    async fn place(&self, worker: u32, number: u32, awaits: bool) -> Result<Place<'_>, BenchError> {
+    async fn place(&self, worker: u32, number: u32, awaits: bool) -> Result<LoopTarget<'_>, BenchError> {
         let offset = u64::from(number) * RANGE_BYTES;
         let nth = |length: usize| worker as usize % length;
         Ok(match self {
             Self::Nacre { files, .. } => {
                 let request = Request::new(offset..offset + RANGE_BYTES / 2, Mode::Exclusive);
-                Place::Nacre { file: &files[nth(files.len())], request, awaits }
+                LoopTarget::Nacre { file: &files[nth(files.len())], request, awaits }
             }
-            Self::Ofd(file) => Place::Ofd { file, offset },
+            Self::Ofd(file) => LoopTarget::Ofd { file, offset },
             Self::Zookeeper(clients) => {
                 let (client, node) = (&clients[nth(clients.len())], format!("/{FILE}-{number}"));
                 zookeeper::make_node(client, &node).await?;
-                Place::Zookeeper { client, node }
+                LoopTarget::Zookeeper { client, node }
             }
             Self::Etcd { clients, lease } => {
                 let name = Bytes::from(format!("{FILE}-{number}"));
-                Place::Etcd { client: clients[nth(clients.len())].clone(), name, lease: *lease }
+                LoopTarget::Etcd { client: clients[nth(clients.len())].clone(), name, lease: *lease }
             }
         })
     }
 }
 
-impl Place<'_> {
+impl LoopTarget<'_> {
     async fn lock_and_unlock(&mut self) -> Result<(), BenchError> {
         match self {
             Self::Nacre { file, request, awaits } => {

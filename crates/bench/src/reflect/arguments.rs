@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nacre_planes::plane::Kind;
+use nacre_planes::plane::PlaneKind;
 use nacre_quantity::parse_time;
 
 use super::counting::{MARK_BYTES, RECEIVERS_MAX};
-use super::point::Contender;
+use super::point::System;
 use super::stage::Device;
 use crate::BenchError;
 
@@ -21,7 +21,7 @@ use crate::BenchError;
 pub struct Args {
     /// Measure only these planes, separated by commas [default: all]
     #[arg(long, value_delimiter = ',', value_name = "PLANE,…")]
-    pub plane: Vec<Kind>,
+    pub plane: Vec<PlaneKind>,
     /// Measure this fan-out daemon too: its program [default: samplicate, if it is installed]
     #[arg(long, value_name = "PROGRAM")]
     pub samplicate: Option<PathBuf>,
@@ -122,9 +122,9 @@ impl Args {
     }
 
     /// Returns the requested planes.
-    pub(super) fn planes(&self) -> Vec<Kind> {
+    pub(super) fn planes(&self) -> Vec<PlaneKind> {
         match self.plane.as_slice() {
-            [] => Kind::ALL.to_vec(),
+            [] => PlaneKind::ALL.to_vec(),
             planes => planes.to_vec(),
         }
     }
@@ -141,8 +141,8 @@ impl Args {
     }
 
     /// Returns the planes and programs to measure.
-    pub(super) fn contenders(&self) -> Vec<Contender> {
-        let planes = self.planes().into_iter().map(Contender::Plane);
-        planes.chain((!self.no_peer).then_some(Contender::Samplicate)).collect()
+    pub(super) fn contenders(&self) -> Vec<System> {
+        let planes = self.planes().into_iter().map(System::Plane);
+        planes.chain((!self.no_peer).then_some(System::Samplicate)).collect()
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::arguments::Args;
 use super::measure::Bench;
-use super::point::Contender;
+use super::point::System;
 use super::report::Results;
 use super::serve::Reflector;
 use super::stage::{self, Device, MEMBER_PORT, PORT};
@@ -34,7 +34,7 @@ const OUTSTANDING: u32 = 64;
 /// The results of joins with a plane.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Joins {
-    pub(super) who: Contender,
+    pub(super) who: System,
     groups: u32,
     members: u64,
     seconds: f64,
@@ -55,7 +55,7 @@ pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), B
     let (groups, members) = if args.quick { (GROUPS / 10, MEMBERS / 10) } else { (GROUPS, MEMBERS) };
     let steps = Steps::new(planes.len() as u64);
     let bench = Bench::build(None, &[Device::Unlimited], args.window())?;
-    for who in planes.into_iter().map(Contender::Plane) {
+    for who in planes.into_iter().map(System::Plane) {
         steps.step(&format!("{}, joins", who.name()), 0)?;
         match joins(&bench, who, groups, members)? {
             Ok(result) => report.joins.push(result),
@@ -65,12 +65,7 @@ pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), B
     Ok(())
 }
 
-fn joins(
-    bench: &Bench,
-    who: Contender,
-    groups: u32,
-    members: u32,
-) -> Result<Result<Joins, String>, BenchError> {
+fn joins(bench: &Bench, who: System, groups: u32, members: u32) -> Result<Result<Joins, String>, BenchError> {
     let orders = super::serve::Orders { groups, ..bench.orders(who.name(), Vec::new()) };
     let mut reflector = match Reflector::start(&bench.stage.reflector, &orders)? {
         Ok(reflector) => reflector,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::arguments::Args;
 use super::measure::Bench;
-use super::point::{Cell, Contender, Cost, Series};
+use super::point::{Cell, Cost, Series, System};
 use super::report::Results;
 use super::stage::Device;
 use super::system;
@@ -43,7 +43,7 @@ pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), B
 fn of_device(
     args: &Args,
     device: Device,
-    contenders: &[Contender],
+    contenders: &[System],
     steps: &Steps,
     report: &mut Report<Results>,
 ) -> Result<(), BenchError> {
@@ -54,7 +54,7 @@ fn of_device(
     let mut bench = Bench::build(args.samplicate(), &[device], window)?;
     // The order of a device's series: by contender, by size, and by number of receivers.
     let place = |cell: &Cell| {
-        let of = |who: &Contender| *who == cell.who;
+        let of = |who: &System| *who == cell.who;
         let bytes = args.bytes.iter().position(|bytes| *bytes == cell.bytes);
         let receivers = args.receivers.iter().position(|receivers| *receivers == cell.receivers);
         (contenders.iter().position(of), bytes, receivers)

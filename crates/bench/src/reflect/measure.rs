@@ -5,17 +5,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::load::{Load, Sent, send_all};
-use super::point::{Cell, Contender, Cost, Run};
+use super::point::{Cell, Cost, Run, System};
 use super::probe::Probe;
 use super::serve::{Counted, Member, Orders, Reflector};
-use super::stage::{self, Device, INPUT, Network, PORT, Stage};
+use super::stage::{self, Device, INPUT, Network, PORT, Testbed};
 use super::system;
 use crate::BenchError;
 
 /// The environment of all measurements.
 pub(super) struct Bench {
     pub(super) samplicate: Option<PathBuf>,
-    pub(super) stage: Stage,
+    pub(super) stage: Testbed,
     pub(super) probe: Probe,
     pub(super) sender_cpu: usize,
     pub(super) reflector_cpu: usize,
@@ -54,7 +54,7 @@ impl Bench {
         let (Some(&sender_cpu), Some(&reflector_cpu)) = (cpus.first(), cpus.last()) else {
             return Err(BenchError::Process("this process may use no processor".into()));
         };
-        let stage = Stage::build(devices)?;
+        let stage = Testbed::build(devices)?;
         let probe = Probe::start(&cpus)?;
         let after_interrupts = stage::kernel_threads("ksoftirqd/").into_iter().map(|thread| thread as u32);
         let after_interrupts = after_interrupts.collect();
@@ -62,14 +62,14 @@ impl Bench {
     }
 
     /// Starts a contender that copies from one sender to `receivers` receivers behind the first device.
-    pub(super) fn start(&self, who: Contender, receivers: u32) -> Result<Result<Copier, String>, BenchError> {
+    pub(super) fn start(&self, who: System, receivers: u32) -> Result<Result<Copier, String>, BenchError> {
         match who {
-            Contender::Plane(kind) => {
+            System::Plane(kind) => {
                 let orders = self.orders(kind.name(), self.members(1, &[receivers])?);
                 let started = Reflector::start(&self.stage.reflector, &orders)?;
                 Ok(started.map(|reflector| Copier::Reflector(Box::new(reflector))))
             }
-            Contender::Samplicate => match &self.samplicate {
+            System::Samplicate => match &self.samplicate {
                 None => Ok(Err("it is not installed; name its program with --samplicate".into())),
                 Some(program) => self.start_samplicate(program, receivers).map(Ok),
             },
@@ -220,7 +220,7 @@ impl Bench {
         if frames {
             return self.run_to_driver(cells, copier);
         }
-        let Stage { reflector, counting, .. } = &mut self.stage;
+        let Testbed { reflector, counting, .. } = &mut self.stage;
         let link = reflector.run(|| counting.take_at(&stage::output(0)))?;
         let costs = each(self, copier);
         self.stage.reflector.run(move || {
@@ -239,7 +239,7 @@ impl Bench {
         cells: &[Cell],
         copier: &mut Copier,
     ) -> Result<Vec<Cost>, BenchError> {
-        let Stage { receivers, counting, .. } = &mut self.stage;
+        let Testbed { receivers, counting, .. } = &mut self.stage;
         let link = receivers.run(|| counting.take_frames_at("v0"))?;
         let costs = cells.iter().map(|cell| Ok(self.run(cell, copier)?.busy)).collect();
         drop(link);
@@ -278,7 +278,7 @@ impl Bench {
 
     /// Measures the sender's own cost of a datagram at a rate: nothing copies it.
     pub(super) fn sender_cost(&mut self, bytes: usize, per_s: f64) -> Result<Cost, BenchError> {
-        let Stage { reflector, counting, .. } = &mut self.stage;
+        let Testbed { reflector, counting, .. } = &mut self.stage;
         let link = reflector.run(|| counting.drop_at(INPUT, false))?;
         let window_ns = (self.window.as_nanos() as u64 / 3).max(20_000_000);
         let load = Load {
@@ -300,7 +300,7 @@ impl Bench {
         let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
         self.send_alone(&self.stage.reflector, &load)?;
         let received = self.send_alone(&self.stage.reflector, &load)?;
-        let Stage { reflector, counting, .. } = &mut self.stage;
+        let Testbed { reflector, counting, .. } = &mut self.stage;
         let link = reflector.run(|| counting.drop_at(&stage::output(0), true))?;
         let taken = self.send_alone(&self.stage.reflector, &load)?;
         drop(link);

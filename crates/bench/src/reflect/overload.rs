@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::arguments::Args;
 use super::load::{Load, Sent, send_all};
 use super::measure::Bench;
-use super::point::Contender;
+use super::point::System;
 use super::report::Results;
 use super::serve::{Counted, Orders, Reflector};
 use super::stage::{self, Device};
@@ -36,7 +36,7 @@ const SENDERS: u32 = 1;
 /// The results of a plane under overload.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Overload {
-    pub(super) who: Contender,
+    pub(super) who: System,
     receivers: u32,
     senders: u32,
     /// The rates of datagrams that it can copy, and that were offered, per second.
@@ -62,7 +62,7 @@ pub(super) struct Overload {
 /// The results of a burst to receivers behind three devices.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Burst {
-    pub(super) who: Contender,
+    pub(super) who: System,
     datagrams: u64,
     /// The times until it was sent, and until the last copy arrived, by device, in seconds.
     sent_s: f64,
@@ -89,7 +89,7 @@ pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), B
     let one = Bench::build(None, &[Device::Unlimited], window)?;
     one.stage.fetch_on(one.reflector_cpu)?;
     let three = Bench::build(None, &[Device::Unlimited, Device::Unlimited, slow], window)?;
-    for who in planes.into_iter().map(Contender::Plane) {
+    for who in planes.into_iter().map(System::Plane) {
         steps.step(&format!("{}, overload", who.name()), 0)?;
         match overload(&one, who, args.copies)? {
             Ok(result) => report.overloads.get_or_insert_default().overload.push(result),
@@ -108,7 +108,7 @@ pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), B
     Ok(())
 }
 
-fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overload, String>, BenchError> {
+fn overload(bench: &Bench, who: System, copies: u64) -> Result<Result<Overload, String>, BenchError> {
     let network = &bench.stage.reflector;
     // The reflector's thread runs where the system lets it.
     let members = bench.members(SENDERS, &[RECEIVERS])?;
@@ -191,7 +191,7 @@ fn settled(reflector: &mut Reflector) -> Result<Counted, BenchError> {
     Ok(last)
 }
 
-fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchError> {
+fn burst(bench: &Bench, who: System) -> Result<Result<Burst, String>, BenchError> {
     const DATAGRAMS: u64 = 1000;
     let devices = bench.stage.devices.clone();
     let behind = vec![BEHIND; devices.len()];

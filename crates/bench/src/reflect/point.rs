@@ -1,6 +1,6 @@
 //! The measured cells and their results.
 
-use nacre_planes::plane::Kind;
+use nacre_planes::plane::PlaneKind;
 use serde::{Deserialize, Serialize};
 
 use super::serve::Counted;
@@ -9,48 +9,48 @@ use crate::kit::Spread;
 
 /// A program or plane that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Contender {
+pub(super) enum System {
     /// One of Nacre's planes.
-    Plane(Kind),
+    Plane(PlaneKind),
     /// The fan-out daemon `samplicate`.
     Samplicate,
 }
 
-impl Contender {
+impl System {
     /// Returns the name in tables, figures and results.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Contender::Plane(kind) => kind.name(),
-            Contender::Samplicate => "samplicate",
+            System::Plane(kind) => kind.name(),
+            System::Samplicate => "samplicate",
         }
     }
 
     /// Returns whether its copies go from driver to driver, past the network stack.
     pub(super) fn sends_frames(self) -> bool {
-        self == Contender::Plane(Kind::Xdp)
+        self == System::Plane(PlaneKind::Xdp)
     }
 
     /// Returns the index of its colour.
     pub(super) fn colour(self) -> usize {
         match self {
-            Contender::Plane(kind) => Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0),
-            Contender::Samplicate => 6,
+            System::Plane(kind) => PlaneKind::ALL.iter().position(|other| *other == kind).unwrap_or(0),
+            System::Samplicate => 6,
         }
     }
 }
 
-impl Serialize for Contender {
+impl Serialize for System {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
 }
 
-impl<'de> Deserialize<'de> for Contender {
+impl<'de> Deserialize<'de> for System {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         match name.as_str() {
-            "samplicate" => Ok(Contender::Samplicate),
-            name => name.parse().map(Contender::Plane).map_err(serde::de::Error::custom),
+            "samplicate" => Ok(System::Samplicate),
+            name => name.parse().map(System::Plane).map_err(serde::de::Error::custom),
         }
     }
 }
@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for Contender {
 /// A cell of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Cell {
-    pub(super) who: Contender,
+    pub(super) who: System,
     pub(super) device: Device,
     /// The payload of each datagram, in bytes.
     pub(super) bytes: usize,
@@ -140,13 +140,13 @@ impl Run {
 
     /// Returns the number of copies that another made than the one that the plane is named after; those of a contender
     /// that does not count them are its own.
-    pub(super) fn by_others(&self, who: Contender) -> u64 {
-        let (Some(counted), Contender::Plane(kind)) = (self.counted, who) else { return 0 };
+    pub(super) fn by_others(&self, who: System) -> u64 {
+        let (Some(counted), System::Plane(kind)) = (self.counted, who) else { return 0 };
         let own = match kind {
-            Kind::Xdp => counted.made[0],
-            Kind::Kernel => counted.made[1],
-            Kind::Ring => counted.made[2],
-            Kind::Sendto | Kind::Batch => counted.made[3],
+            PlaneKind::Xdp => counted.made[0],
+            PlaneKind::Kernel => counted.made[1],
+            PlaneKind::Ring => counted.made[2],
+            PlaneKind::Sendto | PlaneKind::Batch => counted.made[3],
         };
         counted.made.iter().sum::<u64>() - own
     }
@@ -218,6 +218,6 @@ impl crate::kit::study::Series for Series {
 /// A contender that does not work here, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Absent {
-    pub(super) who: Contender,
+    pub(super) who: System,
     pub(super) why: String,
 }

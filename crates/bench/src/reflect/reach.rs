@@ -1,8 +1,8 @@
 //! The goals of the reflector on a machine of two processors, beside the measured values.
 
-use nacre_planes::plane::Kind;
+use nacre_planes::plane::PlaneKind;
 
-use super::point::{Contender, Run, Series};
+use super::point::{Run, Series, System};
 use super::report::Results;
 use super::stage::Device;
 use crate::kit::Spread;
@@ -14,26 +14,26 @@ const BYTES: usize = 100;
 /// Compares the results with the goals, as far as they were measured.
 pub(super) fn judge(report: &Results) -> Goals {
     let mut goals = Goals::default();
-    let sendto = |receivers| find(report, Contender::Plane(Kind::Sendto), receivers);
+    let sendto = |receivers| find(report, System::Plane(PlaneKind::Sendto), receivers);
     let mut many: Vec<u32> = report.series.iter().map(|series| series.cell.receivers).collect();
     many.sort_unstable();
     many.dedup();
     for &receivers in &many {
         let Some(base) = sendto(receivers) else { continue };
         let ratio = |kind| {
-            let other = find(report, Contender::Plane(kind), receivers)?;
+            let other = find(report, System::Plane(kind), receivers)?;
             Some((kind, ratio(base, other, Run::copy_ns), ratio(base, other, Run::copy_received_ns)))
         };
         // A driver's copies are to be compared with others that are received in the driver, too.
         let driver = |kind| {
-            Some(self::ratio(base, find(report, Contender::Plane(kind), receivers)?, Run::copy_dropped_ns))
+            Some(self::ratio(base, find(report, System::Plane(kind), receivers)?, Run::copy_dropped_ns))
         };
-        let best = |kinds: &[Kind]| {
+        let best = |kinds: &[PlaneKind]| {
             // Where the machine was so busy that nothing is left of a cost, nothing can be said of it.
             let found = kinds.iter().filter_map(|kind| ratio(*kind)).filter(|(_, alone, _)| *alone > 0.0);
             found.max_by(|one, other| one.1.total_cmp(&other.1))
         };
-        let mut state = |measure: &str, found: Option<(Kind, f64, f64)>, bound: Option<f64>| {
+        let mut state = |measure: &str, found: Option<(PlaneKind, f64, f64)>, bound: Option<f64>| {
             let Some((kind, alone, received)) = found else { return };
             let measure = format!("sendto ÷ {measure}, {receivers} receivers ({kind})");
             match bound {
@@ -43,23 +43,23 @@ pub(super) fn judge(report: &Results) -> Goals {
             goals.open("  with what receivers take", received, Unit::Times);
         };
         let large = receivers >= 30;
-        state("kernel, CPU of a copy", ratio(Kind::Kernel), large.then_some(6.5));
-        state("best plane", best(&Kind::ALL[1..]), None);
+        state("kernel, CPU of a copy", ratio(PlaneKind::Kernel), large.then_some(6.5));
+        state("best plane", best(&PlaneKind::ALL[1..]), None);
         let bound = if large { 2.0 } else { 1.2 };
-        state("best in user space", best(&[Kind::Batch, Kind::Ring]), Some(bound));
-        for kind in [Kind::Kernel, Kind::Xdp] {
+        state("best in user space", best(&[PlaneKind::Batch, PlaneKind::Ring]), Some(bound));
+        for kind in [PlaneKind::Kernel, PlaneKind::Xdp] {
             let Some(found) = driver(kind) else { continue };
             let measure = format!("sendto ÷ {kind}, {receivers} receivers, all in the driver");
-            match large && kind == Kind::Xdp {
+            match large && kind == PlaneKind::Xdp {
                 true => goals.at_least(measure, found, Unit::Times, 11.0),
                 false => goals.open(measure, found, Unit::Times),
             }
         }
-        if let (90, Some((_, _, received))) = (receivers, ratio(Kind::Ring)) {
+        if let (90, Some((_, _, received))) = (receivers, ratio(PlaneKind::Ring)) {
             let measure = "sendto ÷ ring, 90 receivers, with what they take".to_string();
             goals.at_least(measure, received, Unit::Times, 2.5);
         }
-        if let Some(peer) = find(report, Contender::Samplicate, receivers) {
+        if let Some(peer) = find(report, System::Samplicate, receivers) {
             let measure = format!("sendto ÷ samplicate, {receivers} receivers");
             goals.open(measure, self::ratio(base, peer, Run::copy_ns), Unit::Times);
         }
@@ -89,7 +89,7 @@ pub(super) fn judge(report: &Results) -> Goals {
     goals
 }
 
-fn find(report: &Results, who: Contender, receivers: u32) -> Option<&Series> {
+fn find(report: &Results, who: System, receivers: u32) -> Option<&Series> {
     report.series.iter().find(|series| {
         let cell = &series.cell;
         cell.who == who

@@ -9,7 +9,7 @@ use super::arguments::Args;
 use super::joins::{self, Joins};
 use super::matrix::ReceiverAlone;
 use super::overload::{self, Overloads};
-use super::point::{Absent, Contender, Series};
+use super::point::{Absent, Series, System};
 use super::stage::Device;
 use super::system;
 use super::validate::{self, Loop};
@@ -80,14 +80,14 @@ impl Results {
     }
 
     /// Adds a contender that could not be measured, once.
-    pub(super) fn add_absent(&mut self, who: Contender, why: String) {
+    pub(super) fn add_absent(&mut self, who: System, why: String) {
         if !self.is_absent(who) {
             self.absent.push(Absent { who, why });
         }
     }
 
     /// Returns whether a contender is known not to work here.
-    pub(super) fn is_absent(&self, who: Contender) -> bool {
+    pub(super) fn is_absent(&self, who: System) -> bool {
         self.absent.iter().any(|known| known.who == who)
     }
 }

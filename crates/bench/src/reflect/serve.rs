@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use nacre_planes::forward::{ForwardOptions, Forwarder, Listeners, be_prompt, read_clocks};
-use nacre_planes::plane::{self, Kind, PlaneOptions};
+use nacre_planes::plane::{self, PlaneKind, PlaneOptions};
 use nacre_reflect::control::{Control, ControlOptions};
 use nacre_reflect::cookie::Secret;
 use nacre_reflect::host::{Host, Incoming, Now, Outgoing};
@@ -234,7 +234,7 @@ fn read_line() -> Result<Option<String>, BenchError> {
 }
 
 fn prepare(orders: &Orders) -> Result<(Forwarder, Owner), String> {
-    let kind: Kind = orders.plane.parse()?;
+    let kind: PlaneKind = orders.plane.parse()?;
     let listeners = Listeners::open(&orders.listeners).map_err(|error| error.to_string())?;
     let options = PlaneOptions { devices: orders.devices.clone(), ..PlaneOptions::default() };
     let plane = plane::open(kind, &listeners, &options).map_err(|error| error.to_string())?;

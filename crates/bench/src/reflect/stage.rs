@@ -135,7 +135,7 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -
 }
 
 /// The whole network.
-pub(super) struct Stage {
+pub(super) struct Testbed {
     pub(super) senders: Network,
     pub(super) reflector: Network,
     pub(super) receivers: Network,
@@ -143,7 +143,7 @@ pub(super) struct Stage {
     pub(super) counting: Counting,
 }
 
-impl Stage {
+impl Testbed {
     /// Builds the network, with these devices towards the receivers.
     pub(super) fn build(devices: &[Device]) -> Result<Self, BenchError> {
         let (senders, reflector, receivers) = (Network::new()?, Network::new()?, Network::new()?);
@@ -199,7 +199,7 @@ impl Stage {
     }
 }
 
-impl Stage {
+impl Testbed {
     /// Makes another processor handle the reflector's input, as a network card's interrupts would: a kernel thread
     /// fetches it from a ring. Otherwise the sender's processor does that work, which limits the sender. The devices
     /// towards receivers get the paper's queue.

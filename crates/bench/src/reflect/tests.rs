@@ -1,8 +1,8 @@
 //! Tests of the conclusions from results, with made-up numbers.
 
-use nacre_planes::plane::Kind;
+use nacre_planes::plane::PlaneKind;
 
-use super::point::{Cell, Contender, Cost, Run, Series};
+use super::point::{Cell, Cost, Run, Series, System};
 use super::report::Results;
 use super::stage::Device;
 use super::{capacity, figures, reach};
@@ -10,7 +10,7 @@ use crate::kit::study::Series as _;
 
 /// Returns a series whose copies have the given costs in the repetitions, and the same again for the sender and the
 /// receivers.
-fn series(who: Contender, receivers: u32, copy_ns: &[f64]) -> Series {
+fn series(who: System, receivers: u32, copy_ns: &[f64]) -> Series {
     let run = |ns: &f64| Run {
         datagrams: 1000,
         copies_due: 1000 * u64::from(receivers),
@@ -30,18 +30,18 @@ fn series(who: Contender, receivers: u32, copy_ns: &[f64]) -> Series {
 fn report() -> Results {
     let mut report = Results::new(true);
     report.series = vec![
-        series(Contender::Plane(Kind::Sendto), 90, &[2000.0, 4000.0, 3000.0]),
-        series(Contender::Plane(Kind::Ring), 90, &[1000.0, 1000.0, 1000.0]),
-        series(Contender::Plane(Kind::Kernel), 90, &[250.0, 500.0, 1000.0]),
+        series(System::Plane(PlaneKind::Sendto), 90, &[2000.0, 4000.0, 3000.0]),
+        series(System::Plane(PlaneKind::Ring), 90, &[1000.0, 1000.0, 1000.0]),
+        series(System::Plane(PlaneKind::Kernel), 90, &[250.0, 500.0, 1000.0]),
         // Nothing is left of this one: the machine was busy.
-        series(Contender::Plane(Kind::Xdp), 90, &[-10.0, -10.0, -10.0]),
+        series(System::Plane(PlaneKind::Xdp), 90, &[-10.0, -10.0, -10.0]),
     ];
     report
 }
 
 #[test]
 fn the_cost_of_a_copy_is_without_the_shares_of_others() {
-    let series = series(Contender::Samplicate, 3, &[700.0, 500.0, 600.0]);
+    let series = series(System::Samplicate, 3, &[700.0, 500.0, 600.0]);
     assert_eq!(series.copy_ns.median, 600.0);
     assert_eq!(series.copy_cycles.median, 1200.0);
     assert_eq!(series.copy_task_ns.median, 600.0);

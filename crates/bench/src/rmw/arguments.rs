@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::ValueEnum;
 use nacre_quantity::{parse_size, parse_time};
 
-use super::point::{Coordination, Place, Point};
+use super::point::{Coordination, Deployment, Point};
 use crate::BenchError;
 use crate::kit::quantity::{Limit, parse_limit};
-use crate::kit::server::Keep;
+use crate::kit::server::Durability;
 
 /// Update shared blocks from many clients at once, and see what coordination costs.
 ///
@@ -48,7 +48,7 @@ pub struct Args {
     pub servers: Option<u32>,
     /// Durability of the blocks in the started servers
     #[arg(long, value_enum, default_value_t, help_heading = "Servers and clients")]
-    pub keep: Keep,
+    pub keep: Durability,
     /// Turn off the servers' pacing of blocks under contention
     #[arg(long, help_heading = "Servers and clients")]
     pub no_pacing: bool,
@@ -203,15 +203,17 @@ impl Args {
     }
 
     /// Returns the place of the blocks, with `servers` servers unless another number was requested.
-    pub(crate) fn place(&self, servers: u32) -> Place {
+    pub(crate) fn place(&self, servers: u32) -> Deployment {
         match &self.store {
-            None => Place::Servers {
+            None => Deployment::Servers {
                 servers: self.servers.unwrap_or(servers),
                 keep: self.keep,
                 pacing: !self.no_pacing,
             },
-            Some(uri) if uri.starts_with("mem:") || uri.starts_with("file:") => Place::InProcess(uri.clone()),
-            Some(uri) => Place::Existing(uri.clone()),
+            Some(uri) if uri.starts_with("mem:") || uri.starts_with("file:") => {
+                Deployment::InProcess(uri.clone())
+            }
+            Some(uri) => Deployment::Existing(uri.clone()),
         }
     }
 
@@ -266,7 +268,7 @@ mod tests {
         use Coordination::*;
         assert_eq!(args.coordinations(), [Optimistic, Zookeeper, None]);
         let point = args.point(Optimistic).unwrap();
-        assert_eq!(point.place, Place::Servers { servers: 1, keep: Keep::Volatile, pacing: true });
+        assert_eq!(point.place, Deployment::Servers { servers: 1, keep: Durability::Volatile, pacing: true });
         assert_eq!((point.clients, point.concurrency, point.blocks), (1, 16, Option::None));
         assert_eq!((point.block_bytes, point.window_ms), (4096, 2000));
     }
@@ -285,8 +287,8 @@ mod tests {
     #[test]
     fn the_place_follows_from_the_address() {
         let place = |uri: &str| Args { store: Some(uri.into()), ..parse(&[]).unwrap() }.place(1);
-        assert_eq!(place("mem:"), Place::InProcess("mem:".into()));
-        assert_eq!(place("nacre://127.0.0.1:1"), Place::Existing("nacre://127.0.0.1:1".into()));
+        assert_eq!(place("mem:"), Deployment::InProcess("mem:".into()));
+        assert_eq!(place("nacre://127.0.0.1:1"), Deployment::Existing("nacre://127.0.0.1:1".into()));
     }
 
     #[test]
@@ -297,7 +299,10 @@ mod tests {
         );
         assert_eq!((args.measure().repetitions, args.measure().window), (3, Duration::from_secs(1)));
         assert!(parse(&["--figure", "all"]).unwrap().wants(FigureName::Four));
-        assert_eq!(args.place(32), Place::Servers { servers: 32, keep: Keep::Volatile, pacing: true });
+        assert_eq!(
+            args.place(32),
+            Deployment::Servers { servers: 32, keep: Durability::Volatile, pacing: true }
+        );
     }
 
     #[test]

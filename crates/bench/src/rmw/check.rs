@@ -8,7 +8,7 @@ use futures::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
 use super::block;
-use super::way::Way;
+use super::way::System;
 use super::workload::{Target, Workload};
 use crate::BenchError;
 
@@ -52,7 +52,7 @@ impl std::fmt::Display for Verdict {
 
 /// Checks all blocks that the writers updated, reading through `ways` concurrently.
 pub(crate) async fn check(
-    ways: Vec<Way>,
+    ways: Vec<System>,
     workload: &Workload,
     updates_by_writer: &[u64],
 ) -> Result<Verdict, BenchError> {

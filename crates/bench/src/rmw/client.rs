@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use nacre_object::ObjectStore;
 use serde::{Deserialize, Serialize};
 
-use super::drive::{Tally, Window, drive};
-use super::way::{self, Plan, Way};
+use super::drive::{ClientRecord, Window, drive};
+use super::way::{self, Plan, System};
 use super::workload::Workload;
 use crate::BenchError;
 use crate::kit::machine::cpu_time;
@@ -29,7 +29,7 @@ pub(crate) struct Orders {
 /// A client that has connected to everything that it needs.
 pub(crate) struct Ready {
     orders: Orders,
-    ways: Vec<Way>,
+    ways: Vec<System>,
 }
 
 impl Orders {
@@ -47,7 +47,7 @@ impl Orders {
 
 impl Ready {
     /// Works from `begin` until the window ends.
-    pub(crate) async fn work(self, begin: Instant) -> Result<Tally, BenchError> {
+    pub(crate) async fn work(self, begin: Instant) -> Result<ClientRecord, BenchError> {
         let Self { orders, ways } = self;
         let window = Window::new(
             begin,
@@ -77,7 +77,7 @@ pub(crate) fn main() -> Result<(), BenchError> {
 pub(crate) fn run_threads(
     orders: Vec<Orders>,
     store: Option<Arc<dyn ObjectStore>>,
-) -> Result<Vec<Tally>, BenchError> {
+) -> Result<Vec<ClientRecord>, BenchError> {
     let gathered = Arc::new(std::sync::Barrier::new(orders.len()));
     let threads: Vec<_> = orders
         .into_iter()

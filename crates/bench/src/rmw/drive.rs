@@ -7,7 +7,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
-use super::way::Way;
+use super::way::System;
 use super::workload::Workload;
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
@@ -30,7 +30,7 @@ impl Window {
 
 /// The results of a client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Tally {
+pub(crate) struct ClientRecord {
     /// The number of successful updates of each of its writers since the start, for the checker.
     pub(crate) updates_by_writer: Vec<u64>,
     /// The number of updates that ended in the window.
@@ -51,12 +51,12 @@ const UPDATES_PER_TURN: u64 = 64;
 
 /// Runs all ways concurrently, as the writers from `first_writer` on.
 pub(crate) async fn drive(
-    ways: Vec<Way>,
+    ways: Vec<System>,
     workload: &Workload,
     first_writer: u32,
     window: Window,
-) -> Result<Tally, BenchError> {
-    let shared = RefCell::new((Tally::default(), Latencies::new()?));
+) -> Result<ClientRecord, BenchError> {
+    let shared = RefCell::new((ClientRecord::default(), Latencies::new()?));
     let mut updates_by_writer = vec![0; ways.len()];
     let mut writers = FuturesUnordered::new();
     for (index, way) in ways.into_iter().enumerate() {
@@ -74,16 +74,16 @@ pub(crate) async fn drive(
     .await?;
     drop(writers);
     let (tally, latencies) = shared.into_inner();
-    Ok(Tally { updates_by_writer, latencies: latencies.counts(), ..tally })
+    Ok(ClientRecord { updates_by_writer, latencies: latencies.counts(), ..tally })
 }
 
 /// Runs one writer, and returns the number of its successful updates.
 async fn write(
-    mut way: Way,
+    mut way: System,
     workload: &Workload,
     writer: u32,
     window: Window,
-    shared: &RefCell<(Tally, Latencies)>,
+    shared: &RefCell<(ClientRecord, Latencies)>,
 ) -> Result<u64, BenchError> {
     let mut targets = workload.targets(writer);
     let mut updates = 0;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::arguments::{Args, FigureName};
-use super::point::{Coordination, Place, Point, Series};
+use super::point::{Coordination, Deployment, Point, Series};
 use crate::BenchError;
 use crate::kit::Spread;
 use crate::kit::figure::{self, Axis, Figure, Line, Scale};
@@ -104,7 +104,7 @@ fn spread_out(args: &Args, way: Coordination, clients: u32, figure: &str) -> Res
 /// Returns a point's equivalent with the paper's protocol, on servers that do not pace.
 fn as_in_the_paper(point: &Point) -> Point {
     let mut point = Point { label: PAPER.into(), propose: true, reread: true, ..point.clone() };
-    if let Place::Servers { pacing, .. } = &mut point.place {
+    if let Deployment::Servers { pacing, .. } = &mut point.place {
         *pacing = false;
     }
     point
@@ -144,10 +144,10 @@ fn colour(label: &str) -> usize {
 fn conditions(series: &Series) -> String {
     let point = &series.point;
     let servers = match &point.place {
-        Place::Servers { servers: 1, .. } => "1 server process".to_string(),
-        Place::Servers { servers, .. } => format!("{servers} server processes"),
-        Place::Existing(_) => "a given store".to_string(),
-        Place::InProcess(_) => "in process".to_string(),
+        Deployment::Servers { servers: 1, .. } => "1 server process".to_string(),
+        Deployment::Servers { servers, .. } => format!("{servers} server processes"),
+        Deployment::Existing(_) => "a given store".to_string(),
+        Deployment::InProcess(_) => "in process".to_string(),
     };
     let block = if point.block_bytes.is_multiple_of(1024) {
         format!("{} KiB", point.block_bytes / 1024)

@@ -8,7 +8,7 @@ use super::check::Verdict;
 use super::workload::Workload;
 use crate::kit::latency::{LatencyCounts, LatencySummary};
 use crate::kit::peer::Peer;
-use crate::kit::server::Keep;
+use crate::kit::server::Durability;
 use crate::kit::statistic::Spread;
 
 /// A way to coordinate, or a peer.
@@ -65,13 +65,13 @@ impl Coordination {
 /// The place of the blocks, for the ways that store them in Nacre.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Place {
+pub(crate) enum Deployment {
     /// In servers that the study starts.
     Servers {
         /// The number of servers.
         servers: u32,
         /// The durability of their stores.
-        keep: Keep,
+        keep: Durability,
         /// Enables pacing of regions under contention.
         pacing: bool,
     },
@@ -89,7 +89,7 @@ pub(crate) struct Point {
     pub(crate) label: String,
     /// The figure that it belongs to, if any.
     pub(crate) figure: Option<String>,
-    pub(crate) place: Place,
+    pub(crate) place: Deployment,
     /// The number of client processes, or threads.
     pub(crate) clients: u32,
     /// The number of concurrent operations of each client.

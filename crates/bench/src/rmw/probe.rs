@@ -12,7 +12,7 @@ use nacre_object::{ByteRange, Fork, ObjectId, Outcome, Read, Transaction, Write}
 
 use crate::BenchError;
 use crate::kit::peer::{find_program, temporary_folder};
-use crate::kit::server::{self, Keep, ServerPlan, Servers};
+use crate::kit::server::{self, Durability, ServerPlan, Servers};
 
 const MIB: usize = 1 << 20;
 
@@ -81,7 +81,7 @@ pub(super) async fn reopen(
     let extents = extents / OBJECTS * OBJECTS;
     let plan = ServerPlan {
         // The log is the same; only the filling is quicker.
-        keep: Keep::None,
+        keep: Durability::None,
         snapshot_bytes: Some(1 << 40),
         ..ServerPlan::volatile(1)
     };

@@ -1,7 +1,7 @@
 //! The goals of Nacre on a machine of two processors, beside the measured values.
 
 use super::arguments::Args;
-use super::point::{Coordination, Place, Point, Series};
+use super::point::{Coordination, Deployment, Point, Series};
 use super::probe::{self, Reopening};
 use super::report::Results;
 use super::run::Bench;
@@ -10,7 +10,7 @@ use crate::kit::Spread;
 use crate::kit::goal::{Goals, Unit};
 use crate::kit::quantity::grouped;
 use crate::kit::report::Report;
-use crate::kit::server::Keep;
+use crate::kit::server::Durability;
 use crate::kit::study::Steps;
 
 /// Measures everything that the goals need.
@@ -81,7 +81,7 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
     let point = |way, concurrency, keep| -> Result<Point, BenchError> {
         Ok(Point {
             label: way_on(way, keep),
-            place: Place::Servers { servers: 1, keep, pacing: true },
+            place: Deployment::Servers { servers: 1, keep, pacing: true },
             clients: 1,
             concurrency,
             // Spread over objects as over a namespace: a reply waits for what is under way on the same object.
@@ -93,12 +93,12 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
             ..args.point(way)?
         })
     };
-    let volatile = |way, concurrency| point(way, concurrency, Keep::Volatile);
+    let volatile = |way, concurrency| point(way, concurrency, Durability::Volatile);
     // A server keeps a connection on one of its threads: two client processes can keep two processors busy.
     let pair =
         |way, keep| -> Result<Point, BenchError> { Ok(Point { clients: 2, ..point(way, 128, keep)? }) };
     let many = |way, blocks| -> Result<Point, BenchError> {
-        let place = Place::Servers { servers: 32, keep: Keep::Volatile, pacing: true };
+        let place = Deployment::Servers { servers: 32, keep: Durability::Volatile, pacing: true };
         Ok(Point { place, clients: 32, objects: 32, blocks, ..volatile(way, 16)? })
     };
     let one_block = |way, concurrency| -> Result<Point, BenchError> {
@@ -106,7 +106,7 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
     };
     let in_process = Point {
         label: "optimistic, in process".into(),
-        place: Place::InProcess("mem:".into()),
+        place: Deployment::InProcess("mem:".into()),
         clients: 2,
         // Fresh blocks would measure how fast the system hands out memory.
         blocks: Some(16),
@@ -114,22 +114,28 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
     };
     use Coordination::{Optimistic, Redis, RedisAof, Write, WriteIf, Zookeeper};
     Ok(vec![
-        (vec![pair(Optimistic, Keep::Volatile)?, pair(Redis, Keep::Volatile)?], |series, goals| {
-            let rate = rate(&series[0]);
-            goals.at_least("volatile, TCP, 256 concurrent", rate, Unit::PerSecond, 200_000.0);
-            goals.at_least("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times, 3.5);
-        }),
+        (
+            vec![pair(Optimistic, Durability::Volatile)?, pair(Redis, Durability::Volatile)?],
+            |series, goals| {
+                let rate = rate(&series[0]);
+                goals.at_least("volatile, TCP, 256 concurrent", rate, Unit::PerSecond, 200_000.0);
+                goals.at_least("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times, 3.5);
+            },
+        ),
         (vec![volatile(Optimistic, 16)?, volatile(Redis, 16)?], |series, goals| {
             let rate = rate(&series[0]);
             goals.at_least("volatile, TCP, 16 concurrent", rate, Unit::PerSecond, 75_000.0);
             goals.open("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times);
         }),
-        (vec![pair(Optimistic, Keep::Always)?, pair(RedisAof, Keep::Volatile)?], |series, goals| {
-            let rate = rate(&series[0]);
-            let times = ratio(&series[0], &series[1]);
-            goals.at_least("durable, TCP, 256 concurrent", rate, Unit::PerSecond, 80_000.0);
-            goals.at_least("  ÷ Redis appendfsync always", times, Unit::Times, 3.0);
-        }),
+        (
+            vec![pair(Optimistic, Durability::Always)?, pair(RedisAof, Durability::Volatile)?],
+            |series, goals| {
+                let rate = rate(&series[0]);
+                let times = ratio(&series[0], &series[1]);
+                goals.at_least("durable, TCP, 256 concurrent", rate, Unit::PerSecond, 80_000.0);
+                goals.at_least("  ÷ Redis appendfsync always", times, Unit::Times, 3.0);
+            },
+        ),
         (vec![in_process], |series, goals| {
             let rate = rate(&series[0]);
             goals.at_least("volatile, in process, 2 threads", rate, Unit::PerSecond, 1_000_000.0);
@@ -161,7 +167,7 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
                 goals.open("512 concurrent, optimistic ÷ ZooKeeper locks (paper: 146)", locks, Unit::Times);
             },
         ),
-        (vec![pair(Write, Keep::Volatile)?, pair(WriteIf, Keep::Volatile)?], |series, goals| {
+        (vec![pair(Write, Durability::Volatile)?, pair(WriteIf, Durability::Volatile)?], |series, goals| {
             // Each repetition of one follows upon one of the other: their ratios are steadier than their medians.
             let pairs = series[0].repetitions.iter().zip(&series[1].repetitions);
             let slower = Spread::of(
@@ -172,11 +178,11 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
     ])
 }
 
-fn way_on(way: Coordination, keep: Keep) -> String {
+fn way_on(way: Coordination, keep: Durability) -> String {
     match keep {
-        Keep::Volatile => way.name().into(),
-        Keep::Always => format!("{}, durable", way.name()),
-        Keep::None => format!("{}, on disk", way.name()),
+        Durability::Volatile => way.name().into(),
+        Durability::Always => format!("{}, durable", way.name()),
+        Durability::None => format!("{}, on disk", way.name()),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::arguments::Args;
-use super::point::{Coordination, Place, Series};
+use super::point::{Coordination, Deployment, Series};
 use crate::kit::goal::Goals;
 use crate::kit::peer;
 use crate::kit::quantity::{grouped, latency};
@@ -42,9 +42,9 @@ impl fmt::Display for Results {
             let point = &series.point;
             let servers = match &point.place {
                 _ if !point.coordination.is_on_nacre() => "1".into(),
-                Place::Servers { servers, .. } => servers.to_string(),
-                Place::Existing(_) => "given".into(),
-                Place::InProcess(_) => "in process".into(),
+                Deployment::Servers { servers, .. } => servers.to_string(),
+                Deployment::Existing(_) => "given".into(),
+                Deployment::InProcess(_) => "in process".into(),
             };
             let blocks = match point.blocks {
                 Some(blocks) => grouped(blocks as f64 * f64::from(point.objects) * f64::from(point.forks)),

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::check::check;
 use super::client::{Orders, run_threads};
-use super::drive::Tally;
-use super::point::{Coordination, Measured, Measurement, Place, Point, RegionStatistic};
+use super::drive::ClientRecord;
+use super::point::{Coordination, Deployment, Measured, Measurement, Point, RegionStatistic};
 use super::report::Results;
 use super::way::{self, Plan};
 use super::workload::Workload;
@@ -119,8 +119,8 @@ impl Bench {
             servers + peer.map(Peer::cpu_time).unwrap_or_default()
         };
         let cpu_before = cpu_time();
-        let tallies: Vec<Tally> = match &point.place {
-            Place::InProcess(_) => run_threads(orders, stage.local.clone())?,
+        let tallies: Vec<ClientRecord> = match &point.place {
+            Deployment::InProcess(_) => run_threads(orders, stage.local.clone())?,
             _ => Crew::start(CLIENT, &orders).await?.run().await?,
         };
         let server_cpu = cpu_time() - cpu_before;
@@ -131,7 +131,7 @@ impl Bench {
         let mut measurement = self.judge(point, &stage, &workload, &tallies).await?;
         measurement.regions = regions;
         measurement.server_cpu_us = server_cpu.as_micros() as f64 / measurement.checked.updates.max(1) as f64;
-        if let Place::Existing(_) | Place::InProcess(_) = point.place
+        if let Deployment::Existing(_) | Deployment::InProcess(_) = point.place
             && point.coordination.is_on_nacre()
         {
             clean_up(&stage, &workload).await?;
@@ -144,22 +144,22 @@ impl Bench {
         let mut local = None;
         let mut servers = None;
         let store = match &point.place {
-            Place::Existing(uri) if point.coordination == Coordination::Librados => uri.clone(),
+            Deployment::Existing(uri) if point.coordination == Coordination::Librados => uri.clone(),
             _ if point.coordination == Coordination::Librados => {
                 let text =
                     "raw librados is measured beside a store on Ceph: name one with --store rados://POOL";
                 return Err(BenchError::Process(text.into()));
             }
             _ if !point.coordination.is_on_nacre() => String::new(),
-            Place::Existing(uri) => uri.clone(),
-            Place::InProcess(uri) => {
+            Deployment::Existing(uri) => uri.clone(),
+            Deployment::InProcess(uri) => {
                 local = Some(match &self.store {
                     Some(store) => store.clone(),
                     None => Arc::new(server::open(uri).await?),
                 });
                 uri.clone()
             }
-            Place::Servers { servers: count, keep, pacing } => {
+            Deployment::Servers { servers: count, keep, pacing } => {
                 let plan = ServerPlan {
                     keep: *keep,
                     pacing: *pacing,
@@ -195,7 +195,7 @@ impl Bench {
         point: &Point,
         stage: &Stage,
         workload: &Workload,
-        tallies: &[Tally],
+        tallies: &[ClientRecord],
     ) -> Result<Measurement, BenchError> {
         let store = stage.open_store().await?;
         let ways = way::open(&stage.plan, workload, CHECK_CONCURRENCY, store).await?;

@@ -1,6 +1,6 @@
 //! The ways to update a block so that no update is lost, and one without coordination.
 //!
-//! A [`Way`] belongs to one concurrent operation; connections and names are shared by reference count, without locks.
+//! A [`System`] belongs to one concurrent operation; connections and names are shared by reference count, without locks.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ pub(crate) struct Names {
 }
 
 /// One concurrent operation's way to update blocks.
-pub(crate) enum Way {
+pub(crate) enum System {
     Optimistic { blocks: Blocks, propose: bool, reread: bool },
     Unsafe { blocks: Blocks },
     Write { blocks: Blocks, conditional: bool },
@@ -129,7 +129,7 @@ pub(crate) async fn open(
     workload: &Workload,
     concurrency: u32,
     store: Option<Arc<dyn ObjectStore>>,
-) -> Result<Vec<Way>, BenchError> {
+) -> Result<Vec<System>, BenchError> {
     let names = Rc::new(Names {
         objects: workload.object_ids()?,
         forks: workload.fork_names()?,
@@ -143,17 +143,17 @@ pub(crate) async fn open(
     match plan {
         Plan::Optimistic { propose, reread, .. } => {
             for _ in 0..concurrency {
-                ways.push(Way::Optimistic { blocks: blocks()?, propose: *propose, reread: *reread });
+                ways.push(System::Optimistic { blocks: blocks()?, propose: *propose, reread: *reread });
             }
         }
         Plan::Unsafe { .. } => {
             for _ in 0..concurrency {
-                ways.push(Way::Unsafe { blocks: blocks()? });
+                ways.push(System::Unsafe { blocks: blocks()? });
             }
         }
         Plan::Write { conditional, .. } => {
             for _ in 0..concurrency {
-                ways.push(Way::Write { blocks: blocks()?, conditional: *conditional });
+                ways.push(System::Write { blocks: blocks()?, conditional: *conditional });
             }
         }
         Plan::Locks { address, connections, .. } => {
@@ -165,13 +165,17 @@ pub(crate) async fn open(
             }
             let nodes = Rc::new(nodes);
             for session in sessions.iter().cycle().take(concurrency as usize) {
-                ways.push(Way::Locks { blocks: blocks()?, session: session.clone(), nodes: nodes.clone() });
+                ways.push(System::Locks {
+                    blocks: blocks()?,
+                    session: session.clone(),
+                    nodes: nodes.clone(),
+                });
             }
         }
         Plan::Redis { address } => {
             for _ in 0..concurrency {
                 let connection = Box::new(redis::Connection::open(address).await?);
-                ways.push(Way::Redis { connection, names: names.clone() });
+                ways.push(System::Redis { connection, names: names.clone() });
             }
         }
         Plan::Etcd { address, connections } => {
@@ -180,20 +184,20 @@ pub(crate) async fn open(
                 clients.push(Box::new(etcd::Client::connect(address).await?));
             }
             for client in clients.iter().cycle().take(concurrency as usize) {
-                ways.push(Way::Etcd { client: client.clone(), names: names.clone() });
+                ways.push(System::Etcd { client: client.clone(), names: names.clone() });
             }
         }
         Plan::ZookeeperCas { address, connections } => {
             let sessions = zookeeper_sessions(address, (*connections).min(concurrency)).await?;
             zookeeper::make_node(&sessions[0], &format!("/{}", workload.prefix)).await?;
             for session in sessions.iter().cycle().take(concurrency as usize) {
-                ways.push(Way::ZookeeperCas { session: session.clone(), names: names.clone() });
+                ways.push(System::ZookeeperCas { session: session.clone(), names: names.clone() });
             }
         }
         Plan::Librados { pool } => {
             let pool = RawPool::open(pool).await?;
             for _ in 0..concurrency {
-                ways.push(Way::Librados { pool: pool.clone(), names: names.clone() });
+                ways.push(System::Librados { pool: pool.clone(), names: names.clone() });
             }
         }
     }
@@ -212,32 +216,32 @@ async fn zookeeper_sessions(
     Ok(clients)
 }
 
-impl Way {
+impl System {
     /// Updates one block as `writer`, retrying until it succeeds.
     ///
     /// # Errors
     /// If the store or the peer fails.
     pub(crate) async fn update(&mut self, target: &Target, writer: u32) -> Result<Taken, BenchError> {
         match self {
-            Way::Optimistic { blocks, propose, reread } => {
+            System::Optimistic { blocks, propose, reread } => {
                 blocks.update_optimistically(target, writer, *propose, *reread).await
             }
-            Way::Unsafe { blocks } => {
+            System::Unsafe { blocks } => {
                 blocks.update_unsafely(target, writer).await?;
                 Ok(Taken { attempts: 1 })
             }
-            Way::Write { blocks, conditional } => {
+            System::Write { blocks, conditional } => {
                 let fresh = Bytes::new();
                 blocks.write(target, writer, fresh, conditional.then_some(0)).await?;
                 Ok(Taken { attempts: 1 })
             }
-            Way::Locks { blocks, session, nodes } => {
+            System::Locks { blocks, session, nodes } => {
                 let held = zookeeper::acquire(session, &nodes[target.object as usize]).await?;
                 blocks.update_unsafely(target, writer).await?;
                 zookeeper::release(session, held).await?;
                 Ok(Taken { attempts: 1 })
             }
-            Way::Redis { connection, names } => {
+            System::Redis { connection, names } => {
                 let key = names.key(target);
                 let mut attempts = 1;
                 loop {
@@ -249,7 +253,7 @@ impl Way {
                     attempts += 1;
                 }
             }
-            Way::Etcd { client, names } => {
+            System::Etcd { client, names } => {
                 let key = Bytes::from(names.key(target));
                 let mut attempts = 1;
                 let mut found = client.get(key.clone()).await?;
@@ -262,7 +266,7 @@ impl Way {
                     attempts += 1;
                 }
             }
-            Way::ZookeeperCas { session, names } => {
+            System::ZookeeperCas { session, names } => {
                 let path = names.node(target);
                 let mut attempts = 1;
                 loop {
@@ -277,7 +281,7 @@ impl Way {
                     attempts += 1;
                 }
             }
-            Way::Librados { pool, names } => {
+            System::Librados { pool, names } => {
                 let key = names.key(target);
                 let mut attempts = 1;
                 loop {
@@ -298,20 +302,20 @@ impl Way {
     /// If the store or the peer fails.
     pub(crate) async fn read(&mut self, target: &Target) -> Result<Bytes, BenchError> {
         match self {
-            Way::Optimistic { blocks, .. }
-            | Way::Unsafe { blocks }
-            | Way::Write { blocks, .. }
-            | Way::Locks { blocks, .. } => Ok(blocks.read(target, Intent::Look).await?.data),
-            Way::Redis { connection, names } => {
+            System::Optimistic { blocks, .. }
+            | System::Unsafe { blocks }
+            | System::Write { blocks, .. }
+            | System::Locks { blocks, .. } => Ok(blocks.read(target, Intent::Look).await?.data),
+            System::Redis { connection, names } => {
                 Ok(connection.get(&names.key(target)).await?.unwrap_or_default())
             }
-            Way::Etcd { client, names } => Ok(client.get(names.key(target).into()).await?.value),
-            Way::ZookeeperCas { session, names } => {
+            System::Etcd { client, names } => Ok(client.get(names.key(target).into()).await?.value),
+            System::ZookeeperCas { session, names } => {
                 let found = zookeeper::get(session, &names.node(target)).await?;
                 Ok(found.map(|(block, _)| block).unwrap_or_default())
             }
             // The checker is the last to see the block, which is of no use to anybody then.
-            Way::Librados { pool, names } => {
+            System::Librados { pool, names } => {
                 let key = names.key(target);
                 let (block, version) = pool.read(&key, names.workload.block_bytes as usize).await?;
                 if version > 0 {

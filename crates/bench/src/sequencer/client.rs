@@ -31,7 +31,7 @@ pub(super) struct Orders {
 
 /// The record of one client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Tally {
+pub(super) struct ClientRecord {
     pub(super) positions: u64,
     pub(super) grants: u64,
     pub(super) latency_ns_counts: LatencyCounts,
@@ -45,7 +45,7 @@ pub(super) struct Tally {
 struct Counter {
     begin: Instant,
     end: Instant,
-    tally: Tally,
+    tally: ClientRecord,
     latencies: Latencies,
     noted: Instant,
 }
@@ -123,9 +123,9 @@ async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
     }
 }
 
-async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<Tally, BenchError> {
+async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRecord, BenchError> {
     let end = begin + Duration::from_millis(orders.window_ms);
-    let (tally, latencies) = (Tally::default(), Latencies::new()?);
+    let (tally, latencies) = (ClientRecord::default(), Latencies::new()?);
     let mut counter = std::cell::RefCell::new(Counter { begin, end, tally, latencies, noted: begin });
     match ready {
         Ready::Nacre(stores, sequencers) => {

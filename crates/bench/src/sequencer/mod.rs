@@ -15,7 +15,7 @@ use nacre::sequencer::Policy;
 
 pub(crate) use client::main as client_main;
 
-use self::client::{Orders, Tally};
+use self::client::{ClientRecord, Orders};
 use self::failover::FailOver;
 use self::point::{Measurement, Point, Results, Series, Subject};
 use crate::kit::goal::Unit;
@@ -23,7 +23,7 @@ use crate::kit::latency::Latencies;
 use crate::kit::peer::{self, Peer, validate_folder};
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
-use crate::kit::server::{self, Keep, ServerPlan, Servers};
+use crate::kit::server::{self, Durability, ServerPlan, Servers};
 use crate::kit::statistic::Spread;
 use crate::kit::study::{self, Steps, by_turns};
 use crate::{BenchError, Common};
@@ -50,7 +50,7 @@ pub struct Args {
     repetitions: Option<u32>,
     /// Durability of the servers' stores
     #[arg(long, value_enum, default_value = "volatile")]
-    keep: Keep,
+    keep: Durability,
     /// Times for which a client holds the sequencer, in milliseconds [default: 1,10,100,1000; with --quick: 10]
     #[arg(long, value_name = "MS", value_delimiter = ',')]
     holds_ms: Option<Vec<u64>>,
@@ -187,7 +187,7 @@ async fn stage(args: &Args, common: &Common, point: &Point) -> Result<Stage, Ben
             Ok(Stage { _servers: Some(servers), _peer: None, place })
         }
         Subject::Redis => {
-            let peer = peer::redis::start(args.keep == Keep::Always, folder).await?;
+            let peer = peer::redis::start(args.keep == Durability::Always, folder).await?;
             let place = peer.address.clone();
             Ok(Stage { _servers: None, _peer: Some(peer), place })
         }
@@ -210,7 +210,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
             window_ms: args.window_ms(),
         })
         .collect();
-    let tallies: Vec<Tally> = Crew::start(CLIENT, &orders).await?.run().await?;
+    let tallies: Vec<ClientRecord> = Crew::start(CLIENT, &orders).await?.run().await?;
     check(&tallies)?;
     let mut latencies = Latencies::new()?;
     tallies.iter().for_each(|tally| latencies.add(&tally.latency_ns_counts));
@@ -225,7 +225,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
 }
 
 /// Checks that the clients' spans of positions do not overlap.
-fn check(tallies: &[Tally]) -> Result<(), BenchError> {
+fn check(tallies: &[ClientRecord]) -> Result<(), BenchError> {
     let mut spans: Vec<(u64, u64)> = tallies.iter().flat_map(|tally| tally.exact.iter().copied()).collect();
     spans.sort_unstable();
     match spans.windows(2).find(|pair| pair[0].1 > pair[1].0) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nacre_quantity::parse_size;
 
-use super::contender::Contender;
+use super::contender::System;
 use super::mpi::MpiArgs;
 use super::study::{FigureName, Source};
 use super::tree::Shape;
@@ -20,7 +20,7 @@ use crate::BenchError;
 pub struct Args {
     /// Measure only these, separated by commas [default: all that are installed or given]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHO,…")]
-    pub only: Vec<Contender>,
+    pub only: Vec<System>,
     /// Threads, for programs with such an option
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub threads: usize,
@@ -44,7 +44,7 @@ pub struct Args {
     /// The parameters of a new tree
     #[command(flatten)]
     pub make: MakeArgs,
-    /// Keep the tree for the next time
+    /// Durability the tree for the next time
     #[arg(long, help_heading = "Tree")]
     pub keep: bool,
 
@@ -187,27 +187,27 @@ impl Args {
     ///
     /// # Errors
     /// [`BenchError::Usage`] if the arguments are inconsistent.
-    pub(crate) fn contenders(&self) -> Result<Vec<Contender>, BenchError> {
+    pub(crate) fn contenders(&self) -> Result<Vec<System>, BenchError> {
         let usage = |text: &str| Err(BenchError::Usage(text.into()));
         if self.repetitions() == 0 || self.threads == 0 {
             return usage("repetitions and threads are at least 1 each");
         }
-        if self.only.contains(&Contender::Dwalk) && self.dwalk.is_none() {
+        if self.only.contains(&System::Dwalk) && self.dwalk.is_none() {
             return usage("--dwalk says how to start dwalk");
         }
-        if self.only.contains(&Contender::Pdu) && self.pdu.is_none() {
+        if self.only.contains(&System::Pdu) && self.pdu.is_none() {
             return usage("--pdu says where the program is");
         }
         let given = |contender| match contender {
-            Contender::Dwalk => self.dwalk.is_some(),
-            Contender::Pdu => self.pdu.is_some(),
+            System::Dwalk => self.dwalk.is_some(),
+            System::Pdu => self.pdu.is_some(),
             _ => true,
         };
         let asked = |contender| match self.only.as_slice() {
             [] => given(contender),
             only => only.contains(&contender),
         };
-        Ok(Contender::ALL.into_iter().filter(|contender| asked(*contender)).collect())
+        Ok(System::ALL.into_iter().filter(|contender| asked(*contender)).collect())
     }
 }
 
@@ -241,11 +241,11 @@ mod tests {
     #[test]
     fn peers_that_are_no_packages_are_given_by_a_flag() {
         let all = parse(&[]).contenders().unwrap();
-        assert!(!all.contains(&Contender::Dwalk) && all.contains(&Contender::Fd));
-        assert!(parse(&["--pdu", "/opt/pdu"]).contenders().unwrap().contains(&Contender::Pdu));
+        assert!(!all.contains(&System::Dwalk) && all.contains(&System::Fd));
+        assert!(parse(&["--pdu", "/opt/pdu"]).contenders().unwrap().contains(&System::Pdu));
         assert!(parse(&["--only", "pdu"]).contenders().is_err());
         let some = parse(&["--only", "du,floor"]).contenders().unwrap();
-        assert_eq!(some, [Contender::Floor, Contender::Du]);
+        assert_eq!(some, [System::Floor, System::Du]);
         assert!(parse(&["--threads", "0"]).contenders().is_err());
     }
 }

@@ -15,7 +15,7 @@ use crate::{BenchError, Common};
 /// A program that walks, in one of its modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Contender {
+pub enum System {
     /// openat, getdents64 and statx for every entry, and nothing else.
     Floor,
     /// openat and getdents64 alone.
@@ -90,7 +90,7 @@ enum Output {
     Behind(&'static str),
 }
 
-impl Contender {
+impl System {
     /// All programs, in the order of the table.
     pub(super) const ALL: [Self; 11] = [
         Self::Floor,
@@ -279,7 +279,7 @@ fn last_line(output: &mut dyn Read) -> Option<String> {
 }
 
 /// Returns the name and version that a program reports, if it is installed.
-pub(super) fn version(contender: Contender) -> Option<String> {
+pub(super) fn version(contender: System) -> Option<String> {
     let (program, package) = contender.package()?;
     version_of(&find_program(program, package).ok()?, &["--version"])
 }

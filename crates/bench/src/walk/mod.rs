@@ -17,7 +17,7 @@ mod tree;
 mod usage;
 
 pub use arguments::{Args, MakeArgs, TreeArgs};
-pub use contender::Contender;
+pub use contender::System;
 pub use floor::FloorArgs;
 pub(crate) use floor::main as floor_main;
 
@@ -151,7 +151,7 @@ fn make(args: &MakeArgs, threads: usize, keep: bool) -> Result<Tree, BenchError>
 fn measure(
     args: &Args,
     common: &Common,
-    contenders: &[Contender],
+    contenders: &[System],
     tree: &Tree,
     report: &mut Report<Results>,
 ) -> Result<(), BenchError> {

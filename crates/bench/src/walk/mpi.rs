@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nacre_ranks::{Algorithm, Counters, Tally};
+use nacre_ranks::{Algorithm, Counters, Traffic};
 use nacre_walk::Profile;
 use serde::{Deserialize, Serialize};
 
@@ -180,8 +180,8 @@ impl Measurements {
     }
 
     /// Returns the messages between ranks, by the algorithm's own counters.
-    pub(super) fn sent(&self) -> Tally {
-        let mut sent = Tally::default();
+    pub(super) fn sent(&self) -> Traffic {
+        let mut sent = Traffic::default();
         self.ranks.iter().for_each(|rank| sent.add(rank.counters.sent));
         sent
     }
@@ -225,7 +225,7 @@ mod tests {
             resident_bytes_max: entries,
             profile: Profile::default(),
             communication_ns: 0,
-            counters: Counters { sent: Tally { messages: 2, bytes: 30 }, ..Counters::default() },
+            counters: Counters { sent: Traffic { messages: 2, bytes: 30 }, ..Counters::default() },
             wire_bytes,
         }
     }
@@ -240,7 +240,7 @@ mod tests {
         let job = Measurements { algorithm: Algorithm::Cp, threads: 1, ranks };
         assert_eq!(
             (job.seconds(), job.wire_bytes(), job.sent()),
-            (5.0, 16, Tally { messages: 6, bytes: 90 })
+            (5.0, 16, Traffic { messages: 6, bytes: 90 })
         );
         assert_eq!((job.imbalance(), job.resident_bytes_max()), (1.5, 30));
         let job = Measurements { algorithm: Algorithm::Drqs, ..job };

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::arguments::Args;
-use super::contender::{self, Contender, Counted};
+use super::contender::{self, Counted, System};
 use super::reach::{self, MpiReach};
 use super::study::compare::Condition;
 use super::tree::{Manifest, Tree};
@@ -44,7 +44,7 @@ pub(crate) struct Results {
 /// A program with its repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Series {
-    pub(crate) contender: Contender,
+    pub(crate) contender: System,
     /// The command and its arguments.
     pub(crate) command: Vec<String>,
     pub(crate) counted: Counted,
@@ -95,7 +95,7 @@ pub(super) fn new_report(args: &Args, tree: &Tree) -> Report<Results> {
         simulated: None,
         goals: Goals::default(),
     };
-    let peers = [Contender::Find, Contender::Du, Contender::Bfs, Contender::Fd].map(contender::version);
+    let peers = [System::Find, System::Du, System::Bfs, System::Fd].map(contender::version);
     Report::new("walk", peers, results, args.results.as_deref())
 }
 
@@ -106,7 +106,7 @@ impl report::Results for Results {
 
     fn conclude(&mut self) {
         self.series.retain(|series| !series.repetitions.is_empty());
-        let floor = self.series.iter().find(|series| series.contender == Contender::Floor);
+        let floor = self.series.iter().find(|series| series.contender == System::Floor);
         let floor = floor.map(|series| series.repetitions.clone());
         self.series.iter_mut().for_each(|series| series.sum_up(floor.as_deref()));
         self.judge();
@@ -119,7 +119,7 @@ impl Results {
     fn judge(&mut self) {
         let of = |contender| self.series.iter().find(|series| series.contender == contender);
         let mut goals = Goals::default();
-        if let Some(nacre) = of(Contender::Nacre) {
+        if let Some(nacre) = of(System::Nacre) {
             if let (Some(cpu), Some(wall)) = (nacre.cpu_to_floor, nacre.wall_to_floor) {
                 let threads = self.threads;
                 let cpu_name = format!("CPU, summary with metadata ÷ floor, {threads} threads");
@@ -130,7 +130,7 @@ impl Results {
             let memory = nacre.memory_bytes.max / f64::from(1 << 20);
             goals.at_most("resident memory", memory, Unit::Mebibytes, 64.0);
         }
-        if let (Some(nacre), Some(fd)) = (of(Contender::NacreNames), of(Contender::FdNames)) {
+        if let (Some(nacre), Some(fd)) = (of(System::NacreNames), of(System::FdNames)) {
             let names = ratio(&nacre.repetitions, &fd.repetitions, Usage::cpu_ms);
             goals.at_most("CPU, names only ÷ fd", names.median, Unit::Times, 0.9);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::client::{Call, Link};
-use nacre_rpc::{Kind, Outbox, control};
+use nacre_rpc::{MessageKind, Outbox, control};
 
 use super::wire::{self, CLASS, Received, Reply};
 use crate::error::CallError;
@@ -63,7 +63,7 @@ async fn send(link: Arc<Link>, request: &Request<'_>) -> Result<Reply, StoreErro
     let address = link.address().clone();
     let mut call = Call::start(link, sent);
     let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
-    if frame.kind != Kind::ERROR {
+    if frame.kind != MessageKind::ERROR {
         return wire::get_reply(frame.kind, &frame.body, request).map_err(|error| call.nonsense(error));
     }
     let error = control::get_failure(&frame).unwrap_or_else(|error| call.nonsense(error));

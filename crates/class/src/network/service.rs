@@ -63,7 +63,7 @@ struct Shared {
     large: Mutex<HashMap<(String, String), u64>>,
     /// True once the server stops: what has not begun by then never does.
     stopping: AtomicBool,
-    tally: Tally,
+    tally: CallCounts,
 }
 
 /// Counts for the metrics.
@@ -84,7 +84,7 @@ pub struct Counts {
 }
 
 #[derive(Default)]
-struct Tally {
+struct CallCounts {
     done: AtomicU64,
     failed: AtomicU64,
     stopped: AtomicU64,
@@ -93,7 +93,7 @@ struct Tally {
     instructions: AtomicU64,
 }
 
-impl Tally {
+impl CallCounts {
     fn count(&self, result: &Result<Called, CallError>) {
         let counter = match result {
             Ok(called) => {
@@ -137,7 +137,7 @@ impl Runner {
             runtime: Runtime::new(threads),
             large: Mutex::default(),
             stopping: AtomicBool::new(false),
-            tally: Tally::default(),
+            tally: CallCounts::default(),
         };
         Ok(Runner { shared: Arc::new(shared), pool, threads })
     }
@@ -160,7 +160,7 @@ impl Runner {
 
     /// Returns what came of the calls so far.
     pub fn counts(&self) -> Counts {
-        let Tally { done, failed, stopped, refused, conflicts, instructions } = &self.shared.tally;
+        let CallCounts { done, failed, stopped, refused, conflicts, instructions } = &self.shared.tally;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
             done: get(done),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nacre_object::{ObjectId, StoreError};
-use nacre_rpc::{Kind, Outbox, WireError};
+use nacre_rpc::{MessageKind, Outbox, WireError};
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::{Bound, Bounds};
@@ -12,11 +12,11 @@ use crate::runtime::{Called, Request};
 /// The number of the service.
 pub const CLASS: u8 = 5;
 /// A call of a method. The rest of the body is its input.
-pub const CALL: Kind = Kind::new(CLASS, 1);
+pub const CALL: MessageKind = MessageKind::new(CLASS, 1);
 /// The reply to a call that took effect. The rest of the body is its output.
-pub const CALLED: Kind = Kind::new(CLASS, 2);
+pub const CALLED: MessageKind = MessageKind::new(CLASS, 2);
 /// The reply to a call that took none. The rest of the body is the output of a method that failed.
-pub const FAILED: Kind = Kind::new(CLASS, 3);
+pub const FAILED: MessageKind = MessageKind::new(CLASS, 3);
 
 /// The head of a call.
 #[derive(Serialize, Deserialize)]
@@ -100,7 +100,7 @@ pub enum Reply {
     Again,
 }
 
-fn put(outbox: &mut Outbox, kind: Kind, id: u64, head: &[u8], rest: &Bytes) -> Result<(), StoreError> {
+fn put(outbox: &mut Outbox, kind: MessageKind, id: u64, head: &[u8], rest: &Bytes) -> Result<(), StoreError> {
     let open = outbox.begin(kind, id);
     outbox.slice(head);
     outbox.payload(rest);
@@ -186,7 +186,7 @@ pub fn put_again(outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
 /// # Errors
 ///
 /// The reason why it makes no sense.
-pub fn get_reply(kind: Kind, body: &Bytes, request: &Request<'_>) -> Result<Reply, WireError> {
+pub fn get_reply(kind: MessageKind, body: &Bytes, request: &Request<'_>) -> Result<Reply, WireError> {
     let wrong = |_: postcard::Error| WireError::Malformed("the head of the reply to a call of a method");
     match kind {
         CALLED => {

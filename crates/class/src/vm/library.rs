@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use bytes::Bytes;
 
-use super::stack::{Kind, Native, Raise, Stack};
+use super::stack::{Native, Raise, Stack, ValueKind};
 use crate::errno;
 use crate::pattern::{self, Capture, Match, PatternError};
 
@@ -135,7 +135,7 @@ fn append(stack: &Stack<'_>, out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Rais
 /// Counts the memory for a copy of a value that is to be sorted; `held` is that of those before it.
 fn hold(stack: &Stack<'_>, held: &mut usize, index: c_int) -> Result<(), Raise> {
     let bytes = match stack.kind(index) {
-        Kind::String => stack.to_bytes(index).map_or(0, <[u8]>::len),
+        ValueKind::String => stack.to_bytes(index).map_or(0, <[u8]>::len),
         _ => 0,
     };
     *held += bytes + size_of::<SortKey>();
@@ -145,10 +145,10 @@ fn hold(stack: &Stack<'_>, held: &mut usize, index: c_int) -> Result<(), Raise> 
 /// Returns a value as a key with a place in an order.
 fn sort_key(stack: &Stack<'_>, index: c_int) -> Option<SortKey> {
     match stack.kind(index) {
-        Kind::Number if stack.is_integer(index) => stack.to_integer(index).map(SortKey::Integer),
-        Kind::Number => stack.to_float(index).map(SortKey::Float),
-        Kind::String => stack.to_bytes(index).map(|text| SortKey::Text(Bytes::copy_from_slice(text))),
-        Kind::Boolean => Some(SortKey::Boolean(stack.truth(index))),
+        ValueKind::Number if stack.is_integer(index) => stack.to_integer(index).map(SortKey::Integer),
+        ValueKind::Number => stack.to_float(index).map(SortKey::Float),
+        ValueKind::String => stack.to_bytes(index).map(|text| SortKey::Text(Bytes::copy_from_slice(text))),
+        ValueKind::Boolean => Some(SortKey::Boolean(stack.truth(index))),
         _ => None,
     }
 }
@@ -164,7 +164,7 @@ fn push_sort_key(stack: &Stack<'_>, key: &SortKey) {
 
 /// Returns an array of a table's keys: numbers, then strings, then booleans, each in ascending order.
 fn sorted_keys(stack: &Stack<'_>) -> Result<c_int, Raise> {
-    if stack.kind(1) != Kind::Table {
+    if stack.kind(1) != ValueKind::Table {
         return Err(stack.bad_argument(1, "table"));
     }
     let (mut keys, mut held) = (Vec::new(), 0);
@@ -340,8 +340,8 @@ fn inspect_format(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let mut convert = false;
     for index in 2..=stack.top() {
         match stack.kind(index) {
-            Kind::String => cost += stack.bytes(index)?.len(),
-            Kind::Table | Kind::Function | Kind::Userdata => convert = true,
+            ValueKind::String => cost += stack.bytes(index)?.len(),
+            ValueKind::Table | ValueKind::Function | ValueKind::Userdata => convert = true,
             _ => cost += 32,
         }
     }
@@ -550,7 +550,7 @@ fn buffer_str(stack: &Stack<'_>) -> Result<c_int, Raise> {
 
 fn buffer_append(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let id = stack.buffer(1)?;
-    if stack.kind(2) != Kind::String {
+    if stack.kind(2) != ValueKind::String {
         return Err(stack.bad_argument(2, "string"));
     }
     let bytes = stack.bytes(2)?;

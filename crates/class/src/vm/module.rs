@@ -7,7 +7,7 @@ use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{Answer, ByteRange, ExtentKind, Fork, Key, KeyRange, Read, Write};
 
 use super::objclass::{attribute, keys, value};
-use super::stack::{Kind, Native, Raise, Stack};
+use super::stack::{Native, Raise, Stack, ValueKind};
 use crate::call::{self, Call, Failed};
 use crate::errno;
 
@@ -204,8 +204,8 @@ fn option(stack: &Stack<'_>, name: &str) -> Result<Option<Bytes>, Raise> {
     stack.push_field(1, name);
     let top = stack.top();
     let found = match stack.kind(top) {
-        Kind::Nil => None,
-        Kind::String | Kind::Number => Some(Bytes::copy_from_slice(stack.bytes(top)?)),
+        ValueKind::Nil => None,
+        ValueKind::String | ValueKind::Number => Some(Bytes::copy_from_slice(stack.bytes(top)?)),
         kind => return Err(Raise::Message(format!("keys: \"{name}\" is a {}", kind.name()))),
     };
     stack.pop(1);
@@ -216,7 +216,7 @@ fn key_range(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let mut range = KeyRange::all();
     let mut limit = PAGE_ENTRIES_MAX as u64;
     if !stack.is_absent(1) {
-        if stack.kind(1) != Kind::Table {
+        if stack.kind(1) != ValueKind::Table {
             return Err(stack.bad_argument(1, "table"));
         }
         range.after = option(stack, "after")?;

@@ -9,7 +9,7 @@ use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{Answer, Fork, KeyPage, KeyRange, Read, Write};
 
 use super::host::Fatal;
-use super::stack::{Kind, Native, Raise, Stack};
+use super::stack::{Native, Raise, Stack, ValueKind};
 use crate::call::{self, Call, Failed, HEADER_ATTRIBUTE};
 use crate::errno;
 
@@ -88,7 +88,7 @@ fn log(stack: &Stack<'_>) -> Result<c_int, Raise> {
                 stack.reserve(bytes.len())?;
                 line.extend_from_slice(bytes);
             }
-            None if stack.kind(index) == Kind::Boolean => {
+            None if stack.kind(index) == ValueKind::Boolean => {
                 line.extend_from_slice(if stack.truth(index) { b"true" } else { b"false" });
             }
             None => line.extend_from_slice(stack.kind(index).name().as_bytes()),
@@ -295,7 +295,7 @@ fn map_set_val(stack: &Stack<'_>) -> Result<c_int, Raise> {
 }
 
 fn map_set_vals(stack: &Stack<'_>) -> Result<c_int, Raise> {
-    if stack.kind(1) != Kind::Table {
+    if stack.kind(1) != ValueKind::Table {
         return Err(stack.bad_argument(1, "table"));
     }
     let mut entries: Vec<(Vec<u8>, Bytes)> = Vec::new();
@@ -305,10 +305,10 @@ fn map_set_vals(stack: &Stack<'_>) -> Result<c_int, Raise> {
         let value = stack.top();
         stack.charge(4)?;
         let kind = stack.kind(value - 1);
-        if !matches!(kind, Kind::String | Kind::Number) {
+        if !matches!(kind, ValueKind::String | ValueKind::Number) {
             return Err(Raise::invalid(format!("map_set_vals: invalid key type ({})", kind.name())));
         }
-        if stack.kind(value) != Kind::String {
+        if stack.kind(value) != ValueKind::String {
             let text = format!("map_set_vals: invalid val type ({})", stack.kind(value).name());
             return Err(Raise::invalid(text));
         }

@@ -44,7 +44,7 @@ pub(crate) type Native = fn(&Stack<'_>) -> Result<c_int, Raise>;
 
 /// The kinds of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     None,
     Nil,
     Boolean,
@@ -55,17 +55,17 @@ pub(crate) enum Kind {
     Userdata,
 }
 
-impl Kind {
+impl ValueKind {
     pub fn name(self) -> &'static str {
         match self {
-            Kind::None => "no value",
-            Kind::Nil => "nil",
-            Kind::Boolean => "boolean",
-            Kind::Number => "number",
-            Kind::String => "string",
-            Kind::Table => "table",
-            Kind::Function => "function",
-            Kind::Userdata => "userdata",
+            ValueKind::None => "no value",
+            ValueKind::Nil => "nil",
+            ValueKind::Boolean => "boolean",
+            ValueKind::Number => "number",
+            ValueKind::String => "string",
+            ValueKind::Table => "table",
+            ValueKind::Function => "function",
+            ValueKind::Userdata => "userdata",
         }
     }
 }
@@ -130,23 +130,23 @@ impl<'a> Stack<'a> {
         unsafe { ffi::lua_gettop(self.state) }
     }
 
-    pub fn kind(&self, index: c_int) -> Kind {
+    pub fn kind(&self, index: c_int) -> ValueKind {
         // SAFETY: reads a slot, which need not be there.
         match unsafe { ffi::lua_type(self.state, index) } {
-            ffi::LUA_TNONE => Kind::None,
-            ffi::LUA_TNIL => Kind::Nil,
-            ffi::LUA_TBOOLEAN => Kind::Boolean,
-            ffi::LUA_TNUMBER => Kind::Number,
-            ffi::LUA_TSTRING => Kind::String,
-            ffi::LUA_TTABLE => Kind::Table,
-            ffi::LUA_TFUNCTION => Kind::Function,
-            _ => Kind::Userdata,
+            ffi::LUA_TNONE => ValueKind::None,
+            ffi::LUA_TNIL => ValueKind::Nil,
+            ffi::LUA_TBOOLEAN => ValueKind::Boolean,
+            ffi::LUA_TNUMBER => ValueKind::Number,
+            ffi::LUA_TSTRING => ValueKind::String,
+            ffi::LUA_TTABLE => ValueKind::Table,
+            ffi::LUA_TFUNCTION => ValueKind::Function,
+            _ => ValueKind::Userdata,
         }
     }
 
     /// Returns whether an argument is missing or nil.
     pub fn is_absent(&self, index: c_int) -> bool {
-        matches!(self.kind(index), Kind::None | Kind::Nil)
+        matches!(self.kind(index), ValueKind::None | ValueKind::Nil)
     }
 
     /// Returns whether a value is true: neither nil nor false.
@@ -179,7 +179,7 @@ impl<'a> Stack<'a> {
 
     /// Returns the bytes of a string or number.
     pub fn to_bytes(&self, index: c_int) -> Option<&[u8]> {
-        if !matches!(self.kind(index), Kind::String | Kind::Number) {
+        if !matches!(self.kind(index), ValueKind::String | ValueKind::Number) {
             return None;
         }
         let mut len = 0;
@@ -226,7 +226,7 @@ impl<'a> Stack<'a> {
 
     /// Returns a buffer's number, if the value is one.
     pub fn to_buffer(&self, index: c_int) -> Option<BufferId> {
-        if self.kind(index) != Kind::Userdata {
+        if self.kind(index) != ValueKind::Userdata {
             return None;
         }
         // SAFETY: a full userdata with the metatable of buffers holds a BufferId, which push_buffer stored there. There are

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 use crate::output::Table;
 use crate::progress::Bar;
-use crate::session::Session;
+use crate::session::Context;
 use crate::{output, quantity};
 
 /// Show a store's segments, live bytes, write amplification, durability and versions
@@ -39,7 +39,7 @@ pub struct CompactArgs {}
 const REGIONS: usize = 50;
 
 /// Runs `nacre info`.
-pub async fn info(session: &Session, args: InfoArgs) -> Result<(), Failure> {
+pub async fn info(session: &Context, args: InfoArgs) -> Result<(), Failure> {
     let store = session.open()?;
     let parts = match args.regions {
         true => store.regions_of_each(REGIONS).await?,
@@ -66,13 +66,13 @@ pub async fn info(session: &Session, args: InfoArgs) -> Result<(), Failure> {
 }
 
 /// Runs `nacre compact`.
-pub async fn compact(session: &Session, _args: CompactArgs) -> Result<(), Failure> {
+pub async fn compact(session: &Context, _args: CompactArgs) -> Result<(), Failure> {
     let reports = session.open()?.compact().await?;
     print(session, &reports)
 }
 
 /// Prints the reports of all parts.
-fn print(session: &Session, reports: &[Report]) -> Result<(), Failure> {
+fn print(session: &Context, reports: &[Report]) -> Result<(), Failure> {
     if session.json {
         return print_json(reports);
     }
@@ -138,7 +138,7 @@ fn print_json(reports: &[Report]) -> Result<(), Failure> {
 }
 
 /// Runs `nacre scrub`.
-pub async fn scrub(session: &Session, args: ScrubArgs) -> Result<(), Failure> {
+pub async fn scrub(session: &Context, args: ScrubArgs) -> Result<(), Failure> {
     let mut bar = Bar::bytes(Some(0));
     let mut parts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let progress = move |part: Report| {

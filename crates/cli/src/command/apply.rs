@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, Refused};
-use crate::session::Session;
+use crate::session::Context;
 use crate::{name, output};
 
 /// Apply transactions that are written as JSON, each to one object, wholly or not at all
@@ -415,7 +415,7 @@ async fn missing_source(
 }
 
 /// Runs `nacre apply`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let (source, shown): (Box<dyn io::Read>, _) = match args.file == Path::new("-") {
         true if io::stdin().is_terminal() => {
             let text =

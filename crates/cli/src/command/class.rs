@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 use crate::output::{self, Array, Table};
 use crate::quantity::{self, parse_size};
-use crate::session::Session;
+use crate::session::Context;
 use crate::{arguments, name};
 
 /// Install object classes, and call their methods
@@ -130,7 +130,7 @@ impl BoundsArgs {
 }
 
 /// Runs `nacre class`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     match args.action {
         Action::Put { file, name, bounds } => {
             let (name, text) = (class_name(&file, name)?, read_text(&file)?);
@@ -174,7 +174,7 @@ fn failure(error: ClassError) -> Failure {
     }
 }
 
-fn tell_version(session: &Session, class: &str, version: u64) -> Result<(), Failure> {
+fn tell_version(session: &Context, class: &str, version: u64) -> Result<(), Failure> {
     let line = match session.json {
         true => json!({ "class": class, "version": version }).to_string(),
         false => version.to_string(),
@@ -225,7 +225,7 @@ fn pack_input(input: &[u8]) -> Result<Bytes, Failure> {
     packed::pack(&values).map(Bytes::from).map_err(Failure::Usage)
 }
 
-async fn list(session: &Session) -> Result<(), Failure> {
+async fn list(session: &Context) -> Result<(), Failure> {
     let catalogue = session.open()?.classes().catalogue().await?;
     if session.json {
         let mut array = Array::begin()?;
@@ -263,7 +263,7 @@ async fn list(session: &Session) -> Result<(), Failure> {
     Ok(table.print()?)
 }
 
-async fn show(session: &Session, class: &str, version: Option<u64>) -> Result<(), Failure> {
+async fn show(session: &Context, class: &str, version: Option<u64>) -> Result<(), Failure> {
     let history = session.open()?.classes().history(class).await.map_err(failure)?;
     let wanted = match version {
         Some(version) => history.iter().find(|record| record.version == version),
@@ -298,7 +298,7 @@ fn describe(record: &Record) -> Map<String, Value> {
     map
 }
 
-async fn history(session: &Session, class: &str) -> Result<(), Failure> {
+async fn history(session: &Context, class: &str) -> Result<(), Failure> {
     let history = session.open()?.classes().history(class).await.map_err(failure)?;
     if session.json {
         let mut array = Array::begin()?;
@@ -321,7 +321,7 @@ async fn history(session: &Session, class: &str) -> Result<(), Failure> {
 }
 
 async fn call(
-    session: &Session,
+    session: &Context,
     store: Store,
     object: &ObjectId,
     name: &str,
@@ -365,7 +365,7 @@ fn complain(log: &[String]) {
     }
 }
 
-pub(super) fn tell(session: &Session, called: &Called, unpack: bool) -> Result<(), Failure> {
+pub(super) fn tell(session: &Context, called: &Called, unpack: bool) -> Result<(), Failure> {
     let values = match unpack {
         true => Some(packed::unpack(&called.output).map_err(|text| {
             Failure::Failed(format!(
@@ -401,7 +401,7 @@ pub(super) fn tell(session: &Session, called: &Called, unpack: bool) -> Result<(
     }
 }
 
-async fn test(session: &Session, files: &[PathBuf]) -> Result<(), Failure> {
+async fn test(session: &Context, files: &[PathBuf]) -> Result<(), Failure> {
     let store = nacre::open("mem:")?;
     let classes = store.classes();
     let mut texts = Vec::new();

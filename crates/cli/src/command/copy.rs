@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::progress::Bar;
-use crate::session::{Purpose, Session};
+use crate::session::{Context, Purpose};
 use crate::{output, quantity};
 
 /// Copy all objects of a store to another one, with their versions
@@ -33,7 +33,7 @@ fn same_folder(source: &str, destination: &str) -> bool {
 }
 
 /// Runs `nacre copy-objects`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if same_folder(&args.source, &args.destination) {
         return Err(Failure::Usage(format!("{} cannot be copied to itself", args.source)));
     }

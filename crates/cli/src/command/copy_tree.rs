@@ -17,7 +17,7 @@ use crate::command::remove::{complain, fault};
 use crate::failure::Failure;
 use crate::progress::Ticker;
 use crate::quantity::parse_size;
-use crate::session::Session;
+use crate::session::Context;
 use crate::{interrupt, output, quantity};
 
 /// Copy a file or a directory with everything in it, on all processors
@@ -66,7 +66,7 @@ pub struct Args {
 const CHUNK_BYTES_MIN: u64 = 4096;
 
 /// Runs `nacre copy`.
-pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if args.chunk < CHUNK_BYTES_MIN {
         return Err(Failure::Usage("a chunk has at least 4096 bytes".into()));
     }
@@ -83,7 +83,7 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
         extended: !args.no_xattrs,
         selection: Arc::new(selection),
     };
-    let usage = |refusal: nacre_tree::copy::Refusal| Failure::Usage(refusal.to_string());
+    let usage = |refusal: nacre_tree::copy::StartError| Failure::Usage(refusal.to_string());
     let copy = Copy::new(&args.source, &args.destination, options).map_err(usage)?;
     let done = interrupt::stopping(
         || copy.control().stop(),
@@ -136,12 +136,12 @@ fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-fn report(session: &Session, copy: &Copy, verified: bool) -> Result<(), Failure> {
+fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure> {
     let counters = copy.counters();
     let errors = copy.faults().count();
     let stopped = copy.control().is_stopped();
     if session.json {
-        let list = |faults: &nacre_tree::Faults| faults.first().iter().map(fault).collect::<Vec<_>>();
+        let list = |faults: &nacre_tree::EntryErrors| faults.first().iter().map(fault).collect::<Vec<_>>();
         let mut map = Map::new();
         output::put_bytes(&mut map, "destination", copy.destination().as_os_str().as_bytes());
         let json = json!({

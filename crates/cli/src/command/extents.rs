@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::arguments::{ForkArgs, RangeArgs};
 use crate::failure::Failure;
 use crate::output::Table;
-use crate::session::{self, Session};
+use crate::session::{self, Context};
 use crate::{name, output, quantity};
 
 /// List the extents of an object with their versions
@@ -22,7 +22,7 @@ pub struct Args {
 }
 
 /// Runs `nacre extents`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let object = session.object(&args.object, &args.fork.fork())?;
     session::existing_fork(&object).await?;
     let found = object.extents(args.range.range()).await?;

@@ -1,7 +1,7 @@
 //! `nacre fail`: the authority of a metadata rank is handed over.
 
 use crate::failure::Failure;
-use crate::session::Session;
+use crate::session::Context;
 
 /// Let a daemon that stands by take over a metadata rank, as before an upgrade
 ///
@@ -15,7 +15,7 @@ pub struct Args {
 }
 
 /// Runs `nacre fail`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let failed = store.fail_rank().await;
     store.end_sequencers().await;

@@ -4,7 +4,7 @@ use nacre::ObjectId;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::session::{self, Session};
+use crate::session::{self, Context};
 use crate::{name, output};
 
 /// Fence sessions off an object: what they still try to change of it fails, for ever
@@ -26,7 +26,7 @@ pub struct Args {
 }
 
 /// Runs `nacre fence`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let object = session.open()?.object(&args.object)?;
     // Fencing would create it, also where its name is misspelt.
     session::existing(&object).await?;

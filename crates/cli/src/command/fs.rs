@@ -11,11 +11,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use bytes::Bytes;
 use nacre::Store;
-use nacre::fs::{Attributes, Credentials, Error, Kind, Rank, RankOptions};
+use nacre::fs::{Attributes, Credentials, Error, InodeKind, Rank, RankOptions};
 
 use crate::failure::Failure;
 use crate::output;
-use crate::session::Session;
+use crate::session::Context;
 
 /// Look at and change the namespace: directories, files and links on the objects of a store
 ///
@@ -48,7 +48,7 @@ enum Action {
 }
 
 /// Runs `nacre fs`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let fills = matches!(&args.action, Action::Put(_) | Action::Mkdir(_) | Action::Ln(_) | Action::Create(_));
     // What has methods needs a class, or a metadata rank: neither is in a folder that is no store yet.
     let is_typed = matches!(&args.action, Action::Create(_));
@@ -226,15 +226,15 @@ fn masked(mode: u32) -> u32 {
 }
 
 /// Returns kind and permissions as `ls -l` shows them.
-fn mode_text(kind: &Kind, mode: u32) -> String {
+fn mode_text(kind: &InodeKind, mode: u32) -> String {
     let mut text = String::with_capacity(10);
     text.push(match kind {
-        Kind::File => '-',
-        Kind::Directory => 'd',
-        Kind::Symlink => 'l',
-        Kind::Fifo => 'p',
-        Kind::Socket => 's',
-        Kind::Typed(_) => 't',
+        InodeKind::File => '-',
+        InodeKind::Directory => 'd',
+        InodeKind::Symlink => 'l',
+        InodeKind::Fifo => 'p',
+        InodeKind::Socket => 's',
+        InodeKind::Typed(_) => 't',
     });
     for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
     {
@@ -257,10 +257,10 @@ mod tests {
 
     #[test]
     fn modes_look_as_ls_shows_them() {
-        assert_eq!(mode_text(&Kind::Directory, 0o1777), "drwxrwxrwt");
-        assert_eq!(mode_text(&Kind::File, 0o4754), "-rwsr-xr--");
-        assert_eq!(mode_text(&Kind::Symlink, 0o2060), "l---rwS---");
-        assert_eq!(mode_text(&Kind::Typed("sequencer".into()), 0o7000), "t--S--S--T");
+        assert_eq!(mode_text(&InodeKind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_text(&InodeKind::File, 0o4754), "-rwsr-xr--");
+        assert_eq!(mode_text(&InodeKind::Symlink, 0o2060), "l---rwS---");
+        assert_eq!(mode_text(&InodeKind::Typed("sequencer".into()), 0o7000), "t--S--S--T");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, Refused};
 use crate::output::{Array, Table};
-use crate::session::{self, Session};
+use crate::session::{self, Context};
 use crate::{name, output, quantity};
 
 /// Get, set, remove and list an object's keys
@@ -32,12 +32,12 @@ enum Action {
     /// Print a value
     Get {
         #[command(flatten)]
-        place: Place,
+        place: KeyArgs,
     },
     /// Set a value; prints the object's version then
     Set {
         #[command(flatten)]
-        place: Place,
+        place: KeyArgs,
         /// The value, as it is; - is standard input
         #[arg(value_parser = name::value(), allow_hyphen_values = true)]
         value: Bytes,
@@ -47,7 +47,7 @@ enum Action {
     /// Remove a name with its value; prints the object's version then
     Rm {
         #[command(flatten)]
-        place: Place,
+        place: KeyArgs,
         #[command(flatten)]
         conditions: Conditions,
     },
@@ -69,7 +69,7 @@ enum Action {
 }
 
 #[derive(clap::Args, Debug)]
-struct Place {
+struct KeyArgs {
     /// The object
     #[arg(value_parser = name::object())]
     object: ObjectId,
@@ -94,23 +94,23 @@ struct Conditions {
 
 /// The two maps of an object.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum MapKind {
     Key,
     Attribute,
 }
 
-impl Kind {
+impl MapKind {
     fn noun(self) -> &'static str {
         match self {
-            Kind::Key => "key",
-            Kind::Attribute => "attribute",
+            MapKind::Key => "key",
+            MapKind::Attribute => "attribute",
         }
     }
 
     fn guard(self, name: Key, check: Check) -> Guard {
         match self {
-            Kind::Key => Guard::Key { key: name, check },
-            Kind::Attribute => Guard::Attribute { name, check },
+            MapKind::Key => Guard::Key { key: name, check },
+            MapKind::Attribute => Guard::Attribute { name, check },
         }
     }
 }
@@ -127,32 +127,32 @@ impl Conditions {
 }
 
 /// Runs `nacre keys`.
-pub async fn keys(session: &Session, args: KeysArgs) -> Result<(), Failure> {
-    run(session, Kind::Key, args.action).await
+pub async fn keys(session: &Context, args: KeysArgs) -> Result<(), Failure> {
+    run(session, MapKind::Key, args.action).await
 }
 
 /// Runs `nacre attr`.
-pub async fn attr(session: &Session, args: AttrArgs) -> Result<(), Failure> {
-    run(session, Kind::Attribute, args.action).await
+pub async fn attr(session: &Context, args: AttrArgs) -> Result<(), Failure> {
+    run(session, MapKind::Attribute, args.action).await
 }
 
-async fn run(session: &Session, kind: Kind, action: Action) -> Result<(), Failure> {
+async fn run(session: &Context, kind: MapKind, action: Action) -> Result<(), Failure> {
     match action {
         Action::Get { place } => get(session, kind, place).await,
         Action::Set { place, value, conditions } => {
             let value = if value == "-" { read_value(kind)?.into() } else { value };
             let name = place.name.clone();
             let write = match kind {
-                Kind::Key => Write::SetKey { key: name, value },
-                Kind::Attribute => Write::SetAttribute { name, value },
+                MapKind::Key => Write::SetKey { key: name, value },
+                MapKind::Attribute => Write::SetAttribute { name, value },
             };
             change(session, kind, place, conditions, write, "set").await
         }
         Action::Rm { place, conditions } => {
             let name = place.name.clone();
             let write = match kind {
-                Kind::Key => Write::RemoveKey { key: name },
-                Kind::Attribute => Write::RemoveAttribute { name },
+                MapKind::Key => Write::RemoveKey { key: name },
+                MapKind::Attribute => Write::RemoveAttribute { name },
             };
             change(session, kind, place, conditions, write, "removed").await
         }
@@ -165,11 +165,11 @@ async fn run(session: &Session, kind: Kind, action: Action) -> Result<(), Failur
     }
 }
 
-async fn get(session: &Session, kind: Kind, place: Place) -> Result<(), Failure> {
+async fn get(session: &Context, kind: MapKind, place: KeyArgs) -> Result<(), Failure> {
     let object = session.open()?.object(&place.object)?;
     let value = match kind {
-        Kind::Key => object.key(&place.name).await?,
-        Kind::Attribute => object.attribute(&place.name).await?,
+        MapKind::Key => object.key(&place.name).await?,
+        MapKind::Attribute => object.attribute(&place.name).await?,
     };
     match value {
         None => {
@@ -181,19 +181,19 @@ async fn get(session: &Session, kind: Kind, place: Place) -> Result<(), Failure>
     }
 }
 
-fn no_such(kind: Kind, object: &Object, name: &Key) -> Failure {
+fn no_such(kind: MapKind, object: &Object, name: &Key) -> Failure {
     let (noun, id, store) = (kind.noun(), object.id(), object.store().name());
-    let command = if kind == Kind::Key { "keys" } else { "attr" };
+    let command = if kind == MapKind::Key { "keys" } else { "attr" };
     Failure::Failed(format!(
         "object \"{id}\" of {store} has no {noun} \"{name}\"; \"nacre {command} ls\" lists those that it has"
     ))
 }
 
 /// Reads a value from standard input, up to the size that the store accepts.
-fn read_value(kind: Kind) -> Result<Vec<u8>, Failure> {
+fn read_value(kind: MapKind) -> Result<Vec<u8>, Failure> {
     let limit = match kind {
-        Kind::Key => limit::VALUE_BYTES_MAX,
-        Kind::Attribute => limit::ATTRIBUTE_BYTES_MAX,
+        MapKind::Key => limit::VALUE_BYTES_MAX,
+        MapKind::Attribute => limit::ATTRIBUTE_BYTES_MAX,
     } as u64;
     let mut value = Vec::new();
     let read = std::io::stdin().lock().take(limit + 1).read_to_end(&mut value);
@@ -207,9 +207,9 @@ fn read_value(kind: Kind) -> Result<Vec<u8>, Failure> {
 }
 
 async fn change(
-    session: &Session,
-    kind: Kind,
-    place: Place,
+    session: &Context,
+    kind: MapKind,
+    place: KeyArgs,
     conditions: Conditions,
     write: Write,
     participle: &str,
@@ -250,7 +250,7 @@ async fn change(
 }
 
 fn refused(
-    kind: Kind,
+    kind: MapKind,
     object: &Object,
     name: &Key,
     value: Option<Bytes>,
@@ -289,8 +289,8 @@ fn entry(name: &Key, value: &[u8]) -> Value {
 const PAGE: usize = 1000;
 
 async fn list(
-    session: &Session,
-    kind: Kind,
+    session: &Context,
+    kind: MapKind,
     object: &Object,
     prefix: Bytes,
     after: Option<Key>,
@@ -300,8 +300,8 @@ async fn list(
     let mut array = if session.json { Some(Array::begin()?) } else { None };
     let mut keys = object.keys(range.clone());
     let mut attributes = match kind {
-        Kind::Key => Vec::new(),
-        Kind::Attribute => object.attributes().await?,
+        MapKind::Key => Vec::new(),
+        MapKind::Attribute => object.attributes().await?,
     }
     .into_iter()
     .filter(|(name, _)| range.contains(name.as_bytes()));
@@ -309,8 +309,8 @@ async fn list(
         let mut page = Vec::new();
         while page.len() < PAGE && left > 0 {
             let next = match kind {
-                Kind::Key => keys.next().await?,
-                Kind::Attribute => attributes.next(),
+                MapKind::Key => keys.next().await?,
+                MapKind::Attribute => attributes.next(),
             };
             let Some(next) = next else { break };
             page.push(next);

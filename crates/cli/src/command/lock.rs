@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use super::child::{Caught, outcome, pass_on};
 use crate::failure::Failure;
-use crate::session::{FENCE_VARIABLE, Session};
+use crate::session::{Context, FENCE_VARIABLE};
 use crate::{name, output};
 
 const AFTER_HELP: &str = "\
@@ -108,7 +108,7 @@ impl Args {
 }
 
 /// Runs `nacre lock`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if session.folder()?.is_some() {
         let uri = session.uri();
         let sentence = format!(

@@ -7,7 +7,7 @@ use crate::arguments::session_number;
 use crate::failure::Failure;
 use crate::name;
 use crate::output::{self, Table};
-use crate::session::Session;
+use crate::session::Context;
 
 /// Show who holds which bytes of which files, and who waits
 ///
@@ -40,7 +40,7 @@ pub enum Command {
 }
 
 /// Runs `nacre locks`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     if let Some(Command::Break { session: number }) = args.command {
         return break_session(session, &store, number).await;
@@ -69,7 +69,7 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
 }
 
 /// Takes a session's locks away, and says at which servers it could not be.
-async fn break_session(session: &Session, store: &Store, number: u64) -> Result<(), Failure> {
+async fn break_session(session: &Context, store: &Store, number: u64) -> Result<(), Failure> {
     let (reports, away) = split(store.break_lock_session_by_server(number).await?);
     let (broken, unknown): (Vec<_>, Vec<_>) =
         reports.iter().partition(|report| report.report["broken"] == true);

@@ -8,7 +8,7 @@ use nacre_shell::Signals;
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::session::Session;
+use crate::session::Context;
 use crate::{arguments, output};
 
 /// The time between two looks at a store that cannot be watched.
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 /// Runs `nacre log`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let log = Log::new(Arc::new(store), Default::default())?;
     let mut signals = Signals::catch()?;
@@ -63,7 +63,7 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     }
 }
 
-fn print(session: &Session, line: &Line) -> Result<(), Failure> {
+fn print(session: &Context, line: &Line) -> Result<(), Failure> {
     let entry = &line.entry;
     if session.json {
         let line = json!({

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output::{Array, Table};
-use crate::session::Session;
+use crate::session::Context;
 use crate::{name, output, quantity};
 
 /// List objects in the order of their names
@@ -36,7 +36,7 @@ const PAGE: usize = 1000;
 const STAGED_PAGE: usize = 64;
 
 /// Runs `nacre ls`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let after = args.after.clone().max(before(&args.prefix));
     let mut objects = match after {
@@ -102,7 +102,7 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
 
 /// Lists the staged forks of objects whose names begin with `prefix`.
 async fn staged(
-    session: &Session,
+    session: &Context,
     store: &Store,
     mut objects: nacre::Objects,
     prefix: &[u8],

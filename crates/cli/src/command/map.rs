@@ -19,7 +19,7 @@ use self::shown::{change_json, entry_json, print_record, print_snapshot, put_ent
 use crate::failure::{Failure, Refused as Guard};
 use crate::output::{self, Array, Table};
 use crate::quantity::parse_size;
-use crate::session::Session;
+use crate::session::Context;
 use crate::{arguments, name};
 
 /// Look at, change and watch maps: small named state that everybody agrees on
@@ -192,7 +192,7 @@ fn who() -> String {
 }
 
 /// Runs `nacre map`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     match args.action {
         Action::Ls => list(session).await,
         Action::Get { map, entries } => get(session, &map, &entries).await,
@@ -247,7 +247,7 @@ fn failure(error: ProposeError) -> Failure {
 }
 
 /// Prints the epoch that an update made.
-fn tell(session: &Session, map: &str, committed: &Committed) -> Result<(), Failure> {
+fn tell(session: &Context, map: &str, committed: &Committed) -> Result<(), Failure> {
     let line = match session.json {
         true => {
             let changes: Vec<Value> = committed.changes.iter().map(change_json).collect();
@@ -258,7 +258,7 @@ fn tell(session: &Session, map: &str, committed: &Committed) -> Result<(), Failu
     Ok(output::line(&line)?)
 }
 
-async fn list(session: &Session) -> Result<(), Failure> {
+async fn list(session: &Context) -> Result<(), Failure> {
     let store = session.open()?;
     let mut rows = Vec::new();
     for name in nacre::map::list(&store).await? {
@@ -296,7 +296,7 @@ fn no_such_entry(map: &Map, entry: &Key) -> Failure {
     Failure::Failed(text)
 }
 
-async fn get(session: &Session, map: &str, entries: &[Key]) -> Result<(), Failure> {
+async fn get(session: &Context, map: &str, entries: &[Key]) -> Result<(), Failure> {
     let map = session.open()?.map(map)?;
     if let [entry] = entries {
         let (found, epoch) = map.get(entry).await?;
@@ -336,7 +336,7 @@ async fn get(session: &Session, map: &str, entries: &[Key]) -> Result<(), Failur
 }
 
 async fn set(
-    session: &Session,
+    session: &Context,
     map: &str,
     words: Vec<OsString>,
     absent: bool,
@@ -390,7 +390,7 @@ fn lines() -> Result<Vec<u8>, Failure> {
 }
 
 async fn watch(
-    session: &Session,
+    session: &Context,
     map: &str,
     since: Option<u64>,
     count: Option<usize>,
@@ -452,7 +452,7 @@ async fn page(map: &Map, after: u64, last: u64) -> Result<Vec<Record>, Failure> 
 }
 
 async fn history(
-    session: &Session,
+    session: &Context,
     map: &str,
     since: Option<u64>,
     count: Option<usize>,
@@ -483,7 +483,7 @@ async fn history(
 }
 
 async fn limits(
-    session: &Session,
+    session: &Context,
     map: &str,
     history: Option<u64>,
     entries: Option<u64>,
@@ -514,7 +514,7 @@ async fn limits(
     Ok(())
 }
 
-async fn validator(session: &Session, action: ValidatorAction) -> Result<(), Failure> {
+async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Failure> {
     match action {
         ValidatorAction::Put { map, validator, file, prefix } => {
             let mut text = Vec::new();

@@ -41,11 +41,11 @@ pub mod zlog;
 
 use crate::arguments::{Command, Line};
 use crate::failure::Failure;
-use crate::session::Session;
+use crate::session::Context;
 
 /// Runs the command that the line names.
 pub fn run(line: Line) -> Result<(), Failure> {
-    let session = Session::new(&line.common);
+    let session = Context::new(&line.common);
     match line.command {
         Command::Serve(args) => serve::run(&line.common, *args),
         Command::Copy(args) => copy_tree::run(&session, args),
@@ -65,7 +65,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
 }
 
 /// Runs a command on objects. Each is a handful of requests, which one thread serves best.
-async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> {
+async fn on_objects(session: &Context, command: Command) -> Result<(), Failure> {
     match command {
         Command::Put(args) => transfer::put(session, args).await,
         Command::Get(args) => transfer::get(session, args).await,

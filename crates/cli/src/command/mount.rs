@@ -15,7 +15,7 @@ use serde_json::json;
 use super::fs::{caller, failure};
 use crate::failure::Failure;
 use crate::output;
-use crate::session::Session;
+use crate::session::Context;
 
 /// The time for which calls that are under way may go on after the mount has ended.
 const CALLS_END: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub struct Args {
 }
 
 /// Runs `nacre mount`.
-pub fn run(session: &Session, args: &Args) -> Result<(), Failure> {
+pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
     // Calls are answered from threads of their own, while this one waits for the end.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -52,7 +52,7 @@ pub fn run(session: &Session, args: &Args) -> Result<(), Failure> {
     done
 }
 
-async fn mount(session: &Session, args: &Args, handle: tokio::runtime::Handle) -> Result<(), Failure> {
+async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -> Result<(), Failure> {
     let folder = free_folder(&args.folder)?;
     let store = session.open()?;
     let options = RankOptions { create: !args.read_only, owner: caller(), ..RankOptions::default() };

@@ -9,7 +9,7 @@ use crate::arguments::count;
 use crate::failure::Failure;
 use crate::output;
 use crate::quantity;
-use crate::session::Session;
+use crate::session::Context;
 
 /// Ask every server of a store for a sign of life, and show how long each takes to answer
 ///
@@ -35,7 +35,7 @@ struct Answers {
 }
 
 /// Runs `nacre ping`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let ask = async || -> Result<_, nacre::Error> {
         let pings = store.pings().await?.into_iter().map(async |(server, ping)| {
@@ -94,7 +94,7 @@ fn ms(time: Duration) -> f64 {
 }
 
 fn show(
-    session: &Session,
+    session: &Context,
     server: &str,
     round: usize,
     answer: &Result<Duration, nacre::Error>,
@@ -109,7 +109,7 @@ fn show(
     Ok(output::flush()?)
 }
 
-fn summarize(session: &Session, server: &str, answers: &mut Answers) -> Result<(), Failure> {
+fn summarize(session: &Context, server: &str, answers: &mut Answers) -> Result<(), Failure> {
     let Answers { asked, times } = answers;
     times.sort_unstable();
     let answered = times.len();

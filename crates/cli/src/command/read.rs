@@ -6,7 +6,7 @@ use serde_json::Map;
 use crate::arguments::{ForkArgs, RangeArgs};
 use crate::command::transfer;
 use crate::failure::Failure;
-use crate::session::{self, Session};
+use crate::session::{self, Context};
 use crate::{name, output};
 
 /// Read a range of an object to standard output
@@ -25,7 +25,7 @@ pub struct Args {
 }
 
 /// Runs `nacre read`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let object = session.object(&args.object, &args.fork.fork())?;
     session::existing_fork(&object).await?;
     let range = args.range.range();

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::progress::Ticker;
-use crate::session::Session;
+use crate::session::Context;
 use crate::{interrupt, output, quantity};
 
 /// Remove files and directories with everything in them, on all processors
@@ -51,7 +51,7 @@ const FAULTS_SHOWN: usize = 20;
 const COUNTING_MAX: Duration = Duration::from_secs(3);
 
 /// Runs `nacre remove`.
-pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let asks = !args.yes && !args.dry_run;
     let can_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
@@ -86,7 +86,7 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
 }
 
 /// Counts the entries to be removed, and lists them if asked to.
-fn count(session: &Session, removal: &Removal, args: &Args) -> Result<Counted, Failure> {
+fn count(session: &Context, removal: &Removal, args: &Args) -> Result<Counted, Failure> {
     let control = Control::default();
     let list = |path: &[u8]| {
         let line = match session.json {
@@ -124,7 +124,7 @@ fn described(counted: &Counted) -> String {
     format!("{entries}: {directories}, {files} of {}", quantity::size(counted.bytes))
 }
 
-fn dry_run(session: &Session, counted: &Counted) -> Result<(), Failure> {
+fn dry_run(session: &Context, counted: &Counted) -> Result<(), Failure> {
     if session.json {
         let json = json!({
             "dry_run": true, "entries": counted.entries, "directories": counted.directories,
@@ -153,7 +153,7 @@ fn confirmed(args: &Args, counted: &Counted) -> Result<bool, Failure> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-fn report(session: &Session, removal: &Removal, removed: &Removed) -> Result<(), Failure> {
+fn report(session: &Context, removal: &Removal, removed: &Removed) -> Result<(), Failure> {
     let errors = removed.faults.count();
     let left = removed.stopped.then(|| left(removal));
     if session.json {
@@ -212,7 +212,7 @@ fn left(removal: &Removal) -> (u64, bool) {
 }
 
 /// Prints the first faults, each on a line.
-pub fn complain(faults: &nacre_tree::Faults) {
+pub fn complain(faults: &nacre_tree::EntryErrors) {
     let first = faults.first();
     for fault in first.iter().take(FAULTS_SHOWN) {
         output::complain(&format!("nacre: {fault}"));
@@ -224,7 +224,7 @@ pub fn complain(faults: &nacre_tree::Faults) {
 }
 
 /// Returns a fault as JSON.
-pub fn fault(fault: &nacre_tree::Fault) -> Value {
+pub fn fault(fault: &nacre_tree::EntryError) -> Value {
     let mut json = Map::new();
     output::put_bytes(&mut json, "path", &fault.path);
     json.insert("attempted".into(), fault.attempted.into());

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::arguments::ForkArgs;
 use crate::failure::Failure;
-use crate::session::{self, Session};
+use crate::session::{self, Context};
 use crate::{name, output, quantity};
 
 /// Remove objects, or one fork of each, or their staged forks
@@ -47,7 +47,7 @@ fn parse_idle(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs `nacre rm`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let (mut removed, mut failures) = (0, Vec::new());
     // An object that cannot be removed does not keep the others from being removed.

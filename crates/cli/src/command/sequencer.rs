@@ -9,7 +9,7 @@ use super::fs::typed;
 use crate::failure::Failure;
 use crate::name;
 use crate::output::{self, Table};
-use crate::session::Session;
+use crate::session::Context;
 
 const AFTER_HELP: &str = "\
 Policies say how long a program that caches the sequencer keeps it when others wait:
@@ -84,7 +84,7 @@ enum Action {
 }
 
 /// Runs `nacre sequencer`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let done = act(session, &store, args.action).await;
     store.end_sequencers().await;
@@ -132,7 +132,7 @@ async fn open(store: &nacre::Store, name: &str, wanted: u32) -> Result<Sequencer
     }
 }
 
-async fn act(session: &Session, store: &nacre::Store, action: Action) -> Result<(), Failure> {
+async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<(), Failure> {
     match action {
         Action::Create { name, policy } if is_path(&name) => {
             typed::create_sequencer(store, &name, policy).await
@@ -189,7 +189,7 @@ async fn act(session: &Session, store: &nacre::Store, action: Action) -> Result<
     }
 }
 
-async fn list(session: &Session, store: &nacre::Store, names: Vec<String>) -> Result<(), Failure> {
+async fn list(session: &Context, store: &nacre::Store, names: Vec<String>) -> Result<(), Failure> {
     let all = names.is_empty();
     let mut page: Vec<Vec<u8>> = names.into_iter().map(String::into_bytes).collect();
     if all {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::output::Table;
-use crate::session::{self, Session};
+use crate::session::{self, Context};
 use crate::{name, output, quantity};
 
 /// Show an object's version, forks, fence, and numbers of keys, attributes and fenced sessions
@@ -17,7 +17,7 @@ pub struct Args {
 }
 
 /// Runs `nacre stat`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let object = session.open()?.object(&args.object)?;
     let stat = session::existing(&object).await?;
     let forks = object.forks().await?;

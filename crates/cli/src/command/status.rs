@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output::{self, Table};
-use crate::session::Session;
+use crate::session::Context;
 
 /// Show the servers of a store: roles, state, load, and whether all is well; the exit code is 1 if it is not
 #[derive(clap::Args, Debug)]
@@ -15,14 +15,14 @@ pub struct Args {}
 
 /// The state of a server, as far as it is known.
 #[derive(Default)]
-struct Known {
+struct ServerState {
     entry: Option<ServerEntry>,
     beacon: Option<Beacon>,
     /// Its own report, or the reason why it could not be asked.
     said: Option<Result<Value, String>>,
 }
 
-impl Known {
+impl ServerState {
     /// Returns the server's state in a word, and whether that is as it should be.
     fn state(&self) -> (&'static str, bool) {
         let phase = self.entry.as_ref().map(|entry| entry.state);
@@ -65,10 +65,10 @@ impl Known {
 }
 
 /// Runs `nacre status`.
-pub async fn run(session: &Session, _args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, _args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let asked = store.status().await?;
-    let mut servers: BTreeMap<String, Known> = BTreeMap::new();
+    let mut servers: BTreeMap<String, ServerState> = BTreeMap::new();
     for (place, said) in asked {
         // A server is named as it names itself; one that does not answer, by its address.
         let name = said.as_ref().ok().and_then(|said| said["server"].as_str()).map_or(place, str::to_owned);
@@ -113,7 +113,11 @@ fn count(servers: usize) -> String {
     if servers == 1 { "1 server".to_owned() } else { format!("{servers} servers") }
 }
 
-fn print_json(servers: &BTreeMap<String, Known>, epoch: Option<u64>, summary: &str) -> Result<(), Failure> {
+fn print_json(
+    servers: &BTreeMap<String, ServerState>,
+    epoch: Option<u64>,
+    summary: &str,
+) -> Result<(), Failure> {
     let list: Vec<Value> = servers
         .iter()
         .map(|(name, known)| {
@@ -134,7 +138,7 @@ fn print_json(servers: &BTreeMap<String, Known>, epoch: Option<u64>, summary: &s
     Ok(output::line(&json!({ "epoch": epoch, "servers": list, "summary": summary }).to_string())?)
 }
 
-fn print_table(servers: &BTreeMap<String, Known>, epoch: Option<u64>) -> Result<(), Failure> {
+fn print_table(servers: &BTreeMap<String, ServerState>, epoch: Option<u64>) -> Result<(), Failure> {
     let mut table = Table::new(&["server", "roles", "state", "up for", "connections", "requests"]);
     for (name, known) in servers {
         let load = known.load();

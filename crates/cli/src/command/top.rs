@@ -13,7 +13,7 @@ use crate::arguments::count;
 use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::quantity;
-use crate::session::Session;
+use crate::session::Context;
 
 /// Show what the servers of a store do, live: requests a second, latencies, bytes, processor, memory, space
 ///
@@ -270,7 +270,7 @@ fn ends(keys: bool) -> Result<mpsc::Receiver<()>, Failure> {
 }
 
 /// Runs `nacre top`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let on_terminal = !session.json && std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     let mut before: BTreeMap<String, Look> = BTreeMap::new();

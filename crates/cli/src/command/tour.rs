@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::command::block_on;
 use crate::failure::Failure;
-use crate::session::Session;
+use crate::session::Context;
 use crate::{output, quantity};
 
 const BLOCK_BYTES: usize = 4096;
@@ -52,7 +52,7 @@ pub struct ClientArgs {
 
 /// The results of one client so far.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Tally {
+struct ClientResult {
     /// Updates that were acknowledged.
     updates: u64,
     /// Times that another writer was faster.
@@ -61,11 +61,11 @@ struct Tally {
     unknown: u64,
 }
 
-impl std::ops::Add for Tally {
-    type Output = Tally;
+impl std::ops::Add for ClientResult {
+    type Output = ClientResult;
 
-    fn add(self, other: Tally) -> Tally {
-        Tally {
+    fn add(self, other: ClientResult) -> ClientResult {
+        ClientResult {
             updates: self.updates + other.updates,
             lost_races: self.lost_races + other.lost_races,
             unknown: self.unknown + other.unknown,
@@ -76,8 +76,8 @@ impl std::ops::Add for Tally {
 /// A line of a client's output.
 #[derive(Serialize, Deserialize)]
 enum Report {
-    SoFar(Tally),
-    InAll(Tally),
+    SoFar(ClientResult),
+    InAll(ClientResult),
     Failed(String),
 }
 
@@ -95,7 +95,7 @@ impl Drop for Crew {
 }
 
 /// Runs `nacre tour`.
-pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let place: nacre::Uri =
         session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     if matches!(place.engine, nacre::Engine::Memory | nacre::Engine::Folder(_)) {
@@ -122,7 +122,7 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
 }
 
 /// Starts the clients. Their reports arrive through the channel, with the number of the client.
-fn start(session: &Session, args: &Args) -> Result<(Crew, mpsc::Receiver<(usize, Report)>), Failure> {
+fn start(session: &Context, args: &Args) -> Result<(Crew, mpsc::Receiver<(usize, Report)>), Failure> {
     let program = std::env::current_exe().map_err(Failure::io("find the program itself"))?;
     let (sender, receiver) = mpsc::channel();
     let mut crew = Crew(Vec::new());
@@ -157,16 +157,16 @@ fn start(session: &Session, args: &Args) -> Result<(Crew, mpsc::Receiver<(usize,
 
 /// Shows the progress of the clients until all are done.
 fn follow(
-    session: &Session,
+    session: &Context,
     args: &Args,
     begun: Instant,
     reports: &mpsc::Receiver<(usize, Report)>,
-) -> Result<Tally, Failure> {
-    let mut tallies = vec![Tally::default(); args.clients as usize];
+) -> Result<ClientResult, Failure> {
+    let mut tallies = vec![ClientResult::default(); args.clients as usize];
     let mut left = args.clients;
     let terminal = std::io::stdout().is_terminal();
     let interval = if terminal { REPORT_INTERVAL } else { Duration::from_secs(1) };
-    let (mut shown_at, mut shown) = (begun, Tally::default());
+    let (mut shown_at, mut shown) = (begun, ClientResult::default());
     while left > 0 {
         let Ok((index, report)) = reports.recv() else {
             return Err(Failure::Failed("a client process of the tour ended before it was done".into()));
@@ -183,7 +183,7 @@ fn follow(
         }
         let since = shown_at.elapsed();
         if since >= interval && !session.json {
-            let total = tallies.iter().copied().fold(Tally::default(), |sum, tally| sum + tally);
+            let total = tallies.iter().copied().fold(ClientResult::default(), |sum, tally| sum + tally);
             let rate = (total.updates - shown.updates) as f64 / since.as_secs_f64();
             let attempts = total.updates + total.lost_races - shown.updates - shown.lost_races;
             let lost = total.lost_races - shown.lost_races;
@@ -206,11 +206,11 @@ fn follow(
     if terminal && !session.json {
         output::line("")?;
     }
-    Ok(tallies.into_iter().fold(Tally::default(), |sum, tally| sum + tally))
+    Ok(tallies.into_iter().fold(ClientResult::default(), |sum, tally| sum + tally))
 }
 
 /// Compares the updates acknowledged to the clients with those in the blocks.
-fn conclude(session: &Session, tally: Tally, elapsed: Duration, counted: u64) -> Result<(), Failure> {
+fn conclude(session: &Context, tally: ClientResult, elapsed: Duration, counted: u64) -> Result<(), Failure> {
     let kept = (tally.updates..=tally.updates + tally.unknown).contains(&counted);
     if session.json {
         let json = json!({
@@ -275,7 +275,7 @@ fn count(block: &[u8]) -> u64 {
 }
 
 /// Runs one client process of the tour.
-pub fn client(session: &Session, args: ClientArgs) -> Result<(), Failure> {
+pub fn client(session: &Context, args: ClientArgs) -> Result<(), Failure> {
     let report = match block_on(work(session, args.args)) {
         Ok(tally) => Report::InAll(tally),
         Err(Failure::Failed(why)) => Report::Failed(why),
@@ -290,17 +290,19 @@ fn say(report: &Report) -> Result<(), Failure> {
     Ok(output::flush()?)
 }
 
-async fn work(session: &Session, args: Args) -> Result<Tally, Failure> {
+async fn work(session: &Context, args: Args) -> Result<ClientResult, Failure> {
     let object = session.open()?.object("tour")?;
     let end = Instant::now() + Duration::from_secs(args.seconds);
-    let tally = std::cell::Cell::new(Tally::default());
+    let tally = std::cell::Cell::new(ClientResult::default());
     let workers = (0..args.concurrency).map(async |_| {
         while Instant::now() < end {
             let block = rand::rng().random_range(0..args.blocks);
             let next = |old: &[u8]| (count(old) + 1).to_le_bytes().repeat(BLOCK_BYTES / WORD_BYTES);
             let done = match object.update(range(block), next).await {
-                Ok(updated) => Tally { updates: 1, lost_races: updated.conflicts, unknown: 0 },
-                Err(error) if error.kind == ErrorKind::Unknown => Tally { unknown: 1, ..Tally::default() },
+                Ok(updated) => ClientResult { updates: 1, lost_races: updated.conflicts, unknown: 0 },
+                Err(error) if error.kind == ErrorKind::Unknown => {
+                    ClientResult { unknown: 1, ..ClientResult::default() }
+                }
                 Err(error) => return Err(Failure::from(error)),
             };
             tally.set(tally.get() + done);

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interruptible;
 use crate::partial::Partial;
 use crate::progress::Metered;
-use crate::session::{self, Session};
+use crate::session::{self, Context};
 use crate::{name, output, quantity};
 
 /// Store a file, or standard input, as an object
@@ -54,7 +54,7 @@ pub struct GetArgs {
 }
 
 /// Runs `nacre put`.
-pub async fn put(session: &Session, args: PutArgs) -> Result<(), Failure> {
+pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
     let object = session.object_to_fill(&args.object, &args.fork.own()?)?;
     let bytes = if args.file == Path::new("-") {
         object.put(Interruptible::new(Metered::new(tokio::io::stdin(), None))?).await?
@@ -78,7 +78,7 @@ pub async fn put(session: &Session, args: PutArgs) -> Result<(), Failure> {
 }
 
 /// Runs `nacre get`.
-pub async fn get(session: &Session, args: GetArgs) -> Result<(), Failure> {
+pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
     let object = session.object(&args.object, &args.fork.fork())?;
     session::existing_fork(&object).await?;
     let range = args.range.range();

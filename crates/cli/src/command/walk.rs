@@ -14,14 +14,14 @@ use nacre_walk_cli::{Args, CommandError, Counted, Plan, quoted, raw_stdout};
 
 use crate::failure::Failure;
 use crate::output;
-use crate::session::Session;
+use crate::session::Context;
 use watch::Watch;
 
 /// The inverse of the largest share of the time that saving checkpoints may take.
 const SAVING_PART_MAX: u32 = 20;
 
 /// Runs `nacre walk`.
-pub fn run(session: &Session, args: &Args) -> Result<(), Failure> {
+pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
     let complain = |line: &str| output::complain(&format!("nacre: {line}"));
     walk(args, session.json, complain).map_err(|error| match error {
         CommandError::Usage(sentence) => Failure::Usage(sentence),

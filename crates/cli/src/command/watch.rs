@@ -11,7 +11,7 @@ use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
-use crate::session::Session;
+use crate::session::Context;
 use crate::{arguments, name, output};
 
 /// Watch an object: print its changes and notifications as they come
@@ -49,7 +49,7 @@ pub struct NotifyArgs {
 }
 
 /// Runs `nacre watch`.
-pub async fn watch(session: &Session, args: WatchArgs) -> Result<(), Failure> {
+pub async fn watch(session: &Context, args: WatchArgs) -> Result<(), Failure> {
     if args.reply.len() > limit::ACKNOWLEDGEMENT_BYTES_MAX {
         let text = format!(
             "a reply of {} bytes; it may have {}",
@@ -121,7 +121,7 @@ fn gap_text(gap: &Gap) -> String {
 }
 
 /// Runs `nacre notify`.
-pub async fn notify(session: &Session, args: NotifyArgs) -> Result<(), Failure> {
+pub async fn notify(session: &Context, args: NotifyArgs) -> Result<(), Failure> {
     let payload = if args.payload == "-" { read_payload()? } else { args.payload };
     if args.timeout.0 > limit::NOTIFY_TIMEOUT_MAX || args.timeout.0 == Duration::ZERO {
         let most = limit::NOTIFY_TIMEOUT_MAX.as_secs();
@@ -161,7 +161,7 @@ pub async fn notify(session: &Session, args: NotifyArgs) -> Result<(), Failure> 
 }
 
 /// Opens the store, which must be one that other programs use too.
-fn open(session: &Session) -> Result<Store, Failure> {
+fn open(session: &Context) -> Result<Store, Failure> {
     let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
@@ -180,7 +180,7 @@ fn read_payload() -> Result<Bytes, Failure> {
     Ok(payload.into())
 }
 
-fn tell(session: &Session, value: &Value, text: &str) -> Result<(), Failure> {
+fn tell(session: &Context, value: &Value, text: &str) -> Result<(), Failure> {
     match session.json {
         true => output::line(&value.to_string())?,
         false => output::line(text)?,

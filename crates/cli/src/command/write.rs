@@ -9,7 +9,7 @@ use serde_json::{Map, json};
 
 use crate::arguments::ForkArgs;
 use crate::failure::{Failure, Refused};
-use crate::session::{self, Session};
+use crate::session::{self, Context};
 use crate::{name, output, quantity};
 
 /// Write bytes into an object, on condition if asked
@@ -57,7 +57,7 @@ fn parse_range(text: &str) -> Result<ByteRange, String> {
 }
 
 /// Runs `nacre write`.
-pub async fn run(session: &Session, mut args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, mut args: Args) -> Result<(), Failure> {
     if args.guard_range.is_some() && args.if_version.is_none() && args.propose.is_none() {
         return Err(Failure::Usage(
             "--guard-range needs --if-version or --propose to say what it guards".into(),

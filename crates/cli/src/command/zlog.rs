@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 
 use crate::failure::{Failure, Refused};
 use crate::output::{self, Array, Table};
-use crate::session::Session;
+use crate::session::Context;
 use crate::{arguments, name};
 
 /// The number of entries that wait to be told their positions.
@@ -167,7 +167,7 @@ impl ShapeArgs {
 }
 
 /// Runs `nacre zlog`.
-pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     match args.action {
         Action::Create { log, shape } => {
             let id = session.open_to_fill()?.logs()?.create(&log, shape.shape()).await?;
@@ -221,12 +221,12 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     }
 }
 
-async fn open(session: &Session, log: &str, read_only: bool) -> Result<Log, Failure> {
+async fn open(session: &Context, log: &str, read_only: bool) -> Result<Log, Failure> {
     let store: Store = session.open()?;
     Ok(store.log_with(log, Options { read_only, ..Options::default() }).await?)
 }
 
-async fn list(session: &Session) -> Result<(), Failure> {
+async fn list(session: &Context) -> Result<(), Failure> {
     let store = session.open()?;
     let logs = store.logs()?.list().await?;
     let mut rows = Vec::with_capacity(logs.len().min(PAGE_ENTRIES_MAX));
@@ -288,7 +288,7 @@ impl Positions {
 }
 
 async fn append(
-    session: &Session,
+    session: &Context,
     log: &str,
     entries: Vec<Bytes>,
     tags: Vec<Bytes>,
@@ -372,7 +372,7 @@ fn state(slot: &Slot) -> &'static str {
     }
 }
 
-async fn read(session: &Session, log: &str, position: u64, tag: Option<Bytes>) -> Result<(), Failure> {
+async fn read(session: &Context, log: &str, position: u64, tag: Option<Bytes>) -> Result<(), Failure> {
     let slot = open(session, log, true).await?.read(position).await?;
     match slot {
         Slot::Entry(entry) if tag.as_ref().is_none_or(|tag| entry.tags.contains(tag)) => match session.json {
@@ -390,7 +390,7 @@ async fn read(session: &Session, log: &str, position: u64, tag: Option<Bytes>) -
 }
 
 async fn read_range(
-    session: &Session,
+    session: &Context,
     log: &str,
     from: u64,
     to: u64,
@@ -423,7 +423,7 @@ async fn read_range(
     Ok(output::flush()?)
 }
 
-fn print(session: &Session, position: u64, entry: &Entry, positions: bool) -> Result<(), Failure> {
+fn print(session: &Context, position: u64, entry: &Entry, positions: bool) -> Result<(), Failure> {
     if session.json {
         return Ok(output::line(&entry_json(position, entry).to_string())?);
     }
@@ -435,7 +435,7 @@ fn print(session: &Session, position: u64, entry: &Entry, positions: bool) -> Re
 }
 
 async fn follow(
-    session: &Session,
+    session: &Context,
     log: &Log,
     from: Option<u64>,
     tag: Option<Bytes>,
@@ -471,7 +471,7 @@ async fn follow(
     Ok(output::flush()?)
 }
 
-async fn fill(session: &Session, log: &str, position: u64) -> Result<(), Failure> {
+async fn fill(session: &Context, log: &str, position: u64) -> Result<(), Failure> {
     let slot = open(session, log, false).await?.fill(position).await?;
     let (state, json) = (state(&slot), json!({ "position": position, "state": state(&slot) }));
     match slot {
@@ -504,7 +504,7 @@ fn info_json(info: &Info) -> Value {
     })
 }
 
-fn info(session: &Session, info: &Info) -> Result<(), Failure> {
+fn info(session: &Context, info: &Info) -> Result<(), Failure> {
     if session.json {
         return Ok(output::line(&info_json(info).to_string())?);
     }
@@ -524,7 +524,7 @@ fn info(session: &Session, info: &Info) -> Result<(), Failure> {
     Ok(table.print()?)
 }
 
-fn tell(session: &Session, log: &str, recovered: &Recovered) -> Result<(), Failure> {
+fn tell(session: &Context, log: &str, recovered: &Recovered) -> Result<(), Failure> {
     let Recovered { epoch, tail, sealed } = recovered;
     let line = match session.json {
         true => json!({ "log": log, "epoch": epoch, "tail": tail, "sealed": sealed }).to_string(),
@@ -533,7 +533,7 @@ fn tell(session: &Session, log: &str, recovered: &Recovered) -> Result<(), Failu
     Ok(output::line(&line)?)
 }
 
-async fn check(session: &Session, name: &str) -> Result<(), Failure> {
+async fn check(session: &Context, name: &str) -> Result<(), Failure> {
     let log = open(session, name, true).await?;
     let info = log.info().await?;
     let (mut entries, mut bytes, mut filled, mut trimmed, mut unwritten) =

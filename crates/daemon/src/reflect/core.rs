@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use nacre_planes::forward::{Counters, ForwardError, Forwarder, LATE, be_prompt, read_clocks};
-use nacre_planes::plane::{self, Kind, PlaneOptions};
+use nacre_planes::plane::{self, PlaneKind, PlaneOptions};
 use nacre_reflect::control::{Control, Event};
 use nacre_reflect::host::Now;
 use nacre_reflect::table::{Group, GroupId, GroupIndex};
@@ -108,8 +108,11 @@ impl Core {
     fn change_plane(&mut self, error: ForwardError) -> Result<(), ServerError> {
         let ForwardError::Plane(why) = error else { return Err(error.into()) };
         let from = self.forwarder.plane().kind();
-        let to = [Kind::Batch, Kind::Sendto].into_iter().find(|kind| *kind != from).unwrap_or(Kind::Sendto);
-        if from == Kind::Sendto {
+        let to = [PlaneKind::Batch, PlaneKind::Sendto]
+            .into_iter()
+            .find(|kind| *kind != from)
+            .unwrap_or(PlaneKind::Sendto);
+        if from == PlaneKind::Sendto {
             return Err(ForwardError::Plane(why).into());
         }
         tracing::error!(%why, "the {from} plane works no more; going on with the {to} plane");

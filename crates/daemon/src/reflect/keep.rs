@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nacre::{ObjectId, Store};
 use nacre_planes::forward::read_clocks;
 use nacre_reflect::control::Event;
-use nacre_reflect::location::{Changed, LocationMap, ObjectLocationMap, Place, Snapshot};
+use nacre_reflect::location::{Changed, LocationEntry, LocationMap, ObjectLocationMap, Snapshot};
 use nacre_reflect::state::{Checkpoints, Saved};
 use nacre_reflect::table::GroupId;
 use nacre_reflect::wire::Reflectors;
@@ -44,7 +44,7 @@ pub fn location_map(store: &Store) -> Result<ObjectLocationMap<Store>, nacre::Er
 /// # Errors
 /// A sentence, if there is no location to remove, nothing can be at the place, the store fails, or others keep changing
 /// the location.
-pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<Place>) -> Result<u64, String> {
+pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<LocationEntry>) -> Result<u64, String> {
     to.map_or(Ok(()), |place| place.check())?;
     let failed = |error: nacre::Error| error.message;
     let mut from = match map.read(0).await.map_err(failed)? {
@@ -105,7 +105,8 @@ impl Locations {
             self.has_secret.store(true, Ordering::Relaxed);
         }
         let gone = told.places.keys().filter(|name| !snapshot.places.contains_key(*name));
-        let mut changes: Vec<(String, Option<Place>)> = gone.map(|name| (name.clone(), None)).collect();
+        let mut changes: Vec<(String, Option<LocationEntry>)> =
+            gone.map(|name| (name.clone(), None)).collect();
         changes.extend(
             snapshot
                 .places
@@ -169,7 +170,7 @@ impl Locations {
                 standbys.insert(0, reflector);
                 let reflectors = Reflectors::new(&standbys)
                     .ok_or_else(|| format!("{} reflectors are too many for a location", standbys.len()))?;
-                Some(Place { reflectors, group })
+                Some(LocationEntry { reflectors, group })
             }
         };
         let version = relocate(&self.map, name, place).await?;
@@ -181,7 +182,7 @@ impl Locations {
 /// Carries out the control plane's requests to the store, until it ends.
 pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: UnboundedReceiver<Event>) {
     let checkpoints = Checkpoints::new(Arc::new(store), STATE_PREFIX);
-    let trouble = Arc::new(std::sync::Mutex::new(Trouble::default()));
+    let trouble = Arc::new(std::sync::Mutex::new(RepeatedError::default()));
     let mut under_way = JoinSet::new();
     loop {
         tokio::select! {
@@ -198,9 +199,9 @@ pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: Unbounde
     }
 }
 
-type SharedTrouble = Arc<std::sync::Mutex<Trouble>>;
+type SharedError = Arc<std::sync::Mutex<RepeatedError>>;
 
-async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, trouble: SharedTrouble, event: Event) {
+async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, trouble: SharedError, event: Event) {
     match event {
         Event::LoadState { group, name } => match checkpoints.load(&name).await {
             Ok(found) => {
@@ -228,14 +229,14 @@ async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, trouble: SharedTro
 
 /// Failures that come again and again, of which the log has the first, then how many there were, and that they are over.
 #[derive(Debug, Default)]
-struct Trouble {
+struct RepeatedError {
     /// The time of the last line, if there is trouble.
     told: Option<Instant>,
     /// The number of failures since that line.
     untold: u64,
 }
 
-impl Trouble {
+impl RepeatedError {
     /// Notes a failure. Returns the number of those that no line told of, this one included, if a line is due.
     fn failed(&mut self, now: Instant) -> Option<u64> {
         self.untold += 1;
@@ -252,14 +253,14 @@ impl Trouble {
     }
 }
 
-fn worked(trouble: &SharedTrouble) {
+fn worked(trouble: &SharedError) {
     let over = trouble.lock().unwrap_or_else(PoisonError::into_inner).worked();
     if let Some(untold) = over {
         tracing::info!(failures = untold, "states can be stored and loaded again");
     }
 }
 
-fn failed(tasks: &Tasks, trouble: &SharedTrouble, group: GroupId, name: &str, error: &nacre::Error) {
+fn failed(tasks: &Tasks, trouble: &SharedError, group: GroupId, name: &str, error: &nacre::Error) {
     let due = trouble.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now());
     match due {
         None => {}
@@ -279,7 +280,7 @@ mod tests {
 
     #[test]
     fn trouble_is_told_once_then_counted_and_its_end_is_told() {
-        let (mut trouble, begin) = (Trouble::default(), Instant::now());
+        let (mut trouble, begin) = (RepeatedError::default(), Instant::now());
         assert_eq!(trouble.worked(), None);
         assert_eq!(trouble.failed(begin), Some(1));
         let told: Vec<_> =

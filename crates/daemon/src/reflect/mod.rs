@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 
 use nacre::Store;
 use nacre_planes::forward::{ForwardError, ForwardOptions, Forwarder, Listeners, read_clocks};
-use nacre_planes::plane::{self, Kind, PlaneError, PlaneOptions};
+use nacre_planes::plane::{self, PlaneError, PlaneKind, PlaneOptions};
 use nacre_reflect::control::{Control, ControlOptions, Event, StateOptions};
 use nacre_reflect::cookie::Secret;
 use nacre_reflect::table::{GroupId, GroupOptions};
@@ -51,7 +51,7 @@ pub struct ServerOptions {
     /// The options of certain groups. A port of 0 is any shared port.
     pub groups: Vec<(GroupId, GroupOptions)>,
     /// The kind of plane; `None` for the best that works.
-    pub plane: Option<Kind>,
+    pub plane: Option<PlaneKind>,
     /// The options of planes.
     pub plane_options: PlaneOptions,
     /// The options of the forwarder.
@@ -123,7 +123,7 @@ fn broadcast() -> Result<Vec<Ipv4Addr>, ServerError> {
 /// A running reflector. Dropping it stops it too, but reports no errors.
 pub struct Server {
     addresses: Vec<SocketAddr>,
-    plane: Kind,
+    plane: PlaneKind,
     plane_reason: String,
     handle: Handle,
     /// A channel that is closed when the data thread ends.
@@ -148,7 +148,7 @@ impl Server {
         let (plane, plane_reason) = match options.plane {
             // Programs in the kernel sit at devices; on loopback, where everything is one machine, there is none to win at.
             None if is_loopback(&bound) && options.plane_options.devices.is_empty() => {
-                let plane = plane::open(Kind::Batch, &listeners, &options.plane_options)?;
+                let plane = plane::open(PlaneKind::Batch, &listeners, &options.plane_options)?;
                 (plane, "all members are on loopback".to_owned())
             }
             None => plane::auto(&listeners, &options.plane_options)?,
@@ -245,7 +245,7 @@ impl Server {
     }
 
     /// Returns the kind of plane that it started with.
-    pub fn plane(&self) -> Kind {
+    pub fn plane(&self) -> PlaneKind {
         self.plane
     }
 

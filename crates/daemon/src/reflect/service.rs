@@ -11,7 +11,8 @@ use nacre_reflect::token::Identity;
 use nacre_reflect::wire::REFLECTORS_MAX;
 use nacre_rpc::client::{Call, Host, Link, LinkOptions, Request};
 use nacre_rpc::{
-    Address, ClusterKey, Cursor, Frame, Handled, Incoming, Kind, Outbox, Peer, Service, WireError, control,
+    Address, ClusterKey, Cursor, Frame, Handled, Incoming, MessageKind, Outbox, Peer, Service, WireError,
+    control,
 };
 
 use super::handle::Handle;
@@ -19,14 +20,14 @@ use super::handle::Handle;
 /// The number of the service.
 pub const REFLECT: u8 = 3;
 /// A change of the map of locations.
-pub const RELOCATE: Kind = Kind::new(REFLECT, 1);
+pub const RELOCATE: MessageKind = MessageKind::new(REFLECT, 1);
 /// The map was changed. Body: its new version.
-pub const RELOCATED: Kind = Kind::new(REFLECT, 2);
+pub const RELOCATED: MessageKind = MessageKind::new(REFLECT, 2);
 
 /// Members to throw out, or a ban to end.
-pub const EXPEL: Kind = Kind::new(REFLECT, 3);
+pub const EXPEL: MessageKind = MessageKind::new(REFLECT, 3);
 /// It was done. Body: the number of members that were removed, or of bans that ended.
-pub const EXPELLED: Kind = Kind::new(REFLECT, 4);
+pub const EXPELLED: MessageKind = MessageKind::new(REFLECT, 4);
 
 /// The number of changes that one connection may have under way.
 const CHANGES_MAX: usize = 16;
@@ -208,7 +209,7 @@ impl ReflectService {
 
 impl Service for ReflectService {
     type Connection = ();
-    type Pending = Reply<(Kind, u64)>;
+    type Pending = Reply<(MessageKind, u64)>;
 
     fn number(&self) -> u8 {
         REFLECT
@@ -250,7 +251,7 @@ impl Service for ReflectService {
         }
     }
 
-    fn finish(&self, _: &mut (), id: u64, done: Result<(Kind, u64), StoreError>, outbox: &mut Outbox) {
+    fn finish(&self, _: &mut (), id: u64, done: Result<(MessageKind, u64), StoreError>, outbox: &mut Outbox) {
         match done {
             Ok((kind, number)) => {
                 let open = outbox.begin(kind, id);
@@ -263,7 +264,7 @@ impl Service for ReflectService {
     }
 }
 
-fn answered(kind: Kind, reply: Reply<u64>) -> Reply<(Kind, u64)> {
+fn answered(kind: MessageKind, reply: Reply<u64>) -> Reply<(MessageKind, u64)> {
     Reply::pending(async move { reply.await.map(|number| (kind, number)) })
 }
 
@@ -325,7 +326,7 @@ async fn order_at<R: Request + Unpin>(
     key: Option<ClusterKey>,
     owner: Option<u32>,
     order: R,
-    done: Kind,
+    done: MessageKind,
 ) -> Result<u64, StoreError> {
     let options = Arc::new(LinkOptions { key, owner, ..LinkOptions::default() });
     let link = Link::new(address.clone(), (), options, Arc::new(Host::new(false)));
@@ -333,7 +334,7 @@ async fn order_at<R: Request + Unpin>(
     let answer = std::future::poll_fn(|context| call.poll_frame(context.waker())).await;
     link.close();
     let Frame { kind, body, .. } = match answer? {
-        frame if frame.kind == Kind::ERROR => {
+        frame if frame.kind == MessageKind::ERROR => {
             let error = control::get_failure(&frame).unwrap_or_else(|error| call.nonsense(error));
             return Err(match error.kind {
                 ErrorKind::Unsupported => {

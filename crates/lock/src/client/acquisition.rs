@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::part::{Outstanding, Part, cut};
 use super::{Method, Protocol};
 use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber};
-use crate::table::{Mode, Progress};
+use crate::table::{Acquired, Mode};
 use crate::{OFFSET_MAX, Pattern, PatternError};
 
 /// The bytes and the mode that an operation asks for.
@@ -169,7 +169,7 @@ impl Acquisition {
         }
         self.unanswered -= 1;
         match reply {
-            Reply::Progress { progress, token } => {
+            Reply::Acquired { progress, token } => {
                 part.token = token;
                 self.set_progress(index, progress);
             }
@@ -180,7 +180,7 @@ impl Acquisition {
             // A release is done, or there was nothing to release.
             Reply::Done | Reply::Open { .. } | Reply::Refused(_) => {
                 let next = part.progress.next;
-                self.set_progress(index, Progress { last: None, next });
+                self.set_progress(index, Acquired { last: None, next });
             }
         }
         if self.unanswered == 0 {
@@ -344,7 +344,7 @@ impl Acquisition {
         }
     }
 
-    fn set_progress(&mut self, index: usize, progress: Progress) {
+    fn set_progress(&mut self, index: usize, progress: Acquired) {
         let part = &mut self.parts[index];
         let before = std::mem::replace(&mut part.progress, progress);
         if let Some(next) = before.next {

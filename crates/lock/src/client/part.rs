@@ -2,7 +2,7 @@
 
 use super::Method;
 use crate::message::{RequestNumber, Token};
-use crate::table::Progress;
+use crate::table::Acquired;
 use crate::{OFFSET_MAX, Pattern, PatternError, Region, Stripe};
 
 /// The maximum number of regions of one list request (section 3.2).
@@ -21,7 +21,7 @@ pub struct Part {
     /// The pattern that the server is told: the bytes of this request and, for a datatype, those of the other servers.
     pub(super) told: Pattern,
     /// The latest answer of the server.
-    pub(super) progress: Progress,
+    pub(super) progress: Acquired,
     pub(super) token: Token,
     /// True if the server knows the pattern.
     pub(super) sent: bool,
@@ -45,7 +45,7 @@ impl Part {
             server,
             number,
             told,
-            progress: Progress { last: None, next: Some(first) },
+            progress: Acquired { last: None, next: Some(first) },
             token: Token::default(),
             sent: false,
             outstanding: None,
@@ -54,7 +54,7 @@ impl Part {
     }
 
     /// Returns the progress of the request, by the server's latest answer.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> Acquired {
         self.progress
     }
 

@@ -13,11 +13,11 @@ use tokio::runtime;
 use tokio::sync::{Notify, oneshot};
 
 use super::call::number;
-use super::drive::{Core, Reached};
+use super::drive::{Core, Servers};
 use super::share::{Driver, Kick, Shared};
 use super::{Inner, Session, State};
 use crate::message::SessionId;
-use crate::wire::Place;
+use crate::wire::ServerSlot;
 
 /// The longest pause between attempts to reach a server: a lease may be short.
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
@@ -52,7 +52,7 @@ pub(super) async fn run(
         told: Notify::new(),
     });
     let shared = Shared::new(state.clone(), kick.clone(), runtime::Handle::current(), |shared| {
-        Core::new(shared.clone(), state.clone(), Reached { place, servers, options, host, kick }, first)
+        Core::new(shared.clone(), state.clone(), Servers { place, servers, options, host, kick }, first)
     });
     let (over, ended) = tokio::sync::watch::channel(false);
     let inner = Inner { shared: shared.clone(), tickets: AtomicU64::new(0), ended };
@@ -84,7 +84,7 @@ async fn begin(
     options: &Arc<LinkOptions>,
     host: &Arc<Host>,
     kick: &Arc<Kick>,
-) -> Result<(SessionId, Place, Arc<Link>), StoreError> {
+) -> Result<(SessionId, ServerSlot, Arc<Link>), StoreError> {
     let Some(first) = servers.first() else {
         return Err(StoreError::new(ErrorKind::Invalid, "no lock server is named"));
     };

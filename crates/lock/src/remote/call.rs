@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::client::{Call as Submitted, Link, Request};
-use nacre_rpc::{Frame, Kind, Outbox, WireError, control};
+use nacre_rpc::{Frame, MessageKind, Outbox, WireError, control};
 
 use crate::message::{Call, Reply};
-use crate::wire::{self, Attach, Place};
+use crate::wire::{self, Attach, ServerSlot};
 
 /// Encodes a call, to be sent with the next flush. Returns false if there is no room for it at present.
 ///
@@ -34,7 +34,7 @@ pub(super) fn answer(link: &Link, frame: &Frame) -> Result<Option<Reply>, StoreE
     };
     match frame.kind {
         wire::WAITING => Ok(None),
-        Kind::ERROR => Err(control::get_failure(frame).unwrap_or_else(nonsense)),
+        MessageKind::ERROR => Err(control::get_failure(frame).unwrap_or_else(nonsense)),
         kind => wire::get_reply(kind, &frame.body).map(Some).map_err(nonsense),
     }
 }
@@ -79,7 +79,7 @@ impl Request for NumberRequest {
 }
 
 /// Asks the first lock server for the number of a session.
-pub(super) async fn number(link: Arc<Link>) -> Result<(u64, Place), StoreError> {
+pub(super) async fn number(link: Arc<Link>) -> Result<(u64, ServerSlot), StoreError> {
     let mut call = Submitted::start(link.clone(), NumberRequest);
     let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
     match frame.kind {

@@ -20,7 +20,7 @@ use super::{LockError, State};
 use crate::client::{Acquisition, Action, Client, Ended, Method, OperationId, Protocol, Wanted};
 use crate::message::{Asked, Call, FileName};
 use crate::table::Mode;
-use crate::wire::{self, Place, described};
+use crate::wire::{self, ServerSlot, described};
 use crate::{Pattern, clock};
 
 /// The time that the end of a session may take; servers that do not answer wait for the lease to lapse.
@@ -97,8 +97,8 @@ pub(super) struct Line {
 }
 
 /// The servers, and how they are reached.
-pub(super) struct Reached {
-    pub place: Place,
+pub(super) struct Servers {
+    pub place: ServerSlot,
     pub servers: Vec<Address>,
     pub options: Arc<LinkOptions>,
     pub host: Arc<Host>,
@@ -109,7 +109,7 @@ pub(super) struct Reached {
 pub(super) struct Core {
     client: Client,
     state: Arc<State>,
-    reached: Reached,
+    reached: Servers,
     /// The background's runtime.
     runtime: runtime::Handle,
     pub shared: Weak<Shared>,
@@ -152,7 +152,7 @@ impl Line {
 
 impl Core {
     /// Creates the state of a session that has its number from the first server.
-    pub(super) fn new(shared: Weak<Shared>, state: Arc<State>, reached: Reached, first: Arc<Link>) -> Core {
+    pub(super) fn new(shared: Weak<Shared>, state: Arc<State>, reached: Servers, first: Arc<Link>) -> Core {
         let client = Client::new(state.session, reached.place.servers);
         Core {
             client,

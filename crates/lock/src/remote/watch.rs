@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::call::{AttachRequest, failure};
 use super::share::{Driver, Shared};
-use crate::wire::{self, Place};
+use crate::wire::{self, ServerSlot};
 
 /// The pause after the first failed attempt to reach a server; it doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -21,7 +21,7 @@ pub(super) async fn watch(
     shared: Arc<Shared>,
     link: Arc<Link>,
     server: u32,
-    place: Place,
+    place: ServerSlot,
     broken: Arc<Notify>,
 ) {
     let session = shared.state.session.0;
@@ -31,8 +31,8 @@ pub(super) async fn watch(
         let request = AttachRequest { session, connections: connections.clone() };
         let attached = match Subscription::start(link.clone(), request).await {
             Ok((frame, Some(subscription))) => match wire::get_place(&frame.body) {
-                Ok(found) if found == (Place { server, ..place }) => Ok(subscription),
-                Ok(found) => Err((misplaced(&link, Place { server, ..place }, found), true)),
+                Ok(found) if found == (ServerSlot { server, ..place }) => Ok(subscription),
+                Ok(found) => Err((misplaced(&link, ServerSlot { server, ..place }, found), true)),
                 Err(error) => Err((error.into(), true)),
             },
             Ok((frame, None)) => Err(refused(failure(&link, &frame))),
@@ -68,8 +68,8 @@ fn refused(error: StoreError) -> (StoreError, bool) {
     (error, !away)
 }
 
-fn misplaced(link: &Link, expected: Place, found: Place) -> StoreError {
-    let show = |place: Place| {
+fn misplaced(link: &Link, expected: ServerSlot, found: ServerSlot) -> StoreError {
+    let show = |place: ServerSlot| {
         format!(
             "lock server {} of {} with stripes of {} bytes",
             place.server + 1,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use nacre_rpc::server::{Kept, Publisher};
+use nacre_rpc::server::{Publisher, Reservation};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -14,7 +14,7 @@ use crate::clock;
 use crate::message::{Call, FULL, FileName, Refusal, Reply, RequestNumber, SessionId};
 use crate::server::{Backlog, CallId, Output, Server};
 use crate::table::Mode;
-use crate::wire::{self, Attach, Place};
+use crate::wire::{self, Attach, ServerSlot};
 
 /// The number of session numbers that are reserved at once.
 const NUMBERS_AT_ONCE: u64 = 1024;
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     pub core: Mutex<Core>,
     /// Wakes the role's thread.
     pub work: Notify,
-    pub place: Place,
+    pub place: ServerSlot,
     pub connections: AtomicU64,
 }
 
@@ -89,7 +89,7 @@ struct Waiter {
     call: u64,
     request: Option<RequestNumber>,
     /// The memory of a reply that is made and waits for a record.
-    kept: Option<Kept>,
+    kept: Option<Reservation>,
 }
 
 /// The connection over which a session is spoken for.
@@ -161,7 +161,7 @@ impl Core {
 
     fn count(&mut self, reply: &Reply) {
         match reply {
-            Reply::Progress { progress, .. } if progress.last.is_some() => self.counts.grants += 1,
+            Reply::Acquired { progress, .. } if progress.last.is_some() => self.counts.grants += 1,
             Reply::Refused(_) => self.counts.refusals += 1,
             _ => {}
         }
@@ -339,7 +339,7 @@ impl Shared {
         session: SessionId,
         call: u64,
         message: Call,
-        keep: impl FnOnce(usize) -> Option<Kept>,
+        keep: impl FnOnce(usize) -> Option<Reservation>,
     ) -> Result<Option<Reply>, NotAttached> {
         let mut core = self.core.lock();
         let Some(attached) = core.attached.get(&session).filter(|attached| attached.link == link) else {

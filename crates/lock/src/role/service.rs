@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures::channel::oneshot;
 use nacre_object::{ErrorKind, StoreError};
-use nacre_rpc::{Handled, Incoming, Kind, Outbox, Peer, Service, control};
+use nacre_rpc::{Handled, Incoming, MessageKind, Outbox, Peer, Service, control};
 
 use super::core::{NotAttached, Shared};
 use crate::message::{Reply, SessionId};
@@ -99,7 +99,7 @@ impl LockService {
 }
 
 /// Writes a message with a body of some bytes.
-fn put(outbox: &mut Outbox, kind: Kind, id: u64, body: &[u8]) {
+fn put(outbox: &mut Outbox, kind: MessageKind, id: u64, body: &[u8]) {
     let open = outbox.begin(kind, id);
     outbox.slice(body);
     // Replies are far shorter than a frame may be.

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::message::SessionId;
 use crate::server::{Listed, Wait};
 use crate::table::{Mode, RequestKey};
-use crate::wire::Place;
+use crate::wire::ServerSlot;
 
 /// A lock request, as shown to people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl HeldLock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// The server's place among the lock servers.
-    pub place: Place,
+    pub place: ServerSlot,
     /// Its epoch.
     pub epoch: u64,
     /// The lease of its sessions.

@@ -71,7 +71,7 @@ impl Server {
     ) -> Result<Reply, Refusal> {
         let (mode, file) = (asked.mode, asked.file.clone());
         let holds = asked.pattern.bounds().is_some_and(|bounds| bounds.offset < below);
-        let recorded = |found: &super::Session| found.recorded.contains(&file);
+        let recorded = |found: &super::SessionRecord| found.recorded.contains(&file);
         let shut_out = self.is_shut_out(session, &file, mode);
         if mode == Mode::Exclusive
             && holds
@@ -91,7 +91,7 @@ impl Server {
             self.request_mut(key, |request| request.token = grants);
             self.note_use_of(key, out);
         }
-        Ok(Reply::Progress { progress, token: self.token(key) })
+        Ok(Reply::Acquired { progress, token: self.token(key) })
     }
 
     /// Ends the grace period: whoever has not come back is fenced.

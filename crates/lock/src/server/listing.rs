@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{File, Server};
 use crate::message::{FileName, RequestNumber, SessionId, Token};
-use crate::table::{Mode, Progress, RequestKey};
+use crate::table::{Acquired, Mode, RequestKey};
 
 /// A request, as shown to people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Listed {
     /// The first byte that it asks for, and the end, exclusive, of the last.
     pub bounds: (u64, u64),
     /// The part that it holds.
-    pub progress: Progress,
+    pub progress: Acquired,
     /// True if it waits for `progress.next`.
     pub waits: bool,
     /// True if its session's lease is gone, and it is held only until the session's fence is up.

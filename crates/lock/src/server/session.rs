@@ -10,7 +10,7 @@ use crate::table::{Mode, RequestKey};
 
 /// A session.
 #[derive(Clone, Debug)]
-pub(super) struct Session {
+pub(super) struct SessionRecord {
     /// Its number in the tables.
     pub(super) program: u64,
     pub(super) expires: Duration,
@@ -117,7 +117,7 @@ impl Server {
     /// Takes in that the store refuses all sessions below a number at a file. Those that may write it learn that they are
     /// lost, instead of being granted bytes that they cannot write.
     pub fn set_floor(&mut self, file: &FileName, floor: SessionId, out: &mut Vec<Output>) {
-        let shut_out = |(id, session): (&SessionId, &Session)| {
+        let shut_out = |(id, session): (&SessionId, &SessionRecord)| {
             (*id < floor && session.state == State::Live && session.recorded.contains(file)).then_some(*id)
         };
         let lost: Vec<SessionId> = self.sessions.iter().filter_map(shut_out).collect();
@@ -175,7 +175,7 @@ impl Server {
         let session = self.sessions.entry(id).or_insert_with(|| {
             self.programs_made += 1;
             self.programs.insert(self.programs_made, id);
-            Session {
+            SessionRecord {
                 program: self.programs_made,
                 expires,
                 state: State::Live,
@@ -266,7 +266,7 @@ impl Server {
 
     /// Drops a session if its end is complete.
     fn forget_ended(&mut self, id: SessionId, out: &mut Vec<Output>) {
-        let ended = |session: &Session| match &session.state {
+        let ended = |session: &SessionRecord| match &session.state {
             State::Live => false,
             State::Ending { fencing, reads } => fencing.is_empty() && !reads,
         };

@@ -4,7 +4,7 @@ use super::{Mode, Owner, RequestKey};
 
 /// The progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Progress {
+pub struct Acquired {
     /// The last byte that is held (`last_abs_offset`), none if nothing is.
     pub last: Option<u64>,
     /// The first byte of the pattern that is not held (`next_abs_offset`), none if all are.
@@ -15,9 +15,9 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
     /// Everything below the offset asked for is held.
-    Done(Progress),
-    /// The request stands in line for `Progress::next`. A [`Woken`] follows, unless the request is released.
-    Waits(Progress),
+    Done(Acquired),
+    /// The request stands in line for `Acquired::next`. A [`Woken`] follows, unless the request is released.
+    Waits(Acquired),
 }
 
 /// A request that waited and does so no longer: it now holds everything below the offset that it asked for.
@@ -26,7 +26,7 @@ pub struct Woken {
     /// The request.
     pub request: RequestKey,
     /// Its progress.
-    pub progress: Progress,
+    pub progress: Acquired,
     /// True if it gave up on the way, as with [`TableError::TooIrregular`].
     pub exhausted: bool,
 }
@@ -69,7 +69,7 @@ pub struct RequestView {
     /// The first byte of its pattern, and the end, exclusive, of the last.
     pub bounds: (u64, u64),
     /// Its progress.
-    pub progress: Progress,
+    pub progress: Acquired,
     /// True if it stands in line for `progress.next`.
     pub waits: bool,
 }

@@ -372,7 +372,7 @@ impl World {
         for (path, queue) in &self.to_client {
             for (number, serial, reply) in queue {
                 let progress = match reply {
-                    Reply::Progress { progress, .. } => Some(*progress),
+                    Reply::Acquired { progress, .. } => Some(*progress),
                     _ => None,
                 };
                 let kind = std::mem::discriminant(reply);

@@ -1,6 +1,6 @@
 //! From syntax to descriptions.
 
-use super::syntax::{Argument, Kind, Value, parse};
+use super::syntax::{Argument, TokenKind, Value, parse};
 use crate::PatternError;
 use crate::datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};
 use crate::pattern::Region;
@@ -40,7 +40,7 @@ impl FromStr for Datatype {
 }
 
 fn description(value: Value) -> Result<Description, PatternError> {
-    let Kind::Name(name, _) = &value.kind else {
+    let TokenKind::Name(name, _) = &value.kind else {
         return Err(wrong(value.position, "expected the name of a pattern or a datatype"));
     };
     match name.as_str() {
@@ -83,7 +83,7 @@ struct Arguments {
 impl Arguments {
     fn of(value: Value) -> Result<Arguments, PatternError> {
         match value.kind {
-            Kind::Name(name, left) => Ok(Arguments { name, position: value.position, left }),
+            TokenKind::Name(name, left) => Ok(Arguments { name, position: value.position, left }),
             _ => Err(wrong(value.position, "expected a name")),
         }
     }
@@ -119,7 +119,7 @@ impl Arguments {
     ) -> Result<Vec<T>, PatternError> {
         let value = self.required(name)?;
         match value.kind {
-            Kind::List(items) => items.into_iter().map(item).collect(),
+            TokenKind::List(items) => items.into_iter().map(item).collect(),
             _ => Err(wrong(value.position, format!("\"{name}\" is a list in square brackets"))),
         }
     }
@@ -137,8 +137,10 @@ impl Arguments {
     fn order(&mut self) -> Result<Order, PatternError> {
         let Some(value) = self.optional("order")? else { return Ok(Order::C) };
         match value.kind {
-            Kind::Name(name, arguments) if name == "c" && arguments.is_empty() => Ok(Order::C),
-            Kind::Name(name, arguments) if name == "fortran" && arguments.is_empty() => Ok(Order::Fortran),
+            TokenKind::Name(name, arguments) if name == "c" && arguments.is_empty() => Ok(Order::C),
+            TokenKind::Name(name, arguments) if name == "fortran" && arguments.is_empty() => {
+                Ok(Order::Fortran)
+            }
             _ => Err(wrong(value.position, "an order is \"c\" or \"fortran\"")),
         }
     }
@@ -170,14 +172,14 @@ impl Arguments {
 
 fn unsigned(value: Value) -> Result<u64, PatternError> {
     match value.kind {
-        Kind::Number(number) => count(number, value.position),
+        TokenKind::Number(number) => count(number, value.position),
         _ => Err(wrong(value.position, "expected a number")),
     }
 }
 
 fn signed(value: Value) -> Result<i64, PatternError> {
     match value.kind {
-        Kind::Number(number) => displacement(number, value.position),
+        TokenKind::Number(number) => displacement(number, value.position),
         _ => Err(wrong(value.position, "expected a number")),
     }
 }
@@ -192,7 +194,7 @@ fn displacement(number: i128, position: usize) -> Result<i64, PatternError> {
 
 fn region(value: Value) -> Result<Region, PatternError> {
     match value.kind {
-        Kind::Region(offset, length) => {
+        TokenKind::Region(offset, length) => {
             Ok(Region { offset: count(offset, value.position)?, length: count(length, value.position)? })
         }
         _ => Err(wrong(value.position, "a region is written offset:length")),
@@ -201,7 +203,7 @@ fn region(value: Value) -> Result<Region, PatternError> {
 
 fn block(value: Value) -> Result<Block, PatternError> {
     match value.kind {
-        Kind::Block(elements, at, None) => Ok(Block {
+        TokenKind::Block(elements, at, None) => Ok(Block {
             count: count(elements, value.position)?,
             displacement: displacement(at, value.position)?,
         }),
@@ -211,7 +213,7 @@ fn block(value: Value) -> Result<Block, PatternError> {
 
 fn member(value: Value) -> Result<Member, PatternError> {
     match value.kind {
-        Kind::Block(elements, at, Some(of)) => Ok(Member {
+        TokenKind::Block(elements, at, Some(of)) => Ok(Member {
             count: count(elements, value.position)?,
             displacement: displacement(at, value.position)?,
             of: datatype(*of)?,

@@ -11,11 +11,11 @@ const OPEN_MAX: usize = 2 * DEPTH_MAX + 4;
 #[derive(Debug)]
 pub(super) struct Value {
     pub position: usize,
-    pub kind: Kind,
+    pub kind: TokenKind,
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     Number(i128),
     /// `offset:length`.
     Region(i128, i128),
@@ -86,7 +86,7 @@ impl Parser<'_> {
             Some(b'0'..=b'9' | b'-') => self.numbers(open)?,
             Some(b'[') => {
                 self.at += 1;
-                Kind::List(self.items(b']', |parser| parser.value(open + 1))?)
+                TokenKind::List(self.items(b']', |parser| parser.value(open + 1))?)
             }
             Some(b'a'..=b'z' | b'A'..=b'Z' | b'_') => {
                 let name = self.name();
@@ -95,7 +95,7 @@ impl Parser<'_> {
                 } else {
                     Vec::new()
                 };
-                Kind::Name(name, arguments)
+                TokenKind::Name(name, arguments)
             }
             _ => return Err(self.expected("a number, a list or a name")),
         };
@@ -141,10 +141,10 @@ impl Parser<'_> {
         String::from_utf8_lossy(&rest[..length]).into_owned()
     }
 
-    fn numbers(&mut self, open: usize) -> Result<Kind, PatternError> {
+    fn numbers(&mut self, open: usize) -> Result<TokenKind, PatternError> {
         let first = self.number()?;
         if self.take(b':') {
-            return Ok(Kind::Region(first, self.number()?));
+            return Ok(TokenKind::Region(first, self.number()?));
         }
         if self.take(b'@') {
             let displacement = self.number()?;
@@ -154,9 +154,9 @@ impl Parser<'_> {
             } else {
                 None
             };
-            return Ok(Kind::Block(first, displacement, of));
+            return Ok(TokenKind::Block(first, displacement, of));
         }
-        Ok(Kind::Number(first))
+        Ok(TokenKind::Number(first))
     }
 
     fn number(&mut self) -> Result<i128, PatternError> {

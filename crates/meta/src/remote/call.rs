@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 use nacre_rpc::client::{Call as Submitted, Link, Request};
-use nacre_rpc::{Frame, Kind, Outbox, control};
+use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
 use super::{Inner, Route};
 use crate::service::{Call, Reply};
@@ -39,7 +39,7 @@ impl Request for CallRequest {
 }
 
 /// A request without a body.
-pub(super) struct BareRequest(pub Kind);
+pub(super) struct BareRequest(pub MessageKind);
 
 impl Request for BareRequest {
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
@@ -86,7 +86,7 @@ pub(super) enum Lost {
 /// Returns the reply in a frame.
 pub(super) fn reply(link: &Link, frame: &Frame) -> Result<Reply, Lost> {
     match frame.kind {
-        wire::MOVED | wire::LAPSED | Kind::ERROR => Err(refusal(link, frame)),
+        wire::MOVED | wire::LAPSED | MessageKind::ERROR => Err(refusal(link, frame)),
         kind => wire::get_reply(kind, &frame.body).map_err(|error| Lost::Failed(error.into())),
     }
 }

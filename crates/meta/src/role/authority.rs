@@ -131,7 +131,7 @@ fn damaged(id: &ObjectId) -> StoreError {
 }
 
 /// The authority as a daemon sees it and changes it.
-pub(super) struct Keeper {
+pub(super) struct AuthorityStore {
     pub store: Arc<dyn ObjectStore>,
     id: ObjectId,
     own: Authority,
@@ -171,8 +171,12 @@ fn standby_takeover(value: &[u8]) -> Option<Duration> {
     (value[0] == VERSION).then(|| Duration::from_millis(millis).min(super::TAKEOVER_MAX))
 }
 
-impl Keeper {
-    pub fn new(options: &super::Options, name: String, addresses: Vec<String>) -> Result<Keeper, StoreError> {
+impl AuthorityStore {
+    pub fn new(
+        options: &super::Options,
+        name: String,
+        addresses: Vec<String>,
+    ) -> Result<AuthorityStore, StoreError> {
         let long = |text: &String, most: usize| text.len() > most;
         if long(&name, NAME_BYTES_MAX)
             || addresses.len() > ADDRESSES_MAX
@@ -186,7 +190,7 @@ impl Keeper {
         let own = Authority { takeover: options.takeover, name, addresses, ..Authority::default() };
         let (store, id) = (options.store.clone(), object(options.rank)?);
         let (keeps_store, standbys) = (options.keeps_store, HashMap::new());
-        Ok(Keeper { store, id, own, keeps_store, written: None, standby, stood: 0, standbys })
+        Ok(AuthorityStore { store, id, own, keeps_store, written: None, standby, stood: 0, standbys })
     }
 
     pub fn takeover(&self) -> Duration {
@@ -361,7 +365,7 @@ mod tests {
 
     use super::*;
 
-    fn keeper(store: &Arc<MemoryStore>, name: &str) -> Keeper {
+    fn keeper(store: &Arc<MemoryStore>, name: &str) -> AuthorityStore {
         let options = crate::role::Options {
             store: store.clone(),
             rank: 0,
@@ -369,7 +373,7 @@ mod tests {
             lease: Duration::from_secs(1),
             takeover: Duration::from_secs(1),
         };
-        Keeper::new(&options, name.to_owned(), vec![name.to_owned()]).unwrap()
+        AuthorityStore::new(&options, name.to_owned(), vec![name.to_owned()]).unwrap()
     }
 
     #[tokio::test]

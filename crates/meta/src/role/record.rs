@@ -23,7 +23,7 @@ use nacre_object::{
 use nacre_object::{Outcome, Read, StoreError, Transaction, Write};
 
 use crate::capability::Policy;
-use crate::inode::{Ino, Inode, Kind, RECORD, SEQUENCER};
+use crate::inode::{Ino, Inode, InodeKind, RECORD, SEQUENCER};
 use crate::namespace::sequencer_policy;
 use crate::sequencer::POSITIONS;
 use crate::service::Record;
@@ -66,7 +66,7 @@ pub fn decode(bytes: &[u8]) -> Option<Record> {
 
 /// The end of an order of a rank at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending<T> {
+pub(super) enum OrderOutcome<T> {
     /// It took effect, or had taken effect before.
     Done(T),
     /// A later rank has touched the object.
@@ -75,12 +75,12 @@ pub(super) enum Ending<T> {
     Gone,
 }
 
-impl<T> Ending<T> {
-    pub fn map<U>(self, map: impl FnOnce(T) -> U) -> Ending<U> {
+impl<T> OrderOutcome<T> {
+    pub fn map<U>(self, map: impl FnOnce(T) -> U) -> OrderOutcome<U> {
         match self {
-            Ending::Done(value) => Ending::Done(map(value)),
-            Ending::Superseded => Ending::Superseded,
-            Ending::Gone => Ending::Gone,
+            OrderOutcome::Done(value) => OrderOutcome::Done(map(value)),
+            OrderOutcome::Superseded => OrderOutcome::Superseded,
+            OrderOutcome::Gone => OrderOutcome::Gone,
         }
     }
 }
@@ -95,13 +95,13 @@ pub(super) async fn load(
     store: &dyn ObjectStore,
     id: &ObjectId,
     epoch: u64,
-) -> Result<Ending<Option<Record>>, StoreError> {
+) -> Result<OrderOutcome<Option<Record>>, StoreError> {
     // Looked at before anything is written: most of what does not exist is a mistyped name.
     let look = Transaction::new().read(Read::Key { key: key()? });
     if value(store.apply(id, look).await?)?.is_none() {
         return match Ino::of_state_object(id) {
             Some(ino) => begin(store, id, epoch, ino).await,
-            None => Ok(Ending::Done(None)),
+            None => Ok(OrderOutcome::Done(None)),
         };
     }
     let fence = Transaction::new()
@@ -109,15 +109,15 @@ pub(super) async fn load(
         .read(Read::Key { key: key()? })
         .change(Write::RaiseFence { token: epoch });
     let found = match store.apply(id, fence).await? {
-        Outcome::Refused(_) => return Ok(Ending::Superseded),
+        Outcome::Refused(_) => return Ok(OrderOutcome::Superseded),
         done => value(done)?,
     };
-    let Some(found) = found else { return Ok(Ending::Done(None)) };
+    let Some(found) = found else { return Ok(OrderOutcome::Done(None)) };
     let record = decode(&found);
     if record.is_none() {
         tracing::error!("the key \"{KEY}\" of object \"{id}\" holds no sequencer");
     }
-    Ok(Ending::Done(record))
+    Ok(OrderOutcome::Done(record))
 }
 
 /// Makes the record of a sequencer in the namespace, if its inode is there. Whoever removes an inode removes it before its
@@ -127,17 +127,19 @@ async fn begin(
     id: &ObjectId,
     epoch: u64,
     ino: Ino,
-) -> Result<Ending<Option<Record>>, StoreError> {
+) -> Result<OrderOutcome<Option<Record>>, StoreError> {
     let look = Transaction::new().read(Read::Key { key: Key::new(Bytes::from_static(RECORD))? });
-    let Some(inode) = value(store.apply(&ino.object(), look).await?)? else { return Ok(Ending::Done(None)) };
+    let Some(inode) = value(store.apply(&ino.object(), look).await?)? else {
+        return Ok(OrderOutcome::Done(None));
+    };
     let policy = match Inode::decode(&inode) {
-        Ok(inode) if inode.kind == Kind::Typed(SEQUENCER.to_owned()) => sequencer_policy(&inode.target),
+        Ok(inode) if inode.kind == InodeKind::Typed(SEQUENCER.to_owned()) => sequencer_policy(&inode.target),
         _ => None,
     };
-    let Some(policy) = policy else { return Ok(Ending::Done(None)) };
+    let Some(policy) = policy else { return Ok(OrderOutcome::Done(None)) };
     match create(store, id, epoch, policy).await? {
         // An earlier rank is at it. Its record is found when this is tried again.
-        Ending::Done(None) => {
+        OrderOutcome::Done(None) => {
             Err(StoreError::new(ErrorKind::Busy, "the sequencer was made at the same time"))
         }
         made => Ok(made),
@@ -162,7 +164,7 @@ pub(super) async fn create(
     id: &ObjectId,
     epoch: u64,
     policy: Policy,
-) -> Result<Ending<Option<Record>>, StoreError> {
+) -> Result<OrderOutcome<Option<Record>>, StoreError> {
     let look = Transaction::new().read(Read::Key { key: key()? });
     let Outcome::Done(Done { version, .. }) = store.apply(id, look).await? else {
         return Err(StoreError::new(ErrorKind::Unknown, "the store refused a read without guards"));
@@ -175,10 +177,10 @@ pub(super) async fn create(
         .change(Write::SetKey { key: key()?, value: encode(&record) })
         .change(Write::RaiseFence { token: epoch });
     match store.apply(id, make).await? {
-        Outcome::Done(_) => Ok(Ending::Done(Some(record))),
+        Outcome::Done(_) => Ok(OrderOutcome::Done(Some(record))),
         Outcome::Refused(refusal) => match refusal.guard {
-            0 => Ok(Ending::Superseded),
-            1 => Ok(Ending::Done(None)),
+            0 => Ok(OrderOutcome::Superseded),
+            1 => Ok(OrderOutcome::Done(None)),
             _ => Err(StoreError::new(ErrorKind::Busy, "the object was changed at the same time")),
         },
     }
@@ -191,22 +193,24 @@ pub(super) async fn write(
     epoch: u64,
     before: &Record,
     after: &Record,
-) -> Result<Ending<()>, StoreError> {
+) -> Result<OrderOutcome<()>, StoreError> {
     let value = encode(after);
     let change = Transaction::new()
         .guard(Guard::Fence { token: epoch })
         .guard(Guard::Key { key: key()?, check: Check::Equal(encode(before)) })
         .change(Write::SetKey { key: key()?, value: value.clone() });
     Ok(match store.apply(id, change).await? {
-        Outcome::Done(_) => Ending::Done(()),
+        Outcome::Done(_) => OrderOutcome::Done(()),
         // An earlier attempt, of which no reply came, has taken effect.
-        Outcome::Refused(refusal) if refusal.guard == 1 && is(&refusal.found, &value) => Ending::Done(()),
+        Outcome::Refused(refusal) if refusal.guard == 1 && is(&refusal.found, &value) => {
+            OrderOutcome::Done(())
+        }
         Outcome::Refused(refusal)
             if matches!(refusal.found, Found::Value(None)) && Ino::of_state_object(id).is_some() =>
         {
-            Ending::Gone
+            OrderOutcome::Gone
         }
-        Outcome::Refused(_) => Ending::Superseded,
+        Outcome::Refused(_) => OrderOutcome::Superseded,
     })
 }
 
@@ -216,7 +220,7 @@ pub(super) async fn remove(
     id: &ObjectId,
     epoch: u64,
     before: &Record,
-) -> Result<Ending<()>, StoreError> {
+) -> Result<OrderOutcome<()>, StoreError> {
     let remove = Transaction::new()
         .guard(Guard::Fence { token: epoch })
         .guard(Guard::Key { key: key()?, check: Check::Equal(encode(before)) })
@@ -230,9 +234,9 @@ pub(super) async fn remove(
         outcome => outcome,
     };
     Ok(match outcome {
-        Outcome::Done(_) => Ending::Done(()),
-        Outcome::Refused(refusal) if matches!(refusal.found, Found::Value(None)) => Ending::Done(()),
-        Outcome::Refused(_) => Ending::Superseded,
+        Outcome::Done(_) => OrderOutcome::Done(()),
+        Outcome::Refused(refusal) if matches!(refusal.found, Found::Value(None)) => OrderOutcome::Done(()),
+        Outcome::Refused(_) => OrderOutcome::Superseded,
     })
 }
 

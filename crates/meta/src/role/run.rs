@@ -9,9 +9,9 @@ use futures::stream::FuturesUnordered;
 use nacre_object::{ObjectId, ObjectStore, StoreError};
 use tokio::sync::oneshot;
 
-use super::authority::{Authority, Keeper};
+use super::authority::{Authority, AuthorityStore};
 use super::core::{Shared, State};
-use super::record::{self, Ending};
+use super::record::{self, OrderOutcome};
 use crate::clock;
 use crate::service::{Record, StoreOrder};
 
@@ -23,7 +23,7 @@ const LEAVE_MAX: Duration = Duration::from_secs(1);
 
 /// The daemon's view of the authority.
 struct Watcher {
-    keeper: Keeper,
+    keeper: AuthorityStore,
     /// The authority of another daemon, and since when it has stood still.
     still: Option<(Authority, Duration)>,
     /// The time at which whoever has the authority was last told that this daemon stands by; none if it was not.
@@ -37,7 +37,7 @@ enum Looked {
     /// This daemon took it, at this epoch, until this time.
     Taken(u64, Duration),
     /// This daemon has it until this time; and whether somebody stands by.
-    Kept(Duration, bool),
+    Reservation(Duration, bool),
     /// Another daemon has it, at these addresses.
     Elsewhere(Vec<String>),
     Failed(StoreError),
@@ -103,12 +103,12 @@ impl Watcher {
                 return Ok(Looked::Elsewhere(Vec::new()));
             }
             if !seen.standby {
-                return Ok(Looked::Kept(sent + takeover, false));
+                return Ok(Looked::Reservation(sent + takeover, false));
             }
             sent = clock::now();
         }
         match self.keeper.show(sent).await? {
-            Some(standby) => Ok(Looked::Kept(sent + takeover, standby)),
+            Some(standby) => Ok(Looked::Reservation(sent + takeover, standby)),
             None => Ok(Looked::Elsewhere(Vec::new())),
         }
     }
@@ -131,7 +131,12 @@ enum Carried {
 }
 
 /// Runs until `stopped` is dropped.
-pub(super) async fn run(shared: Arc<Shared>, keeper: Keeper, lazy: bool, mut stopped: oneshot::Receiver<()>) {
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    keeper: AuthorityStore,
+    lazy: bool,
+    mut stopped: oneshot::Receiver<()>,
+) {
     let store = keeper.store.clone();
     let takeover = keeper.takeover();
     let mut idle = Some(Watcher { keeper, still: None, registered: None, handed_over: false });
@@ -220,7 +225,7 @@ fn take_in(shared: &Shared, looked: Looked, takeover: Duration) -> Duration {
             core.begin(epoch, until);
             takeover / 4
         }
-        Looked::Kept(until, standby) => {
+        Looked::Reservation(until, standby) => {
             if let State::Active(_, end) = &mut core.state {
                 *end = until;
             }
@@ -248,7 +253,7 @@ async fn carry_out(
     epoch: u64,
     id: ObjectId,
     order: StoreOrder,
-) -> (u64, ObjectId, Ending<Carried>) {
+) -> (u64, ObjectId, OrderOutcome<Carried>) {
     let mut pause = PAUSE_MIN;
     loop {
         let done = match &order {
@@ -274,7 +279,7 @@ async fn carry_out(
     }
 }
 
-fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: Ending<Carried>) {
+fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<Carried>) {
     let mut core = shared.core.lock();
     let now = clock::now();
     let State::Active(rank, _) = &core.state else { return };
@@ -282,9 +287,9 @@ fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: Ending<Carried>) {
         return;
     }
     let carried = match ending {
-        Ending::Done(carried) => carried,
-        Ending::Gone => return core.with_rank(|rank, out| rank.removed(id, out)),
-        Ending::Superseded => {
+        OrderOutcome::Done(carried) => carried,
+        OrderOutcome::Gone => return core.with_rank(|rank, out| rank.removed(id, out)),
+        OrderOutcome::Superseded => {
             tracing::warn!("a later metadata rank has fenced this one at \"{id}\"");
             return core.step_down(Vec::new());
         }

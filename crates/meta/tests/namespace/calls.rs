@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nacre_meta::inode::{Ino, Kind};
+use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{
     Attributes, Creation, Credentials, EXECUTE, Error, READ, Rank, RankOptions, SetAttributes, SetTime, WRITE,
 };
@@ -23,11 +23,11 @@ pub async fn make(rank: &Rank, user: &Credentials, path: &str, creation: Creatio
 }
 
 pub fn file(mode: u32) -> Creation {
-    Creation::new(Kind::File, mode)
+    Creation::new(InodeKind::File, mode)
 }
 
 fn directory(mode: u32) -> Creation {
-    Creation::new(Kind::Directory, mode)
+    Creation::new(InodeKind::Directory, mode)
 }
 
 async fn find(rank: &Rank, path: &str) -> Result<Attributes, Error> {
@@ -45,7 +45,7 @@ fn a_store_without_a_namespace_is_told_from_an_empty_one() {
         let options = RankOptions { create: true, owner, ..RankOptions::default() };
         let rank = Rank::open(Arc::new(store.clone()), options).await.unwrap();
         let root = rank.stat(Ino::ROOT).await.unwrap();
-        assert_eq!((root.uid, root.gid, root.mode, &root.kind), (7, 8, 0o755, &Kind::Directory));
+        assert_eq!((root.uid, root.gid, root.mode, &root.kind), (7, 8, 0o755, &InodeKind::Directory));
         // Another one finds the same.
         let again = Rank::open(Arc::new(store.clone()), RankOptions::default()).await.unwrap();
         assert_eq!(again.stat(Ino::ROOT).await.unwrap(), root);
@@ -69,7 +69,7 @@ fn paths_lead_through_links_and_up() {
         }
         assert_eq!(find(&rank, "/absolute").await.unwrap().ino, b.ino);
         let link = rank.resolve(&root, b"/absolute", false).await.unwrap();
-        assert_eq!((link.kind, &link.target[..], link.size), (Kind::Symlink, &b"/a/up/"[..], 6));
+        assert_eq!((link.kind, &link.target[..], link.size), (InodeKind::Symlink, &b"/a/up/"[..], 6));
         // A slash at the end asks for a directory, and so follows the link.
         assert_eq!(rank.resolve(&root, b"/a/up/", false).await.unwrap().ino, b.ino);
         assert_eq!(find(&rank, "/a/b/f/").await.err(), Some(Error::NotDirectory));
@@ -287,7 +287,7 @@ fn an_inode_of_a_type_of_its_own_has_a_state_that_goes_with_it() {
     at_once(&store, async {
         let (rank, root, ada) = (open(&store).await, Credentials::root(), Credentials::new(1000, 1000));
         let objects = store.objects();
-        let kind = Kind::Typed("counter".to_owned());
+        let kind = InodeKind::Typed("counter".to_owned());
         let found = make(&rank, &root, "/count", Creation::new(kind.clone(), 0o644)).await;
         assert_eq!((&found.kind, found.size), (&kind, 0));
         let ino = found.ino;
@@ -327,12 +327,12 @@ fn an_inode_of_a_type_of_its_own_has_a_state_that_goes_with_it() {
         assert_eq!(store.objects(), objects);
         // Names of kinds, and policies that there are not, are refused.
         for kind in ["file", ""] {
-            let creation = Creation::new(Kind::Typed(kind.to_owned()), 0o644);
+            let creation = Creation::new(InodeKind::Typed(kind.to_owned()), 0o644);
             assert!(matches!(rank.create(&root, Ino::ROOT, b"x", creation).await, Err(Error::Invalid(_))));
         }
         let creation = Creation {
             target: "sometimes".into(),
-            ..Creation::new(Kind::Typed("sequencer".to_owned()), 0o644)
+            ..Creation::new(InodeKind::Typed("sequencer".to_owned()), 0o644)
         };
         assert!(matches!(rank.create(&root, Ino::ROOT, b"x", creation).await, Err(Error::Invalid(_))));
     });

@@ -1,7 +1,7 @@
 //! Content of files, against a vector of bytes.
 
 use bytes::Bytes;
-use nacre_meta::inode::{Ino, Kind, Layout};
+use nacre_meta::inode::{Ino, InodeKind, Layout};
 use nacre_meta::{Creation, Credentials, Error};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -43,9 +43,10 @@ fn files_hold_what_was_written() {
         at_once(&store, async {
             let (rank, root) = (open(&store).await, Credentials::root());
             let layout = LAYOUTS[random.random_range(0..LAYOUTS.len())];
-            let creation = Creation { layout: Some(layout), ..Creation::new(Kind::Directory, 0o755) };
+            let creation = Creation { layout: Some(layout), ..Creation::new(InodeKind::Directory, 0o755) };
             let directory = rank.create(&root, Ino::ROOT, b"d", creation).await.unwrap().ino;
-            let file = rank.create(&root, directory, b"f", Creation::new(Kind::File, 0o644)).await.unwrap();
+            let file =
+                rank.create(&root, directory, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
             assert_eq!(file.layout, layout);
             let file = file.ino;
             let mut model: Vec<u8> = Vec::new();
@@ -105,7 +106,8 @@ fn a_put_that_is_left_alone_is_tidied_up_and_a_late_one_fails() {
     let store = SlowStore::default();
     at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
-        let file = rank.create(&root, Ino::ROOT, b"f", Creation::new(Kind::File, 0o644)).await.unwrap().ino;
+        let file =
+            rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap().ino;
         rank.write_file(file, 0, Bytes::from_static(b"old")).await.unwrap();
         let other = open(&store).await;
         let mut left = rank.put(&root, file).await.unwrap();
@@ -127,7 +129,7 @@ fn a_byte_far_behind_the_end_costs_no_more_than_a_byte() {
     let store = SlowStore::default();
     at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
-        let made = rank.create(&root, Ino::ROOT, b"f", Creation::new(Kind::File, 0o644)).await.unwrap();
+        let made = rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
         let far = (1 << 62) + 12_345;
         rank.write_file(made.ino, 10, Bytes::from_static(b"near")).await.unwrap();
         rank.write_file(made.ino, far, Bytes::from_static(b"far")).await.unwrap();
@@ -147,7 +149,7 @@ fn a_file_that_many_puts_were_left_in_says_what_to_do() {
     let store = SlowStore::default();
     at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
-        let made = rank.create(&root, Ino::ROOT, b"f", Creation::new(Kind::File, 0o644)).await.unwrap();
+        let made = rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
         rank.write_file(made.ino, 0, Bytes::from_static(b"old")).await.unwrap();
         let left = open(&store).await;
         for _ in 0..15 {

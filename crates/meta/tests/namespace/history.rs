@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use nacre_meta::inode::{Ino, Kind};
+use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{Creation, Credentials, Error, Rank, RankOptions, SetAttributes};
 use nacre_object::{Check, Guard, Transaction, Write};
 use rand::rngs::StdRng;
@@ -39,7 +39,7 @@ fn read(store: &SlowStore, rank: &Rank) -> Result<Tree, String> {
         while let Some(ino) = waiting.pop() {
             let found = rank.stat(ino).await.map_err(|error| format!("stat of {ino}: {error}"))?;
             let mut node = Node { mode: found.mode, content: String::new(), entries: None };
-            if found.kind == Kind::Directory {
+            if found.kind == InodeKind::Directory {
                 let page = rank.readdir(&root, ino, b"", 1024, true).await;
                 let page = page.map_err(|error| format!("list of {ino}: {error}"))?;
                 let mut entries = BTreeMap::new();
@@ -110,12 +110,12 @@ async fn run(rank: Arc<Rank>, call: Call) -> Outcome {
     let root = Credentials::root();
     match call {
         Call::Create(directory, name) => {
-            let creation = Creation::new(Kind::File, 0o644);
+            let creation = Creation::new(InodeKind::File, 0o644);
             let made = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
             Ok(Some(made.ino.0))
         }
         Call::Mkdir(directory, name) => {
-            let creation = Creation::new(Kind::Directory, 0o755);
+            let creation = Creation::new(InodeKind::Directory, 0o755);
             let made = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
             Ok(Some(made.ino.0))
         }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nacre_meta::inode::{Ino, Kind};
+use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{Creation, Credentials, Error, Rank};
 
 use crate::calls::{file, make, open};
@@ -17,7 +17,7 @@ fn begin() -> (SlowStore, Arc<Rank>, Ino, Ino) {
     let store = SlowStore::default();
     let (rank, a, b) = at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
-        let directory = || Creation::new(Kind::Directory, 0o755);
+        let directory = || Creation::new(InodeKind::Directory, 0o755);
         let a = make(&rank, &root, "/a", directory()).await.ino;
         let b = make(&rank, &root, "/b", directory()).await.ino;
         make(&rank, &root, "/a/x", file(0o644)).await;
@@ -150,7 +150,8 @@ fn a_check_reports_nothing_that_changes_while_it_looks() {
         let (store, rank, _, b) = begin();
         // The file's number is below that of the directory that it is in, so the check comes to it first.
         let c = at_once(&store, async {
-            let c = make(&rank, &Credentials::root(), "/c", Creation::new(Kind::Directory, 0o755)).await.ino;
+            let c =
+                make(&rank, &Credentials::root(), "/c", Creation::new(InodeKind::Directory, 0o755)).await.ino;
             let (a, _) = rank.resolve_parent(&Credentials::root(), b"/a/x").await.unwrap();
             rank.rename(&Credentials::root(), (a.ino, b"x"), (c, b"x"), false).await.unwrap();
             rank.close().await.unwrap();

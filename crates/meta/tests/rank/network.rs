@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_meta::capability::Policy;
-use nacre_meta::inode::{Ino, Kind};
+use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::remote::{Sequencer, Session, SessionOptions};
 use nacre_meta::role::{Handle, MetaRole, Options};
 use nacre_meta::{Creation, Credentials, Rank, RankOptions, SetAttributes};
@@ -455,7 +455,7 @@ fn a_sequencer_in_the_namespace_is_handed_on_and_goes_with_its_inode() {
     assert_eq!((second.handle().totals().state, second.handle().totals().epoch), ("active", 2));
     assert!(wait(tree.check(false)).unwrap().is_clean());
     // There never was one, and an inode of another type is none.
-    let file = wait(tree.create(&root, Ino::ROOT, b"file", Creation::new(Kind::File, 0o644))).unwrap();
+    let file = wait(tree.create(&root, Ino::ROOT, b"file", Creation::new(InodeKind::File, 0o644))).unwrap();
     for ino in [Ino(1 << 40), file.ino] {
         assert!(wait(sessions[0].sequencer(&ino.state_object()).next()).is_err());
     }

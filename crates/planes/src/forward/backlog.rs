@@ -36,7 +36,7 @@ pub(super) struct About {
 
 /// The place of a datagram in a queue: the copies left to make for one lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct QueuedCopies {
     pub(super) datagram: u32,
     pub(super) lane: u16,
     pub(super) next: usize,
@@ -47,7 +47,7 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Queue {
     device: u32,
-    places: VecDeque<Place>,
+    places: VecDeque<QueuedCopies>,
     /// The wait before the device is tried again when it is full, and the end of the present one, in nanoseconds.
     wait_ns: u64,
     again_ns: u64,
@@ -68,7 +68,7 @@ impl Queue {
     }
 
     /// Returns the first place in the queue.
-    pub(super) fn front(&mut self) -> Option<&mut Place> {
+    pub(super) fn front(&mut self) -> Option<&mut QueuedCopies> {
         self.places.front_mut()
     }
 }
@@ -138,7 +138,7 @@ impl Backlog {
     }
 
     /// Adds a place at the end of a device's queue.
-    pub(super) fn push(&mut self, queue: usize, place: Place) {
+    pub(super) fn push(&mut self, queue: usize, place: QueuedCopies) {
         self.datagrams[place.datagram as usize].places += 1;
         self.queues[queue].places.push_back(place);
     }
@@ -157,7 +157,7 @@ impl Backlog {
     }
 
     fn oldest(&self, queue: usize, group: GroupIndex) -> Option<usize> {
-        let of = |place: &Place| self.datagrams[place.datagram as usize].about.group == group;
+        let of = |place: &QueuedCopies| self.datagrams[place.datagram as usize].about.group == group;
         self.queues[queue].places.iter().position(of)
     }
 
@@ -171,7 +171,7 @@ impl Backlog {
     }
 
     /// Returns the number of copies that are left to make for a place.
-    pub(super) fn left(&self, table: &Table, place: &Place) -> u64 {
+    pub(super) fn left(&self, table: &Table, place: &QueuedCopies) -> u64 {
         let About { group, except, .. } = self.datagrams[place.datagram as usize].about;
         let entries = &table.group(group).lanes[usize::from(place.lane)].entries;
         let end = place.end.min(entries.len());
@@ -264,7 +264,7 @@ mod tests {
         let queue = backlog.queue_of(3);
         for next in [0, 1, 77, 199, 200] {
             let datagram = backlog.keep(about(group, false), b"payload");
-            backlog.push(queue, Place { datagram, lane: 0, next, end: 200 });
+            backlog.push(queue, QueuedCopies { datagram, lane: 0, next, end: 200 });
         }
         let id = GroupId { port: 7400, id: 0 };
         for host in 0..200_u16 {
@@ -299,7 +299,7 @@ mod tests {
         let (a, b) = (backlog.queue_of(1), backlog.queue_of(2));
         let datagram = backlog.keep(about(GroupIndex(7), true), &[0; 100]);
         for queue in [a, b] {
-            backlog.push(queue, Place { datagram, lane: 0, next: 0, end: 1 });
+            backlog.push(queue, QueuedCopies { datagram, lane: 0, next: 0, end: 1 });
         }
         assert_eq!(backlog.bytes(), 100);
         assert_eq!(backlog.pop(a), None);
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!((backlog.bytes(), backlog.next_ns()), (0, None));
         let again = backlog.keep(about(GroupIndex(7), true), &[0; 9]);
         assert_eq!(again, datagram, "the buffer is used again");
-        backlog.push(b, Place { datagram: again, lane: 0, next: 0, end: 1 });
+        backlog.push(b, QueuedCopies { datagram: again, lane: 0, next: 0, end: 1 });
         assert_eq!(backlog.removed(GroupIndex(7)), 1);
         assert_eq!(backlog.bytes(), 0);
     }

@@ -1,6 +1,6 @@
 //! Counters of the forwarder, by reason.
 
-use crate::plane::{Done, Made, Progress};
+use crate::plane::{CopyProgress, Done, Made};
 
 /// Counts since the forwarder was made. Every datagram that came for a group is admitted, or refused for one of the
 /// reasons; every copy of an admitted one is taken by a device, undeliverable, too old, waiting, or no longer wanted
@@ -48,7 +48,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(super) fn took(&mut self, progress: Progress) {
+    pub(super) fn took(&mut self, progress: CopyProgress) {
         self.copies += u64::from(progress.copies);
         self.undeliverable += u64::from(progress.undeliverable);
         self.full += u64::from(progress.full);

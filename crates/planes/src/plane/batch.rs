@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::sendto::{Fate, full, one};
-use super::{Kind, Made, Plane, PlaneError, Portion, Progress};
+use super::{CopyProgress, LaneBatch, Made, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 use crate::system::message::{BATCH, Head, send_many};
 
@@ -27,11 +27,11 @@ impl Batch {
 }
 
 impl Plane for Batch {
-    fn kind(&self) -> Kind {
-        Kind::Batch
+    fn kind(&self) -> PlaneKind {
+        PlaneKind::Batch
     }
 
-    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
+    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
         let progress = self.send(portion);
         self.copies += u64::from(progress.copies);
         Ok(progress)
@@ -43,8 +43,8 @@ impl Plane for Batch {
 }
 
 impl Batch {
-    fn send(&mut self, portion: &Portion<'_>) -> Progress {
-        let mut progress = Progress { next: portion.positions.end, ..Progress::default() };
+    fn send(&mut self, portion: &LaneBatch<'_>) -> CopyProgress {
+        let mut progress = CopyProgress { next: portion.positions.end, ..CopyProgress::default() };
         let mut positions = portion.positions.clone();
         let Some((socket, source)) = self.listeners.sender(portion.lane.path.local) else {
             progress.undeliverable += positions.filter(|&at| portion.to(at).is_some()).count() as u32;
@@ -76,14 +76,14 @@ impl Batch {
                         continue;
                     }
                     Err(error) if full(&error) => {
-                        return Progress { next: self.at[done], full: true, ..progress };
+                        return CopyProgress { next: self.at[done], full: true, ..progress };
                     }
                     Err(_) => {}
                 }
                 match one(socket, head, self.to[done], portion.payload) {
                     Fate::Sent => progress.copies += 1,
                     Fate::Never => progress.undeliverable += 1,
-                    Fate::Full => return Progress { next: self.at[done], full: true, ..progress },
+                    Fate::Full => return CopyProgress { next: self.at[done], full: true, ..progress },
                 }
                 done += 1;
             }

@@ -43,7 +43,7 @@ use self::load::Sizes;
 use self::mirror::{Memory, Mirror};
 use self::network::{Changed, Network};
 use self::rescue::Rescues;
-use super::{Batch, Done, Kind, Made, Plane, PlaneError, PlaneOptions, Portion, Progress, Rescue};
+use super::{Batch, CopyProgress, Done, LaneBatch, Made, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
 use crate::forward::Listeners;
 
 /// The greatest number of datagrams of one group on their way through user space. More are refused.
@@ -108,7 +108,7 @@ impl Kernel {
     /// [`PlaneError`] if the kernel or the rights of the process do not allow it.
     pub fn new(inner: Box<dyn Plane>, options: KernelOptions) -> Result<Self, PlaneError> {
         Self::from_object(nacre_reflect_bpf::TC, inner, options, 0, &[]).map_err(|why| PlaneError {
-            plane: Kind::Kernel,
+            plane: PlaneKind::Kernel,
             what: "be loaded".to_owned(),
             why,
         })
@@ -240,18 +240,18 @@ fn tc(programs: &mut Ebpf) -> Result<&mut SchedClassifier, String> {
 
 fn network_failed(error: io::Error) -> PlaneError {
     PlaneError {
-        plane: Kind::Kernel,
+        plane: PlaneKind::Kernel,
         what: "ask the kernel for ways to members".to_owned(),
         why: error.to_string(),
     }
 }
 
 impl Plane for Kernel {
-    fn kind(&self) -> Kind {
-        Kind::Kernel
+    fn kind(&self) -> PlaneKind {
+        PlaneKind::Kernel
     }
 
-    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
+    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
         self.inner.copy(portion)
     }
 

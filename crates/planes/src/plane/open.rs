@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::kernel::Kernel;
-use super::{Batch, Kind, Plane, PlaneError, Ring, Sendto, Xdp};
+use super::{Batch, Plane, PlaneError, PlaneKind, Ring, Sendto, Xdp};
 use crate::forward::Listeners;
 
 /// Options of planes.
@@ -25,16 +25,16 @@ pub struct PlaneOptions {
 /// # Errors
 /// [`PlaneError`] if it does not work here.
 pub fn open(
-    kind: Kind,
+    kind: PlaneKind,
     listeners: &Arc<Listeners>,
     options: &PlaneOptions,
 ) -> Result<Box<dyn Plane>, PlaneError> {
     match kind {
-        Kind::Sendto => Ok(Box::new(Sendto::new(listeners.clone()))),
-        Kind::Batch => Ok(Box::new(Batch::new(listeners.clone()))),
-        Kind::Kernel => Ok(Box::new(Kernel::open(listeners, options)?)),
-        Kind::Ring => Ok(Box::new(Ring::new(listeners.clone())?)),
-        Kind::Xdp => Ok(Box::new(Xdp::open(listeners, options)?)),
+        PlaneKind::Sendto => Ok(Box::new(Sendto::new(listeners.clone()))),
+        PlaneKind::Batch => Ok(Box::new(Batch::new(listeners.clone()))),
+        PlaneKind::Kernel => Ok(Box::new(Kernel::open(listeners, options)?)),
+        PlaneKind::Ring => Ok(Box::new(Ring::new(listeners.clone())?)),
+        PlaneKind::Xdp => Ok(Box::new(Xdp::open(listeners, options)?)),
     }
 }
 
@@ -50,7 +50,7 @@ pub fn auto(
 ) -> Result<(Box<dyn Plane>, String), PlaneError> {
     let options = &PlaneOptions { driver_copies_min: DRIVER_COPIES_MIN, ..options.clone() };
     let mut failed = String::new();
-    for kind in [Kind::Xdp, Kind::Kernel, Kind::Ring, Kind::Batch] {
+    for kind in [PlaneKind::Xdp, PlaneKind::Kernel, PlaneKind::Ring, PlaneKind::Batch] {
         match open(kind, listeners, options) {
             Ok(plane) if failed.is_empty() => return Ok((plane, format!("the {kind} plane works here"))),
             Ok(plane) => return Ok((plane, format!("the {kind} plane, as {failed}"))),
@@ -58,5 +58,5 @@ pub fn auto(
             Err(error) => failed = format!("{failed}; {error}"),
         }
     }
-    open(Kind::Sendto, listeners, options).map(|plane| (plane, format!("the sendto plane, as {failed}")))
+    open(PlaneKind::Sendto, listeners, options).map(|plane| (plane, format!("the sendto plane, as {failed}")))
 }

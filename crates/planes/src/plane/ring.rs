@@ -16,7 +16,7 @@ use nacre_reflect::table::{Change, MemberIndex, Table};
 
 use super::kernel::netlink::Framing;
 use super::kernel::network::{HopIndex, Network};
-use super::{Batch, Kind, Made, Plane, PlaneError, Portion, Progress};
+use super::{Batch, CopyProgress, LaneBatch, Made, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 
 mod frame;
@@ -34,7 +34,7 @@ const QUEUES_EVERY: u32 = 10;
 
 /// The way to a member.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
+struct MemberRoute {
     hop: Option<HopIndex>,
     /// The Ethernet address of the next hop, if frames may be sent there.
     mac: Option<Mac>,
@@ -54,7 +54,7 @@ pub struct Ring {
     /// The devices by which members are reached; `None` for those by which no frames are sent.
     senders: HashMap<u32, Option<Sender>>,
     /// The ways to members, by their places in the table.
-    ways: Vec<Way>,
+    ways: Vec<MemberRoute>,
     /// The members without an Ethernet address yet.
     waiting: Vec<MemberIndex>,
     /// The first member whose way is to be looked up again, as routes have changed.
@@ -75,7 +75,7 @@ impl Ring {
     /// [`PlaneError`] if the kernel or the rights of the process do not allow it.
     pub fn new(listeners: Arc<Listeners>) -> Result<Self, PlaneError> {
         let failed = |what: &str, why: std::io::Error| PlaneError {
-            plane: Kind::Ring,
+            plane: PlaneKind::Ring,
             what: what.to_owned(),
             why: match why.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => {
@@ -104,7 +104,7 @@ impl Ring {
     fn find(&mut self, table: &Table, index: MemberIndex) {
         let at = index.0 as usize;
         if at >= self.ways.len() {
-            self.ways.resize(at + 1, Way::default());
+            self.ways.resize(at + 1, MemberRoute::default());
         }
         let before = std::mem::take(&mut self.ways[at]);
         let Some(member) = table.get_member(index) else {
@@ -119,7 +119,7 @@ impl Ring {
         // The new one is taken before the old one is given back, which may be the same.
         before.hop.inspect(|&hop| self.network.release(hop));
         let mac = hop.and_then(|hop| self.network.mac(hop));
-        self.ways[at] = Way { hop, mac };
+        self.ways[at] = MemberRoute { hop, mac };
         if hop.is_some() && mac.is_none() {
             self.waiting.push(index);
         }
@@ -163,7 +163,7 @@ impl Ring {
 }
 
 /// Sends frames, as far as the device has room.
-fn kick(xsk: &mut Xsk, frames: &mut u64, progress: &mut Progress) -> Kicked {
+fn kick(xsk: &mut Xsk, frames: &mut u64, progress: &mut CopyProgress) -> Kicked {
     let (sent, kicked) = xsk.kick();
     progress.copies += sent;
     *frames += u64::from(sent);
@@ -171,25 +171,25 @@ fn kick(xsk: &mut Xsk, frames: &mut u64, progress: &mut Progress) -> Kicked {
 }
 
 impl Plane for Ring {
-    fn kind(&self) -> Kind {
-        Kind::Ring
+    fn kind(&self) -> PlaneKind {
+        PlaneKind::Ring
     }
 
-    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
+    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
         let device = portion.lane.path.device;
         let local = portion.lane.path.local;
         let len = frame::head_bytes(local) + portion.payload.len();
         let Some(Some(sender)) = self.senders.get_mut(&device) else {
             return self.inner.copy(portion);
         };
-        let (Range { start, end }, mut progress) = (portion.positions.clone(), Progress::default());
+        let (Range { start, end }, mut progress) = (portion.positions.clone(), CopyProgress::default());
         // What the device has not taken yet comes first.
         match kick(&mut sender.xsk, &mut self.frames, &mut progress) {
             Kicked::Done => {}
-            Kicked::Full => return Ok(Progress { next: start, full: true, ..progress }),
+            Kicked::Full => return Ok(CopyProgress { next: start, full: true, ..progress }),
             Kicked::Dead => {
                 self.forget(device);
-                return Ok(Progress { next: start, full: true, ..progress });
+                return Ok(CopyProgress { next: start, full: true, ..progress });
             }
         }
         let too_long = frame::packet_bytes(local, portion.payload.len()) > sender.mtu;
@@ -222,10 +222,10 @@ impl Plane for Ring {
                 sender.xsk.put(count, len);
                 match kick(&mut sender.xsk, &mut self.frames, &mut progress) {
                     Kicked::Done => {}
-                    Kicked::Full => return Ok(Progress { next, full: true, ..progress }),
+                    Kicked::Full => return Ok(CopyProgress { next, full: true, ..progress }),
                     Kicked::Dead => {
                         self.forget(device);
-                        return Ok(Progress { next, full: true, ..progress });
+                        return Ok(CopyProgress { next, full: true, ..progress });
                     }
                 }
             }
@@ -242,16 +242,16 @@ impl Plane for Ring {
                     }
                     next += 1;
                 }
-                let part = Portion { positions: from..next, ..*portion };
+                let part = LaneBatch { positions: from..next, ..*portion };
                 let by_batch = self.inner.copy(&part)?;
                 progress.copies += by_batch.copies;
                 progress.undeliverable += by_batch.undeliverable;
                 if by_batch.full {
-                    return Ok(Progress { next: by_batch.next, full: true, ..progress });
+                    return Ok(CopyProgress { next: by_batch.next, full: true, ..progress });
                 }
             }
         }
-        Ok(Progress { next: end, ..progress })
+        Ok(CopyProgress { next: end, ..progress })
     }
 
     fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
@@ -274,7 +274,7 @@ impl Plane for Ring {
 
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         let failed = |why: std::io::Error| PlaneError {
-            plane: Kind::Ring,
+            plane: PlaneKind::Ring,
             what: "watch the network".to_owned(),
             why: why.to_string(),
         };

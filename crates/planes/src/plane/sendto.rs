@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{Kind, Made, Plane, PlaneError, Portion, Progress};
+use super::{CopyProgress, LaneBatch, Made, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 use crate::system;
 use crate::system::message::{self, Head};
@@ -26,12 +26,12 @@ impl Sendto {
 }
 
 impl Plane for Sendto {
-    fn kind(&self) -> Kind {
-        Kind::Sendto
+    fn kind(&self) -> PlaneKind {
+        PlaneKind::Sendto
     }
 
-    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
-        let mut progress = Progress { next: portion.positions.end, ..Progress::default() };
+    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
+        let mut progress = CopyProgress { next: portion.positions.end, ..CopyProgress::default() };
         let sender = self.listeners.sender(portion.lane.path.local);
         for at in portion.positions.clone() {
             let Some(to) = portion.to(at) else { continue };
@@ -45,7 +45,7 @@ impl Plane for Sendto {
                     self.copies += 1;
                 }
                 Fate::Never => progress.undeliverable += 1,
-                Fate::Full => return Ok(Progress { next: at, full: true, ..progress }),
+                Fate::Full => return Ok(CopyProgress { next: at, full: true, ..progress }),
             }
         }
         Ok(progress)

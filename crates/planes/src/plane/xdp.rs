@@ -33,7 +33,7 @@ use super::kernel::load::{advice, again, chain};
 use super::kernel::mapped::Mapped;
 use super::kernel::netlink::Framing;
 use super::kernel::{Kernel, KernelOptions};
-use super::{Batch, Done, Kind, Made, Plane, PlaneError, PlaneOptions, Portion, Progress, Rescue};
+use super::{Batch, CopyProgress, Done, LaneBatch, Made, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
 use crate::forward::Listeners;
 use crate::system;
 
@@ -94,12 +94,12 @@ impl Xdp {
     /// [`PlaneError`] if the programs cannot be loaded, or no member can be reached through any of the devices.
     pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
         let mut plane = Self::load(listeners, options.into()).map_err(|why| PlaneError {
-            plane: Kind::Xdp,
+            plane: PlaneKind::Xdp,
             what: "be loaded".to_owned(),
             why,
         })?;
         plane.begin(options).map_err(|why| PlaneError {
-            plane: Kind::Xdp,
+            plane: PlaneKind::Xdp,
             what: "be put on a device".to_owned(),
             why,
         })?;
@@ -348,7 +348,7 @@ impl Xdp {
 
     /// Returns the places of a portion and the device's Ethernet address, if the programs in the driver copy to these
     /// places, too.
-    fn places(&mut self, portion: &Portion<'_>) -> Option<(std::ops::Range<u32>, [u8; 6])> {
+    fn places(&mut self, portion: &LaneBatch<'_>) -> Option<(std::ops::Range<u32>, [u8; 6])> {
         let (lane, index) = (portion.lane, portion.lane.path.device);
         let mac = self.devices[self.slot(index)?].as_ref().filter(|device| device.copies)?.mac;
         let mtu = match self.kernel.network.device(index) {
@@ -370,11 +370,11 @@ impl Xdp {
     /// Copies a portion by jobs.
     fn copy_by_jobs(
         &mut self,
-        portion: &Portion<'_>,
+        portion: &LaneBatch<'_>,
         base: u32,
         mac: [u8; 6],
-    ) -> Result<Progress, PlaneError> {
-        let mut progress = Progress { next: portion.positions.end, ..Progress::default() };
+    ) -> Result<CopyProgress, PlaneError> {
+        let mut progress = CopyProgress { next: portion.positions.end, ..CopyProgress::default() };
         let (mut next, end) = (portion.positions.start, portion.positions.end);
         let mut frame = Vec::new();
         frame::write(mac, portion.lane.path.local, portion.tos, portion.payload, &mut frame);
@@ -399,7 +399,7 @@ impl Xdp {
             progress.copies += outcome.copies;
             self.job_copies += u64::from(outcome.copies);
             if let Some(stop) = outcome.stopped {
-                return Ok(Progress { next: next + stop as usize, full: true, ..progress });
+                return Ok(CopyProgress { next: next + stop as usize, full: true, ..progress });
             }
             // The device went while this was under way.
             progress.undeliverable += (copies as u32).saturating_sub(outcome.copies);
@@ -476,19 +476,19 @@ fn told(error: aya::programs::ProgramError) -> String {
 
 fn network_failed(error: io::Error) -> PlaneError {
     let what = "ask the kernel for devices".to_owned();
-    PlaneError { plane: Kind::Xdp, what, why: error.to_string() }
+    PlaneError { plane: PlaneKind::Xdp, what, why: error.to_string() }
 }
 
 fn job_failed(error: aya::programs::ProgramError) -> PlaneError {
-    PlaneError { plane: Kind::Xdp, what: "have copies made".to_owned(), why: told(error) }
+    PlaneError { plane: PlaneKind::Xdp, what: "have copies made".to_owned(), why: told(error) }
 }
 
 impl Plane for Xdp {
-    fn kind(&self) -> Kind {
-        Kind::Xdp
+    fn kind(&self) -> PlaneKind {
+        PlaneKind::Xdp
     }
 
-    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
+    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
         self.finish_late();
         match self.places(portion) {
             Some((places, mac)) => self.copy_by_jobs(portion, places.start, mac),

@@ -1,6 +1,6 @@
 //! The copies that the ring plane sends as frames, past the kernel's path for datagrams, and those that it must not.
 
-use nacre_planes::plane::Kind;
+use nacre_planes::plane::PlaneKind;
 use nacre_reflect::table::GroupOptions;
 
 use crate::world::World;
@@ -37,14 +37,14 @@ fn exchange(world: &World) {
 
 #[test]
 fn known_neighbours_of_both_families_get_frames() {
-    let world = World::new(Kind::Ring, 1);
+    let world = World::new(PlaneKind::Ring, 1);
     exchange(&world);
     assert_eq!(by_sockets(&world), 0);
 }
 
 #[test]
 fn a_queue_that_somebody_has_chosen_is_respected() {
-    let world = World::new(Kind::Ring, 1);
+    let world = World::new(PlaneKind::Ring, 1);
     world.sides[0].queue(&world, "tbf rate 100mbit burst 20000 limit 100000");
     exchange(&world);
     assert_eq!(by_sockets(&world), 80);
@@ -52,7 +52,7 @@ fn a_queue_that_somebody_has_chosen_is_respected() {
 
 #[test]
 fn other_planes_send_by_sockets() {
-    let world = World::new(Kind::Batch, 1);
+    let world = World::new(PlaneKind::Batch, 1);
     exchange(&world);
     assert_eq!(by_sockets(&world), 80);
 }

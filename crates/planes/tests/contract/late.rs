@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_planes::forward::{Counters, ForwardOptions};
-use nacre_planes::plane::Kind;
+use nacre_planes::plane::PlaneKind;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::GroupOptions;
 use nacre_reflect::wire;
@@ -33,7 +33,7 @@ fn accounted(world: &World, sent: u64, receivers: u64) -> Counters {
 }
 
 /// The members behind a fast device get everything, and those behind a slow one what it sends in time.
-pub fn a_slow_device_throttles_nobody_else(kind: Kind) {
+pub fn a_slow_device_throttles_nobody_else(kind: PlaneKind) {
     const SENT: u32 = 300;
     let world = World::new(kind, 2);
     world.sides[1].queue(&world, "tbf rate 200kbit burst 2000 limit 3000");
@@ -68,7 +68,7 @@ pub fn a_slow_device_throttles_nobody_else(kind: Kind) {
 }
 
 /// A reflector that could not look for a while does not begin with what is old by then.
-pub fn what_has_waited_in_a_socket_is_as_old(kind: Kind) {
+pub fn what_has_waited_in_a_socket_is_as_old(kind: PlaneKind) {
     const SENT: u32 = 20;
     let world = World::new(kind, 1);
     // The group with a limit is the second: the kernel begins to note when datagrams come a while after a socket asks.
@@ -99,7 +99,7 @@ pub fn what_has_waited_in_a_socket_is_as_old(kind: Kind) {
 }
 
 /// Where the queue of a device is full the oldest datagrams of the group go, and the newest come.
-pub fn the_oldest_make_room_for_the_newest(kind: Kind) {
+pub fn the_oldest_make_room_for_the_newest(kind: PlaneKind) {
     const SENT: u32 = 200;
     let options = ForwardOptions { backlog_datagrams: 10, ..ForwardOptions::default() };
     let world = World::with_options(kind, 2, options);
@@ -123,7 +123,7 @@ pub fn the_oldest_make_room_for_the_newest(kind: Kind) {
 }
 
 /// Under overload a plane in the kernel refuses there, and user space has one datagram to finish, not a backlog.
-pub fn overload_leaves_no_backlog_in_a_kernel_plane(kind: Kind) {
+pub fn overload_leaves_no_backlog_in_a_kernel_plane(kind: PlaneKind) {
     let world = World::new(kind, 1);
     world.sides[0].queue(&world, "tbf rate 3mbit burst 2000 limit 20000");
     let group = world.group(0, with_age(600_000));
@@ -132,7 +132,7 @@ pub fn overload_leaves_no_backlog_in_a_kernel_plane(kind: Kind) {
     let sent = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let sent = flood(&members, &[0, 1, 5], 100, Duration::from_millis(500), || {
-                !kind.in_kernel() || kind == Kind::Xdp || refuses(&world)
+                !kind.in_kernel() || kind == PlaneKind::Xdp || refuses(&world)
             });
             done.store(true, Ordering::Relaxed);
             sent
@@ -148,9 +148,9 @@ pub fn overload_leaves_no_backlog_in_a_kernel_plane(kind: Kind) {
     let counters = accounted(&world, sent, 9);
     let overload = match kind {
         // Copies of programs in drivers go past queues.
-        Kind::Xdp => true,
-        Kind::Kernel => counters.admitted < sent,
-        Kind::Sendto | Kind::Batch | Kind::Ring => counters.full > 0,
+        PlaneKind::Xdp => true,
+        PlaneKind::Kernel => counters.admitted < sent,
+        PlaneKind::Sendto | PlaneKind::Batch | PlaneKind::Ring => counters.full > 0,
     };
     assert!(overload, "that is no overload: {counters:?}");
     let (from, mut got) = (Instant::now(), 0);
@@ -173,7 +173,7 @@ fn soak() -> Option<Duration> {
 
 /// Members behind a full device are heard of, so that the kernel need not ask for them: its questions would not come
 /// through, and what is sent to a neighbour of whom it is not sure it drops without a word.
-pub fn neighbours_behind_a_full_device_stay_known(kind: Kind) {
+pub fn neighbours_behind_a_full_device_stay_known(kind: PlaneKind) {
     let world =
         World::with_options(kind, 2, ForwardOptions { backlog_datagrams: 100, ..ForwardOptions::default() });
     // A queue with room for so many frames, however small these are.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_planes::forward::ForwardOptions;
-use nacre_planes::plane::Kind;
+use nacre_planes::plane::PlaneKind;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupOptions, Path};
 
@@ -104,7 +104,7 @@ fn settled(world: &World, members: &[Member], sent: u64) -> u64 {
 }
 
 /// Ten times the rate that the device takes, from several senders.
-pub fn nothing_admitted_is_lost_and_order_is_kept_under_overload(kind: Kind) {
+pub fn nothing_admitted_is_lost_and_order_is_kept_under_overload(kind: PlaneKind) {
     for queue in ["tbf rate 3mbit burst 2000 limit 2000", "tbf rate 6mbit burst 5000 limit 60000"] {
         let world = World::with_options(
             kind,
@@ -124,7 +124,7 @@ pub fn nothing_admitted_is_lost_and_order_is_kept_under_overload(kind: Kind) {
     }
 }
 
-pub fn a_full_device_holds_up_no_other(kind: Kind) {
+pub fn a_full_device_holds_up_no_other(kind: PlaneKind) {
     let world = World::new(kind, 2);
     world.sides[1].queue(&world, "tbf rate 200kbit burst 2000 limit 3000");
     let group = world.group(0, unlimited());
@@ -147,7 +147,7 @@ pub fn a_full_device_holds_up_no_other(kind: Kind) {
 }
 
 /// A driver without room refuses, behind no queue that could keep anything.
-pub fn what_a_driver_refuses_is_not_lost(kind: Kind) {
+pub fn what_a_driver_refuses_is_not_lost(kind: PlaneKind) {
     const RECEIVERS: u16 = 8;
     let options = ForwardOptions { backlog_datagrams: 300, ..ForwardOptions::default() };
     let world = World::with_options(kind, 1, options);
@@ -214,13 +214,13 @@ pub fn what_a_driver_refuses_is_not_lost(kind: Kind) {
 }
 
 /// The plane is replaced while datagrams wait, and again: they go out by the new one.
-pub fn another_plane_takes_over_what_waits(kind: Kind) {
+pub fn another_plane_takes_over_what_waits(kind: PlaneKind) {
     let world = World::new(kind, 1);
     world.sides[0].queue(&world, "tbf rate 2mbit burst 2000 limit 3000");
     let group = world.group(0, unlimited());
     let members = world.members(group, 4, 4);
     let mut number = 0;
-    for other in [Kind::Batch, kind, Kind::Sendto] {
+    for other in [PlaneKind::Batch, kind, PlaneKind::Sendto] {
         for _ in 0..100 {
             members[0].send(&numbered(0, number, 100));
             number += 1;
@@ -241,7 +241,7 @@ pub fn another_plane_takes_over_what_waits(kind: Kind) {
 }
 
 /// Beyond its bounds the backlog takes nothing, and a datagram that it refuses is refused for all members.
-pub fn too_much_is_refused_whole(kind: Kind) {
+pub fn too_much_is_refused_whole(kind: PlaneKind) {
     let options = ForwardOptions { backlog_datagrams: 20, ..ForwardOptions::default() };
     let world = World::with_options(kind, 2, options);
     world.sides[1].queue(&world, "tbf rate 1mbit burst 2000 limit 3000");
@@ -256,7 +256,7 @@ pub fn too_much_is_refused_whole(kind: Kind) {
 }
 
 /// Some members stay and some come and go: those that stay get everything.
-pub fn joins_and_leaves_cost_nobody_a_datagram(kind: Kind) {
+pub fn joins_and_leaves_cost_nobody_a_datagram(kind: PlaneKind) {
     let world = World::new(kind, 2);
     let group = world.group(0, unlimited());
     let stay = world.members(group, 6, 4);

@@ -12,7 +12,7 @@ macro_rules! tests {
     ($plane:ident: $($module:ident { $($test:ident),* $(,)? })*) => {
         $($(#[test]
         fn $test() {
-            crate::$module::$test(nacre_planes::plane::Kind::$plane);
+            crate::$module::$test(nacre_planes::plane::PlaneKind::$plane);
         })*)*
     };
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use nacre_planes::forward::Counters;
-use nacre_planes::plane::{Kind, Made};
+use nacre_planes::plane::{Made, PlaneKind};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupOptions, Terms};
 use nacre_reflect::wire;
@@ -16,7 +16,7 @@ fn payload(len: usize, seed: usize) -> Vec<u8> {
 }
 
 /// A plane may be late to learn of neighbours, so the test waits for the copies to arrive.
-pub fn everybody_but_the_sender_gets_one_copy(kind: Kind) {
+pub fn everybody_but_the_sender_gets_one_copy(kind: PlaneKind) {
     let world = World::new(kind, 2);
     for (id, version) in [(1, 4), (2, 6)] {
         let group = world.group(id, GroupOptions::default());
@@ -42,7 +42,7 @@ pub fn everybody_but_the_sender_gets_one_copy(kind: Kind) {
     assert_eq!(counters.admitted_bytes, 3 * (4 * 1102 + 1472 + 1452 - 2 * 1102), "{counters:?}");
 }
 
-pub fn members_of_both_families_are_one_group(kind: Kind) {
+pub fn members_of_both_families_are_one_group(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let group = world.group(0, GroupOptions::default());
     let (four, six) = (world.members(group, 2, 4), world.members(group, 2, 6));
@@ -57,7 +57,7 @@ pub fn members_of_both_families_are_one_group(kind: Kind) {
     }
 }
 
-pub fn who_wants_an_echo_gets_one(kind: Kind) {
+pub fn who_wants_an_echo_gets_one(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let group = world.group(0, GroupOptions::default());
     let members = world.members(group, 3, 4);
@@ -76,7 +76,7 @@ pub fn who_wants_an_echo_gets_one(kind: Kind) {
     }
 }
 
-pub fn strangers_are_refused(kind: Kind) {
+pub fn strangers_are_refused(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let group = world.group(0, GroupOptions::default());
     let members = world.members(group, 2, 4);
@@ -94,7 +94,7 @@ pub fn strangers_are_refused(kind: Kind) {
     assert_eq!(world.counters().copies, 1);
 }
 
-pub fn what_is_for_the_reflector_is_copied_to_nobody(kind: Kind) {
+pub fn what_is_for_the_reflector_is_copied_to_nobody(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let group = world.group(0, GroupOptions::default());
     let members = world.members(group, 2, 4);
@@ -120,7 +120,7 @@ pub fn what_is_for_the_reflector_is_copied_to_nobody(kind: Kind) {
     assert_eq!(world.counters().admitted, 1);
 }
 
-pub fn what_is_longer_than_a_path_takes_is_undeliverable_there_alone(kind: Kind) {
+pub fn what_is_longer_than_a_path_takes_is_undeliverable_there_alone(kind: PlaneKind) {
     let world = World::new(kind, 2);
     world.sides[1].mtu(&world, "1300");
     let group = world.group(0, GroupOptions::default());
@@ -142,7 +142,7 @@ pub fn what_is_longer_than_a_path_takes_is_undeliverable_there_alone(kind: Kind)
     assert_eq!(world.counters().copies, 4);
 }
 
-pub fn groups_share_a_port(kind: Kind) {
+pub fn groups_share_a_port(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let groups = [1, 2].map(|id| world.group(id, GroupOptions::default()));
     let (one, two) = (world.members(groups[0], 2, 4), world.members(groups[1], 2, 4));
@@ -166,7 +166,7 @@ pub fn groups_share_a_port(kind: Kind) {
     }
 }
 
-pub fn rates_are_counted_in_copies(kind: Kind) {
+pub fn rates_are_counted_in_copies(kind: PlaneKind) {
     let world = World::new(kind, 2);
     // One copy in a thousand seconds, and twelve at once.
     let rate = Rate { copy_ns: 1_000_000_000_000, burst_ns: 12_000_000_000_000 };
@@ -188,7 +188,7 @@ pub fn rates_are_counted_in_copies(kind: Kind) {
     }
 }
 
-pub fn leaving_and_joining_again_fills_no_bucket(kind: Kind) {
+pub fn leaving_and_joining_again_fills_no_bucket(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let rate = Rate { copy_ns: 1_000_000_000_000, burst_ns: 12_000_000_000_000 };
     let group = world.group(0, GroupOptions { member_rate: rate, ..GroupOptions::default() });
@@ -209,7 +209,7 @@ pub fn leaving_and_joining_again_fills_no_bucket(kind: Kind) {
 
 /// Whoever is thrown out, or loses the right to send, is refused from the next datagram on, and nothing is charged for
 /// what was refused; whoever may only send gets nothing. A plane that takes over knows all that.
-pub fn nothing_is_copied_for_those_without_the_right_to_send(kind: Kind) {
+pub fn nothing_is_copied_for_those_without_the_right_to_send(kind: PlaneKind) {
     let world = World::new(kind, 1);
     // All members here are at one address, and share the bucket of twelve copies.
     let rate = Rate { copy_ns: 1_000_000_000_000, burst_ns: 12_000_000_000_000 };
@@ -261,7 +261,7 @@ pub fn nothing_is_copied_for_those_without_the_right_to_send(kind: Kind) {
 
     let (members, only_sends) = rights(free);
     world.join_on(free, &members[2], Terms { sends: false, ..terms(&members[2]) });
-    for other in [Kind::Batch, kind] {
+    for other in [PlaneKind::Batch, kind] {
         world.set_plane(other);
         send(&members[2]);
         send(&only_sends);
@@ -274,7 +274,7 @@ pub fn nothing_is_copied_for_those_without_the_right_to_send(kind: Kind) {
     assert!(only_sends.rest().is_empty());
 }
 
-pub fn a_group_has_a_rate_of_its_own(kind: Kind) {
+pub fn a_group_has_a_rate_of_its_own(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let rate = Rate { copy_ns: 1_000_000_000_000, burst_ns: 6_000_000_000_000 };
     let group = world.group(1, GroupOptions { group_rate: rate, ..GroupOptions::default() });
@@ -290,7 +290,7 @@ pub fn a_group_has_a_rate_of_its_own(kind: Kind) {
     assert_eq!(others[1].receive(), payload(10, 3));
 }
 
-pub fn numbered_groups_number(kind: Kind) {
+pub fn numbered_groups_number(kind: PlaneKind) {
     let world = World::new(kind, 2);
     let numbered = world.group(1, GroupOptions { sequence: true, ..GroupOptions::default() });
     let plain = world.group(2, GroupOptions::default());
@@ -309,7 +309,7 @@ pub fn numbered_groups_number(kind: Kind) {
     }
 }
 
-pub fn a_device_that_is_down_holds_up_nobody_else(kind: Kind) {
+pub fn a_device_that_is_down_holds_up_nobody_else(kind: PlaneKind) {
     let world = World::new(kind, 2);
     let group = world.group(0, GroupOptions::default());
     let members = world.members(group, 4, 4);
@@ -339,7 +339,7 @@ pub fn a_device_that_is_down_holds_up_nobody_else(kind: Kind) {
     assert_eq!(bytes[..10], payload(10, 1000));
 }
 
-pub fn a_port_that_nobody_listens_on_disturbs_nobody(kind: Kind) {
+pub fn a_port_that_nobody_listens_on_disturbs_nobody(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let group = world.group(0, GroupOptions::default());
     let mut members = world.members(group, 6, 4);
@@ -357,12 +357,12 @@ pub fn a_port_that_nobody_listens_on_disturbs_nobody(kind: Kind) {
 }
 
 /// True if the sender is behind the device of the receivers, or alone behind another.
-pub fn copies_are_made_by_whom_the_plane_is_named_after(kind: Kind) {
+pub fn copies_are_made_by_whom_the_plane_is_named_after(kind: PlaneKind) {
     let by = |made: Made| match kind {
-        Kind::Sendto | Kind::Batch => made.sockets,
-        Kind::Ring => made.frames,
-        Kind::Kernel => made.hook,
-        Kind::Xdp => made.driver,
+        PlaneKind::Sendto | PlaneKind::Batch => made.sockets,
+        PlaneKind::Ring => made.frames,
+        PlaneKind::Kernel => made.hook,
+        PlaneKind::Xdp => made.driver,
     };
     for sides in [1, 2] {
         let world = World::new(kind, sides);
@@ -397,7 +397,7 @@ pub fn copies_are_made_by_whom_the_plane_is_named_after(kind: Kind) {
 }
 
 /// Copies carry the sender's type of service, without the marks of congestion, and are never to be fragmented.
-pub fn copies_keep_the_type_of_service_and_are_not_to_be_fragmented(kind: Kind) {
+pub fn copies_keep_the_type_of_service_and_are_not_to_be_fragmented(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let capture = world.sides[0].capture();
     for (id, version) in [(1, 4), (2, 6)] {

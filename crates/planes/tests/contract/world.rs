@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nacre_planes::forward::{Counters, ForwardOptions, Forwarder, Listeners, Waker};
-use nacre_planes::plane::{self, Kind, PlaneOptions};
+use nacre_planes::plane::{self, PlaneKind, PlaneOptions};
 use nacre_planes::testbed::{Namespace, Testbed, socket};
 use nacre_reflect::host::{Host, Incoming, Now, Outgoing};
 use nacre_reflect::table::{GroupId, GroupIndex, GroupOptions, Path, Table, Terms};
@@ -67,11 +67,11 @@ pub struct Member {
 }
 
 impl World {
-    pub fn new(kind: Kind, sides: u8) -> World {
+    pub fn new(kind: PlaneKind, sides: u8) -> World {
         Self::with_options(kind, sides, ForwardOptions::default())
     }
 
-    pub fn with_options(kind: Kind, sides: u8, options: ForwardOptions) -> World {
+    pub fn with_options(kind: PlaneKind, sides: u8, options: ForwardOptions) -> World {
         let mut testbed = Testbed::new().unwrap();
         let reflector = testbed.namespace("r").unwrap();
         let sides = (0..sides).map(|number| Side::new(&mut testbed, &reflector, number)).collect();
@@ -160,7 +160,7 @@ impl World {
     }
 
     /// Replaces the plane.
-    pub fn set_plane(&self, kind: Kind) {
+    pub fn set_plane(&self, kind: PlaneKind) {
         self.with(move |desk, forwarder| {
             let plane = plane::open(kind, forwarder.listeners(), &PlaneOptions::default()).unwrap();
             forwarder.set_plane(desk, plane).unwrap();

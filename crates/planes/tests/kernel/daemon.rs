@@ -8,7 +8,7 @@ use std::time::Duration;
 use aya::programs::{SchedClassifier, TcAttachType};
 use nacre_planes::forward::{ForwardOptions, Forwarder, Listeners};
 use nacre_planes::plane::kernel::Kernel;
-use nacre_planes::plane::{self, Kind, PlaneOptions};
+use nacre_planes::plane::{self, PlaneKind, PlaneOptions};
 use nacre_planes::testbed::{Namespace, Testbed, socket};
 use nacre_reflect::host::Host;
 use nacre_reflect::table::{GroupId, GroupOptions, Path};
@@ -31,7 +31,7 @@ fn daemon() {
     let mut words = members.split(' ');
     let device = words.next().unwrap().parse().unwrap();
     let listeners = Listeners::open(&[SocketAddr::from(([0, 0, 0, 0], PORT))]).unwrap();
-    let plane = plane::open(Kind::Kernel, &listeners, &PlaneOptions::default()).unwrap();
+    let plane = plane::open(PlaneKind::Kernel, &listeners, &PlaneOptions::default()).unwrap();
     let mut forwarder = Forwarder::new(listeners, plane, ForwardOptions::default()).unwrap();
     let mut desk = Desk::default();
     let group = desk.table().set_group(GroupId { port: PORT, id: 0 }, GroupOptions::default());

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
-use nacre_planes::plane::Kind;
+use nacre_planes::plane::PlaneKind;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupIndex, GroupOptions};
 
@@ -41,7 +41,7 @@ fn known_members(world: &World, group: GroupIndex, count: usize, version: u8) ->
 /// them.
 #[test]
 fn checksums_are_right_whoever_completes_them() {
-    let world = World::new(Kind::Kernel, 2);
+    let world = World::new(PlaneKind::Kernel, 2);
     for (id, version) in [(1, 4), (2, 6)] {
         let group = world.group(id, unlimited());
         let members = known_members(&world, group, 4, version);
@@ -85,7 +85,7 @@ fn user_space_serves_until_neighbours_are_known() {
     /// Returns true if user space served first: a quick kernel has asked a quick neighbour before the first datagram is
     /// sent.
     fn try_it(version: u8) -> bool {
-        let world = World::new(Kind::Kernel, 2);
+        let world = World::new(PlaneKind::Kernel, 2);
         let group = world.group(0, unlimited());
         let members: Vec<_> = (0..4).map(|at| world.sides[at % 2].member(version)).collect();
         world.until("all have been heard", |counters| counters.control == 4);
@@ -128,7 +128,7 @@ fn user_space_serves_until_neighbours_are_known() {
 /// A neighbour that answers for an address by another card soon gets its frames there.
 #[test]
 fn another_ethernet_address_is_followed() {
-    let world = World::new(Kind::Kernel, 2);
+    let world = World::new(PlaneKind::Kernel, 2);
     let group = world.group(0, unlimited());
     let members = known_members(&world, group, 2, 4);
     members[0].send(b"before");
@@ -151,7 +151,7 @@ fn another_ethernet_address_is_followed() {
 /// The loss of a device does not affect members behind others.
 #[test]
 fn a_device_that_goes_takes_its_members_only() {
-    let world = World::new(Kind::Kernel, 2);
+    let world = World::new(PlaneKind::Kernel, 2);
     let group = world.group(0, unlimited());
     let members = known_members(&world, group, 4, 4);
     world.reflector.ip(&["link", "delete", "d1"]).unwrap();
@@ -172,7 +172,7 @@ fn a_device_that_goes_takes_its_members_only() {
 /// More lanes than the program goes through.
 #[test]
 fn more_lanes_than_the_program_has_are_left_to_user_space() {
-    let world = World::new(Kind::Kernel, 9);
+    let world = World::new(PlaneKind::Kernel, 9);
     let group = world.group(0, unlimited());
     let members = known_members(&world, group, 8, 4);
     members[0].send(b"eight");
@@ -193,7 +193,7 @@ fn more_lanes_than_the_program_has_are_left_to_user_space() {
 /// A group with as many places as the program copies to, and then a larger one.
 #[test]
 fn a_large_group_is_copied_and_a_larger_one_left_to_user_space() {
-    let world = World::new(Kind::Kernel, 1);
+    let world = World::new(PlaneKind::Kernel, 1);
     let group = world.group(0, GroupOptions { members_max: 10_000, ..unlimited() });
     let members = known_members(&world, group, 2, 4);
     let path = members[0].path;
@@ -228,7 +228,7 @@ fn a_large_group_is_copied_and_a_larger_one_left_to_user_space() {
 /// What is handed over goes past all that stands before sockets: firewalls, routes, and whoever marks packets.
 #[test]
 fn nothing_between_program_and_socket_disturbs_what_is_handed_over() {
-    let world = World::new(Kind::Kernel, 2);
+    let world = World::new(PlaneKind::Kernel, 2);
     let group = world.group(0, GroupOptions { sequence: true, ..unlimited() });
     let members = known_members(&world, group, 2, 4);
     // A route for the sender that leads nowhere makes the stack drop what comes from there; the program comes before it.

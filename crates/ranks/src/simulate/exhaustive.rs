@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
-use super::world::{Fault, Step, Tree, World};
+use super::world::{Step, Tree, Violation, World};
 use crate::{Choose, Options};
 
 /// A scripted source of choices, which records the bounds of those it was asked for.
@@ -66,7 +66,7 @@ pub struct Found {
     /// True if all states were visited.
     pub complete: bool,
     /// The first fault, with the shortest path to it.
-    pub fault: Option<(Fault, Vec<Step>)>,
+    pub fault: Option<(Violation, Vec<Step>)>,
     /// The number of states from which no end can be reached. Known only if the search is complete and without a fault.
     pub hopeless: usize,
 }
@@ -126,7 +126,7 @@ pub fn search(search: &Search) -> Found {
             steps.clear();
             world.possible(u64::MAX, &mut steps);
             if steps.is_empty() {
-                found.fault = Some((Fault::Stuck, way(&origins, id)));
+                found.fault = Some((Violation::Stuck, way(&origins, id)));
                 break;
             }
             if !stopped {

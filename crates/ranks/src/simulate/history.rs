@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::world::{Fault, Step, Tree, World};
+use super::world::{Step, Tree, Violation, World};
 use crate::proximity::Nodes;
-use crate::{Algorithm, BackOff, Choose, Ending, Options, Random};
+use crate::{Algorithm, BackOff, Choose, Options, Random, Shutdown};
 use crate::{ending, token};
 
 /// The bounds within which histories vary; the rest follows from the seed.
@@ -42,7 +42,7 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The ending.
-    pub ending: Ending,
+    pub ending: Shutdown,
     /// The number of steps.
     pub steps: u64,
     /// The number of nodes that were visited.
@@ -62,7 +62,7 @@ pub struct Failure {
     /// The step at which the fault was noticed.
     pub step: u64,
     /// The fault.
-    pub fault: Fault,
+    pub fault: Violation,
 }
 
 /// Runs the history that follows from `seed`.
@@ -111,7 +111,7 @@ pub fn run(algorithm: Algorithm, seed: u64, limits: &Limits) -> Result<Report, F
     while world.ended().is_none() {
         step += 1;
         if step > limits.steps_max {
-            return Err(fail(step, Fault::Endless));
+            return Err(fail(step, Violation::Endless));
         }
         world.advance(random.below(2_000));
         if stop_at.is_some_and(|at| step > at) {
@@ -125,7 +125,7 @@ pub fn run(algorithm: Algorithm, seed: u64, limits: &Limits) -> Result<Report, F
         world.possible(world.now_ns(), &mut steps);
         if steps.is_empty() {
             let Some(timeout_ns) = world.next_timeout_ns() else {
-                return Err(fail(step, Fault::Stuck));
+                return Err(fail(step, Violation::Stuck));
             };
             world.advance(timeout_ns.saturating_sub(world.now_ns()));
             continue;
@@ -147,7 +147,7 @@ pub fn run(algorithm: Algorithm, seed: u64, limits: &Limits) -> Result<Report, F
         }
     }
     // The loop ends only when all have left.
-    let ending = world.ended().unwrap_or(Ending::Stopped);
+    let ending = world.ended().unwrap_or(Shutdown::Stopped);
     Ok(Report { ending, steps: step, visited: world.begun() })
 }
 

@@ -1,6 +1,6 @@
 //! The result of a simulated run.
 
-use crate::{Algorithm, Tally};
+use crate::{Algorithm, Traffic};
 
 /// The maximum number of ranks for which an outcome holds the bytes between all pairs.
 pub const PAIRS_RANKS_MAX: u32 = 1_024;
@@ -29,7 +29,7 @@ pub struct Outcome {
     /// The share of the total time that the metadata service was busy, from 0 to 1.
     pub metadata_busy: f64,
     /// The total number and size of messages.
-    pub sent: Tally,
+    pub sent: Traffic,
     /// The time spent in each part of the work, summed over all threads and ports: figure 3b.
     pub profile: Profile,
     /// The results of each rank: figure 6.
@@ -65,9 +65,9 @@ pub struct RankOutcome {
     /// The time that its port was busy, in seconds.
     pub port_seconds: f64,
     /// The messages that it sent.
-    pub sent: Tally,
+    pub sent: Traffic,
     /// The messages that it received.
-    pub received: Tally,
+    pub received: Traffic,
     /// The number of requests for work that it sent.
     pub requests: u64,
     /// The number of its requests that were refused.

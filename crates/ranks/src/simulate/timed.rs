@@ -34,7 +34,7 @@ use super::model::{Metadata, Network, Service};
 use super::outcome::{Outcome, PAIRS_RANKS_MAX, Profile, RankOutcome};
 use super::tree::{Piece, Shape};
 use crate::proximity::Nodes;
-use crate::{Algorithm, BackOff, Message, Options, Outbox, Queue, Rank, Tally, Unit};
+use crate::{Algorithm, BackOff, Message, Options, Outbox, Queue, Rank, Traffic, Unit};
 
 /// The parameters of a simulation.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -510,7 +510,7 @@ impl<'a> Simulation<'a> {
                 }
             })
             .collect();
-        let mut sent = Tally::default();
+        let mut sent = Traffic::default();
         by_rank.iter().for_each(|rank| sent.add(rank.sent));
         let ranks = self.members.len() as u32;
         let walking = ranks - u32::from(self.study.algorithm.has_master() && ranks > 1);

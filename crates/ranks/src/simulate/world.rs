@@ -13,7 +13,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::{Choose, Ending, Message, Options, Outbox, PlainQueue, Queue, Random, Rank, Unit};
+use crate::{Choose, Message, Options, Outbox, PlainQueue, Queue, Random, Rank, Shutdown, Unit};
 
 /// A node of a [`Tree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +76,7 @@ pub enum Step {
 
 /// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum Violation {
     /// The end was announced too early.
     Early(String),
     /// A node was begun for the second time.
@@ -98,7 +98,7 @@ pub enum Fault {
     Endless,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Early(why) => write!(f, "the end was announced too early: {why}"),
@@ -176,7 +176,7 @@ impl<R: Choose> World<R> {
     ///
     /// # Errors
     /// A violated invariant.
-    pub fn start(&mut self) -> Result<(), Fault> {
+    pub fn start(&mut self) -> Result<(), Violation> {
         (0..self.ranks.len() as u32).try_for_each(|rank| self.poll(rank))
     }
 
@@ -215,7 +215,7 @@ impl<R: Choose> World<R> {
     }
 
     /// Returns the ending, if all ranks have left.
-    pub fn ended(&self) -> Option<Ending> {
+    pub fn ended(&self) -> Option<Shutdown> {
         self.ranks.iter().all(Rank::is_finished).then(|| self.ranks[0].ending()).flatten()
     }
 
@@ -255,7 +255,7 @@ impl<R: Choose> World<R> {
     ///
     /// # Errors
     /// A violated invariant.
-    pub fn take(&mut self, step: Step) -> Result<(), Fault> {
+    pub fn take(&mut self, step: Step) -> Result<(), Violation> {
         match step {
             Step::Deliver(from, to) => {
                 let ranks = self.ranks();
@@ -264,7 +264,7 @@ impl<R: Choose> World<R> {
                 };
                 let index = to as usize;
                 if self.ranks[index].is_finished() {
-                    return Err(Fault::AfterExit { from, to, message: message.name() });
+                    return Err(Violation::AfterExit { from, to, message: message.name() });
                 }
                 let Self { ranks, queues, outbox, now_ns, .. } = self;
                 ranks[index].handle(*now_ns, from, message, &mut queues[index], outbox);
@@ -274,7 +274,7 @@ impl<R: Choose> World<R> {
                 let index = rank as usize;
                 let Some(node) = self.queues[index].begin(self.assigned_only) else { return Ok(()) };
                 if std::mem::replace(&mut self.begun[node.0 as usize], true) {
-                    return Err(Fault::Twice(node));
+                    return Err(Violation::Twice(node));
                 }
                 self.in_work[index].push_back(node);
                 Ok(())
@@ -295,7 +295,7 @@ impl<R: Choose> World<R> {
     }
 
     /// Takes a step at another time, and returns to the present.
-    pub(crate) fn take_at(&mut self, now_ns: u64, step: Step) -> Result<(), Fault> {
+    pub(crate) fn take_at(&mut self, now_ns: u64, step: Step) -> Result<(), Violation> {
         let present_ns = std::mem::replace(&mut self.now_ns, now_ns);
         let result = self.take(step);
         self.now_ns = present_ns;
@@ -308,21 +308,21 @@ impl<R: Choose> World<R> {
         self.queues[index].finish(tree.children[node.0 as usize].iter().map(|child| Node(*child)));
     }
 
-    fn poll(&mut self, rank: u32) -> Result<(), Fault> {
+    fn poll(&mut self, rank: u32) -> Result<(), Violation> {
         let Self { ranks, queues, outbox, now_ns, .. } = self;
         ranks[rank as usize].poll(*now_ns, &mut queues[rank as usize], outbox);
         self.sent(rank)
     }
 
     /// Puts the messages of `from` in flight, and checks the invariants if it announced the end.
-    fn sent(&mut self, from: u32) -> Result<(), Fault> {
+    fn sent(&mut self, from: u32) -> Result<(), Violation> {
         let mut announced = self.ranks() == 1;
         while let Some((to, message)) = self.outbox.pop() {
             announced |= matches!(message, Message::Halt(_));
             self.channels[(from * self.ranks.len() as u32 + to) as usize].push_back(message);
         }
-        if from == 0 && announced && self.ranks[0].ending() == Some(Ending::Finished) {
-            self.check_announced().map_err(Fault::Early)?;
+        if from == 0 && announced && self.ranks[0].ending() == Some(Shutdown::Finished) {
+            self.check_announced().map_err(Violation::Early)?;
         }
         if self.ended().is_some() { self.check_end() } else { Ok(()) }
     }
@@ -352,8 +352,8 @@ impl<R: Choose> World<R> {
         }
     }
 
-    fn check_end(&self) -> Result<(), Fault> {
-        let lost = |what| Err(Fault::Lost(what));
+    fn check_end(&self) -> Result<(), Violation> {
+        let lost = |what| Err(Violation::Lost(what));
         if let Some(index) = self.channels.iter().position(|channel| !channel.is_empty()) {
             let (from, to) = (index / self.ranks.len(), index % self.ranks.len());
             let message = self.channels[index][0].name();

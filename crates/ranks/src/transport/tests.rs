@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::hybrid::SharedQueue;
-use crate::{Algorithm, Ending, Options, Outbox, Queue, Rank, Unit};
+use crate::{Algorithm, Options, Outbox, Queue, Rank, Shutdown, Unit};
 
 #[test]
 fn the_local_transport_keeps_the_contract() {
@@ -50,7 +50,7 @@ fn process(
     options: &Options,
     threads: usize,
     stop_after: Option<u64>,
-) -> (u64, Vec<Node>, Ending) {
+) -> (u64, Vec<Node>, Shutdown) {
     let rank = transport.rank();
     let shared = SharedQueue::new((rank == 0).then_some(Node(0)));
     let assigned_only = options.algorithm == Algorithm::Cp;
@@ -105,7 +105,7 @@ fn process(
 
 fn run(algorithm: Algorithm, ranks: u32, threads: usize, stop_after: Option<u64>) {
     let options = Options { refined: ranks > 2, ..Options::new(algorithm, ranks, 11) };
-    let results: Vec<(u64, Vec<Node>, Ending)> = std::thread::scope(|scope| {
+    let results: Vec<(u64, Vec<Node>, Shutdown)> = std::thread::scope(|scope| {
         let handles: Vec<_> = local(ranks)
             .into_iter()
             .map(|transport| {
@@ -125,11 +125,11 @@ fn run(algorithm: Algorithm, ranks: u32, threads: usize, stop_after: Option<u64>
         "{algorithm} on {ranks} ranks: {visited} visited, {pending} pending"
     );
     assert!(results.iter().all(|result| result.2 == results[0].2), "all ranks agree on how it ended");
-    if results[0].2 == Ending::Finished {
+    if results[0].2 == Shutdown::Finished {
         assert_eq!(pending, 0);
     }
     if stop_after.is_none() {
-        assert_eq!(results[0].2, Ending::Finished);
+        assert_eq!(results[0].2, Shutdown::Finished);
     }
 }
 

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use super::{Control, ControlOptions, Counter, Counters, Event, StateOptions};
 use crate::cookie::Secret;
 use crate::host::{Incoming, Now};
-use crate::location::Place;
+use crate::location::LocationEntry;
 use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Path};
 use crate::wire::{
@@ -293,10 +293,12 @@ impl Play {
     }
 
     fn operate(&mut self, group: u32, port: u16, what: u8) {
-        let here = Place { reflectors: Reflectors::new(&[local(port)]).expect("one fits"), group };
-        let there =
-            Place { reflectors: Reflectors::new(&[address(1), local(port)]).expect("two fit"), group };
-        let away = Place { reflectors: Reflectors::new(&[address(2)]).expect("one fits"), group };
+        let here = LocationEntry { reflectors: Reflectors::new(&[local(port)]).expect("one fits"), group };
+        let there = LocationEntry {
+            reflectors: Reflectors::new(&[address(1), local(port)]).expect("two fit"),
+            group,
+        };
+        let away = LocationEntry { reflectors: Reflectors::new(&[address(2)]).expect("one fits"), group };
         let name = ["harbour", "moor"][usize::from(what & 1)];
         let id = GroupId { port, id: group };
         match what >> 1 & 7 {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use super::{Control, Counter};
 use crate::host::{Incoming, Now};
-use crate::location::Place;
+use crate::location::LocationEntry;
 use crate::table::{GroupId, GroupIndex, MemberIndex};
 use crate::wire::{Answer, Reason};
 
@@ -20,14 +20,14 @@ const STANDBY_ROUNDS: u64 = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Moving {
     location: String,
-    place: Place,
+    place: LocationEntry,
     /// True if this reflector is a standby of that place: it takes members as well.
     standby: bool,
 }
 
 impl Control {
     /// Applies a change of the map: the location is at `place` now, or has been removed.
-    pub fn set_location(&mut self, now: Now, name: &str, place: Option<Place>) {
+    pub fn set_location(&mut self, now: Now, name: &str, place: Option<LocationEntry>) {
         let before = match &place {
             Some(place) => self.locations.insert(name.to_owned(), *place),
             None => self.locations.remove(name),
@@ -74,7 +74,7 @@ impl Control {
     }
 
     /// Returns all locations, as the map gave them.
-    pub fn locations(&self) -> impl Iterator<Item = (&str, &Place)> {
+    pub fn locations(&self) -> impl Iterator<Item = (&str, &LocationEntry)> {
         self.locations.iter().map(|(name, place)| (name.as_str(), place))
     }
 
@@ -91,7 +91,7 @@ impl Control {
     }
 
     /// Returns the group that a place means if it is at this reflector, and true if the reflector is a standby there.
-    pub(super) fn here(&self, place: &Place) -> Option<(GroupId, bool)> {
+    pub(super) fn here(&self, place: &LocationEntry) -> Option<(GroupId, bool)> {
         let is_own = |address: &SocketAddr| match &self.options.advertised[..] {
             [] => self.options.own.contains(address),
             advertised => advertised.contains(address),
@@ -101,7 +101,7 @@ impl Control {
     }
 
     /// Returns the listener of this reflector that a place names, if it names one as it is bound.
-    fn own_of(&self, place: &Place) -> Option<SocketAddr> {
+    fn own_of(&self, place: &LocationEntry) -> Option<SocketAddr> {
         place.reflectors.as_slice().iter().find(|address| self.options.own.contains(address)).copied()
     }
 

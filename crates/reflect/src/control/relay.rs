@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 
 use super::{Control, Counter};
 use crate::host::{Incoming, Now, Relayed};
-use crate::location::Place;
+use crate::location::LocationEntry;
 use crate::relay::{BYTES_MAX, Channel};
 use crate::table::{Group, GroupId, GroupIndex, MemberIndex, Terms};
 use crate::wire::relay::{
@@ -179,7 +179,7 @@ impl Control {
         index: GroupIndex,
         location: &str,
         own: Option<SocketAddr>,
-        place: &Place,
+        place: &LocationEntry,
     ) {
         let (peer, group) = (place.reflectors.first(), place.group);
         if self.table.group(index).live == 0 || !self.can_relay(peer) {

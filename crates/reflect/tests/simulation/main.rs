@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use nacre_object::testkit::block_on;
 use nacre_reflect::control::{ControlOptions, Counter, StateOptions};
-use nacre_reflect::location::Place;
+use nacre_reflect::location::LocationEntry;
 use nacre_reflect::member::{MemberEvent, MemberOptions, Target, Wanted};
 use nacre_reflect::table::{GroupId, GroupOptions};
 use nacre_reflect::wire::Reflectors;
@@ -85,8 +85,8 @@ fn harbour(ask: &[SocketAddr]) -> Wanted {
     Wanted::Location { name: LOCATION.to_owned(), reflectors: ask.to_vec() }
 }
 
-fn place(reflectors: &[SocketAddr]) -> Option<Place> {
-    Some(Place { reflectors: Reflectors::new(reflectors).unwrap(), group: 0 })
+fn place(reflectors: &[SocketAddr]) -> Option<LocationEntry> {
+    Some(LocationEntry { reflectors: Reflectors::new(reflectors).unwrap(), group: 0 })
 }
 
 fn in_state() -> MemberOptions {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use nacre_reflect::control::{Counter, Counters};
 use nacre_reflect::host::{Host, Incoming};
-use nacre_reflect::location::Place;
+use nacre_reflect::location::LocationEntry;
 use nacre_reflect::member::{MemberEvent, MemberOptions};
 use nacre_reflect::table::{GroupId, GroupOptions, Path};
 use nacre_reflect::wire::Reflectors;
@@ -26,8 +26,8 @@ fn at(host: u8) -> SocketAddr {
     SocketAddr::from(([198, 51, 100, host], 7400))
 }
 
-fn place(reflectors: &[SocketAddr], group: u32) -> Option<Place> {
-    Some(Place { reflectors: Reflectors::new(reflectors).unwrap(), group })
+fn place(reflectors: &[SocketAddr], group: u32) -> Option<LocationEntry> {
+    Some(LocationEntry { reflectors: Reflectors::new(reflectors).unwrap(), group })
 }
 
 impl Stage {
@@ -50,7 +50,7 @@ impl Stage {
     }
 
     /// Tells one reflector after another where the location is, each at its own time.
-    fn relocate(&mut self, order: &[u8], to: Option<Place>) {
+    fn relocate(&mut self, order: &[u8], to: Option<LocationEntry>) {
         for host in order {
             let now = self.world.now();
             if let Some(control) = self.world.reflectors.get_mut(&at(*host)) {
@@ -78,7 +78,7 @@ impl Stage {
         }
     }
 
-    fn begin(seed: u64, bytes: usize, first: Option<Place>) -> Stage {
+    fn begin(seed: u64, bytes: usize, first: Option<LocationEntry>) -> Stage {
         let mut stage = Stage::new(seed, bytes);
         stage.relocate(&[1, 2, 3], first);
         let ask = stage.world.reflectors.keys().copied().collect::<Vec<_>>();

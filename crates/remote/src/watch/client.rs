@@ -17,7 +17,7 @@ use nacre_object::watch::{
 };
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 use nacre_rpc::client::{Call, Event, Link, Subscription};
-use nacre_rpc::{Frame, Kind, Outbox, control};
+use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
 use super::wire::{self, Acknowledging, Began, Notifying, Taken, Told, WATCH_SERVICE, Watching};
 
@@ -258,7 +258,7 @@ pub(crate) async fn notify(
     let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
     match frame.kind {
         wire::NOTIFIED => wire::get_notified(&frame.body).map_err(|error| call.nonsense(error)),
-        Kind::ERROR => Err(failure(&link, &frame)),
+        MessageKind::ERROR => Err(failure(&link, &frame)),
         _ => Err(nonsense(&link, "a message that is no reply to a notification")),
     }
 }

@@ -8,24 +8,24 @@ use nacre_object::limit::{
 };
 use nacre_object::watch::{Acknowledged, Cause, Gap, Notified};
 use nacre_object::{ObjectId, StoreError};
-use nacre_rpc::{Cursor, Kind, Outbox, WireError};
+use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
 /// The number of the service.
 pub const WATCH_SERVICE: u8 = 6;
 /// A request to watch an object, which becomes a subscription.
-pub const WATCH: Kind = Kind::new(WATCH_SERVICE, 1);
+pub const WATCH: MessageKind = MessageKind::new(WATCH_SERVICE, 1);
 /// The watch has begun.
-pub const WATCHED: Kind = Kind::new(WATCH_SERVICE, 2);
+pub const WATCHED: MessageKind = MessageKind::new(WATCH_SERVICE, 2);
 /// A notification for the watchers of an object.
-pub const NOTIFY: Kind = Kind::new(WATCH_SERVICE, 3);
+pub const NOTIFY: MessageKind = MessageKind::new(WATCH_SERVICE, 3);
 /// The outcome of a notification.
-pub const NOTIFIED: Kind = Kind::new(WATCH_SERVICE, 4);
+pub const NOTIFIED: MessageKind = MessageKind::new(WATCH_SERVICE, 4);
 /// The acknowledgement of a notification by a watcher.
-pub const ACKNOWLEDGE: Kind = Kind::new(WATCH_SERVICE, 5);
+pub const ACKNOWLEDGE: MessageKind = MessageKind::new(WATCH_SERVICE, 5);
 /// The reply to an acknowledgement, and to [`TAKEN`].
-pub const NOTED: Kind = Kind::new(WATCH_SERVICE, 6);
+pub const NOTED: MessageKind = MessageKind::new(WATCH_SERVICE, 6);
 /// The position in the events of a connection up to which the client has taken them.
-pub const TAKEN: Kind = Kind::new(WATCH_SERVICE, 7);
+pub const TAKEN: MessageKind = MessageKind::new(WATCH_SERVICE, 7);
 
 const CHANGED: u8 = 1;
 const NOTIFICATION: u8 = 2;

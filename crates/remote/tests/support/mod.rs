@@ -14,7 +14,7 @@ use nacre_object::{ByteRange, Fork, ObjectId, ObjectStore, Outcome, Transaction}
 use nacre_remote::join::{self, Proof};
 use nacre_remote::{Members, Membership, RemoteOptions, RemoteStore, Requests, StoreService};
 use nacre_rpc::control::{self, Beginning, SessionKey};
-use nacre_rpc::frame::{self, Frame, Kind};
+use nacre_rpc::frame::{self, Frame, MessageKind};
 use nacre_rpc::{Address, ClusterKey, Outbox, ServeOptions, Server, ServerLimits, Services};
 
 pub fn serve_with(limits: ServerLimits, key: Option<ClusterKey>) -> Server {
@@ -84,9 +84,10 @@ pub fn let_join(stream: &mut TcpStream) -> std::io::Result<()> {
     let membership = Membership::alone([7; 16]);
     loop {
         let frame = receive(stream)?;
-        if frame.kind == Kind::BEGIN {
+        if frame.kind == MessageKind::BEGIN {
             let beginning = Beginning { features: 0, kept: false, session: SessionKey::NONE };
-            let begun = |out: &mut Outbox| control::put_beginning(out, Kind::BEGUN, frame.id, &beginning);
+            let begun =
+                |out: &mut Outbox| control::put_beginning(out, MessageKind::BEGUN, frame.id, &beginning);
             stream.write_all(&bytes_of(begun))?;
             continue;
         }

@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 use crate::client::event::Event;
 use crate::client::link::{Link, Submitted};
 use crate::client::part::Parts;
-use crate::client::state::{Answer, Loss, Manner, Ticket};
+use crate::client::state::{Answer, CallError, Manner, Ticket};
 use crate::error::WireError;
-use crate::frame::{Frame, Kind};
+use crate::frame::{Frame, MessageKind};
 use crate::outbox::Outbox;
 
 /// The largest number of times that a request is sent, where repeating it is safe.
@@ -28,7 +28,7 @@ const ATTEMPTS_MAX: u32 = 4;
 const REPEATED_ATTEMPTS_MAX: u32 = 16;
 
 /// The progress of a call.
-enum Place {
+enum CallState {
     /// Not submitted yet, for lack of room.
     Outside,
     /// Submitted.
@@ -82,7 +82,7 @@ pub trait Request {
 pub struct Call<R: Request> {
     link: Arc<Link>,
     request: R,
-    place: Place,
+    place: CallState,
     attempts: u32,
     manner: Manner,
     /// Parts of the reply that had not been taken when its end came.
@@ -108,10 +108,10 @@ impl<R: Request> Call<R> {
 
     fn start_with(link: Arc<Link>, request: R, subscribes: bool) -> Self {
         let manner = Manner { cancels: request.cancels(), latest: request.wants_latest_part(), subscribes };
-        let (place, parts) = (Place::Outside, Parts::default());
+        let (place, parts) = (CallState::Outside, Parts::default());
         let mut call = Call { link, request, place, attempts: 0, manner, parts, limbo: None };
         if let Err(error) = call.submit(None) {
-            call.place = Place::Failed(error);
+            call.place = CallState::Failed(error);
         }
         call
     }
@@ -120,7 +120,7 @@ impl<R: Request> Call<R> {
         let submitted = self.link.submit(waker, self.manner, |outbox, id| self.request.encode(outbox, id))?;
         if let Submitted::Yes(ticket) = submitted {
             self.attempts += 1;
-            self.place = Place::Under(ticket);
+            self.place = CallState::Under(ticket);
         }
         Ok(())
     }
@@ -130,7 +130,7 @@ impl<R: Request> Call<R> {
     /// are not taken, the server makes no more, and the reply does not end.
     pub fn take_part(&mut self) -> Option<Bytes> {
         match self.place {
-            Place::Under(ticket) => self.link.take_part(ticket),
+            CallState::Under(ticket) => self.link.take_part(ticket),
             _ => self.parts.take(),
         }
     }
@@ -147,18 +147,18 @@ impl<R: Request> Call<R> {
     /// If it is called again after it returned the reply.
     pub fn poll_frame(&mut self, waker: &Waker) -> Poll<Result<Frame, StoreError>> {
         loop {
-            match std::mem::replace(&mut self.place, Place::Done) {
-                Place::Outside => {
-                    self.place = Place::Outside;
+            match std::mem::replace(&mut self.place, CallState::Done) {
+                CallState::Outside => {
+                    self.place = CallState::Outside;
                     match self.submit(Some(waker)) {
                         Err(error) if self.limbo.is_some() => {
-                            self.place = self.lost(Loss::Unreachable(error));
+                            self.place = self.lost(CallError::Unreachable(error));
                         }
                         Err(error) => {
-                            self.place = Place::Done;
+                            self.place = CallState::Done;
                             return Poll::Ready(Err(error));
                         }
-                        Ok(()) if matches!(self.place, Place::Outside) => {
+                        Ok(()) if matches!(self.place, CallState::Outside) => {
                             if !self.is_overdue(waker) {
                                 return Poll::Pending;
                             }
@@ -167,9 +167,9 @@ impl<R: Request> Call<R> {
                         Ok(()) => {}
                     }
                 }
-                Place::Under(ticket) => match self.poll_link(ticket, waker) {
+                CallState::Under(ticket) => match self.poll_link(ticket, waker) {
                     Poll::Pending => {
-                        self.place = Place::Under(ticket);
+                        self.place = CallState::Under(ticket);
                         if !self.is_overdue(waker) {
                             return Poll::Pending;
                         }
@@ -183,34 +183,34 @@ impl<R: Request> Call<R> {
                     }
                     Poll::Ready(Ok((frame, parts))) => {
                         self.parts = parts;
-                        if self.manner.subscribes && frame.kind != Kind::ERROR {
+                        if self.manner.subscribes && frame.kind != MessageKind::ERROR {
                             // The call goes on as a subscription.
-                            self.place = Place::Under(ticket);
+                            self.place = CallState::Under(ticket);
                         }
                         return Poll::Ready(Ok(frame));
                     }
                     Poll::Ready(Err(loss)) => self.place = self.lost(loss),
                 },
-                Place::Pausing(mut pause) => {
+                CallState::Pausing(mut pause) => {
                     // Where the task that waits is gone, the time counts as over.
                     if Pin::new(&mut pause).poll(&mut Context::from_waker(waker)).is_pending() {
-                        self.place = Place::Pausing(pause);
+                        self.place = CallState::Pausing(pause);
                         if !self.is_overdue(waker) {
                             return Poll::Pending;
                         }
                         self.place = self.give_up();
                         continue;
                     }
-                    self.place = Place::Outside;
+                    self.place = CallState::Outside;
                 }
-                Place::Failed(error) => return Poll::Ready(Err(error)),
+                CallState::Failed(error) => return Poll::Ready(Err(error)),
                 // Polling a future again after it completed is a bug of the caller, as for any future.
-                Place::Done => unreachable!("a call was polled after it was over"),
+                CallState::Done => unreachable!("a call was polled after it was over"),
             }
         }
     }
 
-    fn poll_link(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
+    fn poll_link(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, CallError>> {
         match self.manner.subscribes {
             true => self.link.poll_subscribed(ticket, waker),
             false => self.link.poll_call(ticket, waker),
@@ -223,32 +223,34 @@ impl<R: Request> Call<R> {
     }
 
     /// Returns what a loss leads to: the error that it means for the caller, or another attempt.
-    fn lost(&mut self, loss: Loss) -> Place {
+    fn lost(&mut self, loss: CallError) -> CallState {
         let again = self.attempts < ATTEMPTS_MAX;
         let address = self.link.address();
         let broke = |how: std::fmt::Arguments<'_>| {
             let text = format!("the connection to the server at {address} broke {how}");
-            Place::Failed(StoreError::new(ErrorKind::Unavailable, text))
+            CallState::Failed(StoreError::new(ErrorKind::Unavailable, text))
         };
         match loss {
-            Loss::Unreachable(error) if self.limbo.is_some() => match error.kind {
+            CallError::Unreachable(error) if self.limbo.is_some() => match error.kind {
                 ErrorKind::Unavailable | ErrorKind::Closed => self.pause(),
                 _ => self.give_up(),
             },
-            Loss::Unreachable(error) => Place::Failed(error),
-            Loss::Unsent if again || self.may_repeat() => Place::Outside,
-            Loss::Unsent if self.limbo.is_some() => self.give_up(),
-            Loss::Unsent => broke(format_args!("before the request was sent")),
-            Loss::Broken(_) if again && self.request.is_read_only() => Place::Outside,
-            Loss::Broken(why) if self.request.is_read_only() => broke(format_args!("again and again: {why}")),
-            Loss::Broken(why) => {
+            CallError::Unreachable(error) => CallState::Failed(error),
+            CallError::Unsent if again || self.may_repeat() => CallState::Outside,
+            CallError::Unsent if self.limbo.is_some() => self.give_up(),
+            CallError::Unsent => broke(format_args!("before the request was sent")),
+            CallError::Broken(_) if again && self.request.is_read_only() => CallState::Outside,
+            CallError::Broken(why) if self.request.is_read_only() => {
+                broke(format_args!("again and again: {why}"))
+            }
+            CallError::Broken(why) => {
                 let time = self.request.repeat();
                 if self.limbo.is_none() {
                     let until = Instant::now() + time.unwrap_or_default();
                     let alarm = time.and_then(|_| self.link.alarm(until).ok());
                     self.limbo = Some(Box::new(Limbo { until, alarm, why }));
                 }
-                if time.is_some() && self.may_repeat() { Place::Outside } else { self.give_up() }
+                if time.is_some() && self.may_repeat() { CallState::Outside } else { self.give_up() }
             }
         }
     }
@@ -273,17 +275,17 @@ impl<R: Request> Call<R> {
     }
 
     /// Waits before a request that may have taken effect is sent once more.
-    fn pause(&self) -> Place {
+    fn pause(&self) -> CallState {
         match self.link.pause() {
-            Ok(pause) if self.may_repeat() => Place::Pausing(pause),
+            Ok(pause) if self.may_repeat() => CallState::Pausing(pause),
             _ => self.give_up(),
         }
     }
 
     /// Returns the end of a request of which it stays unknown whether it took effect.
-    fn give_up(&self) -> Place {
+    fn give_up(&self) -> CallState {
         let why = self.limbo.as_ref().map_or("", |limbo| limbo.why.as_str());
-        Place::Failed(StoreError::new(
+        CallState::Failed(StoreError::new(
             ErrorKind::Unknown,
             format!(
                 "the connection to the server at {} broke before the reply came, so the request may or may not have \
@@ -305,7 +307,7 @@ impl<R: Request> Call<R> {
 
 impl<R: Request> Drop for Call<R> {
     fn drop(&mut self) {
-        if let Place::Under(ticket) = self.place {
+        if let CallState::Under(ticket) = self.place {
             self.link.abandon(ticket);
         }
     }
@@ -325,7 +327,7 @@ impl<R: Request> Subscription<R> {
     pub async fn start(link: Arc<Link>, request: R) -> Result<(Frame, Option<Self>), StoreError> {
         let mut call = Call::start_with(link, request, true);
         let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
-        let subscribed = frame.kind != Kind::ERROR;
+        let subscribed = frame.kind != MessageKind::ERROR;
         Ok((frame, subscribed.then_some(Subscription { call })))
     }
 
@@ -335,14 +337,14 @@ impl<R: Request> Subscription<R> {
     ///
     /// The error with which the service ended the subscription, or that of the broken connection. `None` follows it.
     pub async fn next(&mut self) -> Option<Result<Event, StoreError>> {
-        let Place::Under(ticket) = self.call.place else { return None };
+        let CallState::Under(ticket) = self.call.place else { return None };
         poll_fn(|context| self.call.link.poll_event(ticket, context.waker())).await
     }
 
     /// Returns the next event as [`Subscription::next`] does, if it is there; nobody is woken if it is not.
     pub fn try_next(&mut self) -> Poll<Option<Result<Event, StoreError>>> {
         match self.call.place {
-            Place::Under(ticket) => self.call.link.poll_event(ticket, Waker::noop()),
+            CallState::Under(ticket) => self.call.link.poll_event(ticket, Waker::noop()),
             _ => Poll::Ready(None),
         }
     }

@@ -16,7 +16,7 @@ use crate::channel::Channel;
 use crate::client::link::{Link, unreachable_server};
 use crate::client::{Greeting, nonsense};
 use crate::control::{self, Beginning, SessionKey};
-use crate::frame::{Frame, Kind};
+use crate::frame::{Frame, MessageKind};
 use crate::handshake;
 use crate::inbox::Inbox;
 use crate::limit::{FEATURE_ERROR_PLACES, READ_BYTES};
@@ -188,8 +188,8 @@ async fn begin(link: &Link, greeting: &mut Greeting) -> Result<(), StoreError> {
     let features = link.options.features | FEATURE_ERROR_PLACES;
     let beginning = Beginning { features, kept: link.options.keeps_session, session };
     let frame =
-        greeting.ask(|outbox, id| control::put_beginning(outbox, Kind::BEGIN, id, &beginning)).await?;
-    if frame.kind != Kind::BEGUN {
+        greeting.ask(|outbox, id| control::put_beginning(outbox, MessageKind::BEGIN, id, &beginning)).await?;
+    if frame.kind != MessageKind::BEGUN {
         return Err(nonsense("it did not begin a session"));
     }
     let begun = control::get_beginning(&frame.body).map_err(nonsense)?;
@@ -360,14 +360,14 @@ impl<'a> Connection<'a> {
             state.deliver(frame, &mut self.wakers).map_err(io::Error::other)?;
         }
         while let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
-            if frame.id == PING_ID && frame.kind == Kind::PONG {
+            if frame.id == PING_ID && frame.kind == MessageKind::PONG {
                 continue;
             }
-            if frame.kind == Kind::GOODBYE {
+            if frame.kind == MessageKind::GOODBYE {
                 leaves |= !std::mem::replace(&mut self.leaving, true);
                 continue;
             }
-            if frame.id == 0 && frame.kind == Kind::ERROR {
+            if frame.id == 0 && frame.kind == MessageKind::ERROR {
                 let error = control::get_failure(&frame).map_err(io::Error::other)?;
                 return Err(io::Error::other(error));
             }
@@ -397,7 +397,7 @@ impl<'a> Connection<'a> {
             } else {
                 // The ping counts as written like a request, so a request may count as written too early, never too
                 // late.
-                control::put_bare(&mut self.sending, Kind::PING, PING_ID);
+                control::put_bare(&mut self.sending, MessageKind::PING, PING_ID);
                 self.pinged = true;
             }
         }

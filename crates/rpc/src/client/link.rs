@@ -21,10 +21,10 @@ use tokio::sync::oneshot;
 use crate::client::drive::{self, Host};
 use crate::client::event::Event;
 use crate::client::seat::Seat;
-use crate::client::state::{Answer, Loss, Manner, Stage, State, Ticket};
+use crate::client::state::{Answer, CallError, Manner, Stage, State, Ticket};
 use crate::client::{Greeter, LinkOptions};
 use crate::control;
-use crate::frame::Kind;
+use crate::frame::MessageKind;
 use crate::outbox::Outbox;
 use crate::stream::Address;
 
@@ -161,7 +161,7 @@ impl Link {
     }
 
     /// Polls for the reply to a call. A call is over once it has returned its reply.
-    pub(super) fn poll_call(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
+    pub(super) fn poll_call(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, CallError>> {
         let mut state = self.state.lock();
         // A call stays in its place until this function or `abandon` takes it out.
         let call = &mut state.calls[ticket.index as usize];
@@ -185,7 +185,7 @@ impl Link {
     }
 
     /// Polls for the reply to a call that subscribes; if it is not an error, the call goes on as a subscription.
-    pub(super) fn poll_subscribed(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
+    pub(super) fn poll_subscribed(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, CallError>> {
         let mut state = self.state.lock();
         let call = &mut state.calls[ticket.index as usize];
         if let Stage::Subscribed(events) = &mut call.stage
@@ -247,7 +247,7 @@ impl Link {
         let (over, tell) = match &mut call.stage {
             Stage::Waiting(_) => (false, true),
             // The server assumes that the caller has received it.
-            Stage::Replied(frame) => (true, frame.kind != Kind::ERROR),
+            Stage::Replied(frame) => (true, frame.kind != MessageKind::ERROR),
             Stage::Subscribed(events) => {
                 unread = events.unread();
                 (events.ended.is_some(), events.ended.is_none())
@@ -320,7 +320,7 @@ impl Link {
         for (_, call) in state.calls.iter_mut().filter(|(_, call)| call.start >= base) {
             if let Stage::Waiting(waker) = &mut call.stage {
                 wakers.extend(waker.take());
-                call.stage = Stage::Lost(Loss::Unreachable(error.clone()));
+                call.stage = Stage::Lost(CallError::Unreachable(error.clone()));
             }
         }
         state.calls.retain(|_, call| {

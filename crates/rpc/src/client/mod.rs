@@ -17,7 +17,7 @@ use nacre_object::{ErrorKind, StoreError};
 
 use crate::channel::Channel;
 use crate::control::{self, cost};
-use crate::frame::{Frame, Kind};
+use crate::frame::{Frame, MessageKind};
 use crate::inbox::Inbox;
 use crate::key::ClusterKey;
 use crate::limit::{READ_BYTES, WINDOW_BYTES};
@@ -125,15 +125,15 @@ impl Greeting {
         loop {
             while let Some(frame) = self.inbox.next().map_err(nonsense)? {
                 match frame.kind {
-                    Kind::EVENT | Kind::END => {
+                    MessageKind::EVENT | MessageKind::END => {
                         self.early_bytes += cost(&frame.body);
                         if self.early_bytes > 2 * WINDOW_BYTES {
                             return Err(nonsense("more events than the window allows"));
                         }
                         self.early.push(frame);
                     }
-                    Kind::GOODBYE => return Err(broken(io::Error::other("it is shutting down"))),
-                    Kind::ERROR => return Err(control::get_failure(&frame).unwrap_or_else(nonsense)),
+                    MessageKind::GOODBYE => return Err(broken(io::Error::other("it is shutting down"))),
+                    MessageKind::ERROR => return Err(control::get_failure(&frame).unwrap_or_else(nonsense)),
                     _ => return Ok(frame),
                 }
             }

@@ -32,7 +32,7 @@ use crate::client::link::{Link, unreachable_server};
 use crate::client::state::{Manner, Stage};
 use crate::client::{Greeter, Greeting, LinkOptions};
 use crate::control;
-use crate::frame::{Frame, Kind};
+use crate::frame::{Frame, MessageKind};
 use crate::inbox::Inbox;
 use crate::limit::READ_BYTES;
 use crate::outbox::Outbox;
@@ -400,9 +400,9 @@ impl Seated {
         }
         while let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
             match frame.kind {
-                Kind::PONG if frame.id == PING_ID => {}
-                Kind::GOODBYE => leaves |= !std::mem::replace(&mut self.leaving, true),
-                Kind::ERROR if frame.id == 0 => {
+                MessageKind::PONG if frame.id == PING_ID => {}
+                MessageKind::GOODBYE => leaves |= !std::mem::replace(&mut self.leaving, true),
+                MessageKind::ERROR if frame.id == 0 => {
                     let error = control::get_failure(&frame).map_err(io::Error::other)?;
                     return Err(io::Error::other(error));
                 }
@@ -433,7 +433,7 @@ impl Seated {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped answering"));
         } else {
             // The ping counts as written like a request, so a request may count as written too early, never too late.
-            control::put_bare(&mut self.sending, Kind::PING, PING_ID);
+            control::put_bare(&mut self.sending, MessageKind::PING, PING_ID);
             self.pinged = true;
         }
         self.flush(link)

@@ -13,7 +13,7 @@ use crate::client::event::{Event, Events};
 use crate::client::part::Parts;
 use crate::control::{self, Beginning, SessionKey};
 use crate::error::WireError;
-use crate::frame::{Frame, Kind, flag};
+use crate::frame::{Frame, MessageKind, flag};
 use crate::limit::WINDOW_BYTES;
 use crate::outbox::Outbox;
 
@@ -96,7 +96,7 @@ pub(super) enum Stage {
     /// The reply has come.
     Replied(Frame),
     /// The reply will not come.
-    Lost(Loss),
+    Lost(CallError),
     /// The call is a subscription, whose events arrive.
     Subscribed(Box<Events>),
 }
@@ -113,7 +113,7 @@ const OUTBOX_BYTES_MAX: usize = 16 << 20;
 const CANCELS_MAX: usize = 16_384;
 
 /// The reason why there will be no reply.
-pub(super) enum Loss {
+pub(super) enum CallError {
     /// The server could not be reached. The request was not sent.
     Unreachable(StoreError),
     /// The connection broke before the request was sent.
@@ -262,11 +262,11 @@ impl State {
     /// Delivers a reply or an event to its caller. Returns false for a reply that belongs to no call.
     pub(super) fn deliver(&mut self, frame: Frame, wakers: &mut Vec<Waker>) -> Result<bool, WireError> {
         let (index, generation) = (frame.id as u32 as usize, (frame.id >> 32) as u32);
-        let event = matches!(frame.kind, Kind::EVENT | Kind::END);
+        let event = matches!(frame.kind, MessageKind::EVENT | MessageKind::END);
         let call = self.calls.get_mut(index).filter(|call| call.generation == generation);
         let Some(call) = call else {
             // Events may still arrive after the caller has unsubscribed.
-            if frame.kind == Kind::EVENT {
+            if frame.kind == MessageKind::EVENT {
                 let (_, payload) = control::get_event(&frame)?;
                 let _ = self.consume(Event::Pushed(payload).cost());
             }
@@ -288,7 +288,7 @@ impl State {
             let _ = self.report_parts(Ticket { index: index as u32, generation });
             return Ok(true);
         }
-        let subscribed = call.manner.subscribes && frame.kind != Kind::ERROR;
+        let subscribed = call.manner.subscribes && frame.kind != MessageKind::ERROR;
         match &mut call.stage {
             Stage::Waiting(waker) => {
                 wakers.extend(waker.take());
@@ -326,7 +326,7 @@ impl State {
     ) -> Result<(), WireError> {
         let call = &mut self.calls[index];
         match &mut call.stage {
-            Stage::Subscribed(events) if frame.kind == Kind::END => {
+            Stage::Subscribed(events) if frame.kind == MessageKind::END => {
                 events.ended = Some(control::get_end(&frame.body)?);
                 wakers.extend(events.waker.take());
             }
@@ -336,7 +336,7 @@ impl State {
                 wakers.extend(events.waker.take());
                 let _ = self.consume(skipped);
             }
-            Stage::Abandoned if frame.kind == Kind::END => {
+            Stage::Abandoned if frame.kind == MessageKind::END => {
                 self.calls.remove(index);
                 wakers.extend(self.waiting.drain(..));
             }
@@ -381,9 +381,9 @@ impl State {
             Stage::Waiting(waker) => {
                 wakers.extend(waker.take());
                 call.stage = Stage::Lost(match written {
-                    None => Loss::Unreachable(error.clone()),
-                    Some(written) if call.start >= written => Loss::Unsent,
-                    Some(_) => Loss::Broken(error.message.clone()),
+                    None => CallError::Unreachable(error.clone()),
+                    Some(written) if call.start >= written => CallError::Unsent,
+                    Some(_) => CallError::Broken(error.message.clone()),
                 });
                 true
             }

@@ -177,24 +177,24 @@ impl Budget {
 
 /// Memory that is drawn from the server's account until this is dropped.
 #[derive(Debug)]
-pub struct Kept {
+pub struct Reservation {
     budget: Arc<Budget>,
     bytes: usize,
 }
 
-impl Kept {
+impl Reservation {
     /// Draws memory for something small that may last; `None` if the share of the account for that is exhausted. That requests
     /// have taken the rest of it is no reason to refuse, since it passes.
-    pub(crate) fn draw(budget: &Arc<Budget>, bytes: usize) -> Option<Kept> {
+    pub(crate) fn draw(budget: &Arc<Budget>, bytes: usize) -> Option<Reservation> {
         let kept = budget.lasting.try_add(bytes as u64, (budget.limit / 2) as u64);
         kept.then(|| {
             budget.stats.held_bytes.change(0, bytes);
-            Kept { budget: budget.clone(), bytes }
+            Reservation { budget: budget.clone(), bytes }
         })
     }
 }
 
-impl Drop for Kept {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.budget.give_back(self.bytes);
     }
@@ -262,12 +262,12 @@ mod tests {
         budget.give_back(8 * MIB);
         assert_eq!(stats.held_bytes.get() as usize, 8 * MIB);
         let budget = Arc::new(budget);
-        let kept = Kept::draw(&budget, 5 * MIB);
-        assert!(kept.is_some() && Kept::draw(&budget, 4 * MIB).is_none());
+        let kept = Reservation::draw(&budget, 5 * MIB);
+        assert!(kept.is_some() && Reservation::draw(&budget, 4 * MIB).is_none());
         drop(kept);
         assert_eq!(stats.held_bytes.get() as usize, 8 * MIB);
         budget.hold(0, 8 * MIB);
-        assert!(Kept::draw(&budget, 8 * MIB).is_some(), "what requests have taken passes");
+        assert!(Reservation::draw(&budget, 8 * MIB).is_some(), "what requests have taken passes");
         let (budget, stats) = account(16 * MIB, 0);
         assert!(!budget.keep(1), "requests have taken everything");
         budget.keep_anyhow(9);

@@ -30,16 +30,16 @@ use tokio::time::Sleep;
 use crate::channel::Channel;
 use crate::control;
 use crate::error::WireError;
-use crate::frame::{CONTROL, Frame, Kind, flag};
+use crate::frame::{CONTROL, Frame, MessageKind, flag};
 use crate::inbox::Inbox;
 use crate::limit::{PROTOCOL_VERSION_EVENTS, READ_BYTES};
 use crate::outbox::Outbox;
 use crate::poll::Tap;
 use crate::server::Shared;
 use crate::server::mailbox::Mailbox;
-use crate::server::service::{self, Fate, Handler, Incoming, Peer, Room, unsupported};
+use crate::server::service::{self, Fate, Handler, Incoming, Peer, RequestBudget, unsupported};
 use crate::server::sessions::Session;
-use crate::server::stats::Tally;
+use crate::server::stats::ConnectionCounts;
 
 /// The largest buffer, in bytes, that an idle connection keeps.
 const IDLE_BYTES: usize = 4 << 10;
@@ -87,7 +87,7 @@ pub(crate) struct Connection {
     /// The values last reported to the budget and the counters.
     held_bytes: usize,
     in_flight: usize,
-    tally: Tally,
+    tally: ConnectionCounts,
     /// The time at which the current frames were read.
     read_at: Instant,
     /// Set when the server stops: accepted requests are finished, all others are refused.
@@ -101,7 +101,7 @@ pub(crate) struct Connection {
 
 /// A request that waits for room for its reply.
 struct Blocked {
-    kind: Kind,
+    kind: MessageKind,
     id: u64,
     body: Bytes,
     deadline: Option<Instant>,
@@ -135,7 +135,7 @@ impl Connection {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             held_bytes: 0,
             in_flight: 0,
-            tally: Tally::default(),
+            tally: ConnectionCounts::default(),
             read_at: Instant::now(),
             draining: false,
             ended: false,
@@ -152,7 +152,7 @@ impl Connection {
             _ = stop.wait_for(|stop| *stop) => {}
         }
         self.draining = true;
-        control::put_bare(&mut self.outbox, Kind::GOODBYE, 0);
+        control::put_bare(&mut self.outbox, MessageKind::GOODBYE, 0);
         for handler in self.handlers.iter_mut().filter(|handler| !handler.is_awaited()) {
             self.pending -= handler.pending();
             handler.refuse(&closed(), &self.mailbox, &mut self.outbox);
@@ -528,14 +528,14 @@ impl Connection {
     fn hand_over(
         &mut self,
         index: usize,
-        kind: Kind,
+        kind: MessageKind,
         id: u64,
         body: Bytes,
         deadline: Option<Instant>,
     ) -> bool {
         let request_bytes = service::lasting_bytes(&body);
         let alone = self.pending == 0 && self.outbox.is_empty();
-        let room = Room {
+        let room = RequestBudget {
             budget: &self.shared.budget,
             base: self.buffers() + self.reserved + request_bytes,
             drawn: Cell::new(self.held_bytes),
@@ -568,18 +568,18 @@ impl Connection {
     }
 
     /// Handles a message of the connection itself. Returns false if it is not one.
-    fn control(&mut self, kind: Kind, id: u64, body: &Bytes) -> bool {
-        if kind == Kind::PING {
-            control::put_bare(&mut self.outbox, Kind::PONG, id);
+    fn control(&mut self, kind: MessageKind, id: u64, body: &Bytes) -> bool {
+        if kind == MessageKind::PING {
+            control::put_bare(&mut self.outbox, MessageKind::PONG, id);
             return true;
         }
         if !self.mailbox.is_modern() {
             return false;
         }
         let done = match kind {
-            Kind::BEGIN => control::get_beginning(body).map(|beginning| self.begin(id, &beginning)),
-            Kind::CANCEL => control::get_cancel(body).map(|number| self.cancel(number, id)),
-            Kind::WINDOW => control::get_window(body).map(|bytes| self.mailbox.consumed(id, bytes)),
+            MessageKind::BEGIN => control::get_beginning(body).map(|beginning| self.begin(id, &beginning)),
+            MessageKind::CANCEL => control::get_cancel(body).map(|number| self.cancel(number, id)),
+            MessageKind::WINDOW => control::get_window(body).map(|bytes| self.mailbox.consumed(id, bytes)),
             _ => return false,
         };
         if let Err(error) = done {

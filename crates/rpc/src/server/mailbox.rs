@@ -19,7 +19,7 @@ use nacre_object::{ErrorKind, StoreError};
 use parking_lot::Mutex;
 
 use crate::control::{self, cost};
-use crate::frame::{Kind, flag};
+use crate::frame::{MessageKind, flag};
 use crate::limit::{EVENT_OVERHEAD_BYTES, WINDOW_BYTES};
 use crate::outbox::Outbox;
 use crate::server::budget::Budget;
@@ -66,7 +66,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    parts: VecDeque<(Kind, Bytes)>,
+    parts: VecDeque<(MessageKind, Bytes)>,
     bytes: usize,
     /// The bytes of parts that were sent and not acknowledged by the peer as consumed.
     unconsumed: usize,
@@ -121,7 +121,7 @@ impl Mailbox {
     }
 
     /// Returns a handle that sends parts of the reply to a request.
-    pub(crate) fn open(self: &Arc<Self>, id: u64, kind: Kind) -> Parts {
+    pub(crate) fn open(self: &Arc<Self>, id: u64, kind: MessageKind) -> Parts {
         self.state.lock().parts.entry(id).or_default();
         self.used.store(true, Ordering::Release);
         Parts { mailbox: self.clone(), id, kind }
@@ -178,7 +178,7 @@ impl Mailbox {
         }
         let there = self.state.lock().forget(id, &self.budget);
         if there {
-            control::put_bare(outbox, Kind::END, id);
+            control::put_bare(outbox, MessageKind::END, id);
         }
         there
     }

@@ -31,7 +31,7 @@ use crate::server::sessions::Sessions;
 use crate::socket::{self, SocketAccess, SocketFile};
 use crate::stream::{Accepted, Address, Stream};
 
-pub use budget::Kept;
+pub use budget::Reservation;
 pub use mailbox::{Parts, Publisher};
 pub use service::{Handled, Incoming, Peer, Service, Services};
 pub use stats::{Counter, Stats};

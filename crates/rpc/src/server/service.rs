@@ -13,10 +13,10 @@ use futures::stream::FuturesUnordered;
 use nacre_object::{ErrorKind, StoreError};
 
 use crate::control;
-use crate::frame::{CONTROL, Kind};
+use crate::frame::{CONTROL, MessageKind};
 use crate::limit::READ_BYTES;
 use crate::outbox::Outbox;
-use crate::server::budget::{Budget, Kept};
+use crate::server::budget::{Budget, Reservation};
 use crate::server::mailbox::{Mailbox, Parts, Publisher};
 
 /// The server side of a service.
@@ -116,7 +116,7 @@ pub struct Peer {
 /// A request as received.
 pub struct Incoming<'a> {
     /// The kind of the message.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// The id of the request, which its reply carries.
     pub id: u64,
     /// The body: a slice of the receive buffer if it is longer than 16 KiB, else a copy.
@@ -126,11 +126,11 @@ pub struct Incoming<'a> {
     /// The time from which on the reply is not needed any more.
     pub deadline: Option<Instant>,
     pub(crate) mailbox: &'a Arc<Mailbox>,
-    pub(crate) room: Option<&'a Room<'a>>,
+    pub(crate) room: Option<&'a RequestBudget<'a>>,
 }
 
 /// The part of the server's account that a connection draws on for one request.
-pub(crate) struct Room<'a> {
+pub(crate) struct RequestBudget<'a> {
     pub(crate) budget: &'a Budget,
     /// The bytes that the connection holds, the request among them, and has reserved for others.
     pub(crate) base: usize,
@@ -151,7 +151,7 @@ impl Incoming<'_> {
     }
 
     /// Returns a handle that sends parts of the reply, messages of kind `kind`, ahead of its end.
-    pub fn parts(&self, kind: Kind) -> Parts {
+    pub fn parts(&self, kind: MessageKind) -> Parts {
         self.mailbox.open(self.id, kind)
     }
 
@@ -187,8 +187,8 @@ impl Incoming<'_> {
 
     /// Draws on the server's account for something small that the service keeps beyond the reply, such as an answer that
     /// follows as an event. Returns `None` if there is no room: what may last takes half of the account at most.
-    pub fn keep(&self, bytes: usize) -> Option<Kept> {
-        Kept::draw(self.mailbox.budget(), bytes)
+    pub fn keep(&self, bytes: usize) -> Option<Reservation> {
+        Reservation::draw(self.mailbox.budget(), bytes)
     }
 
     /// Makes the request a subscription: events pushed from now on are sent after its reply, until the subscriber
@@ -255,7 +255,7 @@ impl Services {
     }
 
     /// Returns the index of the service that a message is for.
-    pub(crate) fn find(&self, kind: Kind) -> Option<usize> {
+    pub(crate) fn find(&self, kind: MessageKind) -> Option<usize> {
         self.services.iter().position(|service| match kind.service {
             CONTROL => service.control_codes().contains(&kind.code),
             number => service.number() == number,
@@ -381,7 +381,7 @@ struct InFlight<P> {
 
 /// A request that waits for the one before it to finish.
 struct Queued {
-    kind: Kind,
+    kind: MessageKind,
     id: u64,
     body: Bytes,
     request_bytes: usize,
@@ -572,7 +572,7 @@ pub(crate) fn lasting_bytes(body: &Bytes) -> usize {
 }
 
 /// Returns the error for a message that no service knows.
-pub(crate) fn unsupported(kind: Kind) -> StoreError {
+pub(crate) fn unsupported(kind: MessageKind) -> StoreError {
     let text = format!("message {} of service {} is unknown to this server", kind.code, kind.service);
     StoreError::new(ErrorKind::Unsupported, text)
 }

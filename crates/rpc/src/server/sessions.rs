@@ -24,7 +24,7 @@ use crate::server::service::Handler;
 const SESSION_BYTES: usize = 2 << 10;
 
 /// The state that the services keep for a session.
-pub(crate) struct Kept {
+pub(crate) struct SessionState {
     pub(crate) handlers: Vec<Box<dyn Handler>>,
     pub(crate) mailbox: Arc<Mailbox>,
 }
@@ -52,7 +52,7 @@ impl Drop for Session {
 #[derive(Default)]
 struct State {
     /// The state of the services, while there is no connection.
-    kept: Option<Kept>,
+    kept: Option<SessionState>,
     /// The number of the connection, which grows with each one, so that an old one cannot be taken for the present one.
     connection: u64,
     /// True if the present connection is to make room for another one.
@@ -145,7 +145,7 @@ impl Session {
 
     /// Takes the session over for a new connection as soon as the old one has released it. Returns `None` if it has
     /// ended.
-    pub(crate) fn poll_resume(&self, context: &mut Context<'_>) -> Poll<Option<Kept>> {
+    pub(crate) fn poll_resume(&self, context: &mut Context<'_>) -> Poll<Option<SessionState>> {
         let mut state = self.state.lock();
         if state.ended {
             return Poll::Ready(None);
@@ -198,7 +198,7 @@ impl Session {
     }
 
     /// Stores the state of the services after the connection broke. Returns the connection's number.
-    pub(crate) fn detach(&self, kept: Kept) -> u64 {
+    pub(crate) fn detach(&self, kept: SessionState) -> u64 {
         let mut state = self.state.lock();
         state.kept = Some(kept);
         state.owner = None;

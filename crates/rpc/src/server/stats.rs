@@ -63,13 +63,13 @@ impl Counter {
 
 /// The counts of one connection since they were last added up.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ConnectionCounts {
     pub(crate) received_bytes: u64,
     pub(crate) sent_bytes: u64,
     latency: LatencyTally,
 }
 
-impl Tally {
+impl ConnectionCounts {
     /// Counts the latency of `count` requests.
     pub(crate) fn latency(&mut self, time: Duration, count: u64, stats: &Stats) {
         self.latency.count(time, count, &stats.latency);

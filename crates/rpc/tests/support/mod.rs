@@ -18,28 +18,28 @@ use nacre_object::StoreError;
 use nacre_rpc::client::{Call, Host, Link, LinkOptions, Request, Subscription};
 use nacre_rpc::server::Publisher;
 use nacre_rpc::{
-    ClusterKey, Frame, Handled, Incoming, Kind, Outbox, Peer, ServeOptions, Server, ServerLimits, Service,
-    Services, control,
+    ClusterKey, Frame, Handled, Incoming, MessageKind, Outbox, Peer, ServeOptions, Server, ServerLimits,
+    Service, Services, control,
 };
 use parking_lot::Mutex;
 
 pub const TOY: u8 = 200;
-pub const OK: Kind = Kind::new(TOY, 1);
+pub const OK: MessageKind = MessageKind::new(TOY, 1);
 /// Waits for the lock.
-pub const LOCK: Kind = Kind::new(TOY, 2);
-pub const UNLOCK: Kind = Kind::new(TOY, 3);
+pub const LOCK: MessageKind = MessageKind::new(TOY, 2);
+pub const UNLOCK: MessageKind = MessageKind::new(TOY, 3);
 /// Returns the state of the lock: whether it is held, and how many requests wait for it.
-pub const HOLDER: Kind = Kind::new(TOY, 4);
+pub const HOLDER: MessageKind = MessageKind::new(TOY, 4);
 /// Subscribes to the messages of `TELL`.
-pub const WATCH: Kind = Kind::new(TOY, 5);
+pub const WATCH: MessageKind = MessageKind::new(TOY, 5);
 /// Sends a message to all watchers; returns how many there are.
-pub const TELL: Kind = Kind::new(TOY, 6);
+pub const TELL: MessageKind = MessageKind::new(TOY, 6);
 /// Returns the numbers below the one in the body, one in each part.
-pub const COUNT: Kind = Kind::new(TOY, 7);
+pub const COUNT: MessageKind = MessageKind::new(TOY, 7);
 /// Never replies.
-pub const NEVER: Kind = Kind::new(TOY, 8);
+pub const NEVER: MessageKind = MessageKind::new(TOY, 8);
 /// Ends all watches.
-pub const HUSH: Kind = Kind::new(TOY, 9);
+pub const HUSH: MessageKind = MessageKind::new(TOY, 9);
 
 #[derive(Default)]
 pub struct Toy {
@@ -232,7 +232,7 @@ pub fn link(server: &Server, key: &ClusterKey) -> Arc<Link> {
 }
 
 pub struct Ask {
-    pub kind: Kind,
+    pub kind: MessageKind,
     pub body: Bytes,
     pub deadline: Option<Duration>,
 }
@@ -254,7 +254,7 @@ impl Request for Ask {
     }
 }
 
-pub fn start(link: &Arc<Link>, kind: Kind, body: impl Into<Bytes>) -> Call<Ask> {
+pub fn start(link: &Arc<Link>, kind: MessageKind, body: impl Into<Bytes>) -> Call<Ask> {
     Call::start(link.clone(), Ask { kind, body: body.into(), deadline: None })
 }
 
@@ -263,10 +263,10 @@ pub async fn end(call: &mut Call<Ask>) -> Result<Bytes, StoreError> {
 }
 
 pub fn result(frame: Frame) -> Result<Bytes, StoreError> {
-    if frame.kind == Kind::ERROR { Err(control::get_failure(&frame).unwrap()) } else { Ok(frame.body) }
+    if frame.kind == MessageKind::ERROR { Err(control::get_failure(&frame).unwrap()) } else { Ok(frame.body) }
 }
 
-pub async fn ask(link: &Arc<Link>, kind: Kind, body: impl Into<Bytes>) -> Result<Bytes, StoreError> {
+pub async fn ask(link: &Arc<Link>, kind: MessageKind, body: impl Into<Bytes>) -> Result<Bytes, StoreError> {
     end(&mut start(link, kind, body)).await
 }
 

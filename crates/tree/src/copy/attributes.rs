@@ -14,7 +14,7 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 
 /// The rules for which metadata this process may and should keep.
 #[derive(Clone, Debug)]
-pub struct Keeper {
+pub struct Preserver {
     root: bool,
     user: u32,
     group: u32,
@@ -38,10 +38,10 @@ impl Named<'_> {
     }
 }
 
-impl Keeper {
+impl Preserver {
     /// Creates the rules of this process; `extended` keeps extended attributes.
-    pub fn new(extended: bool) -> Keeper {
-        Keeper {
+    pub fn new(extended: bool) -> Preserver {
+        Preserver {
             root: rustix::process::geteuid().is_root(),
             user: rustix::process::geteuid().as_raw(),
             group: rustix::process::getegid().as_raw(),
@@ -107,7 +107,7 @@ impl Keeper {
         if !self.extended {
             return Ok(Attributes::new());
         }
-        list(&Place::Path(by_descriptor(source.open()?.as_fd())))
+        list(&AttributeSource::Path(by_descriptor(source.open()?.as_fd())))
     }
 
     /// Gives a target that is a link, a pipe or a device all metadata of its source, whose extended attributes are
@@ -119,7 +119,7 @@ impl Keeper {
         })?;
         let target_open = target.open()?;
         let link = u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
-        self.set(&Place::Path(by_descriptor(target_open.as_fd())), extended, false)?;
+        self.set(&AttributeSource::Path(by_descriptor(target_open.as_fd())), extended, false)?;
         if !link {
             let mode = u32::from(stat.stx_mode) & 0o7777 & !self.lost(stat, group);
             rustix::fs::chmod(by_descriptor(target_open.as_fd()), Mode::from_raw_mode(mode))?;
@@ -155,11 +155,11 @@ impl Keeper {
         if !self.extended {
             return Ok(());
         }
-        let wanted = list(&Place::Open(source))?;
-        self.set(&Place::Open(target), &wanted, used)
+        let wanted = list(&AttributeSource::Open(source))?;
+        self.set(&AttributeSource::Open(target), &wanted, used)
     }
 
-    fn set(&self, target: &Place<'_>, wanted: &Attributes, used: bool) -> Result<(), Errno> {
+    fn set(&self, target: &AttributeSource<'_>, wanted: &Attributes, used: bool) -> Result<(), Errno> {
         let mut present = if used { list(target)? } else { Attributes::new() };
         for (name, value) in wanted {
             if present.remove(name).as_ref() != Some(value) {
@@ -185,7 +185,7 @@ impl Keeper {
         let owed = |attributes: Attributes| -> Attributes {
             attributes.into_iter().filter(|(name, _)| self.is_owed(name)).collect()
         };
-        Ok(owed(list(&Place::Open(a))?) == owed(list(&Place::Open(b))?))
+        Ok(owed(list(&AttributeSource::Open(a))?) == owed(list(&AttributeSource::Open(b))?))
     }
 
     /// Returns whether losing this attribute would be a fault.
@@ -199,7 +199,7 @@ impl Keeper {
 
 /// Returns whether new entries in a directory inherit an ACL from it.
 pub fn inherits(directory: BorrowedFd<'_>) -> bool {
-    let place = Place::Path(by_descriptor(directory));
+    let place = AttributeSource::Path(by_descriptor(directory));
     place.get(c"system.posix_acl_default", &mut []).is_ok()
 }
 
@@ -222,43 +222,43 @@ fn by_descriptor(descriptor: BorrowedFd<'_>) -> String {
 }
 
 /// The location of extended attributes.
-enum Place<'a> {
+enum AttributeSource<'a> {
     Open(BorrowedFd<'a>),
     Path(String),
 }
 
-impl Place<'_> {
+impl AttributeSource<'_> {
     fn names(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         match self {
-            Place::Open(file) => rustix::fs::flistxattr(file, buffer),
-            Place::Path(path) => rustix::fs::listxattr(path, buffer),
+            AttributeSource::Open(file) => rustix::fs::flistxattr(file, buffer),
+            AttributeSource::Path(path) => rustix::fs::listxattr(path, buffer),
         }
     }
 
     fn get(&self, name: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
         match self {
-            Place::Open(file) => rustix::fs::fgetxattr(file, name, buffer),
-            Place::Path(path) => rustix::fs::getxattr(path, name, buffer),
+            AttributeSource::Open(file) => rustix::fs::fgetxattr(file, name, buffer),
+            AttributeSource::Path(path) => rustix::fs::getxattr(path, name, buffer),
         }
     }
 
     fn set(&self, name: &CStr, value: &[u8]) -> Result<(), Errno> {
         match self {
-            Place::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
-            Place::Path(path) => rustix::fs::setxattr(path, name, value, XattrFlags::empty()),
+            AttributeSource::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
+            AttributeSource::Path(path) => rustix::fs::setxattr(path, name, value, XattrFlags::empty()),
         }
     }
 
     fn remove(&self, name: &CStr) -> Result<(), Errno> {
         match self {
-            Place::Open(file) => rustix::fs::fremovexattr(file, name),
-            Place::Path(path) => rustix::fs::removexattr(path, name),
+            AttributeSource::Open(file) => rustix::fs::fremovexattr(file, name),
+            AttributeSource::Path(path) => rustix::fs::removexattr(path, name),
         }
     }
 }
 
 /// Returns the extended attributes that an ordinary file system call shows.
-fn list(place: &Place<'_>) -> Result<Attributes, Errno> {
+fn list(place: &AttributeSource<'_>) -> Result<Attributes, Errno> {
     let mut attributes = Attributes::new();
     // Most files have none, or few.
     let (mut small, mut large) = ([0; 512], Vec::new());

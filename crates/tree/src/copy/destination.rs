@@ -4,7 +4,7 @@ use crate::copy::attributes;
 use crate::root::identity_of;
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::getdents::Records;
-use nacre_walk::{Kind, Metadata};
+use nacre_walk::{FileKind, Metadata};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxTimestamp};
 use rustix::io::{Errno, retry_on_intr};
@@ -106,10 +106,12 @@ impl Destination {
         let mut made = make();
         if made == Err(Errno::EXIST) {
             let kind = Metadata(directory::stat(parent.as_fd(), name)?).kind();
-            if kind != Kind::Directory {
+            if kind != FileKind::Directory {
                 if !force {
                     return Err(Obstacle::Other(match kind {
-                        Kind::Link => "a symbolic link is where a directory has to be; --force replaces it",
+                        FileKind::Link => {
+                            "a symbolic link is where a directory has to be; --force replaces it"
+                        }
                         _ => "something else is where a directory has to be; --force replaces it",
                     }));
                 }

@@ -10,7 +10,7 @@ use crate::copy::link::{First, Turn};
 use crate::copy::record::{Record, Subject, is_own};
 use crate::fault::Cause;
 use nacre_walk::directory::{self, identity};
-use nacre_walk::{Kind, Metadata, Time};
+use nacre_walk::{FileKind, Metadata, Time};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::{CStr, CString};
@@ -52,7 +52,7 @@ pub enum Done {
 
 /// The reason why an entry was not copied.
 #[derive(Debug)]
-pub enum Trouble {
+pub enum CopyError {
     /// The entry no longer exists.
     Vanished,
     /// The copy was told to stop.
@@ -74,14 +74,14 @@ pub const ENDED: &str = "reading it ends before the size that it says";
 /// The maximum number of attempts to copy a file that changes meanwhile.
 const ATTEMPTS: u32 = 2;
 
-fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> Trouble {
-    move |cause| Trouble::Failed(attempted, cause.into())
+fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> CopyError {
+    move |cause| CopyError::Failed(attempted, cause.into())
 }
 
 /// Returns the trouble with a source that is named: that it no longer exists is no failure.
-fn gone_or(attempted: &'static str) -> impl Fn(Errno) -> Trouble {
+fn gone_or(attempted: &'static str) -> impl Fn(Errno) -> CopyError {
     move |errno| match errno {
-        Errno::NOENT => Trouble::Vanished,
+        Errno::NOENT => CopyError::Vanished,
         errno => failed(attempted)(errno),
     }
 }
@@ -99,8 +99,8 @@ pub struct Item<'a> {
 
 impl Item<'_> {
     /// Copies the entry if its copy is missing or differs.
-    pub fn copy(&self, kind: Kind, buffer: &mut Vec<u8>) -> Result<Done, Trouble> {
-        if kind == Kind::File {
+    pub fn copy(&self, kind: FileKind, buffer: &mut Vec<u8>) -> Result<Done, CopyError> {
+        if kind == FileKind::File {
             return self.copy_file(buffer);
         }
         let stat = directory::stat(self.source, self.source_name).map_err(gone_or(READ))?;
@@ -110,7 +110,7 @@ impl Item<'_> {
         self.with_links(&stat, buffer, |_| self.copy_special(kind, &stat))
     }
 
-    fn copy_file(&self, buffer: &mut Vec<u8>) -> Result<Done, Trouble> {
+    fn copy_file(&self, buffer: &mut Vec<u8>) -> Result<Done, CopyError> {
         if self.is_unchanged_at_a_glance()? {
             return Ok(Done::Unchanged);
         }
@@ -120,7 +120,7 @@ impl Item<'_> {
             let mut before = stat_open(source.as_fd()).map_err(failed(READ))?;
             // Where reading changes this time, an attempt that failed has.
             before.stx_atime = *accessed.get_or_insert(before.stx_atime);
-            if Metadata(before).kind() != Kind::File {
+            if Metadata(before).kind() != FileKind::File {
                 return Err(failed(COPY)("it became something else while it was looked at"));
             }
             let last = attempt == ATTEMPTS;
@@ -133,9 +133,9 @@ impl Item<'_> {
         Err(failed(COPY)("it changes while it is copied, twice"))
     }
 
-    fn open_source(&self) -> Result<OwnedFd, Trouble> {
+    fn open_source(&self) -> Result<OwnedFd, CopyError> {
         open_for_reading(self.source, self.source_name).map_err(|errno| match errno {
-            Errno::NOENT | Errno::STALE => Trouble::Vanished,
+            Errno::NOENT | Errno::STALE => CopyError::Vanished,
             Errno::LOOP => failed(COPY)("it became a symbolic link while it was looked at"),
             errno => failed("cannot open")(errno),
         })
@@ -143,13 +143,13 @@ impl Item<'_> {
 
     /// Returns true if the copy exists and does not differ as far as can be told without opening either file; false if
     /// that cannot be decided so.
-    fn is_unchanged_at_a_glance(&self) -> Result<bool, Trouble> {
+    fn is_unchanged_at_a_glance(&self) -> Result<bool, CopyError> {
         if self.destination.fresh || self.destination.is_top() || self.shared.options.checksum {
             return Ok(false);
         }
         let Ok(source) = directory::stat(self.source, self.source_name) else { return Ok(false) };
         let Some(there) = self.existing(&source)? else { return Ok(false) };
-        let same = [&source, &there].iter().all(|stat| Metadata(**stat).kind() == Kind::File)
+        let same = [&source, &there].iter().all(|stat| Metadata(**stat).kind() == FileKind::File)
             && source.stx_nlink == 1
             && source.stx_size == there.stx_size
             && modified(&source) == modified(&there)
@@ -172,8 +172,8 @@ impl Item<'_> {
         &self,
         stat: &Statx,
         buffer: &mut Vec<u8>,
-        copy: impl FnOnce(&mut Vec<u8>) -> Result<T, Trouble>,
-    ) -> Result<T, Trouble> {
+        copy: impl FnOnce(&mut Vec<u8>) -> Result<T, CopyError>,
+    ) -> Result<T, CopyError> {
         if stat.stx_nlink < 2 {
             return copy(buffer);
         }
@@ -182,7 +182,7 @@ impl Item<'_> {
             Turn::Link(first) => match self.link(stat, &first) {
                 Ok(done) => Ok(T::from_done(done)),
                 // That file system takes no more links, or has none: then it is a file of its own.
-                Err(Trouble::Failed(_, Cause::System(libc::EMLINK | libc::EXDEV | libc::EPERM))) => {
+                Err(CopyError::Failed(_, Cause::System(libc::EMLINK | libc::EXDEV | libc::EPERM))) => {
                     copy(buffer)
                 }
                 Err(trouble) => Err(trouble),
@@ -206,7 +206,7 @@ impl Item<'_> {
         }
     }
 
-    fn link(&self, source: &Statx, first: &First) -> Result<Done, Trouble> {
+    fn link(&self, source: &Statx, first: &First) -> Result<Done, CopyError> {
         let existing = self.existing(source)?;
         if existing.is_some_and(|stat| identity(&stat) == first.identity) {
             return Ok(Done::Unchanged);
@@ -221,13 +221,13 @@ impl Item<'_> {
     }
 
     /// Returns the entry that exists at the destination, if there is one; an error if it must not be replaced.
-    fn existing(&self, source: &Statx) -> Result<Option<Statx>, Trouble> {
+    fn existing(&self, source: &Statx) -> Result<Option<Statx>, CopyError> {
         if self.destination.fresh {
             return Ok(None);
         }
         let existing = self.destination.stat(self.name).map_err(failed("cannot stat the copy of"))?;
         match existing {
-            Some(stat) if Metadata(stat).kind() == Kind::Directory => {
+            Some(stat) if Metadata(stat).kind() == FileKind::Directory => {
                 Err(failed(COPY)("a directory is in its place at the destination"))
             }
             Some(stat)
@@ -245,7 +245,7 @@ impl Item<'_> {
         occupied: bool,
         directory: &Open,
         make: impl Fn(&CStr) -> Result<(), Errno>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CopyError> {
         if !occupied {
             match make(self.name) {
                 Err(Errno::EXIST) => {}
@@ -265,9 +265,9 @@ impl Item<'_> {
         moved.map_err(failed(WRITE))
     }
 
-    fn copy_special(&self, kind: Kind, stat: &Statx) -> Result<Done, Trouble> {
+    fn copy_special(&self, kind: FileKind, stat: &Statx) -> Result<Done, CopyError> {
         let target = match kind {
-            Kind::Link => Some(
+            FileKind::Link => Some(
                 retry_on_intr(|| rustix::fs::readlinkat(self.source, self.source_name, Vec::new()))
                     .map_err(gone_or(READ))?,
             ),
@@ -280,7 +280,7 @@ impl Item<'_> {
             && modified(&existing) == modified(stat)
             && (existing.stx_rdev_major, existing.stx_rdev_minor)
                 == (stat.stx_rdev_major, stat.stx_rdev_minor)
-            && (kind == Kind::Link || self.shared.keeper.is_kept(stat, &existing))
+            && (kind == FileKind::Link || self.shared.keeper.is_kept(stat, &existing))
             && (!self.shared.keeper.is_root()
                 || (existing.stx_uid, existing.stx_gid) == (stat.stx_uid, stat.stx_gid))
             && target.as_ref().is_none_or(|target| {
@@ -315,7 +315,7 @@ impl Item<'_> {
         before: &Statx,
         last: bool,
         buffer: &mut Vec<u8>,
-    ) -> Result<Option<Done>, Trouble> {
+    ) -> Result<Option<Done>, CopyError> {
         let shared = self.shared;
         buffer.resize(BUFFER_BYTES, 0);
         if let Some(existing) = self.existing(before)?
@@ -342,14 +342,14 @@ impl Item<'_> {
         // The record, and with it its lock, is kept until the copy has its name.
         let (finished, _record) = match made {
             Ok((target, record)) => (self.finish(source, before, last, &target, &directory, &name), record),
-            Err(Trouble::Ended) => (self.ended(source, before, last), None),
+            Err(CopyError::Ended) => (self.ended(source, before, last), None),
             Err(trouble) => (Err(trouble), None),
         };
         match &finished {
             // An unfinished large file stays for the next run; of a small one there is nothing to save.
-            Err(Trouble::Stopped) if large => return finished,
+            Err(CopyError::Stopped) if large => return finished,
             // Another copy is at it: its files are its own.
-            Err(Trouble::Failed(_, Cause::Other(BUSY))) => return finished,
+            Err(CopyError::Failed(_, Cause::Other(BUSY))) => return finished,
             Ok(Some(_)) => {}
             _ => remove(&directory, &name),
         }
@@ -378,13 +378,13 @@ impl Item<'_> {
         stat: &Statx,
         existing: &Statx,
         buffer: &mut [u8],
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, CopyError> {
         let (shared, keeper) = (self.shared, &self.shared.keeper);
         if identity(existing) == identity(stat) {
             return Ok(true);
         }
         let same_time = modified(existing) == modified(stat);
-        if Metadata(*existing).kind() != Kind::File
+        if Metadata(*existing).kind() != FileKind::File
             || existing.stx_size != stat.stx_size
             || !same_time && !shared.options.checksum
         {
@@ -401,7 +401,7 @@ impl Item<'_> {
             match shared.compare((source, &copy), stat, buffer) {
                 Ok(()) => {}
                 Err(Halt::Differs | Halt::Ended) => return Ok(false),
-                Err(Halt::Stopped) => return Err(Trouble::Stopped),
+                Err(Halt::Stopped) => return Err(CopyError::Stopped),
                 Err(Halt::Failed(errno)) => return Err(failed(READ)(errno)),
             }
         }
@@ -426,7 +426,7 @@ impl Item<'_> {
         directory: &Open,
         name: &CStr,
         buffer: &mut [u8],
-    ) -> Result<Arc<OwnedFd>, Trouble> {
+    ) -> Result<Arc<OwnedFd>, CopyError> {
         let target = create(directory, name).map_err(failed(WRITE))?;
         let pair = self.shared.pair(source.as_fd(), target.as_fd(), is_sparse(before));
         if before.stx_size > SHORT_BYTES && pair.share() {
@@ -441,7 +441,7 @@ impl Item<'_> {
         Ok(Arc::new(target))
     }
 
-    fn end_in_hole(&self, before: &Statx, target: &OwnedFd) -> Result<(), Trouble> {
+    fn end_in_hole(&self, before: &Statx, target: &OwnedFd) -> Result<(), CopyError> {
         if is_sparse(before) {
             rustix::fs::ftruncate(target, before.stx_size).map_err(failed(WRITE))?;
         }
@@ -456,11 +456,11 @@ impl Item<'_> {
         name: &CStr,
         chunks: &CStr,
         buffer: &mut [u8],
-    ) -> Result<(Arc<OwnedFd>, Option<Arc<Record>>), Trouble> {
+    ) -> Result<(Arc<OwnedFd>, Option<Arc<Record>>), CopyError> {
         let shared = self.shared;
         let chunk_bytes = shared.options.chunk_bytes;
         let record = Record::open(directory.as_fd(), chunks).map_err(|errno| match errno {
-            Errno::WOULDBLOCK => Trouble::Failed(COPY, Cause::Other(BUSY)),
+            Errno::WOULDBLOCK => CopyError::Failed(COPY, Cause::Other(BUSY)),
             errno => failed(WRITE)(errno),
         })?;
         let record = Arc::new(record);
@@ -520,10 +520,10 @@ impl Item<'_> {
 
     /// Decides about a source that ended early, either because it was truncated meanwhile, or because its stated size
     /// is wrong.
-    fn ended(&self, source: &OwnedFd, before: &Statx, last: bool) -> Result<Option<Done>, Trouble> {
+    fn ended(&self, source: &OwnedFd, before: &Statx, last: bool) -> Result<Option<Done>, CopyError> {
         let after = stat_open(source.as_fd()).map_err(failed(READ))?;
         match (has_changed(before, &after), last) {
-            (false, _) => Err(Trouble::Ended),
+            (false, _) => Err(CopyError::Ended),
             (true, false) => Ok(None),
             (true, true) => Err(failed(COPY)("it changes while it is copied")),
         }
@@ -539,7 +539,7 @@ impl Item<'_> {
         target: &Arc<OwnedFd>,
         directory: &Open,
         name: &CStr,
-    ) -> Result<Option<Done>, Trouble> {
+    ) -> Result<Option<Done>, CopyError> {
         let mut stat = stat_open(source.as_fd()).map_err(failed(READ))?;
         let changed = has_changed(before, &stat);
         if changed && !last {
@@ -589,11 +589,11 @@ impl FromDone for Option<Done> {
     }
 }
 
-fn halted(halt: Halt) -> Trouble {
+fn halted(halt: Halt) -> CopyError {
     match halt {
-        Halt::Stopped => Trouble::Stopped,
+        Halt::Stopped => CopyError::Stopped,
         Halt::Failed(errno) => failed(COPY)(errno),
-        Halt::Ended => Trouble::Ended,
+        Halt::Ended => CopyError::Ended,
         Halt::Differs => failed(COPY)("it changes while it is copied"),
     }
 }
@@ -608,8 +608,8 @@ fn has_changed(before: &Statx, after: &Statx) -> bool {
 pub fn is_in_the_way(source: &Statx, there: &Statx, named: bool) -> bool {
     let about = |stat: &Statx| (Metadata(*stat).kind(), Metadata(*stat).special_device());
     let special = match about(there).0 {
-        Kind::CharacterDevice | Kind::BlockDevice => true,
-        Kind::Pipe | Kind::Socket => named,
+        FileKind::CharacterDevice | FileKind::BlockDevice => true,
+        FileKind::Pipe | FileKind::Socket => named,
         _ => false,
     };
     special && about(there) != about(source)

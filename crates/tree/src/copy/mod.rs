@@ -20,10 +20,10 @@ mod verify;
 mod visitor;
 
 use crate::control::Control;
-use crate::fault::{Fault, Faults};
+use crate::fault::{EntryError, EntryErrors};
 use crate::remove::Counted;
 use crate::root::{Root, identity_of};
-use attributes::Keeper;
+use attributes::Preserver;
 use data::{BUFFER_BYTES, Halt, ShortCuts};
 use destination::Destination;
 use job::{Job, Jobs, Surroundings};
@@ -31,7 +31,7 @@ use link::Links;
 use nacre_walk::Queue;
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::filter::Selection;
-use nacre_walk::{Kind, Metadata, Time};
+use nacre_walk::{FileKind, Metadata, Time};
 use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
@@ -70,7 +70,7 @@ pub struct Options {
 
 /// The reason why a copy is refused before it begins.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum StartError {
     /// The source does not exist or cannot be reached.
     #[error("cannot copy {path:?}: {error}", error = std::io::Error::from(*errno))]
     Missing {
@@ -143,9 +143,9 @@ pub(crate) struct Shared {
     pub options: Options,
     pub control: Control,
     pub counters: Counters,
-    pub faults: Faults,
-    pub notes: Faults,
-    pub keeper: Keeper,
+    pub faults: EntryErrors,
+    pub notes: EntryErrors,
+    pub keeper: Preserver,
     pub links: Links,
     pub jobs: Jobs,
     pub cuts: ShortCuts,
@@ -195,7 +195,7 @@ pub struct Copy {
     source: Root,
     /// The path at which the walk begins.
     source_path: PathBuf,
-    kind: Kind,
+    kind: FileKind,
     destination: Root,
     shared: Shared,
 }
@@ -207,9 +207,9 @@ impl Copy {
     /// directory and the destination is one: then the copy is made in it, under the source's name.
     ///
     /// # Errors
-    /// [`Refusal`] if the source is missing or the destination cannot be used.
-    pub fn new(source: &Path, destination: &Path, options: Options) -> Result<Copy, Refusal> {
-        let missing = |errno| Refusal::Missing { path: source.to_owned(), errno };
+    /// [`StartError`] if the source is missing or the destination cannot be used.
+    pub fn new(source: &Path, destination: &Path, options: Options) -> Result<Copy, StartError> {
+        let missing = |errno| StartError::Missing { path: source.to_owned(), errno };
         let from = Root::find(source).map_err(missing)?;
         let mut source_path = from.path().to_owned();
         if from.slash && from.path() != Path::new("/") {
@@ -219,17 +219,23 @@ impl Copy {
         let stat = directory::stat(CWD, &name_of(&source_path)).map_err(missing)?;
         let (kind, identity) = (Metadata(stat).kind(), directory::identity(&stat));
 
-        let nowhere = |errno| Refusal::Nowhere { path: destination.to_owned(), errno };
+        let nowhere = |errno| StartError::Nowhere { path: destination.to_owned(), errno };
         let found = Root::find(destination).map_err(nowhere)?;
         let there = found.stat().ok().map(|stat| Metadata(stat).kind());
-        let into = found.slash || found.is_dot() || kind != Kind::Directory && there == Some(Kind::Directory);
-        if !into && !options.force && there == Some(Kind::Link) && kind != Kind::Link && destination.is_dir()
+        let into = found.slash
+            || found.is_dot()
+            || kind != FileKind::Directory && there == Some(FileKind::Directory);
+        if !into
+            && !options.force
+            && there == Some(FileKind::Link)
+            && kind != FileKind::Link
+            && destination.is_dir()
         {
-            return Err(Refusal::Link(destination.to_owned()));
+            return Err(StartError::Link(destination.to_owned()));
         }
         let to = if into {
             if from.is_dot() {
-                return Err(Refusal::Nameless(source.to_owned()));
+                return Err(StartError::Nameless(source.to_owned()));
             }
             Root::within(destination, OsStr::from_bytes(from.name().to_bytes())).map_err(nowhere)?
         } else {
@@ -237,35 +243,39 @@ impl Copy {
         };
         match to.stat() {
             Ok(there) if directory::identity(&there) == identity => {
-                return Err(Refusal::Same(source.to_owned(), to.path().to_owned()));
+                return Err(StartError::Same(source.to_owned(), to.path().to_owned()));
             }
             Ok(there)
-                if kind == Kind::Directory && Metadata(there).kind() == Kind::Link && !options.force =>
+                if kind == FileKind::Directory
+                    && Metadata(there).kind() == FileKind::Link
+                    && !options.force =>
             {
-                return Err(Refusal::Link(to.path().to_owned()));
+                return Err(StartError::Link(to.path().to_owned()));
             }
             Ok(there)
-                if kind == Kind::Directory && Metadata(there).kind() != Kind::Directory && !options.force =>
+                if kind == FileKind::Directory
+                    && Metadata(there).kind() != FileKind::Directory
+                    && !options.force =>
             {
-                return Err(Refusal::NoDirectory(to.path().to_owned()));
+                return Err(StartError::NoDirectory(to.path().to_owned()));
             }
             Ok(there) if file::is_in_the_way(&stat, &there, true) && !options.force => {
-                return Err(Refusal::Special(to.path().to_owned()));
+                return Err(StartError::Special(to.path().to_owned()));
             }
             Ok(_) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(nowhere(errno)),
         }
-        if kind == Kind::Directory && is_within(&to, identity).map_err(nowhere)? {
-            return Err(Refusal::Inside(source.to_owned(), to.path().to_owned()));
+        if kind == FileKind::Directory && is_within(&to, identity).map_err(nowhere)? {
+            return Err(StartError::Inside(source.to_owned(), to.path().to_owned()));
         }
         let boot = if options.fsync { [0; 16] } else { boot() };
         let shared = Shared {
-            keeper: Keeper::new(options.extended),
+            keeper: Preserver::new(options.extended),
             options,
             control: Control::default(),
             counters: Counters::default(),
-            faults: Faults::default(),
-            notes: Faults::default(),
+            faults: EntryErrors::default(),
+            notes: EntryErrors::default(),
             links: Links::default(),
             jobs: Jobs::default(),
             cuts: ShortCuts::default(),
@@ -294,12 +304,12 @@ impl Copy {
     }
 
     /// Returns the failures.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &EntryErrors {
         &self.shared.faults
     }
 
     /// Returns the entries that were left out on purpose.
-    pub fn notes(&self) -> &Faults {
+    pub fn notes(&self) -> &EntryErrors {
         &self.shared.notes
     }
 
@@ -323,11 +333,11 @@ impl Copy {
     /// Copies everything. Failures of single entries are in [`Copy::faults`].
     ///
     /// # Errors
-    /// [`Refusal`] if the destination cannot be used.
-    pub fn run(&self) -> Result<(), Refusal> {
+    /// [`StartError`] if the destination cannot be used.
+    pub fn run(&self) -> Result<(), StartError> {
         let top = self.top()?;
         let _lock = self.lock(&top)?;
-        if self.kind == Kind::Directory {
+        if self.kind == FileKind::Directory {
             self.walk(|| visitor::Copier::new(&self.shared, &top, &self.destination));
         } else {
             self.copy_one(&top);
@@ -341,7 +351,7 @@ impl Copy {
                 .and_then(rustix::fs::syncfs);
             if let Err(errno) = synced {
                 let path = self.destination.path_bytes();
-                self.shared.faults.add(Fault::new(path, "cannot make durable what is in", errno));
+                self.shared.faults.add(EntryError::new(path, "cannot make durable what is in", errno));
             }
         }
         Ok(())
@@ -350,8 +360,8 @@ impl Copy {
     /// Compares everything with its copy. Differences are in [`Copy::faults`].
     ///
     /// # Errors
-    /// [`Refusal`] if the destination cannot be used.
-    pub fn verify(&self) -> Result<(), Refusal> {
+    /// [`StartError`] if the destination cannot be used.
+    pub fn verify(&self) -> Result<(), StartError> {
         self.shared.verifying.store(true, Ordering::Relaxed);
         self.shared.counters.bytes.store(0, Ordering::Relaxed);
         let top = self.top()?;
@@ -361,7 +371,7 @@ impl Copy {
         {
             let _ = rustix::fs::syncfs(fd);
         }
-        if self.kind == Kind::Directory {
+        if self.kind == FileKind::Directory {
             self.walk(|| verify::Verifier::new(&self.shared, &top, &self.destination));
         } else {
             self.alone(|buffer| {
@@ -375,18 +385,18 @@ impl Copy {
         Ok(())
     }
 
-    fn top(&self) -> Result<Arc<Destination>, Refusal> {
-        let nowhere = |errno| Refusal::Nowhere { path: self.destination.path().to_owned(), errno };
+    fn top(&self) -> Result<Arc<Destination>, StartError> {
+        let nowhere = |errno| StartError::Nowhere { path: self.destination.path().to_owned(), errno };
         let duplicate = self.destination.parent().try_clone_to_owned();
         let fd = duplicate.map_err(|error| nowhere(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         Destination::top(fd).map_err(nowhere)
     }
 
     /// Locks the destination against other copies, if it exists already; otherwise they meet when it is made.
-    fn lock(&self, top: &Destination) -> Result<Option<OwnedFd>, Refusal> {
+    fn lock(&self, top: &Destination) -> Result<Option<OwnedFd>, StartError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(top) = top.descriptor() else { return Ok(None) };
-        if self.kind == Kind::Directory {
+        if self.kind == FileKind::Directory {
             // Made here, so that of two copies that begin at once only one goes on.
             let _ = rustix::fs::mkdirat(&top, self.destination.name(), Mode::RWXU);
         }
@@ -394,7 +404,7 @@ impl Copy {
             return Ok(None);
         };
         match rustix::fs::flock(&root, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => Err(Refusal::Busy(self.destination.path().to_owned())),
+            Err(Errno::WOULDBLOCK) => Err(StartError::Busy(self.destination.path().to_owned())),
             // Not every file system has locks.
             _ => Ok(Some(root)),
         }
@@ -415,8 +425,8 @@ impl Copy {
         self.shared.attach(walk.queue());
         let started = walk
             .add_root(&self.source_path)
-            .map_err(|_| Fault::new(self.source.path_bytes(), "cannot copy", Errno::INVAL))
-            .and_then(|root| walk.start(root, &mut visitors[0]).map_err(Fault::from));
+            .map_err(|_| EntryError::new(self.source.path_bytes(), "cannot copy", Errno::INVAL))
+            .and_then(|root| walk.start(root, &mut visitors[0]).map_err(EntryError::from));
         if let Err(fault) = started {
             self.shared.faults.add(fault);
         }

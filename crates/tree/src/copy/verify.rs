@@ -5,12 +5,12 @@ use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::stat_open;
 use crate::copy::visitor::{left_out, passed};
-use crate::fault::{Cause, Fault};
+use crate::fault::{Cause, EntryError};
 use crate::root::Root;
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory;
-use nacre_walk::{Entry, Kind, Metadata};
+use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Verdict, Visitor};
 use rustix::fs::Statx;
 use rustix::io::Errno;
@@ -41,7 +41,7 @@ impl<'a> Verifier<'a> {
         &mut self,
         source: BorrowedFd<'_>,
         source_name: &CStr,
-        kind: Kind,
+        kind: FileKind,
         destination: &Destination,
         name: &CStr,
         buffer: &mut Vec<u8>,
@@ -52,11 +52,13 @@ impl<'a> Verifier<'a> {
             Ok(()) => {
                 self.shared.counters.verified.fetch_add(1, Ordering::Relaxed);
             }
-            Err(Difference::Is(what)) => self.shared.faults.add(Fault::new(path(), DIFFERS, what)),
+            Err(Difference::Is(what)) => self.shared.faults.add(EntryError::new(path(), DIFFERS, what)),
             Err(Difference::Unknown(Errno::NOENT)) => {
                 self.shared.counters.vanished.fetch_add(1, Ordering::Relaxed);
             }
-            Err(Difference::Unknown(errno)) => self.shared.faults.add(Fault::new(path(), COMPARE, errno)),
+            Err(Difference::Unknown(errno)) => {
+                self.shared.faults.add(EntryError::new(path(), COMPARE, errno))
+            }
             Err(Difference::Stopped) => {}
         }
     }
@@ -65,7 +67,7 @@ impl<'a> Verifier<'a> {
         &self,
         source: BorrowedFd<'_>,
         source_name: &CStr,
-        kind: Kind,
+        kind: FileKind,
         destination: &Destination,
         name: &CStr,
         buffer: &mut [u8],
@@ -77,13 +79,13 @@ impl<'a> Verifier<'a> {
         self.differ(&stat, &copy)?;
         let directory = destination.descriptor()?;
         match kind {
-            Kind::Link => {
+            FileKind::Link => {
                 let target = rustix::fs::readlinkat(source, source_name, Vec::new())?;
                 if rustix::fs::readlinkat(&directory, name, Vec::new()).as_ref() != Ok(&target) {
                     return Err(Difference::Is("it points elsewhere"));
                 }
             }
-            Kind::File => {
+            FileKind::File => {
                 let source = Arc::new(open_for_reading(source, source_name)?);
                 let copy = open_for_reading(&directory, name);
                 let copy = Arc::new(copy.map_err(|_| Difference::Is("it cannot be read"))?);
@@ -110,19 +112,19 @@ impl<'a> Verifier<'a> {
         let differs = [
             (a.kind() != b.kind(), "it is of another type"),
             // A file that says no size is read to its end.
-            (a.kind() == Kind::File && a.size() > 0 && a.size() != b.size(), "its size is another one"),
+            (a.kind() == FileKind::File && a.size() > 0 && a.size() != b.size(), "its size is another one"),
             (a.modified() != b.modified(), "its time is another one"),
             // Others may read either at any time. A copy that was read when it was made has the wrong time. A link cannot be
             // looked at without that.
             (
-                a.kind() != Kind::Link
+                a.kind() != FileKind::Link
                     && b.accessed() >= self.shared.began
                     && a.accessed() < self.shared.began,
                 "its time of access is that of the copy",
             ),
             (a.special_device() != b.special_device(), "it is another device"),
             (
-                a.kind() != Kind::Link && !self.shared.keeper.is_kept(stat, copy),
+                a.kind() != FileKind::Link && !self.shared.keeper.is_kept(stat, copy),
                 "its owner, group or mode is another one",
             ),
         ];
@@ -165,7 +167,9 @@ impl Visitor for Verifier<'_> {
             Errno::NOTDIR | Errno::LOOP => Cause::Other("it is of another type"),
             errno => errno.into(),
         });
-        found.map_err(|cause| self.shared.faults.add(Fault { path: path(), attempted: DIFFERS, cause })).ok()
+        found
+            .map_err(|cause| self.shared.faults.add(EntryError { path: path(), attempted: DIFFERS, cause }))
+            .ok()
     }
 
     fn visit(&mut self, entry: &Entry<'_, Arc<Destination>>) -> Verdict {
@@ -211,7 +215,7 @@ impl Visitor for Verifier<'_> {
             }
         })();
         let fault = |attempted, cause| {
-            self.shared.faults.add(Fault { path: directory.path_bytes(), attempted, cause })
+            self.shared.faults.add(EntryError { path: directory.path_bytes(), attempted, cause })
         };
         match compared {
             Ok(()) => {

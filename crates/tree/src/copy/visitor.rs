@@ -1,15 +1,15 @@
 //! The visitor that copies the source.
 
 use crate::copy::destination::{Destination, Obstacle};
-use crate::copy::file::{Done, Item, Trouble, is_unfinished};
+use crate::copy::file::{CopyError, Done, Item, is_unfinished};
 use crate::copy::{Shared, file};
-use crate::fault::{Cause, Fault};
+use crate::fault::{Cause, EntryError};
 use crate::root::Root;
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory;
 use nacre_walk::filter::Choice;
-use nacre_walk::{Entry, Kind};
+use nacre_walk::{Entry, FileKind};
 use nacre_walk::{Opened, Verdict, Visitor};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
@@ -34,7 +34,12 @@ impl<'a> Copier<'a> {
 }
 
 /// Counts the result of an entry.
-pub fn account(shared: &Shared, kind: Kind, result: Result<Done, Trouble>, path: impl FnOnce() -> Vec<u8>) {
+pub fn account(
+    shared: &Shared,
+    kind: FileKind,
+    result: Result<Done, CopyError>,
+    path: impl FnOnce() -> Vec<u8>,
+) {
     let counters = &shared.counters;
     let counter = match result {
         Ok(Done::Copied) => &counters.copied,
@@ -42,16 +47,18 @@ pub fn account(shared: &Shared, kind: Kind, result: Result<Done, Trouble>, path:
         Ok(Done::Unchanged) => &counters.unchanged,
         Ok(Done::Unsettled) => {
             let cause = "it changes while it is copied; the copy is what could be read of it last";
-            shared.faults.add(Fault::new(path(), "not sure of the copy of", cause));
+            shared.faults.add(EntryError::new(path(), "not sure of the copy of", cause));
             &counters.copied
         }
-        Err(Trouble::Vanished) => &counters.vanished,
-        Err(Trouble::Stopped) => return,
-        Err(Trouble::Ended) => return shared.faults.add(Fault::new(path(), "cannot copy", file::ENDED)),
-        Err(Trouble::Failed(attempted, cause)) => {
+        Err(CopyError::Vanished) => &counters.vanished,
+        Err(CopyError::Stopped) => return,
+        Err(CopyError::Ended) => {
+            return shared.faults.add(EntryError::new(path(), "cannot copy", file::ENDED));
+        }
+        Err(CopyError::Failed(attempted, cause)) => {
             let cause = match cause {
                 Cause::System(libc::EPERM)
-                    if matches!(kind, Kind::BlockDevice | Kind::CharacterDevice)
+                    if matches!(kind, FileKind::BlockDevice | FileKind::CharacterDevice)
                         && !shared.keeper.is_root() =>
                 {
                     Cause::Other("only root may make devices")
@@ -61,7 +68,7 @@ pub fn account(shared: &Shared, kind: Kind, result: Result<Done, Trouble>, path:
                 ),
                 cause => cause,
             };
-            return shared.faults.add(Fault { path: path(), attempted, cause });
+            return shared.faults.add(EntryError { path: path(), attempted, cause });
         }
     };
     counter.fetch_add(1, Ordering::Relaxed);
@@ -77,14 +84,14 @@ pub fn passed(shared: &Shared, entry: &Entry<'_, Arc<Destination>>) -> Option<Ve
     }
     let Choice { selected, verdict } = selection.choose(entry);
     match entry.kind {
-        Kind::Directory => Some(verdict),
+        FileKind::Directory => Some(verdict),
         _ => (!selected).then_some(Verdict::Pass),
     }
 }
 
 /// Returns the reason why an entry is never copied, if there is one.
 pub fn left_out(entry: &Entry<'_, Arc<Destination>>) -> Option<&'static str> {
-    if entry.kind == Kind::Socket {
+    if entry.kind == FileKind::Socket {
         return Some("it is a socket: its server makes it anew");
     }
     if is_unfinished(entry.name) {
@@ -112,19 +119,19 @@ impl Visitor for Copier<'_> {
         let stat = match file::stat_open(opened.descriptor) {
             Ok(stat) => stat,
             Err(errno) => {
-                self.shared.faults.add(Fault::new(path(), MAKE, errno));
+                self.shared.faults.add(EntryError::new(path(), MAKE, errno));
                 return None;
             }
         };
         let identity = directory::identity(&stat);
         if *self.shared.root.lock() == Some(identity) {
-            self.shared.faults.add(Fault::new(path(), MAKE, "it is the destination of this copy"));
+            self.shared.faults.add(EntryError::new(path(), MAKE, "it is the destination of this copy"));
             return None;
         }
         let (force, root) = (self.shared.options.force, self.shared.keeper.is_root());
         match parent.make(name, force, root, stat.stx_atime) {
             Ok(child) if identity == child.identity() => {
-                self.shared.faults.add(Fault::new(path(), MAKE, "its copy would be itself"));
+                self.shared.faults.add(EntryError::new(path(), MAKE, "its copy would be itself"));
                 None
             }
             Ok(child) => {
@@ -140,7 +147,7 @@ impl Visitor for Copier<'_> {
                     Obstacle::System(errno) => errno.into(),
                     Obstacle::Other(text) => Cause::Other(text),
                 };
-                self.shared.faults.add(Fault { path: path(), attempted: MAKE, cause });
+                self.shared.faults.add(EntryError { path: path(), attempted: MAKE, cause });
                 None
             }
         }
@@ -159,7 +166,7 @@ impl Visitor for Copier<'_> {
             return verdict;
         }
         if let Some(cause) = left_out(entry) {
-            self.shared.notes.add(Fault::new(path(), "not copied:", cause));
+            self.shared.notes.add(EntryError::new(path(), "not copied:", cause));
             return Verdict::Pass;
         }
         let Some(directory) = entry.directory else { return Verdict::Descend };
@@ -191,8 +198,8 @@ impl Visitor for Copier<'_> {
             self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), used)
         })();
         if let Err(errno) = kept {
-            let trouble = Trouble::Failed(KEEP, Errno::into(errno));
-            account(self.shared, Kind::Directory, Err(trouble), || directory.path_bytes());
+            let trouble = CopyError::Failed(KEEP, Errno::into(errno));
+            account(self.shared, FileKind::Directory, Err(trouble), || directory.path_bytes());
         }
         destination.leave();
     }
@@ -203,7 +210,7 @@ impl Visitor for Copier<'_> {
 
     fn mount_point(&mut self, path: Vec<u8>) {
         let cause = "another file system is mounted there; --cross-mounts goes on in it";
-        self.shared.notes.add(Fault::new(path, "not copied:", cause));
+        self.shared.notes.add(EntryError::new(path, "not copied:", cause));
     }
 
     fn failed(&mut self, error: WalkError) {

@@ -7,7 +7,7 @@ mod parse;
 
 pub use parse::{Comparison, Days, Depths, Kinds, Reference, Size, User};
 
-use crate::entry::{Entry, Kind, Time};
+use crate::entry::{Entry, FileKind, Time};
 use crate::walk::Verdict;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -118,7 +118,7 @@ impl Descent {
         self.prune_paths.as_ref().is_some_and(|prune| prune.is_match(&path))
             || self.exclude.get(entry.root as usize).is_some_and(|exclude| {
                 let below = path.strip_prefix(exclude.path()).unwrap_or(&path);
-                exclude.matched(below, entry.kind == Kind::Directory).is_ignore()
+                exclude.matched(below, entry.kind == FileKind::Directory).is_ignore()
             })
     }
 

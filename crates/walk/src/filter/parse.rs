@@ -1,6 +1,6 @@
 //! The values of filters, parsed from the command line.
 
-use crate::entry::{Kind, Time};
+use crate::entry::{FileKind, Time};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -127,7 +127,7 @@ pub struct Kinds(u16);
 
 impl Kinds {
     /// Returns whether the kind is among them.
-    pub fn contains(&self, kind: Kind) -> bool {
+    pub fn contains(&self, kind: FileKind) -> bool {
         self.0 & 1 << kind as u16 != 0
     }
 }
@@ -139,13 +139,13 @@ impl FromStr for Kinds {
         let mut kinds = 0;
         for letter in text.split(',') {
             let kind = match letter {
-                "f" => Kind::File,
-                "d" => Kind::Directory,
-                "l" => Kind::Link,
-                "p" => Kind::Pipe,
-                "s" => Kind::Socket,
-                "c" => Kind::CharacterDevice,
-                "b" => Kind::BlockDevice,
+                "f" => FileKind::File,
+                "d" => FileKind::Directory,
+                "l" => FileKind::Link,
+                "p" => FileKind::Pipe,
+                "s" => FileKind::Socket,
+                "c" => FileKind::CharacterDevice,
+                "b" => FileKind::BlockDevice,
                 _ => {
                     return Err(format!(
                         "\"{letter}\" is not a type; use f (file), d (directory), l (link), p (pipe), s (socket), \
@@ -302,7 +302,11 @@ mod tests {
             assert!(wrong.parse::<Depths>().is_err(), "{wrong}");
         }
         let kinds: Kinds = "f,l".parse().unwrap();
-        assert!(kinds.contains(Kind::File) && kinds.contains(Kind::Link) && !kinds.contains(Kind::Directory));
+        assert!(
+            kinds.contains(FileKind::File)
+                && kinds.contains(FileKind::Link)
+                && !kinds.contains(FileKind::Directory)
+        );
         assert!("x".parse::<Kinds>().is_err() && "".parse::<Kinds>().is_err());
         assert_eq!(date("@17"), Some(Time { seconds: 17, nanoseconds: 0 }));
         assert_eq!(date("1970-01-02T00:00:00Z").unwrap().seconds, 86_400);

@@ -1,6 +1,6 @@
 //! The distribution of entries over sizes, ages, depths, owners and types.
 
-use crate::entry::{Entry, Kind};
+use crate::entry::{Entry, FileKind};
 use crate::report::{Sums, Tally};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ impl Histogram {
 
     fn bucket(&self, entry: &Entry<'_, Sums>) -> Option<u32> {
         Some(match self.measure {
-            Measure::Size if entry.kind == Kind::File => logarithm(entry.metadata?.size()),
+            Measure::Size if entry.kind == FileKind::File => logarithm(entry.metadata?.size()),
             Measure::Size => return None,
             Measure::Age => {
                 let age = self.now.saturating_sub(entry.metadata?.modified().seconds);

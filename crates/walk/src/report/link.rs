@@ -4,7 +4,7 @@
 //! they are sorted, records of the same file fall together, and what is left goes to a temporary file as a run. At the
 //! end the runs are merged. All sets of a process share one temporary file, which has no name.
 
-use crate::entry::{Kind, Metadata};
+use crate::entry::{FileKind, Metadata};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -42,7 +42,7 @@ const KIND_SHIFT: u32 = 56;
 
 impl Link {
     /// Creates the record of an entry.
-    pub fn new(kind: Kind, metadata: &Metadata) -> Link {
+    pub fn new(kind: FileKind, metadata: &Metadata) -> Link {
         let blocks = (metadata.allocated() / 512).min((1 << KIND_SHIFT) - 1);
         Link {
             device: metadata.device(),
@@ -202,7 +202,7 @@ impl HardLinks {
         let (records, rest) = bytes.as_chunks();
         for record in records {
             let link = Link::get(record);
-            if link.kind() > Kind::Unknown as usize {
+            if link.kind() > FileKind::Unknown as usize {
                 return false;
             }
             self.add(link);

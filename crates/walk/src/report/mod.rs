@@ -18,7 +18,7 @@ pub mod rank;
 
 use crate::WalkError;
 use crate::directory::Directory;
-use crate::entry::{Entry, Kind};
+use crate::entry::{Entry, FileKind};
 use histogram::{Histogram, Measure};
 use link::{HardLinks, Link, Spill};
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The number of kinds of entries.
-pub const KINDS: usize = Kind::Unknown as usize + 1;
+pub const KINDS: usize = FileKind::Unknown as usize + 1;
 
 /// The maximum number of errors, and of paths of mount points, that are kept.
 pub const KEPT: usize = 20;
@@ -224,14 +224,14 @@ impl Report {
             let (apparent, allocated) = (metadata.size(), metadata.allocated());
             current.apparent += apparent;
             current.allocated += allocated;
-            if metadata.links() > 1 && entry.kind != Kind::Directory {
+            if metadata.links() > 1 && entry.kind != FileKind::Directory {
                 self.linked_names += 1;
                 links.add(Link::new(entry.kind, metadata));
             } else {
                 tally.apparent += apparent;
                 tally.allocated += allocated;
             }
-            if self.files.max() > 0 && entry.kind == Kind::File {
+            if self.files.max() > 0 && entry.kind == FileKind::File {
                 self.files.offer_file(apparent, entry.depth, |path| entry.write_path(path));
             }
         }

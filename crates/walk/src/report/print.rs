@@ -1,7 +1,7 @@
 //! Printing a report as text and as JSON.
 
 use crate::WalkError;
-use crate::entry::Kind;
+use crate::entry::FileKind;
 use crate::list::{kind_word, user_name};
 use crate::report::histogram::{Histogram, Measure};
 use crate::report::rank::Ranking;
@@ -13,21 +13,21 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-const KINDS: [Kind; crate::report::KINDS] = [
-    Kind::File,
-    Kind::Directory,
-    Kind::Link,
-    Kind::Pipe,
-    Kind::Socket,
-    Kind::CharacterDevice,
-    Kind::BlockDevice,
-    Kind::Unknown,
+const KINDS: [FileKind; crate::report::KINDS] = [
+    FileKind::File,
+    FileKind::Directory,
+    FileKind::Link,
+    FileKind::Pipe,
+    FileKind::Socket,
+    FileKind::CharacterDevice,
+    FileKind::BlockDevice,
+    FileKind::Unknown,
 ];
 
 /// Returns the sum over the kinds that are neither files nor directories nor links.
 fn others(report: &Report) -> Tally {
     let mut others = Tally::default();
-    report.kinds[Kind::Pipe as usize..].iter().for_each(|tally| others.add(tally));
+    report.kinds[FileKind::Pipe as usize..].iter().for_each(|tally| others.add(tally));
     others
 }
 
@@ -40,9 +40,9 @@ pub fn text(report: &Report, output: &mut impl Write) -> io::Result<()> {
     let mut row = |name: &str, tally: &Tally| {
         table.row([name.into(), grouped(tally.entries), size(tally.apparent), size(tally.allocated)]);
     };
-    row("files", &report.kinds[Kind::File as usize]);
-    row("directories", &report.kinds[Kind::Directory as usize]);
-    row("links", &report.kinds[Kind::Link as usize]);
+    row("files", &report.kinds[FileKind::File as usize]);
+    row("directories", &report.kinds[FileKind::Directory as usize]);
+    row("links", &report.kinds[FileKind::Link as usize]);
     row("others", &others(report));
     row("total", &report.total());
     table.print(output)?;
@@ -156,12 +156,12 @@ pub(crate) fn shown(path: &[u8]) -> String {
 
 /// Returns the report as a JSON object.
 pub fn json(report: &Report) -> Value {
-    let kind = |kind: Kind| tally(&report.kinds[kind as usize]);
+    let kind = |kind: FileKind| tally(&report.kinds[kind as usize]);
     let problems = &report.problems;
     let mut object = json!({
-        "files": kind(Kind::File),
-        "directories": kind(Kind::Directory),
-        "links": kind(Kind::Link),
+        "files": kind(FileKind::File),
+        "directories": kind(FileKind::Directory),
+        "links": kind(FileKind::Link),
         "others": tally(&others(report)),
         "total": tally(&report.total()),
         "hard_links": { "names": report.linked_names, "files": report.linked_files },

@@ -13,15 +13,15 @@ use nacre_ranks::simulate::outcome::Outcome;
 use nacre_ranks::simulate::timed::Study;
 use serde::Serialize;
 
-use super::simulate::{FILES, PROCESSES, THREADS, Way, run_all};
+use super::simulate::{FILES, PROCESSES, THREADS, Variant, run_all};
 use crate::BenchError;
 use crate::kit::figure::{self, Axis, Figure, Scale};
 use crate::kit::quantity::grouped;
 use crate::kit::table::Table;
 
-const CP: Way = Way::Plain(Algorithm::Cp);
-const DRQS: Way = Way::Plain(Algorithm::Drqs);
-const H_DRQS: Way = Way::Plain(Algorithm::HDrqs);
+const CP: Variant = Variant::Plain(Algorithm::Cp);
+const DRQS: Variant = Variant::Plain(Algorithm::Drqs);
+const H_DRQS: Variant = Variant::Plain(Algorithm::HDrqs);
 /// The number of nodes of Cielo, and of cores of each.
 const CIELO: (u32, u32) = (8944, 16);
 
@@ -104,11 +104,11 @@ pub(in crate::walk) struct Comparison {
 }
 
 /// Returns the runs of a condition, in the order of [`Ratios::of`].
-fn studies(entries: u64) -> [(Way, Study); 6] {
+fn studies(entries: u64) -> [(Variant, Study); 6] {
     let cores = PROCESSES * THREADS;
     [
         (CP, CP.study(PROCESSES, entries)),
-        (Way::OneReader, Way::OneReader.study(PROCESSES, entries)),
+        (Variant::OneReader, Variant::OneReader.study(PROCESSES, entries)),
         (DRQS, DRQS.study(PROCESSES, entries)),
         (H_DRQS, H_DRQS.study(PROCESSES, entries)),
         (H_DRQS, H_DRQS.study_on(PROCESSES / THREADS, 1, entries)),
@@ -221,14 +221,14 @@ fn scale(part: u32) -> Result<Vec<Point>, BenchError> {
 }
 
 /// Runs simulations, and returns what became of them.
-fn points(ways: &[Way], studies: &[Study]) -> Result<Vec<Point>, BenchError> {
+fn points(ways: &[Variant], studies: &[Study]) -> Result<Vec<Point>, BenchError> {
     let (outcomes, ended) = run_all(studies);
     ended?;
     Ok(ways.iter().zip(outcomes.iter().flatten()).map(|(way, outcome)| Point::of(*way, outcome)).collect())
 }
 
 impl Point {
-    fn of(way: Way, outcome: &Outcome) -> Self {
+    fn of(way: Variant, outcome: &Outcome) -> Self {
         let busiest = outcome.by_rank.iter().map(|rank| rank.port_seconds).fold(0.0, f64::max);
         Self {
             algorithm: way.name(),
@@ -326,9 +326,9 @@ impl fmt::Display for Comparison {
 
 /// Draws the ratios over the varied parameters, and returns the files.
 pub(in crate::walk) fn draw(comparison: &Comparison, folder: &Path) -> Result<Vec<String>, BenchError> {
-    type Place = fn(&Assumed) -> f64;
+    type Parameter = fn(&Assumed) -> f64;
     type Ratio = fn(&Ratios) -> f64;
-    let figures: [(Varied, &str, &str, Place); 3] = [
+    let figures: [(Varied, &str, &str, Parameter); 3] = [
         (Varied::Rate, "rate", "lstat calls that the metadata service serves in a second", |assumed| {
             assumed.stats_per_second
         }),
@@ -345,7 +345,7 @@ pub(in crate::walk) fn draw(comparison: &Comparison, folder: &Path) -> Result<Ve
         ("one reader ÷ h-drqs, 40 processes", |ratios| ratios.one_reader_equal_processes),
         ("one reader ÷ h-drqs, 40 cores", |ratios| ratios.one_reader_equal_cores),
     ];
-    let draw = |(varied, name, label, place): (Varied, &str, &str, Place)| {
+    let draw = |(varied, name, label, place): (Varied, &str, &str, Parameter)| {
         let of: Vec<&Condition> =
             comparison.conditions.iter().filter(|condition| condition.assumed.varied == varied).collect();
         let entries = of.iter().flat_map(|condition| &condition.points).map(|point| point.entries).max();

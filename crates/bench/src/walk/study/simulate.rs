@@ -24,14 +24,14 @@ pub(super) const THREADS: u32 = 8;
 
 /// A variant of an algorithm to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Variant {
     /// The algorithm as published, with threads if it has any.
     Plain(Algorithm),
     /// CP with one worker that reads all directories, as at LANL.
     OneReader,
 }
 
-impl Way {
+impl Variant {
     pub(super) const ALL: [Self; 6] = [
         Self::Plain(Algorithm::Cp),
         Self::OneReader,
@@ -72,7 +72,7 @@ impl Way {
 /// A planned simulation, with the results to keep.
 #[derive(Clone, Debug)]
 struct Planned {
-    way: Way,
+    way: Variant,
     study: Study,
     pairs: bool,
     work: bool,
@@ -84,7 +84,7 @@ fn plan(figures: &[FigureName], quick: bool) -> Vec<Planned> {
     let scale = if quick { 10 } else { 1 };
     let [small, medium, large] = FILES.map(|files| files / scale);
     let mut planned: Vec<Planned> = Vec::new();
-    let mut add = |way: Way, processes: u32, entries: u64, seed: u64, pairs: bool, work: bool| {
+    let mut add = |way: Variant, processes: u32, entries: u64, seed: u64, pairs: bool, work: bool| {
         let study = Study { seed, ..way.study(processes, entries) };
         let same = planned.iter_mut().find(|planned| {
             let other = &planned.study;
@@ -96,7 +96,7 @@ fn plan(figures: &[FigureName], quick: bool) -> Vec<Planned> {
             None => planned.push(Planned { way, study, pairs, work }),
         }
     };
-    for way in Way::ALL {
+    for way in Variant::ALL {
         if wants(FigureName::Three) || wants(FigureName::Profile) {
             let most = if quick { 128 } else { 512 };
             let doubled = (1..10).map(|octave| 1 << octave).filter(|processes| *processes <= most);
@@ -217,8 +217,12 @@ mod tests {
 
     #[test]
     fn a_simulated_run_has_everything() {
-        let planned =
-            Planned { way: Way::OneReader, study: Way::OneReader.study(4, 3000), pairs: true, work: true };
+        let planned = Planned {
+            way: Variant::OneReader,
+            study: Variant::OneReader.study(4, 3000),
+            pairs: true,
+            work: true,
+        };
         let outcome = run_all(std::slice::from_ref(&planned.study)).0.remove(0).unwrap();
         let run = record(&planned, outcome);
         assert_eq!(

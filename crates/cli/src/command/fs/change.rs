@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use bytes::Bytes;
-use nacre::fs::{Attributes, Creation, Error, Ino, Kind, Layout, Listed, SetAttributes};
+use nacre::fs::{Attributes, Creation, Error, Ino, InodeKind, Layout, Listed, SetAttributes};
 
 use super::{Path, Tree, failure, masked};
 use crate::failure::Failure;
@@ -140,7 +140,7 @@ pub async fn mkdir(tree: &Tree, args: MkdirArgs) -> Result<(), Failure> {
             };
             here = found.map_err(|error| failure(error, format_args!("cannot make {so_far}")))?;
         }
-        if here.kind != Kind::Directory {
+        if here.kind != InodeKind::Directory {
             return Err(failure(Error::Exists, format_args!("cannot make {path}")));
         }
     }
@@ -170,7 +170,7 @@ async fn make(
             "stripes are of 4 KiB to 16 MiB, over 1 to 1024 objects, and objects of a multiple of them";
         return Err(Failure::Usage(format!("{attempted}: {text}")));
     }
-    let creation = Creation { layout: Some(layout), ..Creation::new(Kind::Directory, mode) };
+    let creation = Creation { layout: Some(layout), ..Creation::new(InodeKind::Directory, mode) };
     let made = tree.rank.create(&tree.user, parent.ino, name, creation).await;
     made.map_err(|error| failure(error, attempted))
 }
@@ -180,7 +180,7 @@ pub async fn mv(tree: &Tree, args: MvArgs) -> Result<(), Failure> {
     let mut paths: Vec<Path> = args.paths.into_iter().map(Path::from).collect();
     let Some(target) = paths.pop() else { return Ok(()) };
     let into = match tree.rank.resolve(&tree.user, target.bytes(), true).await {
-        Ok(found) if found.kind == Kind::Directory => Some(found),
+        Ok(found) if found.kind == InodeKind::Directory => Some(found),
         _ if paths.len() > 1 => {
             return Err(failure(Error::NotDirectory, format_args!("cannot move to {target}")));
         }
@@ -189,7 +189,7 @@ pub async fn mv(tree: &Tree, args: MvArgs) -> Result<(), Failure> {
     for path in paths {
         let (from, name) = tree.parent(&path, "move").await?;
         let is_directory = async || match tree.rank.lookup(&tree.user, from.ino, &name).await {
-            Ok(found) => found.kind == Kind::Directory,
+            Ok(found) => found.kind == InodeKind::Directory,
             // The rename says what is wrong.
             Err(_) => true,
         };
@@ -236,7 +236,7 @@ async fn remove(tree: &Tree, args: &RmArgs, path: &Path) -> Result<(), (Error, P
     let (parent, name) = tree.rank.resolve_parent(&tree.user, path.bytes()).await.map_err(at(path))?;
     if path.bytes().ends_with(b"/") {
         let found = tree.rank.lookup(&tree.user, parent.ino, &name).await.map_err(at(path))?;
-        if found.kind != Kind::Directory {
+        if found.kind != InodeKind::Directory {
             return Err((Error::NotDirectory, path.clone()));
         }
     }
@@ -271,7 +271,7 @@ async fn remove(tree: &Tree, args: &RmArgs, path: &Path) -> Result<(), (Error, P
         };
         let page = tree.rank.readdir(&tree.user, directory.ino, b"", 1024, false).await.map_err(at(&here))?;
         for entry in page.entries {
-            if entry.kind == Kind::Directory {
+            if entry.kind == InodeKind::Directory {
                 waiting.push((Some(here.bytes().len()), directory.ino, entry.name));
                 continue;
             }
@@ -288,7 +288,7 @@ async fn remove(tree: &Tree, args: &RmArgs, path: &Path) -> Result<(), (Error, P
 pub async fn ln(tree: &Tree, args: LnArgs) -> Result<(), Failure> {
     let (mut path, target) = (Path(args.path), Path(args.target));
     if let Ok(found) = tree.rank.resolve(&tree.user, path.bytes(), true).await
-        && found.kind == Kind::Directory
+        && found.kind == InodeKind::Directory
     {
         path = path.join(&target.name().unwrap_or_default());
     }
@@ -299,7 +299,7 @@ pub async fn ln(tree: &Tree, args: LnArgs) -> Result<(), Failure> {
         tree.rank.create(&tree.user, parent.ino, &name, creation).await
     } else {
         let found = tree.find(&target, false, "make a link to").await?;
-        if found.kind == Kind::Directory {
+        if found.kind == InodeKind::Directory {
             let text = format!("{attempted}: {target} is a directory, to which only symbolic links are made");
             return Err(Failure::Failed(text));
         }
@@ -316,7 +316,7 @@ pub async fn chmod(tree: &Tree, args: ChmodArgs) -> Result<(), Failure> {
     }
     for path in args.paths.into_iter().map(Path::from) {
         each(tree, path, args.recursive, true, async |_, found| {
-            let mode = changed_mode(&args.mode, found.mode, found.kind == Kind::Directory);
+            let mode = changed_mode(&args.mode, found.mode, found.kind == InodeKind::Directory);
             let set = SetAttributes { mode, ..SetAttributes::default() };
             tree.rank.set_attributes(&tree.user, found.ino, &set).await.map(|_| ())
         })
@@ -366,10 +366,10 @@ async fn each(
     let mut waiting = vec![(path, found)];
     while let Some((path, found)) = waiting.pop() {
         let mut below = Vec::new();
-        if recursive && found.kind == Kind::Directory {
+        if recursive && found.kind == InodeKind::Directory {
             let entry = async |listed: Listed| {
                 if let Some(attributes) = listed.attributes
-                    && attributes.kind != Kind::Symlink
+                    && attributes.kind != InodeKind::Symlink
                 {
                     below.push((path.join(&listed.name), attributes));
                 }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use globset::{Glob, GlobMatcher};
 use jiff::Timestamp;
-use nacre::fs::{Attributes, Kind, Listed};
+use nacre::fs::{Attributes, InodeKind, Listed};
 use serde_json::{Map, Value, json};
 
 use super::{Path, Tree, mode_text};
@@ -78,7 +78,7 @@ pub async fn ls(tree: &Tree, args: LsArgs) -> Result<(), Failure> {
     for (index, path) in paths.into_iter().map(Path::from).enumerate() {
         let found = tree.find(&path, !args.long, "list").await?;
         let mut table = Table::new(&["MODE", "LINKS", "UID", "GID", "SIZE", "CHANGED", "NAME"]);
-        if found.kind != Kind::Directory {
+        if found.kind != InodeKind::Directory {
             match &mut array {
                 Some(array) => array.entry(&attributes_json(path.bytes(), &found))?,
                 None if args.long => table.row(row(path.bytes(), &found)),
@@ -114,7 +114,7 @@ pub async fn ls(tree: &Tree, args: LsArgs) -> Result<(), Failure> {
 
 fn row(name: &[u8], attributes: &Attributes) -> [String; 7] {
     let arrow = match attributes.kind {
-        Kind::Symlink => format!(" -> {}", output::text(&attributes.target)),
+        InodeKind::Symlink => format!(" -> {}", output::text(&attributes.target)),
         _ => String::new(),
     };
     [
@@ -152,10 +152,10 @@ pub async fn stat(tree: &Tree, args: StatArgs) -> Result<(), Failure> {
             ("inode changed", time(found.ctime)),
             ("made", time(found.btime)),
         ];
-        if found.kind == Kind::Symlink {
+        if found.kind == InodeKind::Symlink {
             lines.push(("target", output::text(&found.target)));
         }
-        if matches!(found.kind, Kind::File | Kind::Directory) {
+        if matches!(found.kind, InodeKind::File | InodeKind::Directory) {
             let layout = found.layout;
             let text = format!(
                 "stripes of {} bytes over {} objects of up to {} bytes",
@@ -195,10 +195,10 @@ pub async fn find(tree: &Tree, args: FindArgs) -> Result<(), Failure> {
         name.as_ref().is_none_or(has_name)
             && match args.kind {
                 None => true,
-                Some(FoundKind::File) => found.kind == Kind::File,
-                Some(FoundKind::Directory) => found.kind == Kind::Directory,
-                Some(FoundKind::Symlink) => found.kind == Kind::Symlink,
-                Some(FoundKind::Typed) => matches!(found.kind, Kind::Typed(_)),
+                Some(FoundKind::File) => found.kind == InodeKind::File,
+                Some(FoundKind::Directory) => found.kind == InodeKind::Directory,
+                Some(FoundKind::Symlink) => found.kind == InodeKind::Symlink,
+                Some(FoundKind::Typed) => matches!(found.kind, InodeKind::Typed(_)),
             }
     };
     let path = Path(args.path.clone());
@@ -213,7 +213,7 @@ pub async fn find(tree: &Tree, args: FindArgs) -> Result<(), Failure> {
                 None => output::line(&path.to_string())?,
             }
         }
-        if found.kind == Kind::Directory {
+        if found.kind == InodeKind::Directory {
             let mut below = Vec::new();
             let each = async |listed: Listed| {
                 if let Some(attributes) = listed.attributes {
@@ -245,11 +245,11 @@ pub async fn tree(tree: &Tree, args: TreeArgs) -> Result<(), Failure> {
             None if depth == 0 => output::line(&path.to_string())?,
             None => {
                 let branch = if is_last { "└── " } else { "├── " };
-                let end = if found.kind == Kind::Directory { "/" } else { "" };
+                let end = if found.kind == InodeKind::Directory { "/" } else { "" };
                 output::line(&format!("{before}{branch}{}{end}", output::text(&name)))?;
             }
         }
-        if found.kind != Kind::Directory {
+        if found.kind != InodeKind::Directory {
             continue;
         }
         let before = match (depth, is_last) {
@@ -305,7 +305,7 @@ fn attributes_json(path: &[u8], attributes: &Attributes) -> Value {
     ] {
         map.insert(name.into(), json!(time));
     }
-    if attributes.kind == Kind::Symlink {
+    if attributes.kind == InodeKind::Symlink {
         output::put_bytes(&mut map, "target", &attributes.target);
     }
     let layout = attributes.layout;

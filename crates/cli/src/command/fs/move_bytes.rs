@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use nacre::fs::{Attributes, Creation, Credentials, Error, Kind};
+use nacre::fs::{Attributes, Creation, Credentials, Error, InodeKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Path, Tree, failure, masked};
@@ -67,8 +67,8 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
     }
     // Nothing is written over before it is known that there is something to fetch.
     let readable = match found.kind {
-        Kind::Directory => Err(Error::IsDirectory),
-        Kind::Typed(_) => Err(Error::Unsupported("it has methods, and no content".into())),
+        InodeKind::Directory => Err(Error::IsDirectory),
+        InodeKind::Typed(_) => Err(Error::Unsupported("it has methods, and no content".into())),
         _ => tree.rank.access(&tree.user, found.ino, nacre::fs::READ).await,
     };
     readable.map_err(|error| failure(error, format_args!("cannot read {path}")))?;
@@ -110,7 +110,7 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
     let shown = output::text(args.file.as_os_str().as_bytes());
     let mut path = Path(args.path);
     let existing = match tree.rank.resolve(&tree.user, path.bytes(), true).await {
-        Ok(found) if found.kind == Kind::Directory => {
+        Ok(found) if found.kind == InodeKind::Directory => {
             let name = args.file.file_name().filter(|_| !is_stream).ok_or_else(|| {
                 Failure::Usage(format!("{path} is a directory; name the file that standard input goes to"))
             })?;
@@ -134,7 +134,7 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
         Ok(found) => (found.ino, tree.user.clone()),
         Err(Error::NotFound) => {
             let (parent, name) = tree.parent_of_file(&path, "make").await?;
-            let creation = Creation::new(Kind::File, masked(0o666));
+            let creation = Creation::new(InodeKind::File, masked(0o666));
             let made = match tree.rank.create(&tree.user, parent.ino, &name, creation).await {
                 // Who makes a file may write it whatever its permissions are.
                 Ok(made) => Ok((made.ino, Credentials::root())),

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use bytes::Bytes;
-use nacre::fs::{Attributes, CallError, Creation, Error, Ino, Kind, READ, SEQUENCER, WRITE};
+use nacre::fs::{Attributes, CallError, Creation, Error, Ino, InodeKind, READ, SEQUENCER, WRITE};
 use nacre::sequencer::{Policy, Sequencer};
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::command::class;
 use crate::failure::Failure;
 use crate::name;
 use crate::output;
-use crate::session::Session;
+use crate::session::Context;
 
 /// Make inodes of a type with methods: a sequencer, or a class of "nacre class"
 #[derive(clap::Args, Debug)]
@@ -85,7 +85,7 @@ pub(super) async fn create(tree: &Tree, args: CreateArgs) -> Result<(), Failure>
     let mode = args.mode.unwrap_or_else(|| masked(0o666));
     let creation = match args.kind == SEQUENCER {
         true => Creation::sequencer(args.policy.unwrap_or_default(), mode),
-        false => Creation::new(Kind::Typed(args.kind), mode),
+        false => Creation::new(InodeKind::Typed(args.kind), mode),
     };
     for path in args.paths.into_iter().map(Path::from) {
         make(tree, &path, creation.clone()).await?;
@@ -100,13 +100,13 @@ async fn make(tree: &Tree, path: &Path, creation: Creation) -> Result<(), Failur
 }
 
 /// Runs `nacre fs call`.
-pub(super) async fn call(session: &Session, tree: &Tree, args: CallArgs) -> Result<(), Failure> {
+pub(super) async fn call(session: &Context, tree: &Tree, args: CallArgs) -> Result<(), Failure> {
     let path = Path::from(args.path);
     let found = tree.find(&path, true, "call a method of").await?;
     let input = if args.input == "-" { class::read_input()? } else { args.input };
     let attempted = format!("cannot call \"{}\" of {path}", name::shown(&args.method));
     match &found.kind {
-        Kind::Typed(name) if name == SEQUENCER => {
+        InodeKind::Typed(name) if name == SEQUENCER => {
             let done = call_sequencer(tree, &found, &path, &args.method, &input).await;
             tree.store.end_sequencers().await;
             done
@@ -219,7 +219,7 @@ pub async fn remove_sequencer(store: &nacre::Store, path: &str) -> Result<(), Fa
     let path = Path(path.into());
     let found = tree.find(&path, false, "remove").await?;
     let done = match found.kind {
-        Kind::Typed(name) if name == SEQUENCER => {
+        InodeKind::Typed(name) if name == SEQUENCER => {
             let (parent, name) = tree.parent_of_file(&path, "remove").await?;
             let removed = tree.rank.unlink(&tree.user, parent.ino, &name).await;
             removed.map_err(|error| failure(error, format_args!("cannot remove {path}")))

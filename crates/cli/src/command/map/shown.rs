@@ -7,7 +7,7 @@ use serde_json::{Map as Object, Value, json};
 
 use crate::failure::Failure;
 use crate::output;
-use crate::session::Session;
+use crate::session::Context;
 
 /// Adds an entry to a JSON object.
 pub fn put_entry(fields: &mut Object<String, Value>, entry: &Entry) {
@@ -42,7 +42,7 @@ pub fn change_json(change: &Change) -> Value {
 }
 
 /// Prints the record of an epoch.
-pub fn print_record(session: &Session, record: &Record) -> Result<(), Failure> {
+pub fn print_record(session: &Context, record: &Record) -> Result<(), Failure> {
     if session.json {
         let updates: Vec<Value> = record
             .updates
@@ -80,7 +80,7 @@ pub fn print_record(session: &Session, record: &Record) -> Result<(), Failure> {
 }
 
 /// Prints a whole map.
-pub fn print_snapshot(session: &Session, state: &State) -> Result<(), Failure> {
+pub fn print_snapshot(session: &Context, state: &State) -> Result<(), Failure> {
     let entries = state.entries();
     if session.json {
         let list: Vec<Value> = entries.iter().map(|(name, entry)| entry_json(name, entry).into()).collect();

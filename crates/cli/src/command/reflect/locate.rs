@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use nacre::{Engine, Uri};
 use nacre_daemon::reflect::{Relocation, location_map, relocate};
-use nacre_reflect::location::Place;
+use nacre_reflect::location::LocationEntry;
 use nacre_reflect::wire::Reflectors;
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
             let reflectors = Reflectors::new(&all).ok_or_else(|| {
                 Failure::Usage(format!("{} reflectors are too many for a location", all.len()))
             })?;
-            Some(Place { reflectors, group: group.id })
+            Some(LocationEntry { reflectors, group: group.id })
         }
         Some(Target::Location { .. }) => {
             return usage("--to names a group, such as 5@192.0.2.1:7400, and not another location");
@@ -84,19 +84,19 @@ pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
 }
 
 /// Changes the map in the store.
-fn change_store(store: &nacre::Store, name: &str, to: Option<Place>) -> Result<(), Failure> {
+fn change_store(store: &nacre::Store, name: &str, to: Option<LocationEntry>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::io("start the program's runtime"))?;
     let map = location_map(store).map_err(|error| Failure::Failed(error.message))?;
     runtime.block_on(relocate(&map, name, to)).map(drop).map_err(Failure::Failed)
 }
 
-fn said(args: &Args, common: &Common, place: Option<Place>, done: Value) -> Result<(), Failure> {
+fn said(args: &Args, common: &Common, place: Option<LocationEntry>, done: Value) -> Result<(), Failure> {
     match common.json {
         true => print::line(&done.to_string()),
         false => match place {
             None => print::line(&format!("location \"{}\" is no more", args.location)),
-            Some(Place { reflectors, group }) => {
+            Some(LocationEntry { reflectors, group }) => {
                 print::line(&format!("location \"{}\" is at {group}@{}", args.location, reflectors.first()))
             }
         },

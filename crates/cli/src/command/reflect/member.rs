@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use nacre_reflect::client::ClientError;
-use nacre_reflect::member::{MemberOptions, Target as Place, Wanted};
+use nacre_reflect::member::{MemberOptions, Target as LocationEntry, Wanted};
 use nacre_reflect::token::Token;
 use nacre_reflect::wire::Reason;
 
@@ -40,7 +40,7 @@ impl Member {
             Target::Group { host, group } => {
                 let first = resolve(host, group.port)?;
                 let all = [first].into_iter().chain(self.standby.iter().copied());
-                Ok(Wanted::Group(all.map(|reflector| Place { reflector, group: group.id }).collect()))
+                Ok(Wanted::Group(all.map(|reflector| LocationEntry { reflector, group: group.id }).collect()))
             }
             Target::Location { name, reflector } => {
                 let first = match reflector {
@@ -88,6 +88,6 @@ pub fn is_final(reason: Reason) -> bool {
 }
 
 /// Formats a group in the form in which it is named to join it.
-pub fn place(place: Place) -> String {
+pub fn place(place: LocationEntry) -> String {
     format!("{}@{}", place.group, place.reflector)
 }

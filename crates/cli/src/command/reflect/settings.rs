@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, FromArgMatches};
 use nacre_daemon::reflect::ServerOptions;
 use nacre_planes::forward::ForwardOptions;
-use nacre_planes::plane::{Kind, PlaneOptions};
+use nacre_planes::plane::{PlaneKind, PlaneOptions};
 use nacre_reflect::control::{ControlOptions, StateOptions, Suppliers};
 use nacre_reflect::location::{IDS_MAX, check_address};
 use nacre_reflect::rate::Rate;
@@ -390,7 +390,7 @@ pub enum PlaneChoice {
     /// The best plane that works.
     Auto,
     /// This plane and no other.
-    Only(Kind),
+    Only(PlaneKind),
 }
 
 impl FromStr for PlaneChoice {
@@ -541,7 +541,7 @@ mod tests {
             "key=some/file",
         ])
         .unwrap();
-        assert_eq!(settings.plane, Some(PlaneChoice::Only(Kind::Batch)));
+        assert_eq!(settings.plane, Some(PlaneChoice::Only(PlaneKind::Batch)));
         assert_eq!(settings.heartbeat, Some(Time(Duration::from_secs(1))));
         assert_eq!(settings.ports().len(), 12);
         assert_eq!((settings.store.as_deref(), settings.key), (Some("mem:"), Some("some/file".into())));

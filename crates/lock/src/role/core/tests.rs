@@ -18,7 +18,7 @@ impl Host {
     fn new(records_max: u64) -> Host {
         let settings = Settings::default();
         let lease = settings.lease;
-        let place = Place { server: 0, servers: 1, stripe_bytes: 1 << 16 };
+        let place = ServerSlot { server: 0, servers: 1, stripe_bytes: 1 << 16 };
         let core = Core { records_max, ..Core::new(Server::new(settings), 1, lease) };
         let (core, work) = (Mutex::new(core), Notify::new());
         let mut host =
@@ -57,7 +57,7 @@ fn is_full(reply: &Option<Reply>) -> bool {
 }
 
 fn is_held(reply: &Option<Reply>) -> bool {
-    matches!(reply, Some(Reply::Progress { progress, .. }) if progress.next.is_none())
+    matches!(reply, Some(Reply::Acquired { progress, .. }) if progress.next.is_none())
 }
 
 #[test]

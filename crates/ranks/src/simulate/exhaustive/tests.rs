@@ -88,7 +88,7 @@ fn the_published_rule_alone_ends_too_early_and_the_search_finds_the_shortest_way
     let found = search(&published);
     let (fault, steps) = found.fault.expect("a counterexample");
     // The run that the documentation of `algorithm::token` tells: work from rank 0 to rank 2 is slower than the token.
-    assert_eq!(fault, Fault::Early("a work message is under way from rank 0 to rank 2".to_owned()));
+    assert_eq!(fault, Violation::Early("a work message is under way from rank 0 to rank 2".to_owned()));
     let token_round = [Step::Deliver(0, 1), Step::Deliver(1, 2), Step::Deliver(2, 0)];
     assert!(steps.ends_with(&token_round), "{steps:#?}");
     // In order per pair, two ranks cannot overtake each other.
@@ -110,7 +110,7 @@ fn wrong_rules_are_caught() {
         let mut search_case = Search { until_announced: true, ..case(Algorithm::Drqs, 3, &[0, 0, 0, 1, 1]) };
         search_case.options.token_rule = rule;
         let fault = search(&search_case).fault;
-        assert!(matches!(fault, Some((Fault::Early(_), _))), "{what}: {fault:?}");
+        assert!(matches!(fault, Some((Violation::Early(_), _))), "{what}: {fault:?}");
     }
     // Black once, black for ever: not early, but from there no end can be reached.
     let mut stays_black = Search { until_announced: true, ..case(Algorithm::Drqs, 3, &[0, 0, 0, 1, 1]) };
@@ -128,6 +128,9 @@ fn wrong_ways_of_leaving_are_caught() {
         let mut wrong = Search { stops: vec![1], ..case(Algorithm::Drqs, 3, &[0, 0]) };
         wrong.options.ending_rule = rule;
         let fault = search(&wrong).fault;
-        assert!(matches!(fault, Some((Fault::AfterExit { .. } | Fault::Lost(_), _))), "{rule:?}: {fault:?}");
+        assert!(
+            matches!(fault, Some((Violation::AfterExit { .. } | Violation::Lost(_), _))),
+            "{rule:?}: {fault:?}"
+        );
     }
 }

@@ -18,7 +18,7 @@ fn check(algorithm: Algorithm, first: u64, count: u64) {
     let is_replay = seeds.end - seeds.start == 1;
     for seed in seeds {
         match run(algorithm, seed, &limits) {
-            Ok(report) if report.ending == Ending::Finished => finished += 1,
+            Ok(report) if report.ending == Shutdown::Finished => finished += 1,
             Ok(_) => stopped += 1,
             Err(failure) => panic!("{failure} (NACRE_SEED={seed} replays it)"),
         }
@@ -87,13 +87,13 @@ fn wrong_rules_are_caught() {
     ];
     for (what, rule) in wrong {
         match caught(rule, 20_000) {
-            Some(failure) => assert!(matches!(failure.fault, Fault::Early(_)), "{what}: {failure}"),
+            Some(failure) => assert!(matches!(failure.fault, Violation::Early(_)), "{what}: {failure}"),
             None => panic!("{what}: not noticed"),
         }
     }
     // This one is not early but never ends: once black, always black.
     match caught(Rule { whitens: false, ..sound }, 2_000) {
-        Some(failure) => assert_eq!(failure.fault, Fault::Endless, "{failure}"),
+        Some(failure) => assert_eq!(failure.fault, Violation::Endless, "{failure}"),
         None => panic!("a rank that stays black was not noticed"),
     }
     assert!(caught(sound, 2_000).is_none());
@@ -111,7 +111,7 @@ fn wrong_ways_of_leaving_are_caught() {
         let failure = (0..20_000).find_map(|seed| run(Algorithm::Drqs, seed, &limits).err());
         match failure {
             Some(failure) => assert!(
-                matches!(failure.fault, Fault::AfterExit { .. } | Fault::Lost(_)),
+                matches!(failure.fault, Violation::AfterExit { .. } | Violation::Lost(_)),
                 "{what}: {failure}"
             ),
             None => panic!("{what}: not noticed"),

@@ -7,9 +7,9 @@ use nacre_object::{ErrorKind, StoreError};
 
 use super::Connection;
 use crate::control::{self, Beginning, SessionKey};
-use crate::frame::Kind;
+use crate::frame::MessageKind;
 use crate::limit::FEATURE_ERROR_PLACES;
-use crate::server::sessions::{Kept, Session};
+use crate::server::sessions::{Session, SessionState};
 
 impl Connection {
     /// Begins a session, or starts to resume one.
@@ -44,7 +44,7 @@ impl Connection {
         let features = self.features & (self.shared.services.features() | FEATURE_ERROR_PLACES);
         self.outbox.places = features & FEATURE_ERROR_PLACES != 0;
         let beginning = Beginning { features, kept, session };
-        control::put_beginning(&mut self.outbox, Kind::BEGUN, id, &beginning);
+        control::put_beginning(&mut self.outbox, MessageKind::BEGUN, id, &beginning);
     }
 
     /// Takes over the session that the peer wants to resume, as soon as its old connection has released it. Returns
@@ -55,7 +55,7 @@ impl Connection {
         let (session, id) = (session.clone(), *id);
         self.resuming = None;
         match kept {
-            Some(Kept { handlers, mailbox }) => {
+            Some(SessionState { handlers, mailbox }) => {
                 (self.handlers, self.mailbox, self.session) = (handlers, mailbox, Some(session));
                 self.handlers.iter_mut().for_each(|handler| handler.resumed());
                 self.put_begun(id, true);
@@ -73,7 +73,8 @@ impl Connection {
             handler.broken();
         }
         self.mailbox.detached();
-        let kept = Kept { handlers: std::mem::take(&mut self.handlers), mailbox: self.mailbox.clone() };
+        let kept =
+            SessionState { handlers: std::mem::take(&mut self.handlers), mailbox: self.mailbox.clone() };
         let number = session.detach(kept);
         let (shared, expiring) = (self.shared.clone(), session.clone());
         let expiry = tokio::spawn(async move {

@@ -8,7 +8,7 @@ use nacre_object::{ErrorKind, StoreError};
 
 use super::{Event, Mailbox};
 use crate::control::cost;
-use crate::frame::Kind;
+use crate::frame::MessageKind;
 use crate::limit::{EVENT_BYTES_MAX, WINDOW_BYTES};
 
 /// A sender for parts of a reply, ahead of its end.
@@ -16,7 +16,7 @@ use crate::limit::{EVENT_BYTES_MAX, WINDOW_BYTES};
 pub struct Parts {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) id: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: MessageKind,
 }
 
 impl Parts {
