@@ -81,15 +81,15 @@ fn a_study_runs_on_the_program_that_started_it() {
         command.env("NACRE_STORE", "nacre://127.0.0.1:1");
         run(command)
     };
-    let brief = ["--way", "optimistic,none", "--warm-up", "50ms", "--window", "200ms", "--repeat", "1"];
+    let brief = ["--system", "optimistic,none", "--warm-up", "50ms", "--window", "200ms", "--repeat", "1"];
     let blocks = ["--servers", "2", "--clients", "2", "--concurrency", "4", "--blocks", "8", "--no-pacing"];
     let report = study(&[&brief[..], &blocks, &["--json"]].concat()).json();
     let optimistic = &report["series"][0];
-    assert_eq!(optimistic["point"]["coordination"], "optimistic");
+    assert_eq!(optimistic["point"]["system"], "optimistic");
     assert!(optimistic["repetitions"][0]["updates"].as_u64().unwrap() > 0);
     // On a server of its own, as a table.
     let server = Server::in_memory();
-    let words = ["--way", "optimistic", "--store", &server.uri];
+    let words = ["--system", "optimistic", "--store", &server.uri];
     let table = study(&[&words[..], &brief[2..]].concat()).text();
     assert!(table.contains("none lost"), "{table}");
     study(&["--clients", "0"]).failed(2, &["at least 1"]);

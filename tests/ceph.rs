@@ -122,7 +122,7 @@ fn a_damaged_object_is_told_and_stops_nothing_else() {
 fn concurrent_updates_of_few_objects_are_all_counted() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("rmw");
-    let words = "bench rmw --way optimistic --clients 3 --concurrency 8 --objects 8 --blocks 4 --warm-up 0s --window 3s \
+    let words = "bench rmw --system optimistic --clients 3 --concurrency 8 --objects 8 --blocks 4 --warm-up 0s --window 3s \
                  --repeat 1";
     let result = nacre(&uri, &words.split(' ').collect::<Vec<_>>());
     assert_eq!(result.code, 0, "{result:?}");

@@ -8,8 +8,8 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 nacre=${1:-nacre}
-set -- --reach --device unlimited,100,1000
+set -- --targets --device unlimited,100,1000
 if [ -n "${QUICK:-}" ]; then set -- "$@" --quick --copies 300000; fi
 if [ -n "${SAMPLICATE:-}" ]; then set -- "$@" --samplicate "$SAMPLICATE"; fi
-"$nacre" bench reflect "$@" --out "$here" --results "$here/reach.json" >"$here/reach.txt"
-cat "$here/reach.txt"
+"$nacre" bench reflect "$@" --out "$here" --results "$here/targets.json" >"$here/targets.txt"
+cat "$here/targets.txt"

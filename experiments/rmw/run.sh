@@ -10,7 +10,7 @@ scale=--full
 if [ -n "${QUICK:-}" ]; then scale=--quick; fi
 
 # What Nacre is meant to reach, beside Redis, ZooKeeper and fio.
-"$nacre" bench rmw --reach $scale --results "$here/reach.json" | tee "$here/reach.txt"
+"$nacre" bench rmw --targets $scale --results "$here/targets.json" | tee "$here/targets.txt"
 
 # One server, 16 and 256 concurrent updates of fresh blocks, with every peer.
 for concurrency in 16 256; do
@@ -21,7 +21,7 @@ done
 # 16 concurrent updates of one block, with every peer; then by the paper's protocol without pacing.
 "$nacre" bench rmw $scale --peers all --blocks 1 \
     --results "$here/one-block.json" | tee "$here/one-block.txt"
-"$nacre" bench rmw $scale --way optimistic --blocks 1 --no-pacing --propose --reread \
+"$nacre" bench rmw $scale --system optimistic --blocks 1 --no-pacing --propose --reread \
     --results "$here/one-block-paper.json" | tee "$here/one-block-paper.txt"
 
 # The paper's figures.

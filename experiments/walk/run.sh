@@ -35,7 +35,7 @@ case $only in *measured*)
     # What Nacre is meant to reach: beside the floor and the peers, with four ranks, idle, and in the simulation.
     if [ -n "${DWALK:-}" ]; then set -- "$@" --dwalk "$DWALK"; fi
     if [ -n "${PDU:-}" ]; then set -- "$@" --pdu "$PDU"; fi
-    study reach "$@"
+    study targets "$@"
 esac
 
 case $only in *simulated*)

@@ -117,7 +117,7 @@ fn clients_and_servers_are_processes_of_their_own() {
             let checked = &repetition["checked"];
             // Only the way that does not coordinate may lose anything; all others would have failed the run.
             let lost = checked["lost"].as_u64().unwrap();
-            assert!(lost == 0 || one["point"]["coordination"] == "none", "{one}");
+            assert!(lost == 0 || one["point"]["system"] == "none", "{one}");
             assert!(checked["updates"].as_u64().unwrap() >= repetition["updates"].as_u64().unwrap());
         }
     }
@@ -205,15 +205,15 @@ fn overlapping_locks_are_granted_one_after_the_other() {
 }
 
 fn waiters_are_served_and_memory_is_counted() {
-    let results = lock_results("--reach --quick --regions 8192 --contenders 2 --repeat 1");
-    let reach = &results["reach"];
-    let goals = reach["goals"].as_array().unwrap();
+    let results = lock_results("--targets --quick --regions 8192 --contenders 2 --repeat 1");
+    let reach = &results["targets"];
+    let targets = reach["targets"].as_array().unwrap();
     for measure in
         ["hand-over", "normalised description", "interleaved", "irregular", "conflict test", "restriction"]
     {
-        let of_goal = |goal: &&serde_json::Value| goal["measure"].as_str().unwrap().contains(measure);
-        let goal = goals.iter().find(of_goal).unwrap_or_else(|| panic!("no goal on {measure}"));
-        assert!(goal["reached"].as_f64().unwrap().is_finite(), "{goal}");
+        let of_goal = |target: &&serde_json::Value| target["measure"].as_str().unwrap().contains(measure);
+        let target = targets.iter().find(of_goal).unwrap_or_else(|| panic!("no target on {measure}"));
+        assert!(target["measured"].as_f64().unwrap().is_finite(), "{target}");
     }
     for service in ["nacre", "zookeeper", "etcd", "kernel (OFD)"] {
         let of_service = |one: &&serde_json::Value| one["service"] == service;
@@ -239,7 +239,7 @@ fn walks_are_processes_of_their_own() {
     for one in series {
         // Everybody finds everything, each in its own way to count.
         assert_eq!(one["counted"], one["expected"], "{one}");
-        if one["contender"] != "du" {
+        if one["system"] != "du" {
             assert_eq!(one["counted"]["entries"], entries, "{one}");
         }
         let repetitions = one["repetitions"].as_array().unwrap();
@@ -268,8 +268,8 @@ fn logs_are_appended_to_beside_their_peers() {
         assert_eq!(changes > 0, one["point"]["reshape_ms"].is_u64(), "{one}");
     }
     assert_eq!(results["recoveries"][0]["entries"], 10_000);
-    let goals = results["goals"].as_array().unwrap();
-    assert!(goals.len() > 8, "{goals:?}");
+    let targets = results["targets"].as_array().unwrap();
+    assert!(targets.len() > 8, "{targets:?}");
     for name in ["sequencers", "latency"] {
         let svg = std::fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
         assert!(roxmltree::Document::parse(&svg).is_ok());

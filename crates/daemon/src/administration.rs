@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cluster::Summary;
-use crate::kept::ServedStore;
 use crate::lock;
 use crate::metrics::Sources;
+use crate::served_store::ServedStore;
 
 /// The calls that the daemon answers.
 pub(crate) struct Administration {

@@ -10,9 +10,9 @@ use nacre_object::{ObjectStore, StoreError};
 use nacre_remote::Membership;
 use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section};
 
-use crate::kept::ServedStore;
 use crate::lock;
 use crate::options::ServerOptions;
+use crate::served_store::ServedStore;
 
 /// Starts the threads that run methods on a daemon's objects, `objects` as its clients reach them.
 pub(crate) fn start(

@@ -18,9 +18,9 @@ use nacre_rpc::server::Stats;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::kept::ServedStore;
 use crate::lock;
 use crate::options::{Beacons, ServerOptions};
+use crate::served_store::ServedStore;
 
 /// The time between two beacons unless the settings say otherwise.
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);

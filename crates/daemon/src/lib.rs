@@ -26,7 +26,6 @@ mod cluster;
 mod counters;
 mod fullness;
 mod guard;
-mod kept;
 mod lock;
 mod lock_cycles;
 mod membership;
@@ -34,6 +33,7 @@ mod meta;
 mod metrics;
 mod options;
 pub mod reflect;
+mod served_store;
 mod shown;
 mod watch;
 
@@ -58,7 +58,6 @@ use crate::administration::Administration;
 use crate::class::ClassPart;
 use crate::cluster::{Cluster, Summary};
 use crate::guard::Guarded;
-use crate::kept::{NoObjects, ServedStore};
 pub use crate::lock::is_lock_ledger;
 use crate::lock_cycles::CycleWatch;
 pub use crate::membership::MEMBERS_FILE;
@@ -67,6 +66,7 @@ pub use crate::options::{
     Beacons, FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, LOCK_STRIPE_BYTES_DEFAULT, MAILBOX_BYTES_MIN,
     ServerOptions,
 };
+use crate::served_store::{NoObjects, ServedStore};
 use crate::shown::StorePart;
 use crate::watch::WatchPart;
 

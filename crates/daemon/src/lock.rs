@@ -19,8 +19,8 @@ use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::kept::ServedStore;
 use crate::options::ServerOptions;
+use crate::served_store::ServedStore;
 
 /// The name of the object with the server's records, unless another member keeps the object of that name.
 const LEDGER: &str = "nacre/locks";

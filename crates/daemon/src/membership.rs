@@ -15,8 +15,8 @@ use nacre_remote::{Members, Membership};
 use nacre_rpc::Address;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::kept::ServedStore;
 use crate::options::ServerOptions;
+use crate::served_store::ServedStore;
 
 /// The name of the file.
 pub const MEMBERS_FILE: &str = "nacre-members";

@@ -9,9 +9,9 @@ use nacre_remote::Membership;
 use nacre_rpc::Address;
 use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section, Table};
 
-use crate::kept::ServedStore;
 use crate::lock;
 use crate::options::ServerOptions;
+use crate::served_store::ServedStore;
 
 /// The name of a daemon that keeps its store alone: there is no other one.
 const KEEPER: &str = "store";

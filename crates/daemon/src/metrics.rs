@@ -13,7 +13,7 @@ use nacre_status::{Collector, DescriptorEncoder, Encoder};
 
 use crate::counters::Pictures;
 use crate::fullness::Fullness;
-use crate::kept::ServedStore;
+use crate::served_store::ServedStore;
 
 /// The sources of the metrics and the status page.
 pub(crate) struct Sources {

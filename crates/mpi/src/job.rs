@@ -133,7 +133,7 @@ fn communicate<S: Send + Sync>(
             quiet = false;
         }
         quiet &= !output.go_on(network)?;
-        if !stopping && rank.ending().is_none() && (is_due(until) || output.failure().is_some()) {
+        if !stopping && rank.shutdown().is_none() && (is_due(until) || output.failure().is_some()) {
             stopping = true;
             rank.stop(now_ns(), queue, &mut outbox);
         }
@@ -141,7 +141,7 @@ fn communicate<S: Send + Sync>(
         quiet &= outbox.is_empty();
         send_all(network, &mut outbox)?;
         let flushed = network.flush()?;
-        if let Some(ending) = rank.ending() {
+        if let Some(ending) = rank.shutdown() {
             // Once: the threads that are running stop for it, and those of the next phase must not.
             if !std::mem::replace(&mut stopped, true) {
                 engine.stop();

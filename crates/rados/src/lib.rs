@@ -14,10 +14,10 @@
 
 #![deny(unsafe_code)]
 
+mod cache;
 mod discard;
 mod error;
 mod fences;
-mod known;
 mod limit;
 mod name;
 mod native;

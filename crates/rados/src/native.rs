@@ -16,7 +16,7 @@ use nacre_object::{
     Transaction, Write, coalesce,
 };
 
-use crate::known::ObjectCache;
+use crate::cache::ObjectCache;
 use crate::name::extent_key;
 use crate::record::{Author, Header, Placed, Token};
 use crate::sys::{Operation, Pool, WriteStep, flag};

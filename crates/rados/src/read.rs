@@ -7,9 +7,9 @@ use bytes::Bytes;
 use nacre_object::{Answer, ByteRange, ErrorKind, Fork, ObjectId, Outcome, RangeRead, Read, StoreError};
 use parking_lot::Mutex;
 
+use crate::cache::ObjectCache;
 use crate::error::{Attempt, errno, failed, newer, pool_gone};
 use crate::fences;
-use crate::known::ObjectCache;
 use crate::name::{extent_key, extent_prefix, keyed};
 use crate::native::{self, HEADER, Segment};
 use crate::record::{ForkRecord, Header, NoHeader, Placed, decode_key, decode_value};

@@ -18,8 +18,8 @@ use nacre_object::{
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
 
+use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
 use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
-use crate::known::{CallUnderWay, Knowledge, ObjectCache};
 use crate::limit::object_bytes_max;
 use crate::name::{object_id, object_name};
 use crate::native;

@@ -67,7 +67,6 @@
 mod back_off;
 mod centralized;
 mod counter;
-pub mod ending;
 pub mod hybrid;
 mod message;
 mod peer;
@@ -75,6 +74,7 @@ pub mod proximity;
 mod queue;
 mod random;
 mod rank;
+pub mod shutdown;
 #[cfg(any(test, feature = "testkit"))]
 pub mod simulate;
 pub mod split_queue;
@@ -198,7 +198,7 @@ pub struct Options {
     /// The rule by which the token detects termination.
     pub(crate) token_rule: token::Rule,
     /// The rule by which the ranks leave together.
-    pub(crate) ending_rule: ending::Rule,
+    pub(crate) shutdown_rule: shutdown::Rule,
 }
 
 impl Options {
@@ -215,7 +215,7 @@ impl Options {
             refined: true,
             count_peers: false,
             token_rule: token::Rule::SOUND,
-            ending_rule: ending::Rule::SOUND,
+            shutdown_rule: shutdown::Rule::SOUND,
         }
     }
 }

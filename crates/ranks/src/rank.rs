@@ -2,12 +2,12 @@
 
 use super::centralized::{Master, Worker};
 use super::counter::Counters;
-use super::ending::{Balance, Leave};
 use super::message::{Message, Outbox, Shutdown, Unit};
 use super::peer::{Peer, PeerOptions, Peers};
 use super::proximity::RequestVector;
 use super::queue::Queue;
 use super::random::{Choose, Random};
+use super::shutdown::{Balance, Leave};
 use super::split_queue::{EqualSplit, RandomSplit, Split};
 use super::{Algorithm, Options};
 
@@ -69,7 +69,7 @@ impl<R: Choose> Rank<R> {
         };
         Self {
             role,
-            leave: Leave::new(rank, ranks, options.ending_rule),
+            leave: Leave::new(rank, ranks, options.shutdown_rule),
             balance: Balance::default(),
             counters: Counters::new(ranks, options.count_peers),
             random,
@@ -208,7 +208,7 @@ impl<R: Choose> Rank<R> {
 
     /// Returns the ending announced to this rank, if any: from then on its engine should begin nothing (there is
     /// nothing to begin, or it has to stop), while messages still have to be handled.
-    pub fn ending(&self) -> Option<Shutdown> {
+    pub fn shutdown(&self) -> Option<Shutdown> {
         self.leave.announced()
     }
 

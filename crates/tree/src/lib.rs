@@ -5,9 +5,9 @@
 
 mod control;
 pub mod copy;
-mod fault;
+mod error;
 pub mod remove;
 mod root;
 
 pub use control::Control;
-pub use fault::{Cause, EntryError, EntryErrors};
+pub use error::{Cause, EntryError, EntryErrors};

@@ -10,7 +10,7 @@
 //!   touched.
 
 use crate::control::Control;
-use crate::fault::{EntryError, EntryErrors};
+use crate::error::{EntryError, EntryErrors};
 use crate::root::{Root, identity_of};
 use nacre_walk::Directory;
 use nacre_walk::WalkError;

@@ -16,7 +16,7 @@ pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, Benc
         let wanted = results.series.iter().filter(|series| is_plain(&series.point) && wanted(&series.point));
         wanted.collect::<Vec<_>>()
     };
-    for (keep, bytes, name, subtitle) in [
+    for (durability, bytes, name, subtitle) in [
         (
             Durability::Volatile,
             100,
@@ -33,7 +33,7 @@ pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, Benc
         let series = appends(&|point| {
             let is_usual =
                 point.label.matches(", ").count() <= if point.subject == Subject::Nats { 4 } else { 3 };
-            point.keep == keep && point.entry_bytes == bytes && is_usual && !point.apart
+            point.durability == durability && point.entry_bytes == bytes && is_usual && !point.apart
         });
         let lines = figure::lines(
             series,

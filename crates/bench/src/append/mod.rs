@@ -5,7 +5,7 @@ mod client;
 mod disk;
 mod figures;
 mod point;
-mod reach;
+mod targets;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -162,11 +162,11 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
 
 /// Returns the points, in groups that are compared with each other.
 fn groups(args: &Args) -> Vec<Vec<Point>> {
-    let base = |label: String, subject, keep| Point {
+    let base = |label: String, subject, durability| Point {
         label,
         subject,
         work: Work::Append,
-        keep,
+        durability,
         clients: CLIENTS,
         writers: 16,
         depth: 16,
@@ -177,7 +177,7 @@ fn groups(args: &Args) -> Vec<Vec<Point>> {
         sequencing: Sequencing::Store,
         reshape_ms: None,
     };
-    let name = |subject, keep| match (subject, keep) {
+    let name = |subject, durability| match (subject, durability) {
         (Subject::Log, Durability::Volatile) => "log, volatile",
         (Subject::Log, _) => "log, durable",
         (Subject::Object, _) => "objects",
@@ -187,9 +187,14 @@ fn groups(args: &Args) -> Vec<Vec<Point>> {
         (Subject::Nats, _) => "NATS stream, in files, not synced",
         (Subject::Disk, _) => "disk, group commit",
     };
-    let of = |subject, keep, writers: u32, bytes| {
-        let label = format!("{}, {writers} W, {}", name(subject, keep), size(bytes));
-        Point { writers, entry_bytes: bytes, clients: CLIENTS.min(writers), ..base(label, subject, keep) }
+    let of = |subject, durability, writers: u32, bytes| {
+        let label = format!("{}, {writers} W, {}", name(subject, durability), size(bytes));
+        Point {
+            writers,
+            entry_bytes: bytes,
+            clients: CLIENTS.min(writers),
+            ..base(label, subject, durability)
+        }
     };
     use Durability::{Always, Volatile};
     use Subject::{Disk, Log, Nats, Object, Redis};
@@ -203,9 +208,9 @@ fn groups(args: &Args) -> Vec<Vec<Point>> {
         }
     }
     if args.has(Part::Sizes) && !args.quick {
-        for (keep, sizes) in [(Volatile, [4096, 65_536]), (Always, [100, 65_536])] {
+        for (durability, sizes) in [(Volatile, [4096, 65_536]), (Always, [100, 65_536])] {
             for bytes in sizes {
-                groups.push([Log, Redis, Nats].map(|subject| of(subject, keep, 16, bytes)).to_vec());
+                groups.push([Log, Redis, Nats].map(|subject| of(subject, durability, 16, bytes)).to_vec());
             }
         }
     }
@@ -238,15 +243,22 @@ fn groups(args: &Args) -> Vec<Vec<Point>> {
         groups.push(points);
     }
     if args.has(Part::Latency) {
-        let alone = |subject, keep, bytes| {
-            let point = of(subject, keep, 1, bytes);
+        let alone = |subject, durability, bytes| {
+            let point = of(subject, durability, 1, bytes);
             Point { label: format!("{}, one at a time", point.label), depth: 1, ..point }
         };
         groups.push([Log, Redis, Nats].map(|subject| alone(subject, Volatile, 100)).to_vec());
         groups.push([Log, Disk, Redis].map(|subject| alone(subject, Always, 4096)).to_vec());
-        let one = |work, keep, bytes, clients, what: &str| {
-            let label = format!("{}, {what}", name(Log, keep));
-            Point { work, clients, writers: clients, depth: 1, entry_bytes: bytes, ..base(label, Log, keep) }
+        let one = |work, durability, bytes, clients, what: &str| {
+            let label = format!("{}, {what}", name(Log, durability));
+            Point {
+                work,
+                clients,
+                writers: clients,
+                depth: 1,
+                entry_bytes: bytes,
+                ..base(label, Log, durability)
+            }
         };
         groups.push(vec![
             one(Work::Tail, Volatile, 100, 1, "tail"),
@@ -262,13 +274,13 @@ fn groups(args: &Args) -> Vec<Vec<Point>> {
         groups.push(vec![read(Log), read(Object)]);
     }
     if args.has(Part::Views) {
-        let views = |keep| {
-            let point = of(Log, keep, 16, 4096);
+        let views = |durability| {
+            let point = of(Log, durability, 16, 4096);
             let label = format!("{}, another view every 100 ms", point.label);
             Point { label, depth: 1, reshape_ms: Some(100), ..point }
         };
-        let calm = |keep| {
-            let point = of(Log, keep, 16, 4096);
+        let calm = |durability| {
+            let point = of(Log, durability, 16, 4096);
             Point { label: format!("{}, one view", point.label), depth: 1, ..point }
         };
         groups.push(vec![calm(Volatile), views(Volatile), calm(Always), views(Always)]);
@@ -296,12 +308,12 @@ enum Stage {
 impl Stage {
     async fn start(args: &Args, common: &Common, point: &Point) -> Result<Stage, BenchError> {
         let folder = args.folder.as_deref();
-        let is_durable = point.keep == Durability::Always;
+        let is_durable = point.durability == Durability::Always;
         match point.subject {
             Subject::Redis => Ok(Stage::Peer(peer::redis::start(is_durable, folder).await?)),
             Subject::Nats => Ok(Stage::Peer(peer::nats::start(is_durable, folder).await?)),
             Subject::Log | Subject::Object | Subject::Disk => {
-                let plan = ServerPlan { keep: point.keep, ..ServerPlan::volatile(1) };
+                let plan = ServerPlan { durability: point.durability, ..ServerPlan::volatile(1) };
                 Ok(Stage::Nacre(Servers::start(&common.nacre()?, plan, folder).await?))
             }
         }

@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kit::goal::Goals;
 use crate::kit::latency::{LatencyCounts, LatencySummary};
 use crate::kit::quantity::{grouped, latency};
 use crate::kit::report;
@@ -12,6 +11,7 @@ use crate::kit::server::Durability;
 use crate::kit::statistic::Spread;
 use crate::kit::study;
 use crate::kit::table::Table;
+use crate::kit::target::Targets;
 
 /// The program under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ pub(crate) struct Point {
     pub(crate) label: String,
     pub(crate) subject: Subject,
     pub(crate) work: Work,
-    pub(crate) keep: Durability,
+    pub(crate) durability: Durability,
     /// The number of client processes.
     pub(crate) clients: u32,
     /// The number of writers, or readers, of all processes.
@@ -136,7 +136,7 @@ pub(crate) struct Recovery {
 pub(crate) struct Results {
     pub(crate) series: Vec<Series>,
     pub(crate) recoveries: Vec<Recovery>,
-    pub(crate) goals: Goals,
+    pub(crate) targets: Targets,
     /// The load average of the machine when the study began.
     pub(crate) load_at_start: String,
 }
@@ -147,7 +147,7 @@ impl report::Results for Results {
     }
 
     fn conclude(&mut self) {
-        super::reach::conclude(self);
+        super::targets::conclude(self);
     }
 
     fn conditions(&self) -> String {
@@ -186,9 +186,9 @@ impl fmt::Display for Results {
             }
             write!(f, "\n{table}")?;
         }
-        match self.goals.is_empty() {
+        match self.targets.is_empty() {
             true => Ok(()),
-            false => write!(f, "\n{}", self.goals),
+            false => write!(f, "\n{}", self.targets),
         }
     }
 }

@@ -2,11 +2,10 @@
 //!
 //! - `study`: a study from its start to its end, the turns in which subjects are measured, and what ends it early;
 //! - `report`: results as JSON in a file and as tables, with the machine; `table`, `figure`, `quantity` for showing them;
-//! - `goal`: goals of Nacre, reached or not; `statistic`, `latency`, `machine` for what they are compared with;
+//! - `target`: targets of Nacre, reached or not; `statistic`, `latency`, `machine` for what they are compared with;
 //! - `process`, `server`, `peer`: client processes, servers and peers, ended by their process ids.
 
 pub(crate) mod figure;
-pub(crate) mod goal;
 pub(crate) mod latency;
 pub(crate) mod machine;
 pub(crate) mod peer;
@@ -17,6 +16,7 @@ pub(crate) mod server;
 pub(crate) mod statistic;
 pub(crate) mod study;
 pub(crate) mod table;
+pub(crate) mod target;
 
 pub(crate) use statistic::Spread;
 

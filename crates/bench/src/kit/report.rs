@@ -14,7 +14,7 @@ pub(crate) trait Results: Serialize + fmt::Display {
     /// Returns whether nothing has been measured yet.
     fn is_empty(&self) -> bool;
 
-    /// Derives what follows from all measurements, such as ratios and goals. Called once, at the end.
+    /// Derives what follows from all measurements, such as ratios and targets. Called once, at the end.
     fn conclude(&mut self) {}
 
     /// Returns the conditions to be shown beside the machine.

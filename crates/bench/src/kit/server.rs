@@ -31,7 +31,7 @@ pub enum Durability {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerPlan {
     pub(crate) servers: u32,
-    pub(crate) keep: Durability,
+    pub(crate) durability: Durability,
     /// Enables pacing of regions under contention.
     pub(crate) pacing: bool,
     /// Enables counting of attempts and failures of every region.
@@ -47,7 +47,7 @@ impl ServerPlan {
     pub(crate) fn volatile(servers: u32) -> Self {
         Self {
             servers,
-            keep: Durability::Volatile,
+            durability: Durability::Volatile,
             pacing: true,
             region_statistics: false,
             snapshot_bytes: None,
@@ -112,12 +112,12 @@ impl Servers {
             if self.plan.servers > 1 {
                 command.args(["--members", &self.addresses.join(",")]);
             }
-            if self.plan.keep == Durability::Volatile {
+            if self.plan.durability == Durability::Volatile {
                 command.args(["--store", "mem:"]);
             } else {
                 command.arg("--store").arg(format!("file:{}", folder.path().join("store").display()));
             }
-            if self.plan.keep == Durability::None {
+            if self.plan.durability == Durability::None {
                 command.args(["--durability", "none"]);
             }
             if !self.plan.pacing {
@@ -129,7 +129,9 @@ impl Servers {
             if self.plan.unrolled_locks {
                 command.args(["--lock-table", "unrolled"]);
             }
-            if let Some(bytes) = self.plan.snapshot_bytes.filter(|_| self.plan.keep != Durability::Volatile) {
+            if let Some(bytes) =
+                self.plan.snapshot_bytes.filter(|_| self.plan.durability != Durability::Volatile)
+            {
                 command.args(["--snapshot-bytes", &bytes.to_string()]);
             }
             let child = command

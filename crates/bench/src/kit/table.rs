@@ -51,14 +51,14 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new("way | rate");
+        let mut table = Table::new("system | rate");
         table.row(vec!["optimistic".into(), "1".into()]);
         table.row(vec!["µ".into(), "12,345".into()]);
         let text = table.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
-            ["way           rate", "──────────────────", "optimistic       1", "µ           12,345"]
+            ["system        rate", "──────────────────", "optimistic       1", "µ           12,345"]
         );
     }
 }

@@ -14,7 +14,7 @@ use crate::BenchError;
 /// The study starts its own servers and client processes, as many of one as of the other. Every client locks regions of
 /// one byte at equal distances: one request for each region (posix), for 64 (list), or one in all (datatype), by each of
 /// the three protocols; and patterns unrolled into the server's tree beside patterns kept as they are described. After
-/// every run the servers' own counts are compared with what was asked for. Without --figure and --reach it measures all
+/// every run the servers' own counts are compared with what was asked for. Without --figure and --targets it measures all
 /// combinations with the given numbers of clients, without contention.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -93,9 +93,9 @@ pub struct Args {
     /// Measure and draw the paper's figures 4 to 7, or the simulated one; several separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "FIGURE,…", help_heading = "Results")]
     pub figure: Vec<FigureName>,
-    /// Measure the goals of Nacre on two processors, and the peers
-    #[arg(long, conflicts_with = "figure", help_heading = "Results")]
-    pub reach: bool,
+    /// Measure the targets of Nacre on two processors, and the peers
+    #[arg(long, alias = "reach", conflicts_with = "figure", help_heading = "Results")]
+    pub targets: bool,
     /// Folder for the figures
     #[arg(long, value_name = "FOLDER", default_value = ".", help_heading = "Results")]
     pub out: PathBuf,

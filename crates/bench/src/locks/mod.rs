@@ -14,10 +14,10 @@ mod client;
 mod figures;
 mod micro;
 mod point;
-mod reach;
 mod report;
 mod run;
 mod simulate;
+mod targets;
 
 pub use arguments::{Args, FigureName};
 pub(crate) use client::main as client_main;
@@ -43,8 +43,8 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
 /// Measures and simulates what is requested.
 async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> Result<(), BenchError> {
     let bench = Bench::new(args, common);
-    if args.reach {
-        return reach::measure(args, &bench, report).await;
+    if args.targets {
+        return targets::measure(args, &bench, report).await;
     }
     let points = args.points();
     let simulations = if args.wants(FigureName::Simulated) { simulate::runs(args) } else { Vec::new() };

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::arguments::Args;
 use super::point::{Series, Table as LockTable};
-use super::reach::Reach;
 use super::simulate::Simulated;
+use super::targets::TargetStudy;
 use crate::kit::quantity::grouped;
 use crate::kit::report::{self, Report};
 use crate::kit::table::Table;
@@ -22,16 +22,17 @@ pub(super) struct Results {
     pub(super) series: Vec<Series>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) simulated: Vec<Simulated>,
-    /// The goals and what was measured for them, if they were requested.
-    #[serde(skip_serializing_if = "Reach::is_empty")]
-    pub(super) reach: Reach,
+    /// The targets and what was measured for them, if they were requested.
+    #[serde(skip_serializing_if = "TargetStudy::is_empty")]
+    pub(super) targets: TargetStudy,
 }
 
 /// Creates an empty report.
 pub(super) fn new_report(args: &Args) -> Report<Results> {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-    let results = Results { load, series: Vec::new(), simulated: Vec::new(), reach: Reach::default() };
+    let results =
+        Results { load, series: Vec::new(), simulated: Vec::new(), targets: TargetStudy::default() };
     Report::new(
         "locks",
         [peer::etcd::version(), peer::zookeeper::version()],
@@ -42,7 +43,7 @@ pub(super) fn new_report(args: &Args) -> Report<Results> {
 
 impl report::Results for Results {
     fn is_empty(&self) -> bool {
-        self.series.is_empty() && self.simulated.is_empty() && self.reach.is_empty()
+        self.series.is_empty() && self.simulated.is_empty() && self.targets.is_empty()
     }
 
     fn conditions(&self) -> String {
@@ -73,9 +74,9 @@ impl fmt::Display for Results {
         if !self.simulated.is_empty() {
             write!(f, "{}", simulated(&self.simulated))?;
         }
-        match self.reach.is_empty() {
+        match self.targets.is_empty() {
             true => Ok(()),
-            false => write!(f, "{}", self.reach),
+            false => write!(f, "{}", self.targets),
         }
     }
 }

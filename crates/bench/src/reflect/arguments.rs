@@ -8,7 +8,7 @@ use nacre_quantity::parse_time;
 
 use super::counting::{MARK_BYTES, RECEIVERS_MAX};
 use super::point::System;
-use super::stage::Device;
+use super::testbed::Device;
 use crate::BenchError;
 
 /// Copy datagrams to groups by each of the reflector's planes, and measure the cost of a copy.
@@ -71,9 +71,9 @@ pub struct Args {
     /// Measure loops of known length instead, to check that processor time is counted right
     #[arg(long, group = "study", help_heading = "Results")]
     pub validate: bool,
-    /// Measure all of these, and compare with the goals of Nacre
-    #[arg(long, group = "study", help_heading = "Results")]
-    pub reach: bool,
+    /// Measure all of these, and compare with the targets of Nacre
+    #[arg(long, alias = "reach", group = "study", help_heading = "Results")]
+    pub targets: bool,
     /// Folder for figures in the manner of the paper's, and for a page on how many clients a core can serve
     #[arg(long, value_name = "FOLDER", help_heading = "Results")]
     pub out: Option<PathBuf>,
@@ -141,7 +141,7 @@ impl Args {
     }
 
     /// Returns the planes and programs to measure.
-    pub(super) fn contenders(&self) -> Vec<System> {
+    pub(super) fn systems(&self) -> Vec<System> {
         let planes = self.planes().into_iter().map(System::Plane);
         planes.chain((!self.no_peer).then_some(System::Samplicate)).collect()
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use super::point::Series;
-use super::stage::Device;
+use super::testbed::Device;
 use crate::BenchError;
 use crate::kit::figure::distinct;
 use crate::kit::quantity::grouped;

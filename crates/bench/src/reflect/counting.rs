@@ -12,7 +12,7 @@ use crate::BenchError;
 
 /// The maximum number of receivers.
 pub(super) const RECEIVERS_MAX: u32 = 4096;
-const SENDERS: usize = super::stage::SENDERS_MAX as usize;
+const SENDERS: usize = super::testbed::SENDERS_MAX as usize;
 const CPUS: usize = 256;
 const SEAT_WORDS: usize = 4;
 const TOTAL_WORDS: usize = 8;

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use super::point::{Run, Series};
-use super::stage::Device;
 use super::system;
+use super::testbed::Device;
 use crate::BenchError;
 use crate::kit::figure::{self, Axis, Figure, Line, Scale};
 
@@ -76,7 +76,7 @@ fn receivers(series: &[&Series]) -> Axis {
     Axis::holding("receivers", Scale::Linear, series.iter().map(|series| f64::from(series.cell.receivers)))
 }
 
-/// Returns one line for each contender, in the order of the series.
+/// Returns one line for each system, in the order of the series.
 fn lines(series: &[&Series], value: &dyn Fn(&Run) -> f64) -> Vec<Line> {
     figure::lines(
         series,

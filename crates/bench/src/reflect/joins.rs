@@ -1,6 +1,6 @@
 //! The rate at which very many members join, and the memory of each.
 //!
-//! A thread plays all members, with real datagrams through the stage: each sends a request, gets a cookie, returns it,
+//! A thread plays all members, with real datagrams through the testbed: each sends a request, gets a cookie, returns it,
 //! and is a member then. The memory is the growth of the reflector's process, and all tables that its plane keeps in
 //! the kernel.
 
@@ -15,8 +15,8 @@ use super::measure::Bench;
 use super::point::System;
 use super::report::Results;
 use super::serve::Reflector;
-use super::stage::{self, Device, MEMBER_PORT, PORT};
 use super::system::{self, ManySocket};
+use super::testbed::{self, Device, MEMBER_PORT, PORT};
 use crate::BenchError;
 use crate::kit::machine::memory_bytes_of;
 use crate::kit::quantity::grouped;
@@ -67,17 +67,17 @@ pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), B
 
 fn joins(bench: &Bench, who: System, groups: u32, members: u32) -> Result<Result<Joins, String>, BenchError> {
     let orders = super::serve::Orders { groups, ..bench.orders(who.name(), Vec::new()) };
-    let mut reflector = match Reflector::start(&bench.stage.reflector, &orders)? {
+    let mut reflector = match Reflector::start(&bench.testbed.reflector, &orders)? {
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),
     };
-    let SocketAddr::V4(to) = stage::reflector_address(None, PORT) else {
-        return Err(BenchError::Process("the stage has addresses of IPv4 alone".into()));
+    let SocketAddr::V4(to) = testbed::reflector_address(None, PORT) else {
+        return Err(BenchError::Process("the testbed has addresses of IPv4 alone".into()));
     };
     reflector.counters()?;
     let groups_bytes = memory_bytes_of(reflector.id());
     let cpu = bench.sender_cpu;
-    let (seconds, again) = bench.stage.senders.run(|| {
+    let (seconds, again) = bench.testbed.senders.run(|| {
         system::pin(cpu)?;
         Crowd::new(to, groups, members)?.join()
     })?;
@@ -184,7 +184,7 @@ impl Crowd {
     }
 
     fn place(member: u32) -> (Ipv4Addr, usize) {
-        (stage::member_address(member / u32::from(PORTS)), (member % u32::from(PORTS)) as usize)
+        (testbed::member_address(member / u32::from(PORTS)), (member % u32::from(PORTS)) as usize)
     }
 
     fn ask(&mut self, member: u32) -> Result<(), BenchError> {

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 
 use super::counting::{Counting, MAGIC};
 use super::probe::{Moment, Probe};
-use super::stage::Network;
 use super::system::{self, Batch};
+use super::testbed::Network;
 use crate::BenchError;
 
 /// The parameters of one sender.

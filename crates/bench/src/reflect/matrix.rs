@@ -1,4 +1,4 @@
-//! The measurement of all cells, repetition by repetition, with the contenders in a different order each time.
+//! The measurement of all cells, repetition by repetition, with the systems in a different order each time.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::arguments::Args;
 use super::measure::Bench;
 use super::point::{Cell, Cost, Series, System};
 use super::report::Results;
-use super::stage::Device;
 use super::system;
+use super::testbed::Device;
 use crate::BenchError;
 use crate::kit::report::Report;
 use crate::kit::study::{Order, Series as _, Steps, add, turns};
@@ -27,15 +27,15 @@ pub(super) struct ReceiverAlone {
 
 /// Measures all cells of all devices.
 pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), BenchError> {
-    let contenders = args.contenders();
-    let cells = (contenders.len() * args.receivers.len() * args.bytes.len()) as u64;
+    let systems = args.systems();
+    let cells = (systems.len() * args.receivers.len() * args.bytes.len()) as u64;
     let steps = args.device.iter().map(|device| match device {
         Device::Unlimited => cells * u64::from(args.repetitions()),
         Device::Limited(_) => cells,
     });
     let steps = Steps::new(steps.sum());
     for &device in &args.device {
-        of_device(args, device, &contenders, &steps, report)?;
+        of_device(args, device, &systems, &steps, report)?;
     }
     Ok(())
 }
@@ -43,7 +43,7 @@ pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), B
 fn of_device(
     args: &Args,
     device: Device,
-    contenders: &[System],
+    systems: &[System],
     steps: &Steps,
     report: &mut Report<Results>,
 ) -> Result<(), BenchError> {
@@ -52,21 +52,21 @@ fn of_device(
     let window = if limited { args.window().min(LIMITED_WINDOW) } else { args.window() };
     let repetitions = if limited { 1 } else { args.repetitions() };
     let mut bench = Bench::build(args.samplicate(), &[device], window)?;
-    // The order of a device's series: by contender, by size, and by number of receivers.
+    // The order of a device's series: by system, by size, and by number of receivers.
     let place = |cell: &Cell| {
         let of = |who: &System| *who == cell.who;
         let bytes = args.bytes.iter().position(|bytes| *bytes == cell.bytes);
         let receivers = args.receivers.iter().position(|receivers| *receivers == cell.receivers);
-        (contenders.iter().position(of), bytes, receivers)
+        (systems.iter().position(of), bytes, receivers)
     };
     let first = report.series.len();
     let rounds = repetitions * args.receivers.len() as u32;
-    let turns = turns(rounds, contenders.len(), Order::Shuffled(args.seed));
+    let turns = turns(rounds, systems.len(), Order::Shuffled(args.seed));
     for round in turns.chunk_by(|one, other| one.0 == other.0) {
         let repetition = round[0].0 / args.receivers.len() as u32;
         let receivers = args.receivers[round[0].0 as usize % args.receivers.len()];
         let mut fresh = Vec::new();
-        for who in round.iter().map(|(_, place)| contenders[*place]) {
+        for who in round.iter().map(|(_, place)| systems[*place]) {
             let cells: Vec<Cell> =
                 args.bytes.iter().map(|&bytes| Cell { who, device, bytes, receivers }).collect();
             if report.is_absent(who) {

@@ -8,14 +8,14 @@ use super::load::{Load, Sent, send_all};
 use super::point::{Cell, Cost, Run, System};
 use super::probe::Probe;
 use super::serve::{Counted, Member, Orders, Reflector};
-use super::stage::{self, Device, INPUT, Network, PORT, Testbed};
 use super::system;
+use super::testbed::{self, Device, INPUT, Network, PORT, Testbed};
 use crate::BenchError;
 
 /// The environment of all measurements.
 pub(super) struct Bench {
     pub(super) samplicate: Option<PathBuf>,
-    pub(super) stage: Testbed,
+    pub(super) testbed: Testbed,
     pub(super) probe: Probe,
     pub(super) sender_cpu: usize,
     pub(super) reflector_cpu: usize,
@@ -40,7 +40,7 @@ impl Drop for Ended {
     }
 }
 
-/// The maximum number of datagrams in flight where none may be lost: as many as the sockets of every contender hold.
+/// The maximum number of datagrams in flight where none may be lost: as many as the sockets of every system hold.
 const OUTSTANDING: u64 = 64;
 
 impl Bench {
@@ -54,19 +54,19 @@ impl Bench {
         let (Some(&sender_cpu), Some(&reflector_cpu)) = (cpus.first(), cpus.last()) else {
             return Err(BenchError::Process("this process may use no processor".into()));
         };
-        let stage = Testbed::build(devices)?;
+        let testbed = Testbed::build(devices)?;
         let probe = Probe::start(&cpus)?;
-        let after_interrupts = stage::kernel_threads("ksoftirqd/").into_iter().map(|thread| thread as u32);
+        let after_interrupts = testbed::kernel_threads("ksoftirqd/").into_iter().map(|thread| thread as u32);
         let after_interrupts = after_interrupts.collect();
-        Ok(Self { samplicate, stage, probe, sender_cpu, reflector_cpu, window, after_interrupts })
+        Ok(Self { samplicate, testbed, probe, sender_cpu, reflector_cpu, window, after_interrupts })
     }
 
-    /// Starts a contender that copies from one sender to `receivers` receivers behind the first device.
+    /// Starts a system that copies from one sender to `receivers` receivers behind the first device.
     pub(super) fn start(&self, who: System, receivers: u32) -> Result<Result<Copier, String>, BenchError> {
         match who {
             System::Plane(kind) => {
                 let orders = self.orders(kind.name(), self.members(1, &[receivers])?);
-                let started = Reflector::start(&self.stage.reflector, &orders)?;
+                let started = Reflector::start(&self.testbed.reflector, &orders)?;
                 Ok(started.map(|reflector| Copier::Reflector(Box::new(reflector))))
             }
             System::Samplicate => match &self.samplicate {
@@ -78,12 +78,12 @@ impl Bench {
 
     /// Returns the orders of a reflector with these members.
     pub(super) fn orders(&self, plane: &str, members: Vec<Member>) -> Orders {
-        let devices = 0..self.stage.devices.len();
+        let devices = 0..self.testbed.devices.len();
         let paths = std::iter::once(None).chain(devices.clone().map(Some));
         Orders {
             plane: plane.into(),
-            devices: std::iter::once(INPUT.to_string()).chain(devices.map(stage::output)).collect(),
-            listeners: paths.map(|path| stage::reflector_address(path, PORT)).collect(),
+            devices: std::iter::once(INPUT.to_string()).chain(devices.map(testbed::output)).collect(),
+            listeners: paths.map(|path| testbed::reflector_address(path, PORT)).collect(),
             members,
             groups: 0,
             cpu: Some(self.reflector_cpu),
@@ -93,24 +93,24 @@ impl Bench {
 
     /// Returns senders, and receivers behind each device, as members of one group.
     pub(super) fn members(&self, senders: u32, receivers: &[u32]) -> Result<Vec<Member>, BenchError> {
-        let input = self.stage.reflector.device(INPUT)?;
+        let input = self.testbed.reflector.device(INPUT)?;
         let mut members: Vec<Member> = (0..senders)
             .map(|sender| Member {
                 group: PORT,
                 device: input,
-                local: stage::reflector_address(None, PORT),
-                address: stage::sender_address(sender),
+                local: testbed::reflector_address(None, PORT),
+                address: testbed::sender_address(sender),
             })
             .collect();
         let mut number = 0;
         for (device, &many) in receivers.iter().enumerate() {
-            let index = self.stage.reflector.device(&stage::output(device))?;
+            let index = self.testbed.reflector.device(&testbed::output(device))?;
             for _ in 0..many {
                 members.push(Member {
                     group: PORT,
                     device: index,
-                    local: stage::reflector_address(Some(device), PORT),
-                    address: stage::receiver_address(device, number),
+                    local: testbed::reflector_address(Some(device), PORT),
+                    address: testbed::receiver_address(device, number),
                 });
                 number += 1;
             }
@@ -119,14 +119,14 @@ impl Bench {
     }
 
     fn start_samplicate(&self, program: &PathBuf, receivers: u32) -> Result<Copier, BenchError> {
-        let local = stage::reflector_address(None, PORT);
-        let child = self.stage.reflector.run(|| {
+        let local = testbed::reflector_address(None, PORT);
+        let child = self.testbed.reflector.run(|| {
             // Its thread stays where the one that started it was.
             system::pin(self.reflector_cpu)?;
             let mut command = Command::new(program);
             command.arg("-s").arg(local.ip().to_string()).arg("-p").arg(local.port().to_string());
             for receiver in 0..receivers {
-                let address = stage::receiver_address(0, receiver);
+                let address = testbed::receiver_address(0, receiver);
                 command.arg(format!("{}/{}", address.ip(), address.port()));
             }
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -134,11 +134,11 @@ impl Bench {
         })?;
         let copier = Copier::Samplicate(Ended(child));
         // It says nothing when it is ready: it is when a datagram comes through.
-        let before = self.stage.counting.copies();
+        let before = self.testbed.counting.copies();
         for _ in 0..100 {
             self.send(Load { datagrams: 1, outstanding: None, ..self.load(16, receivers) })?;
             std::thread::sleep(Duration::from_millis(20));
-            if self.stage.counting.copies() > before {
+            if self.testbed.counting.copies() > before {
                 return Ok(copier);
             }
         }
@@ -149,8 +149,8 @@ impl Bench {
     pub(super) fn load(&self, bytes: usize, receivers: u32) -> Load {
         Load {
             sender: 0,
-            from: stage::sender_address(0),
-            to: vec![stage::reflector_address(None, PORT)],
+            from: testbed::sender_address(0),
+            to: vec![testbed::reflector_address(None, PORT)],
             bytes,
             datagrams: u64::MAX,
             copies_max: u64::MAX,
@@ -165,7 +165,7 @@ impl Bench {
     /// Runs one sender.
     pub(super) fn send(&self, load: Load) -> Result<Sent, BenchError> {
         let loads = [(self.sender_cpu, load)];
-        let sent = send_all(&self.stage.senders, &loads, &self.stage.counting, &self.probe)?;
+        let sent = send_all(&self.testbed.senders, &loads, &self.testbed.counting, &self.probe)?;
         sent.into_iter().next().ok_or_else(|| BenchError::Process("nobody sent anything".into()))
     }
 
@@ -184,12 +184,12 @@ impl Bench {
             Copier::Samplicate(program) => program.0.id(),
         };
         let before: Option<Counted> = counters(copier)?;
-        self.stage.counting.clear();
+        self.testbed.counting.clear();
         let load = self.load(cell.bytes, cell.receivers);
-        let (sent, cost) = self.cost(&self.stage.senders, load, Some(process))?;
-        let total = self.stage.counting.total();
+        let (sent, cost) = self.cost(&self.testbed.senders, load, Some(process))?;
+        let total = self.testbed.counting.total();
         let disorder =
-            (0..cell.receivers).map(|receiver| self.stage.counting.seat(receiver, 0).disorder).sum();
+            (0..cell.receivers).map(|receiver| self.testbed.counting.seat(receiver, 0).disorder).sum();
         let after = counters(copier)?;
         Ok(Run {
             datagrams: sent.datagrams,
@@ -220,15 +220,15 @@ impl Bench {
         if frames {
             return self.run_to_driver(cells, copier);
         }
-        let Testbed { reflector, counting, .. } = &mut self.stage;
-        let link = reflector.run(|| counting.take_at(&stage::output(0)))?;
+        let Testbed { reflector, counting, .. } = &mut self.testbed;
+        let link = reflector.run(|| counting.take_at(&testbed::output(0)))?;
         let costs = each(self, copier);
-        self.stage.reflector.run(move || {
+        self.testbed.reflector.run(move || {
             drop(link);
             Ok(())
         })?;
         // An empty hook would still be called for every copy.
-        self.stage.reflector.tc(&format!("qdisc del dev {} clsact\n", stage::output(0)))?;
+        self.testbed.reflector.tc(&format!("qdisc del dev {} clsact\n", testbed::output(0)))?;
         costs
     }
 
@@ -239,7 +239,7 @@ impl Bench {
         cells: &[Cell],
         copier: &mut Copier,
     ) -> Result<Vec<Cost>, BenchError> {
-        let Testbed { receivers, counting, .. } = &mut self.stage;
+        let Testbed { receivers, counting, .. } = &mut self.testbed;
         let link = receivers.run(|| counting.take_frames_at("v0"))?;
         let costs = cells.iter().map(|cell| Ok(self.run(cell, copier)?.busy)).collect();
         drop(link);
@@ -253,7 +253,7 @@ impl Bench {
             copier + self.after_interrupts.iter().map(|thread| thread_ns(*thread)).sum::<u64>()
         };
         let before = tasks();
-        let sent = send_all(network, &[(self.sender_cpu, load)], &self.stage.counting, &self.probe)?[0];
+        let sent = send_all(network, &[(self.sender_cpu, load)], &self.testbed.counting, &self.probe)?[0];
         let task_ns = sent.thread_ns + tasks().saturating_sub(before) as f64;
         let probe_ns = match (sent.begun, sent.ended) {
             (Some(from), Some(to)) => self.probe.busy_ns(from, to),
@@ -265,10 +265,10 @@ impl Bench {
     fn warm(&self, cell: &Cell) -> Result<(), BenchError> {
         let copies = u64::from(cell.receivers);
         for _ in 0..20 {
-            self.stage.counting.clear();
+            self.testbed.counting.clear();
             let load = Load { datagrams: 100, ..self.load(cell.bytes, cell.receivers) };
             let sent = self.send(Load { outstanding: Some((8, copies)), ..load })?;
-            if self.stage.counting.copies() == sent.datagrams * copies {
+            if self.testbed.counting.copies() == sent.datagrams * copies {
                 return Ok(());
             }
         }
@@ -278,7 +278,7 @@ impl Bench {
 
     /// Measures the sender's own cost of a datagram at a rate: nothing copies it.
     pub(super) fn sender_cost(&mut self, bytes: usize, per_s: f64) -> Result<Cost, BenchError> {
-        let Testbed { reflector, counting, .. } = &mut self.stage;
+        let Testbed { reflector, counting, .. } = &mut self.testbed;
         let link = reflector.run(|| counting.drop_at(INPUT, false))?;
         let window_ns = (self.window.as_nanos() as u64 / 3).max(20_000_000);
         let load = Load {
@@ -288,7 +288,7 @@ impl Bench {
             wait_for: 0,
             ..self.load(bytes, 1)
         };
-        let (sent, cost) = self.cost(&self.stage.senders, load, None)?;
+        let (sent, cost) = self.cost(&self.testbed.senders, load, None)?;
         drop(link);
         Ok(cost.each(sent.datagrams.max(1) as f64))
     }
@@ -296,20 +296,20 @@ impl Bench {
     /// Measures a receiver's own cost of a copy that comes from the network stack: datagrams from the reflector's
     /// namespace, once to the end and once only as far as the device.
     pub(super) fn receiver_cost(&mut self, bytes: usize, receivers: u32) -> Result<Cost, BenchError> {
-        let from = stage::reflector_address(Some(0), PORT);
+        let from = testbed::reflector_address(Some(0), PORT);
         let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
-        self.send_alone(&self.stage.reflector, &load)?;
-        let received = self.send_alone(&self.stage.reflector, &load)?;
-        let Testbed { reflector, counting, .. } = &mut self.stage;
-        let link = reflector.run(|| counting.drop_at(&stage::output(0), true))?;
-        let taken = self.send_alone(&self.stage.reflector, &load)?;
+        self.send_alone(&self.testbed.reflector, &load)?;
+        let received = self.send_alone(&self.testbed.reflector, &load)?;
+        let Testbed { reflector, counting, .. } = &mut self.testbed;
+        let link = reflector.run(|| counting.drop_at(&testbed::output(0), true))?;
+        let taken = self.send_alone(&self.testbed.reflector, &load)?;
         drop(link);
         Ok(received.beyond(taken))
     }
 
     fn load_to_receivers(&self, bytes: usize, receivers: u32) -> Load {
         Load {
-            to: (0..receivers).map(|receiver| stage::receiver_address(0, receiver)).collect(),
+            to: (0..receivers).map(|receiver| testbed::receiver_address(0, receiver)).collect(),
             window_ns: (self.window.as_nanos() as u64 / 5).max(20_000_000),
             outstanding: None,
             wait_for: 0,

@@ -16,11 +16,11 @@ mod measure;
 mod overload;
 mod point;
 mod probe;
-mod reach;
 mod report;
 mod serve;
-mod stage;
 mod system;
+mod targets;
+mod testbed;
 mod validate;
 
 pub use arguments::Args;
@@ -43,7 +43,7 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
 
 /// Measures what is requested.
 fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), BenchError> {
-    let all = args.reach;
+    let all = args.targets;
     report.background_percent.push(Probe::background_percent()?);
     if args.validate || all {
         report.loops = validate::measure(args)?;

@@ -17,7 +17,7 @@ use super::measure::Bench;
 use super::point::System;
 use super::report::Results;
 use super::serve::{Counted, Orders, Reflector};
-use super::stage::{self, Device};
+use super::testbed::{self, Device};
 use crate::BenchError;
 use crate::kit::quantity::grouped;
 use crate::kit::report::Report;
@@ -87,7 +87,7 @@ pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), B
     let window = Duration::from_millis(200);
     let slow = Device::Limited(20);
     let one = Bench::build(None, &[Device::Unlimited], window)?;
-    one.stage.fetch_on(one.reflector_cpu)?;
+    one.testbed.fetch_on(one.reflector_cpu)?;
     let three = Bench::build(None, &[Device::Unlimited, Device::Unlimited, slow], window)?;
     for who in planes.into_iter().map(System::Plane) {
         steps.step(&format!("{}, overload", who.name()), 0)?;
@@ -109,7 +109,7 @@ pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), B
 }
 
 fn overload(bench: &Bench, who: System, copies: u64) -> Result<Result<Overload, String>, BenchError> {
-    let network = &bench.stage.reflector;
+    let network = &bench.testbed.reflector;
     // The reflector's thread runs where the system lets it.
     let members = bench.members(SENDERS, &[RECEIVERS])?;
     let orders = Orders { cpu: None, keeps_all: false, ..bench.orders(who.name(), members) };
@@ -117,7 +117,7 @@ fn overload(bench: &Bench, who: System, copies: u64) -> Result<Result<Overload, 
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),
     };
-    let counting = &bench.stage.counting;
+    let counting = &bench.testbed.counting;
     // How much it can copy, and a warm start.
     let mut capacity_per_s = 0.0;
     for _ in 0..2 {
@@ -131,7 +131,7 @@ fn overload(bench: &Bench, who: System, copies: u64) -> Result<Result<Overload, 
     let load = |sender| {
         let load = Load {
             sender,
-            from: stage::sender_address(sender),
+            from: testbed::sender_address(sender),
             copies_max: copies,
             window_ns: 100_000_000_000,
             interval_ns: 1e9 * f64::from(SENDERS) / (TIMES * capacity_per_s),
@@ -142,7 +142,7 @@ fn overload(bench: &Bench, who: System, copies: u64) -> Result<Result<Overload, 
         (bench.sender_cpu, load)
     };
     let loads: Vec<_> = (0..SENDERS).map(load).collect();
-    let sent = send_all(&bench.stage.senders, &loads, counting, &bench.probe)?;
+    let sent = send_all(&bench.testbed.senders, &loads, counting, &bench.probe)?;
     // What arrives afterwards has waited.
     let arrived = counting.total().copies;
     let counted = settled(&mut reflector)?.since(&before);
@@ -172,7 +172,7 @@ fn overload(bench: &Bench, who: System, copies: u64) -> Result<Result<Overload, 
 
 /// Returns the copies and the disorder of a receiver, over all senders.
 fn seats(bench: &Bench, receiver: u32) -> (u64, u64) {
-    let seats = (0..stage::SENDERS_MAX).map(|sender| bench.stage.counting.seat(receiver, sender));
+    let seats = (0..testbed::SENDERS_MAX).map(|sender| bench.testbed.counting.seat(receiver, sender));
     seats.fold((0, 0), |(copies, disorder), seat| (copies + seat.copies, disorder + seat.disorder))
 }
 
@@ -193,15 +193,15 @@ fn settled(reflector: &mut Reflector) -> Result<Counted, BenchError> {
 
 fn burst(bench: &Bench, who: System) -> Result<Result<Burst, String>, BenchError> {
     const DATAGRAMS: u64 = 1000;
-    let devices = bench.stage.devices.clone();
+    let devices = bench.testbed.devices.clone();
     let behind = vec![BEHIND; devices.len()];
     let members = bench.members(1, &behind)?;
     let orders = Orders { keeps_all: false, ..bench.orders(who.name(), members) };
-    let mut reflector = match Reflector::start(&bench.stage.reflector, &orders)? {
+    let mut reflector = match Reflector::start(&bench.testbed.reflector, &orders)? {
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),
     };
-    let counting = &bench.stage.counting;
+    let counting = &bench.testbed.counting;
     let all = BEHIND * devices.len() as u32;
     let copies_of = |device: usize| -> u64 {
         let first = device as u32 * BEHIND;

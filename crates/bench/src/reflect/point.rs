@@ -4,7 +4,7 @@ use nacre_planes::plane::PlaneKind;
 use serde::{Deserialize, Serialize};
 
 use super::serve::Counted;
-use super::stage::Device;
+use super::testbed::Device;
 use crate::kit::Spread;
 
 /// A program or plane that copies.
@@ -138,7 +138,7 @@ impl Run {
         self.dropped.beyond(self.sender).probe_ns
     }
 
-    /// Returns the number of copies that another made than the one that the plane is named after; those of a contender
+    /// Returns the number of copies that another made than the one that the plane is named after; those of a system
     /// that does not count them are its own.
     pub(super) fn by_others(&self, who: System) -> u64 {
         let (Some(counted), System::Plane(kind)) = (self.counted, who) else { return 0 };
@@ -215,7 +215,7 @@ impl crate::kit::study::Series for Series {
     }
 }
 
-/// A contender that does not work here, with the reason.
+/// A system that does not work here, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Absent {
     pub(super) who: System,

@@ -10,14 +10,14 @@ use super::joins::{self, Joins};
 use super::matrix::ReceiverAlone;
 use super::overload::{self, Overloads};
 use super::point::{Absent, Series, System};
-use super::stage::Device;
 use super::system;
+use super::testbed::Device;
 use super::validate::{self, Loop};
 use crate::kit::Spread;
-use crate::kit::goal::Goals;
 use crate::kit::quantity::grouped;
 use crate::kit::report::{self, Report};
 use crate::kit::table::Table;
+use crate::kit::target::Targets;
 
 /// The measured results.
 #[derive(Clone, Debug, Serialize)]
@@ -38,16 +38,16 @@ pub(super) struct Results {
     pub(super) joins: Vec<Joins>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(super) overloads: Option<Overloads>,
-    #[serde(skip_serializing_if = "Goals::is_empty")]
-    goals: Goals,
-    /// Compares everything with the goals at the end.
+    #[serde(skip_serializing_if = "Targets::is_empty")]
+    targets: Targets,
+    /// Compares everything with the targets at the end.
     #[serde(skip)]
     has_goals: bool,
 }
 
 /// Creates an empty report.
 pub(super) fn new_report(args: &Args) -> Report<Results> {
-    Report::new("reflect", [], Results::new(args.reach), args.results.as_deref())
+    Report::new("reflect", [], Results::new(args.targets), args.results.as_deref())
 }
 
 impl report::Results for Results {
@@ -57,13 +57,13 @@ impl report::Results for Results {
 
     fn conclude(&mut self) {
         if self.has_goals {
-            self.goals = super::reach::judge(self);
+            self.targets = super::targets::judge(self);
         }
     }
 }
 
 impl Results {
-    /// Creates empty results, which are compared with the goals at the end if `has_goals`.
+    /// Creates empty results, which are compared with the targets at the end if `has_goals`.
     pub(super) fn new(has_goals: bool) -> Self {
         Self {
             cycles_per_ns: system::ticks_per_ns(),
@@ -74,19 +74,19 @@ impl Results {
             loops: Vec::new(),
             joins: Vec::new(),
             overloads: None,
-            goals: Goals::default(),
+            targets: Targets::default(),
             has_goals,
         }
     }
 
-    /// Adds a contender that could not be measured, once.
+    /// Adds a system that could not be measured, once.
     pub(super) fn add_absent(&mut self, who: System, why: String) {
         if !self.is_absent(who) {
             self.absent.push(Absent { who, why });
         }
     }
 
-    /// Returns whether a contender is known not to work here.
+    /// Returns whether a system is known not to work here.
     pub(super) fn is_absent(&self, who: System) -> bool {
         self.absent.iter().any(|known| known.who == who)
     }
@@ -169,9 +169,9 @@ impl fmt::Display for Results {
         if let Some(overloads) = &self.overloads {
             write!(f, "\n{}", overload::tables(overloads))?;
         }
-        match self.goals.is_empty() {
+        match self.targets.is_empty() {
             true => Ok(()),
-            false => write!(f, "\n{}", self.goals),
+            false => write!(f, "\n{}", self.targets),
         }
     }
 }

@@ -18,8 +18,8 @@ use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path, Table};
 use serde::{Deserialize, Serialize};
 
-use super::stage::{Network, PORT};
 use super::system;
+use super::testbed::{Network, PORT};
 use crate::BenchError;
 use crate::kit::process::this_program;
 

@@ -4,8 +4,8 @@ use nacre_planes::plane::PlaneKind;
 
 use super::point::{Cell, Cost, Run, Series, System};
 use super::report::Results;
-use super::stage::Device;
-use super::{capacity, figures, reach};
+use super::testbed::Device;
+use super::{capacity, figures, targets};
 use crate::kit::study::Series as _;
 
 /// Returns a series whose copies have the given costs in the repetitions, and the same again for the sender and the
@@ -53,11 +53,11 @@ fn the_cost_of_a_copy_is_without_the_shares_of_others() {
 
 #[test]
 fn ratios_are_of_repetitions_side_by_side() {
-    let goals = serde_json::to_value(reach::judge(&report())).unwrap();
+    let targets = serde_json::to_value(targets::judge(&report())).unwrap();
     let reached = |measure: &str| {
-        let goals = goals.as_array().unwrap();
-        let goal = goals.iter().find(|goal| goal["measure"].as_str().unwrap().starts_with(measure));
-        goal.unwrap_or_else(|| panic!("{measure} is not in {goals:?}"))["reached"].as_f64().unwrap()
+        let targets = targets.as_array().unwrap();
+        let target = targets.iter().find(|target| target["measure"].as_str().unwrap().starts_with(measure));
+        target.unwrap_or_else(|| panic!("{measure} is not in {targets:?}"))["measured"].as_f64().unwrap()
     };
     // 8, 8 and 3.
     assert_eq!(reached("sendto ÷ kernel, CPU of a copy, 90 receivers"), 8.0);

@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::arguments::Args;
 use super::load::{Load, send_all};
 use super::measure::Bench;
-use super::stage::{self, Device};
 use super::system;
+use super::testbed::{self, Device};
 use crate::BenchError;
 use crate::kit::table::Table;
 
@@ -48,8 +48,8 @@ pub(super) fn measure(args: &Args) -> Result<Vec<Loop>, BenchError> {
     let receivers = 30;
     let load = |interval_ns| Load {
         sender: 0,
-        from: stage::reflector_address(Some(0), stage::PORT),
-        to: (0..receivers).map(|receiver| stage::receiver_address(0, receiver)).collect(),
+        from: testbed::reflector_address(Some(0), testbed::PORT),
+        to: (0..receivers).map(|receiver| testbed::receiver_address(0, receiver)).collect(),
         bytes: 100,
         datagrams: u64::MAX,
         copies_max: u64::MAX,
@@ -61,7 +61,7 @@ pub(super) fn measure(args: &Args) -> Result<Vec<Loop>, BenchError> {
     };
     let send = |interval_ns| -> Result<(f64, u64), BenchError> {
         let loads = [(bench.sender_cpu, load(interval_ns))];
-        let sent = send_all(&bench.stage.reflector, &loads, &bench.stage.counting, &bench.probe)?[0];
+        let sent = send_all(&bench.testbed.reflector, &loads, &bench.testbed.counting, &bench.probe)?[0];
         Ok((sent.ns, sent.datagrams))
     };
     let (ns, datagrams) = send(0.0)?;

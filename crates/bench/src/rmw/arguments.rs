@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::ValueEnum;
 use nacre_quantity::{parse_size, parse_time};
 
-use super::point::{Coordination, Deployment, Point};
+use super::point::{Deployment, Point, System};
 use crate::BenchError;
 use crate::kit::quantity::{Limit, parse_limit};
 use crate::kit::server::Durability;
 
-/// Update shared blocks from many clients at once, and see what coordination costs.
+/// Update shared blocks from many clients at once, and see what system costs.
 ///
 /// Every operation picks a block at random, reads it, changes it and writes it back. The study starts its own
 /// servers and client processes, measures a window after a warm-up, repeats, and proves after every run that no
@@ -19,9 +19,16 @@ use crate::kit::server::Durability;
 /// process, with threads as clients.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Ways to coordinate, separated by commas [default: optimistic,zookeeper,none]
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "WAY,…", hide_default_value = true)]
-    pub way: Vec<Coordination>,
+    /// Systems to measure, separated by commas [default: optimistic,zookeeper,none]
+    #[arg(
+        long,
+        alias = "way",
+        value_enum,
+        value_delimiter = ',',
+        value_name = "SYSTEM,…",
+        hide_default_value = true
+    )]
+    pub system: Vec<System>,
 
     /// Measure Redis too: WATCH, MULTI and EXEC on values in memory
     #[arg(long, help_heading = "Peers")]
@@ -47,8 +54,8 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Servers and clients")]
     pub servers: Option<u32>,
     /// Durability of the blocks in the started servers
-    #[arg(long, value_enum, default_value_t, help_heading = "Servers and clients")]
-    pub keep: Durability,
+    #[arg(long, alias = "keep", value_enum, default_value_t, help_heading = "Servers and clients")]
+    pub durability: Durability,
     /// Turn off the servers' pacing of blocks under contention
     #[arg(long, help_heading = "Servers and clients")]
     pub no_pacing: bool,
@@ -106,9 +113,9 @@ pub struct Args {
     /// Measure and draw the paper's figures 2 (a and b), 3, 4 and 5 instead of one point; several separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "FIGURE,…", help_heading = "Results")]
     pub figure: Vec<FigureName>,
-    /// Measure the goals of Nacre on two processors, instead of one point
-    #[arg(long, conflicts_with = "figure", help_heading = "Results")]
-    pub reach: bool,
+    /// Measure the targets of Nacre on two processors, instead of one point
+    #[arg(long, alias = "reach", conflicts_with = "figure", help_heading = "Results")]
+    pub targets: bool,
     /// Folder for the figures
     #[arg(long, value_name = "FOLDER", default_value = ".", help_heading = "Results")]
     pub out: PathBuf,
@@ -159,28 +166,28 @@ pub enum Peers {
 }
 
 impl Args {
-    /// Returns the requested ways and peers, in the order of the table.
-    pub(crate) fn coordinations(&self) -> Vec<Coordination> {
-        let mut ways = match self.way.as_slice() {
-            [] => vec![Coordination::Optimistic, Coordination::Zookeeper, Coordination::None],
-            ways => ways.to_vec(),
+    /// Returns the requested systems, in the order of the table.
+    pub(crate) fn systems(&self) -> Vec<System> {
+        let mut systems = match self.system.as_slice() {
+            [] => vec![System::Optimistic, System::Zookeeper, System::None],
+            systems => systems.to_vec(),
         };
         let flags = [
-            (self.redis, Coordination::Redis),
-            (self.redis_aof, Coordination::RedisAof),
-            (self.etcd, Coordination::Etcd),
-            (self.zookeeper_cas, Coordination::ZookeeperCas),
+            (self.redis, System::Redis),
+            (self.redis_aof, System::RedisAof),
+            (self.etcd, System::Etcd),
+            (self.zookeeper_cas, System::ZookeeperCas),
         ];
         for (flag, peer) in flags {
             let asked = self.peers.map_or(flag, |peers| peers == Peers::All);
-            if asked && !ways.contains(&peer) {
-                ways.push(peer);
+            if asked && !systems.contains(&peer) {
+                systems.push(peer);
             }
         }
-        if self.librados && !ways.contains(&Coordination::Librados) {
-            ways.push(Coordination::Librados);
+        if self.librados && !systems.contains(&System::Librados) {
+            systems.push(System::Librados);
         }
-        ways
+        systems
     }
 
     /// Returns whether a figure was requested.
@@ -207,7 +214,7 @@ impl Args {
         match &self.store {
             None => Deployment::Servers {
                 servers: self.servers.unwrap_or(servers),
-                keep: self.keep,
+                durability: self.durability,
                 pacing: !self.no_pacing,
             },
             Some(uri) if uri.starts_with("mem:") || uri.starts_with("file:") => {
@@ -217,11 +224,11 @@ impl Args {
         }
     }
 
-    /// Returns the point that the parameters describe, for one way.
+    /// Returns the point that the parameters describe, for one system.
     ///
     /// # Errors
     /// [`BenchError::Usage`] if the parameters are inconsistent.
-    pub(crate) fn point(&self, coordination: Coordination) -> Result<Point, BenchError> {
+    pub(crate) fn point(&self, system: System) -> Result<Point, BenchError> {
         let usage = |text: &str| BenchError::Usage(text.into());
         let measure = self.measure();
         let (servers, clients) = (self.servers.unwrap_or(1), self.clients.unwrap_or(1));
@@ -233,8 +240,8 @@ impl Args {
         }
         let block_bytes = u32::try_from(self.block_size).map_err(|_| usage("the block size is too large"))?;
         Ok(Point {
-            coordination,
-            label: coordination.name().into(),
+            system,
+            label: system.name().into(),
             figure: None,
             place: self.place(1),
             clients,
@@ -265,21 +272,24 @@ mod tests {
     #[test]
     fn without_flags_it_is_the_papers_three_ways_on_one_server() {
         let args = parse(&[]).unwrap();
-        use Coordination::*;
-        assert_eq!(args.coordinations(), [Optimistic, Zookeeper, None]);
+        use System::*;
+        assert_eq!(args.systems(), [Optimistic, Zookeeper, None]);
         let point = args.point(Optimistic).unwrap();
-        assert_eq!(point.place, Deployment::Servers { servers: 1, keep: Durability::Volatile, pacing: true });
+        assert_eq!(
+            point.place,
+            Deployment::Servers { servers: 1, durability: Durability::Volatile, pacing: true }
+        );
         assert_eq!((point.clients, point.concurrency, point.blocks), (1, 16, Option::None));
         assert_eq!((point.block_bytes, point.window_ms), (4096, 2000));
     }
 
     #[test]
     fn peers_come_by_flag_or_all_at_once() {
-        use Coordination::*;
-        let ways = |words: &[&str]| parse(words).unwrap().coordinations();
-        assert_eq!(ways(&["--way", "optimistic", "--redis"]), [Optimistic, Redis]);
+        use System::*;
+        let systems = |words: &[&str]| parse(words).unwrap().systems();
+        assert_eq!(systems(&["--system", "optimistic", "--redis"]), [Optimistic, Redis]);
         assert_eq!(
-            ways(&["--way", "none,optimistic", "--peers", "all", "--redis"]),
+            systems(&["--system", "none,optimistic", "--peers", "all", "--redis"]),
             [None, Optimistic, Redis, RedisAof, Etcd, ZookeeperCas]
         );
     }
@@ -301,7 +311,7 @@ mod tests {
         assert!(parse(&["--figure", "all"]).unwrap().wants(FigureName::Four));
         assert_eq!(
             args.place(32),
-            Deployment::Servers { servers: 32, keep: Durability::Volatile, pacing: true }
+            Deployment::Servers { servers: 32, durability: Durability::Volatile, pacing: true }
         );
     }
 
@@ -309,10 +319,10 @@ mod tests {
     fn nonsense_is_refused() {
         assert!(parse(&["--blocks", "several"]).is_err());
         assert!(parse(&["--block-size", "4 furlongs"]).is_err());
-        assert!(parse(&["--way", "hope"]).is_err());
+        assert!(parse(&["--system", "hope"]).is_err());
         assert!(parse(&["--quick", "--full"]).is_err());
         assert!(parse(&["--figure", "6"]).is_err());
         let none = parse(&["--clients", "0"]).unwrap();
-        assert!(matches!(none.point(Coordination::None), Err(BenchError::Usage(_))));
+        assert!(matches!(none.point(System::None), Err(BenchError::Usage(_))));
     }
 }

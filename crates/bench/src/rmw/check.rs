@@ -8,7 +8,7 @@ use futures::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
 use super::block;
-use super::way::System;
+use super::system::Connection;
 use super::workload::{Target, Workload};
 use crate::BenchError;
 
@@ -50,25 +50,25 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-/// Checks all blocks that the writers updated, reading through `ways` concurrently.
+/// Checks all blocks that the writers updated, reading through `connections` concurrently.
 pub(crate) async fn check(
-    ways: Vec<System>,
+    connections: Vec<Connection>,
     workload: &Workload,
     updates_by_writer: &[u64],
 ) -> Result<Verdict, BenchError> {
     let expected = replay(workload, updates_by_writer);
     let blocks: Vec<&[(Target, u32)]> = expected.chunk_by(|a, b| a.0 == b.0).collect();
-    let readers = ways.len();
+    let readers = connections.len();
     let mut verdict =
         Verdict { blocks: blocks.len() as u64, updates: expected.len() as u64, ..Verdict::default() };
     let mut reading = FuturesUnordered::new();
-    for (reader, mut way) in ways.into_iter().enumerate() {
+    for (reader, mut connection) in connections.into_iter().enumerate() {
         let blocks = &blocks;
         reading.push(async move {
             let mut part = Verdict::default();
             for updates in blocks.iter().skip(reader).step_by(readers) {
                 let target = updates[0].0;
-                let block = way.read(&target).await?;
+                let block = connection.read(&target).await?;
                 judge(&mut part, workload, updates, &block);
             }
             Ok::<_, BenchError>(part)

@@ -7,7 +7,7 @@ use nacre_object::ObjectStore;
 use serde::{Deserialize, Serialize};
 
 use super::drive::{ClientRecord, Window, drive};
-use super::way::{self, Plan, System};
+use super::system::{self, Connection, Plan};
 use super::workload::Workload;
 use crate::BenchError;
 use crate::kit::machine::cpu_time;
@@ -29,7 +29,7 @@ pub(crate) struct Orders {
 /// A client that has connected to everything that it needs.
 pub(crate) struct Ready {
     orders: Orders,
-    ways: Vec<System>,
+    connections: Vec<Connection>,
 }
 
 impl Orders {
@@ -40,21 +40,21 @@ impl Orders {
             (None, Some(uri)) => Some(Arc::new(server::open(uri).await?)),
             (None, None) => None,
         };
-        let ways = way::open(&self.plan, &self.workload, self.concurrency, store).await?;
-        Ok(Ready { orders: self, ways })
+        let connections = system::open(&self.plan, &self.workload, self.concurrency, store).await?;
+        Ok(Ready { orders: self, connections })
     }
 }
 
 impl Ready {
     /// Works from `begin` until the window ends.
     pub(crate) async fn work(self, begin: Instant) -> Result<ClientRecord, BenchError> {
-        let Self { orders, ways } = self;
+        let Self { orders, connections } = self;
         let window = Window::new(
             begin,
             Duration::from_millis(orders.warm_up_ms),
             Duration::from_millis(orders.window_ms),
         );
-        drive(ways, &orders.workload, orders.first_writer, window).await
+        drive(connections, &orders.workload, orders.first_writer, window).await
     }
 }
 

@@ -7,7 +7,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
-use super::way::System;
+use super::system::Connection;
 use super::workload::Workload;
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
@@ -49,20 +49,20 @@ pub(crate) struct ClientRecord {
 /// The number of updates that a writer makes before it yields to the others of its thread, where it never has to wait.
 const UPDATES_PER_TURN: u64 = 64;
 
-/// Runs all ways concurrently, as the writers from `first_writer` on.
+/// Runs all connections concurrently, as the writers from `first_writer` on.
 pub(crate) async fn drive(
-    ways: Vec<System>,
+    connections: Vec<Connection>,
     workload: &Workload,
     first_writer: u32,
     window: Window,
 ) -> Result<ClientRecord, BenchError> {
     let shared = RefCell::new((ClientRecord::default(), Latencies::new()?));
-    let mut updates_by_writer = vec![0; ways.len()];
+    let mut updates_by_writer = vec![0; connections.len()];
     let mut writers = FuturesUnordered::new();
-    for (index, way) in ways.into_iter().enumerate() {
+    for (index, connection) in connections.into_iter().enumerate() {
         let writer = first_writer + index as u32;
         let shared = &shared;
-        writers.push(async move { (index, write(way, workload, writer, window, shared).await) });
+        writers.push(async move { (index, write(connection, workload, writer, window, shared).await) });
     }
     // All writers are one task to the runtime, whose fairness budget would make most of them wait for nothing.
     tokio::task::unconstrained(async {
@@ -79,7 +79,7 @@ pub(crate) async fn drive(
 
 /// Runs one writer, and returns the number of its successful updates.
 async fn write(
-    mut way: System,
+    mut connection: Connection,
     workload: &Workload,
     writer: u32,
     window: Window,
@@ -89,7 +89,7 @@ async fn write(
     let mut updates = 0;
     let mut begun = Instant::now();
     while begun < window.until {
-        let taken = way.update(&targets.draw(), writer).await?;
+        let taken = connection.update(&targets.draw(), writer).await?;
         updates += 1;
         let ended = Instant::now();
         if ended >= window.from && ended < window.until {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::arguments::{Args, FigureName};
-use super::point::{Coordination, Deployment, Point, Series};
+use super::point::{Deployment, Point, Series, System};
 use crate::BenchError;
 use crate::kit::Spread;
 use crate::kit::figure::{self, Axis, Figure, Line, Scale};
@@ -26,19 +26,19 @@ pub(super) fn points(args: &Args) -> Result<Vec<Point>, BenchError> {
         points.extend(contention(args)?);
     }
     if args.wants(FigureName::Three) {
-        let ways = [Coordination::Optimistic, Coordination::Zookeeper, Coordination::None];
-        points.extend(scaling(args, "3", None, &ways)?);
+        let systems = [System::Optimistic, System::Zookeeper, System::None];
+        points.extend(scaling(args, "3", None, &systems)?);
     }
     if args.wants(FigureName::Four) {
-        let ways = [Coordination::Optimistic, Coordination::Zookeeper, Coordination::None];
-        points.extend(scaling(args, "4", Some(BLOCKS), &ways)?);
+        let systems = [System::Optimistic, System::Zookeeper, System::None];
+        points.extend(scaling(args, "4", Some(BLOCKS), &systems)?);
     }
     if args.wants(FigureName::Five) {
         let clients = args.clients.unwrap_or(NODES);
         let point = Point {
             blocks: Some(BLOCKS),
             counts_regions: true,
-            ..spread_out(args, Coordination::Optimistic, clients, "5")?
+            ..spread_out(args, System::Optimistic, clients, "5")?
         };
         points.extend([point.clone(), as_in_the_paper(&point)]);
     }
@@ -60,7 +60,7 @@ fn contention(args: &Args) -> Result<Vec<Point>, BenchError> {
             objects: 1,
             forks: 1,
             blocks,
-            ..args.point(Coordination::Optimistic)?
+            ..args.point(System::Optimistic)?
         };
         points.extend([point.clone(), as_in_the_paper(&point)]);
     }
@@ -72,15 +72,15 @@ fn scaling(
     args: &Args,
     figure: &str,
     blocks: Option<u64>,
-    ways: &[Coordination],
+    systems: &[System],
 ) -> Result<Vec<Point>, BenchError> {
     let most = args.clients.unwrap_or(NODES);
     let mut points = Vec::new();
     for clients in (0..32).map(|octave| 1 << octave).take_while(|clients| *clients <= most) {
-        for way in ways {
-            let point = Point { blocks, ..spread_out(args, *way, clients, figure)? };
+        for system in systems {
+            let point = Point { blocks, ..spread_out(args, *system, clients, figure)? };
             // Without contention the two protocols do the same.
-            let both = *way == Coordination::Optimistic && blocks.is_some();
+            let both = *system == System::Optimistic && blocks.is_some();
             let paper = both.then(|| as_in_the_paper(&point));
             points.push(point);
             points.extend(paper);
@@ -90,14 +90,14 @@ fn scaling(
 }
 
 /// Returns a point on 32 servers with one object for each.
-fn spread_out(args: &Args, way: Coordination, clients: u32, figure: &str) -> Result<Point, BenchError> {
+fn spread_out(args: &Args, system: System, clients: u32, figure: &str) -> Result<Point, BenchError> {
     Ok(Point {
         figure: Some(figure.into()),
         place: args.place(NODES),
         clients,
         objects: args.objects.or(args.servers).unwrap_or(NODES),
         forks: 1,
-        ..args.point(way)?
+        ..args.point(system)?
     })
 }
 
@@ -136,7 +136,7 @@ pub(super) fn draw(series: &[Series], folder: &Path) -> Result<Vec<String>, Benc
 
 /// Returns the colour of a label, the same in all figures.
 fn colour(label: &str) -> usize {
-    let known = [OPTIMISTIC, PAPER, Coordination::Zookeeper.name(), Coordination::None.name()];
+    let known = [OPTIMISTIC, PAPER, System::Zookeeper.name(), System::None.name()];
     known.iter().position(|known| *known == label).unwrap_or(known.len())
 }
 

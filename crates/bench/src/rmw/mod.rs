@@ -1,7 +1,7 @@
-//! The read/modify/write study (*A Case for Optimistic Coordination in HPC Storage Systems*, section IV).
+//! The read/modify/write study (*A Case for Optimistic System in HPC Storage Systems*, section IV).
 //!
 //! Many clients update shared blocks at once. The study measures the cost of coordinating them optimistically, by
-//! conditional writes, against taking locks from a lock service, against no coordination, and against other systems
+//! conditional writes, against taking locks from a lock service, against no system, and against other systems
 //! with conditional writes.
 
 mod arguments;
@@ -12,10 +12,10 @@ mod drive;
 mod figures;
 mod point;
 mod probe;
-mod reach;
 mod report;
 mod run;
-mod way;
+mod system;
+mod targets;
 mod workload;
 
 use std::sync::Arc;
@@ -53,12 +53,12 @@ async fn measure(
     let mut bench = Bench::new(common.clone(), args.folder.clone(), args.measure().repetitions);
     bench.store = store;
     let repetitions = u64::from(bench.repetitions);
-    if args.reach {
-        let steps = Steps::new(reach::points(args)? as u64 * repetitions);
-        return reach::measure(args, &mut bench, &steps, report).await;
+    if args.targets {
+        let steps = Steps::new(targets::points(args)? as u64 * repetitions);
+        return targets::measure(args, &mut bench, &steps, report).await;
     }
     let points = match args.figure.is_empty() {
-        true => args.coordinations().into_iter().map(|way| args.point(way)).collect::<Result<Vec<_>, _>>()?,
+        true => args.systems().into_iter().map(|system| args.point(system)).collect::<Result<Vec<_>, _>>()?,
         false => figures::points(args)?,
     };
     let steps = Steps::new(points.len() as u64 * repetitions);

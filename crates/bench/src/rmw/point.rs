@@ -11,15 +11,15 @@ use crate::kit::peer::Peer;
 use crate::kit::server::Durability;
 use crate::kit::statistic::Spread;
 
-/// A way to coordinate, or a peer.
+/// A system under test: a way to coordinate updates of blocks in Nacre, or another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Coordination {
+pub enum System {
     /// Read with version, modify, write on condition that nothing changed, retry.
     Optimistic,
     /// Take the object's lock in ZooKeeper, read, modify, write, release.
     Zookeeper,
-    /// Read, modify, write without coordination: updates are lost, but nothing can be faster.
+    /// Read, modify, write without system: updates are lost, but nothing can be faster.
     None,
     /// Redis in memory: WATCH, GET, MULTI, SET, EXEC.
     Redis,
@@ -39,7 +39,7 @@ pub enum Coordination {
     Write,
 }
 
-impl Coordination {
+impl System {
     /// Returns the name in tables and legends.
     pub fn name(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl Coordination {
     }
 }
 
-/// The place of the blocks, for the ways that store them in Nacre.
+/// The place of the blocks, for the systems that store them in Nacre.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Deployment {
@@ -71,7 +71,7 @@ pub(crate) enum Deployment {
         /// The number of servers.
         servers: u32,
         /// The durability of their stores.
-        keep: Durability,
+        durability: Durability,
         /// Enables pacing of regions under contention.
         pacing: bool,
     },
@@ -84,7 +84,7 @@ pub(crate) enum Deployment {
 /// The parameters of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Point {
-    pub(crate) coordination: Coordination,
+    pub(crate) system: System,
     /// The label in tables and legends.
     pub(crate) label: String,
     /// The figure that it belongs to, if any.
@@ -201,7 +201,7 @@ impl Series {
 }
 
 impl Point {
-    /// Returns whether two points differ only in the way to coordinate, so that they are comparable.
+    /// Returns whether two points differ only in the system, so that they are comparable.
     pub(crate) fn is_beside(&self, other: &Self) -> bool {
         let place = |point: &Self| (point.figure.clone(), point.clients, point.concurrency, point.blocks);
         place(self) == place(other)

@@ -81,7 +81,7 @@ pub(super) async fn reopen(
     let extents = extents / OBJECTS * OBJECTS;
     let plan = ServerPlan {
         // The log is the same; only the filling is quicker.
-        keep: Durability::None,
+        durability: Durability::None,
         snapshot_bytes: Some(1 << 40),
         ..ServerPlan::volatile(1)
     };

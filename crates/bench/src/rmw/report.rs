@@ -5,19 +5,19 @@ use std::fmt;
 use serde::Serialize;
 
 use super::arguments::Args;
-use super::point::{Coordination, Deployment, Series};
-use crate::kit::goal::Goals;
+use super::point::{Deployment, Series, System};
 use crate::kit::peer;
 use crate::kit::quantity::{grouped, latency};
 use crate::kit::report::{self, Report};
 use crate::kit::table::Table;
+use crate::kit::target::Targets;
 
-/// The measured points, and the goals, if they were requested.
+/// The measured points, and the targets, if they were requested.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Results {
     pub(super) series: Vec<Series>,
-    #[serde(skip_serializing_if = "Goals::is_empty")]
-    pub(super) goals: Goals,
+    #[serde(skip_serializing_if = "Targets::is_empty")]
+    pub(super) targets: Targets,
 }
 
 /// Creates an empty report.
@@ -35,13 +35,13 @@ impl report::Results for Results {
 impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(
-            "way | servers | clients | blocks | RMW/s | least | most | success | p50 | p99 | \
+            "system | servers | clients | blocks | RMW/s | least | most | success | p50 | p99 | \
              longest | client cpu | server cpu | lost",
         );
         for series in &self.series {
             let point = &series.point;
             let servers = match &point.place {
-                _ if !point.coordination.is_on_nacre() => "1".into(),
+                _ if !point.system.is_on_nacre() => "1".into(),
                 Deployment::Servers { servers, .. } => servers.to_string(),
                 Deployment::Existing(_) => "given".into(),
                 Deployment::InProcess(_) => "in process".into(),
@@ -68,7 +68,7 @@ impl fmt::Display for Results {
             ]);
         }
         write!(f, "{table}")?;
-        let safe = self.series.iter().filter(|series| series.point.coordination != Coordination::None);
+        let safe = self.series.iter().filter(|series| series.point.system != System::None);
         let (blocks, updates) = safe
             .flat_map(|series| &series.repetitions)
             .fold((0, 0), |(blocks, updates), m| (blocks + m.checked.blocks, updates + m.checked.updates));
@@ -76,9 +76,9 @@ impl fmt::Display for Results {
             let (updates, blocks) = (grouped(updates as f64), grouped(blocks as f64));
             writeln!(f, "Checked: {updates} coordinated updates of {blocks} blocks, none lost.")?;
         }
-        match self.goals.is_empty() {
+        match self.targets.is_empty() {
             true => Ok(()),
-            false => write!(f, "\n{}", self.goals),
+            false => write!(f, "\n{}", self.targets),
         }
     }
 }

@@ -10,9 +10,9 @@ use serde::Deserialize;
 use super::check::check;
 use super::client::{Orders, run_threads};
 use super::drive::ClientRecord;
-use super::point::{Coordination, Deployment, Measured, Measurement, Point, RegionStatistic};
+use super::point::{Deployment, Measured, Measurement, Point, RegionStatistic, System};
 use super::report::Results;
-use super::way::{self, Plan};
+use super::system::{self, Plan};
 use super::workload::Workload;
 use crate::kit::latency::Latencies;
 use crate::kit::peer::{self, Peer};
@@ -38,7 +38,7 @@ pub(crate) struct Bench {
 
 /// The servers that a repetition needs, and the way in which its clients reach them and the peer. The servers are
 /// killed when this is dropped.
-struct Stage {
+struct Deployed {
     plan: Plan,
     local: Option<Arc<dyn ObjectStore>>,
     servers: Option<Servers>,
@@ -60,7 +60,7 @@ impl Bench {
         let mut subjects: Vec<Measured> = Vec::with_capacity(points.len());
         for point in points {
             point.workload(0).validate()?;
-            let (peer, cold) = self.peer(point.coordination).await?;
+            let (peer, cold) = self.peer(point.system).await?;
             if cold {
                 // A virtual machine for Java is slow until it has compiled what is used most.
                 let heating =
@@ -76,27 +76,25 @@ impl Bench {
         by_turns(report, |results| &mut results.series, &subjects, self.repetitions, once).await
     }
 
-    /// Starts the peer that a way needs, and returns it with whether it needs a longer warm-up. The lock service is
+    /// Starts the peer that a system needs, and returns it with whether it needs a longer warm-up. The lock service is
     /// kept for the whole study; the others, which store data, are fresh for every point.
-    async fn peer(&mut self, way: Coordination) -> Result<(Option<Peer>, bool), BenchError> {
+    async fn peer(&mut self, system: System) -> Result<(Option<Peer>, bool), BenchError> {
         let folder = self.folder.as_deref();
-        let peer = match way {
-            Coordination::Optimistic
-            | Coordination::None
-            | Coordination::WriteIf
-            | Coordination::Write
-            | Coordination::Librados => return Ok((None, false)),
-            Coordination::Zookeeper if self.lock_service.is_some() => return Ok((None, false)),
-            Coordination::Zookeeper => {
+        let peer = match system {
+            System::Optimistic | System::None | System::WriteIf | System::Write | System::Librados => {
+                return Ok((None, false));
+            }
+            System::Zookeeper if self.lock_service.is_some() => return Ok((None, false)),
+            System::Zookeeper => {
                 self.lock_service = Some(peer::zookeeper::start(folder).await?);
                 return Ok((None, true));
             }
-            Coordination::ZookeeperCas => peer::zookeeper::start(folder).await?,
-            Coordination::Redis => peer::redis::start(false, folder).await?,
-            Coordination::RedisAof => peer::redis::start(true, folder).await?,
-            Coordination::Etcd => peer::etcd::start(folder).await?,
+            System::ZookeeperCas => peer::zookeeper::start(folder).await?,
+            System::Redis => peer::redis::start(false, folder).await?,
+            System::RedisAof => peer::redis::start(true, folder).await?,
+            System::Etcd => peer::etcd::start(folder).await?,
         };
-        Ok((Some(peer), way == Coordination::ZookeeperCas))
+        Ok((Some(peer), system == System::ZookeeperCas))
     }
 
     async fn measure_once(
@@ -106,51 +104,51 @@ impl Bench {
         repetition: u32,
     ) -> Result<Measurement, BenchError> {
         let workload = point.workload(repetition);
-        let peer = match point.coordination {
-            Coordination::Zookeeper => self.lock_service.as_ref(),
+        let peer = match point.system {
+            System::Zookeeper => self.lock_service.as_ref(),
             _ => peer,
         };
         let address = peer.map(|peer| peer.address.clone()).unwrap_or_default();
-        let stage = self.set_up(point, address).await?;
+        let deployed = self.set_up(point, address).await?;
         let orders: Vec<Orders> =
-            (0..point.clients).map(|client| orders(point, &stage, &workload, client)).collect();
+            (0..point.clients).map(|client| orders(point, &deployed, &workload, client)).collect();
         let cpu_time = || {
-            let servers = stage.servers.as_ref().map(Servers::cpu_time).unwrap_or_default();
+            let servers = deployed.servers.as_ref().map(Servers::cpu_time).unwrap_or_default();
             servers + peer.map(Peer::cpu_time).unwrap_or_default()
         };
         let cpu_before = cpu_time();
         let tallies: Vec<ClientRecord> = match &point.place {
-            Deployment::InProcess(_) => run_threads(orders, stage.local.clone())?,
+            Deployment::InProcess(_) => run_threads(orders, deployed.local.clone())?,
             _ => Crew::start(CLIENT, &orders).await?.run().await?,
         };
         let server_cpu = cpu_time() - cpu_before;
-        let regions = match &stage.servers {
+        let regions = match &deployed.servers {
             Some(servers) if point.counts_regions => regions(&servers.uri).await?,
             _ => Vec::new(),
         };
-        let mut measurement = self.judge(point, &stage, &workload, &tallies).await?;
+        let mut measurement = self.judge(point, &deployed, &workload, &tallies).await?;
         measurement.regions = regions;
         measurement.server_cpu_us = server_cpu.as_micros() as f64 / measurement.checked.updates.max(1) as f64;
         if let Deployment::Existing(_) | Deployment::InProcess(_) = point.place
-            && point.coordination.is_on_nacre()
+            && point.system.is_on_nacre()
         {
-            clean_up(&stage, &workload).await?;
+            clean_up(&deployed, &workload).await?;
         }
         Ok(measurement)
     }
 
-    async fn set_up(&self, point: &Point, address: String) -> Result<Stage, BenchError> {
+    async fn set_up(&self, point: &Point, address: String) -> Result<Deployed, BenchError> {
         let folder = self.folder.as_deref();
         let mut local = None;
         let mut servers = None;
         let store = match &point.place {
-            Deployment::Existing(uri) if point.coordination == Coordination::Librados => uri.clone(),
-            _ if point.coordination == Coordination::Librados => {
+            Deployment::Existing(uri) if point.system == System::Librados => uri.clone(),
+            _ if point.system == System::Librados => {
                 let text =
                     "raw librados is measured beside a store on Ceph: name one with --store rados://POOL";
                 return Err(BenchError::Process(text.into()));
             }
-            _ if !point.coordination.is_on_nacre() => String::new(),
+            _ if !point.system.is_on_nacre() => String::new(),
             Deployment::Existing(uri) => uri.clone(),
             Deployment::InProcess(uri) => {
                 local = Some(match &self.store {
@@ -159,9 +157,9 @@ impl Bench {
                 });
                 uri.clone()
             }
-            Deployment::Servers { servers: count, keep, pacing } => {
+            Deployment::Servers { servers: count, durability, pacing } => {
                 let plan = ServerPlan {
-                    keep: *keep,
+                    durability: *durability,
                     pacing: *pacing,
                     region_statistics: point.counts_regions,
                     ..ServerPlan::volatile(*count)
@@ -173,38 +171,38 @@ impl Bench {
             }
         };
         let connections = point.connections;
-        let plan = match point.coordination {
-            Coordination::Optimistic => {
-                Plan::Optimistic { store, propose: point.propose, reread: point.reread }
-            }
-            Coordination::None => Plan::Unsafe { store },
-            Coordination::WriteIf => Plan::Write { store, conditional: true },
-            Coordination::Write => Plan::Write { store, conditional: false },
-            Coordination::Zookeeper => Plan::Locks { store, address, connections },
-            Coordination::Redis | Coordination::RedisAof => Plan::Redis { address },
-            Coordination::Etcd => Plan::Etcd { address, connections },
-            Coordination::ZookeeperCas => Plan::ZookeeperCas { address, connections },
-            Coordination::Librados => Plan::Librados { pool: store },
+        let plan = match point.system {
+            System::Optimistic => Plan::Optimistic { store, propose: point.propose, reread: point.reread },
+            System::None => Plan::Unsafe { store },
+            System::WriteIf => Plan::Write { store, conditional: true },
+            System::Write => Plan::Write { store, conditional: false },
+            System::Zookeeper => Plan::Locks { store, address, connections },
+            System::Redis | System::RedisAof => Plan::Redis { address },
+            System::Etcd => Plan::Etcd { address, connections },
+            System::ZookeeperCas => Plan::ZookeeperCas { address, connections },
+            System::Librados => Plan::Librados { pool: store },
         };
-        Ok(Stage { plan, local, servers })
+        Ok(Deployed { plan, local, servers })
     }
 
     /// Adds up the clients' results, and checks their blocks.
     async fn judge(
         &self,
         point: &Point,
-        stage: &Stage,
+        deployed: &Deployed,
         workload: &Workload,
         tallies: &[ClientRecord],
     ) -> Result<Measurement, BenchError> {
-        let store = stage.open_store().await?;
-        let ways = way::open(&stage.plan, workload, CHECK_CONCURRENCY, store).await?;
+        let store = deployed.open_store().await?;
+        let systems = system::open(&deployed.plan, workload, CHECK_CONCURRENCY, store).await?;
         let updates_by_writer: Vec<u64> =
             tallies.iter().flat_map(|tally| tally.updates_by_writer.iter().copied()).collect();
-        let checked = check(ways, workload, &updates_by_writer).await?;
-        if !checked.is_clean() && point.coordination != Coordination::None {
-            let way = point.coordination.name();
-            return Err(BenchError::Lost(format!("{way}: the store lost what it acknowledged: {checked}")));
+        let checked = check(systems, workload, &updates_by_writer).await?;
+        if !checked.is_clean() && point.system != System::None {
+            let system = point.system.name();
+            return Err(BenchError::Lost(format!(
+                "{system}: the store lost what it acknowledged: {checked}"
+            )));
         }
         let mut latencies = Latencies::new()?;
         tallies.iter().for_each(|tally| latencies.add(&tally.latencies));
@@ -236,7 +234,7 @@ const HEATING: u64 = 10;
 /// The number of concurrent reads of the checker.
 const CHECK_CONCURRENCY: u32 = 128;
 
-impl Stage {
+impl Deployed {
     async fn open_store(&self) -> Result<Option<Arc<dyn ObjectStore>>, BenchError> {
         match (&self.local, self.plan.store()) {
             (Some(store), _) => Ok(Some(store.clone())),
@@ -247,9 +245,9 @@ impl Stage {
 }
 
 /// Returns the orders of one client of a point.
-fn orders(point: &Point, stage: &Stage, workload: &Workload, client: u32) -> Orders {
+fn orders(point: &Point, deployed: &Deployed, workload: &Workload, client: u32) -> Orders {
     Orders {
-        plan: stage.plan.clone(),
+        plan: deployed.plan.clone(),
         workload: workload.clone(),
         first_writer: client * point.concurrency,
         concurrency: point.concurrency,
@@ -293,8 +291,8 @@ struct ServerRegion {
 }
 
 /// Removes the objects of a run from a store that outlives it.
-async fn clean_up(stage: &Stage, workload: &Workload) -> Result<(), BenchError> {
-    let Some(store) = stage.open_store().await? else { return Ok(()) };
+async fn clean_up(deployed: &Deployed, workload: &Workload) -> Result<(), BenchError> {
+    let Some(store) = deployed.open_store().await? else { return Ok(()) };
     for object in workload.object_ids()? {
         store.apply(&object, Transaction::new().change(Write::Remove)).await?;
     }

@@ -68,7 +68,7 @@ fn run_waiting(words: &str) -> Report<Results> {
 fn optimistic_updates_of_one_block_are_never_lost() {
     for protocol in ["", "--propose", "--reread", "--propose --reread"] {
         let report =
-            run_waiting(&format!("--way optimistic --clients 2 --concurrency 8 --blocks 1 {protocol}"));
+            run_waiting(&format!("--system optimistic --clients 2 --concurrency 8 --blocks 1 {protocol}"));
         let series = &report.series[0];
         let measured = &series.repetitions[0];
         assert!(measured.updates > 0 && measured.attempts > measured.updates, "{measured:?}");
@@ -81,7 +81,7 @@ fn optimistic_updates_of_one_block_are_never_lost() {
 
 #[test]
 fn unlimited_blocks_never_meet() {
-    let report = run_waiting("--way optimistic --clients 2 --objects 4 --forks 3");
+    let report = run_waiting("--system optimistic --clients 2 --objects 4 --forks 3");
     let measured = &report.series[0].repetitions[0];
     assert!(measured.updates > 0);
     assert_eq!(measured.success_rate, 1.0);
@@ -90,7 +90,7 @@ fn unlimited_blocks_never_meet() {
 
 #[test]
 fn the_checker_counts_what_uncoordinated_updates_lose() {
-    let report = run_waiting("--way none --concurrency 8 --blocks 1");
+    let report = run_waiting("--system none --concurrency 8 --blocks 1");
     let series = &report.series[0];
     assert!(series.lost() > 0, "eight writers took turns on one block, and none overwrote another");
     assert!(report.to_string().contains("none (unsafe)"));
@@ -113,7 +113,7 @@ impl ObjectStore for Careless {
 #[test]
 fn a_store_that_loses_an_update_fails_the_run() {
     let store: Arc<dyn ObjectStore> = Arc::new(Careless(waiting().unwrap()));
-    let error = run_on(&args("--way optimistic --concurrency 8 --blocks 1"), Some(store)).1.unwrap_err();
+    let error = run_on(&args("--system optimistic --concurrency 8 --blocks 1"), Some(store)).1.unwrap_err();
     assert!(matches!(error, BenchError::Lost(_)), "{error:?}");
     assert!(error.to_string().contains("updates lost"), "{error}");
 }
@@ -138,13 +138,13 @@ impl ObjectStore for Failing {
 #[test]
 fn a_store_that_fails_ends_the_run_with_its_own_words() {
     let store: Arc<dyn ObjectStore> = Arc::new(Failing(MemoryStore::new(), Default::default()));
-    let error = run_on(&args("--way optimistic --clients 3"), Some(store)).1.unwrap_err();
+    let error = run_on(&args("--system optimistic --clients 3"), Some(store)).1.unwrap_err();
     assert!(error.to_string().contains("the disk is full"), "{error}");
 }
 
 #[test]
 fn the_lock_recipe_keeps_updates_apart() {
-    let report = run_waiting("--way zookeeper --clients 2 --concurrency 4 --blocks 1 --window 500ms");
+    let report = run_waiting("--system zookeeper --clients 2 --concurrency 4 --blocks 1 --window 500ms");
     let measured = &report.series[0].repetitions[0];
     assert!(measured.updates > 0);
     assert!(measured.checked.is_clean());
@@ -152,7 +152,7 @@ fn the_lock_recipe_keeps_updates_apart() {
 
 #[test]
 fn peers_lose_no_update_either() {
-    let words = "--way optimistic --peers all --clients 2 --concurrency 4 --window 500ms";
+    let words = "--system optimistic --peers all --clients 2 --concurrency 4 --window 500ms";
     for blocks in ["--blocks 2", "--blocks unlimited"] {
         let report = run_waiting(&format!("{words} {blocks}"));
         assert_eq!(report.series.len(), 5);
@@ -167,13 +167,13 @@ fn peers_lose_no_update_either() {
 fn results_are_written_with_the_machine() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.json");
-    run_waiting(&format!("--way optimistic --repeat 2 --results {}", file.display()));
+    run_waiting(&format!("--system optimistic --repeat 2 --results {}", file.display()));
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     assert!(json["machine"]["cpus"].as_u64().unwrap() > 0);
     let series = &json["series"][0];
     assert_eq!(series["repetitions"].as_array().unwrap().len(), 2);
     assert!(series["updates_per_s"]["median"].as_f64().unwrap() > 0.0);
-    assert_eq!(series["point"]["coordination"], "optimistic");
+    assert_eq!(series["point"]["system"], "optimistic");
 }
 
 #[test]

@@ -18,7 +18,6 @@ pub(crate) use client::main as client_main;
 use self::client::{ClientRecord, Orders};
 use self::failover::FailOver;
 use self::point::{Measurement, Point, Results, Series, Subject};
-use crate::kit::goal::Unit;
 use crate::kit::latency::Latencies;
 use crate::kit::peer::{self, Peer, validate_folder};
 use crate::kit::process::Crew;
@@ -26,6 +25,7 @@ use crate::kit::report::Report;
 use crate::kit::server::{self, Durability, ServerPlan, Servers};
 use crate::kit::statistic::Spread;
 use crate::kit::study::{self, Steps, by_turns};
+use crate::kit::target::Unit;
 use crate::{BenchError, Common};
 
 /// The command that makes this program a client.
@@ -36,9 +36,9 @@ const NAME: &str = "study";
 /// Take positions from a shared sequencer: cached, passed on, and by round trips
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Measure what the goals need, and show them
-    #[arg(long)]
-    reach: bool,
+    /// Measure what the targets need, and show them
+    #[arg(long, alias = "reach")]
+    targets: bool,
     /// Measure each point once and briefly, with fewer holds and quotas
     #[arg(long)]
     quick: bool,
@@ -49,8 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "COUNT")]
     repetitions: Option<u32>,
     /// Durability of the servers' stores
-    #[arg(long, value_enum, default_value = "volatile")]
-    keep: Durability,
+    #[arg(long, alias = "keep", value_enum, default_value = "volatile")]
+    durability: Durability,
     /// Times for which a client holds the sequencer, in milliseconds [default: 1,10,100,1000; with --quick: 10]
     #[arg(long, value_name = "MS", value_delimiter = ',')]
     holds_ms: Option<Vec<u64>>,
@@ -117,7 +117,7 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
         nacre(&format!("2C, hold {ms} ms"), Policy::Hold(time), 2, 1, 1)
     };
     let mut groups: Vec<Vec<Point>> = Vec::new();
-    if args.reach {
+    if args.targets {
         groups.push(vec![cached, hold(10)]);
     } else {
         let mut points = vec![cached, nacre("2C, best effort", Policy::BestEffort, 2, 1, 1)];
@@ -168,43 +168,43 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
 }
 
 /// The servers of a measurement, which end when this is dropped.
-struct Stage {
+struct Deployment {
     _servers: Option<Servers>,
     _peer: Option<Peer>,
     place: String,
 }
 
-async fn stage(args: &Args, common: &Common, point: &Point) -> Result<Stage, BenchError> {
+async fn deployment(args: &Args, common: &Common, point: &Point) -> Result<Deployment, BenchError> {
     let folder = args.folder.as_deref();
     match point.subject {
         Subject::Nacre(policy) => {
-            let plan = ServerPlan { keep: args.keep, ..ServerPlan::volatile(1) };
+            let plan = ServerPlan { durability: args.durability, ..ServerPlan::volatile(1) };
             let servers = Servers::start(&common.nacre()?, plan, folder).await?;
             let place = servers.uri.clone();
             let store = server::open(&place).await?;
             store.sequencer(NAME).await?.create(policy).await?;
             store.end_sequencers().await;
-            Ok(Stage { _servers: Some(servers), _peer: None, place })
+            Ok(Deployment { _servers: Some(servers), _peer: None, place })
         }
         Subject::Redis => {
-            let peer = peer::redis::start(args.keep == Durability::Always, folder).await?;
+            let peer = peer::redis::start(args.durability == Durability::Always, folder).await?;
             let place = peer.address.clone();
-            Ok(Stage { _servers: None, _peer: Some(peer), place })
+            Ok(Deployment { _servers: None, _peer: Some(peer), place })
         }
         Subject::Etcd => {
             let peer = peer::etcd::start(folder).await?;
             let place = peer.address.clone();
-            Ok(Stage { _servers: None, _peer: Some(peer), place })
+            Ok(Deployment { _servers: None, _peer: Some(peer), place })
         }
     }
 }
 
 async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Measurement, BenchError> {
-    let stage = stage(args, common, point).await?;
+    let deployment = deployment(args, common, point).await?;
     let orders: Vec<Orders> = (0..point.clients)
         .map(|_| Orders {
             subject: point.subject,
-            place: stage.place.clone(),
+            place: deployment.place.clone(),
             connections: point.connections,
             depth: point.depth,
             window_ms: args.window_ms(),
@@ -241,34 +241,39 @@ fn conclude(report: &mut Report<Results>) {
     let rate = |series: &[Series], label: &str| {
         series.iter().find(|series| series.point.label.starts_with(label)).map(Series::per_second)
     };
-    let Results { series, fail_overs, goals } = &mut **report;
+    let Results { series, fail_overs, targets } = &mut **report;
     let cached = rate(series, "1C, cached");
     if let Some(cached) = cached {
-        goals.at_least("cached positions, one client", cached, Unit::PerSecond, 100e6);
+        targets.at_least("cached positions, one client", cached, Unit::PerSecond, 100e6);
     }
     if let (Some(cached), Some(shared)) = (cached, rate(series, "2C, hold 10 ms")) {
-        goals.at_least("  two clients, 10 ms holds", 100.0 * shared / cached, Unit::Percent, 60.0);
+        targets.at_least("  two clients, 10 ms holds", 100.0 * shared / cached, Unit::Percent, 60.0);
     }
     if let Some(many) = rate(series, "round trip, 64") {
-        goals.open("round trips, 64 connections", many, Unit::PerSecond);
+        targets.open("round trips, 64 connections", many, Unit::PerSecond);
         if let Some(redis) = rate(series, "Redis INCR, 64") {
-            goals.at_least("  ÷ Redis INCR", many / redis, Unit::Times, 2.0);
+            targets.at_least("  ÷ Redis INCR", many / redis, Unit::Times, 2.0);
         }
         if let Some(etcd) = rate(series, "etcd") {
-            goals.open("  ÷ etcd", many / etcd, Unit::Times);
+            targets.open("  ÷ etcd", many / etcd, Unit::Times);
         }
     }
     if let Some(pipelined) = rate(series, "round trip, 2 connections") {
-        goals.at_least("round trips, pipelined on two connections", pipelined, Unit::PerSecond, 300e3);
+        targets.at_least("round trips, pipelined on two connections", pipelined, Unit::PerSecond, 300e3);
         if let Some(redis) = rate(series, "Redis INCR, 2 connections") {
-            goals.open("  ÷ Redis INCR", pipelined / redis, Unit::Times);
+            targets.open("  ÷ Redis INCR", pipelined / redis, Unit::Times);
         }
     }
     if !fail_overs.is_empty() {
         let median = |value: fn(&FailOver) -> f64| Spread::of(fail_overs.iter().map(value)).median;
         let all = median(|one| one.all_ms);
-        goals.at_most("fail-over of a killed rank, until all clients go on", all, Unit::Milliseconds, 1000.0);
+        targets.at_most(
+            "fail-over of a killed rank, until all clients go on",
+            all,
+            Unit::Milliseconds,
+            1000.0,
+        );
         let after = 100.0 * median(|one| one.after_per_second / one.before_per_second);
-        goals.at_least("  positions/s after it ÷ before it", after, Unit::Percent, 95.0);
+        targets.at_least("  positions/s after it ÷ before it", after, Unit::Percent, 95.0);
     }
 }

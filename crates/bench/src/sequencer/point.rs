@@ -6,13 +6,13 @@ use nacre::sequencer::Policy;
 use serde::{Deserialize, Serialize};
 
 use super::failover::FailOver;
-use crate::kit::goal::Goals;
 use crate::kit::latency::{LatencyCounts, LatencySummary};
 use crate::kit::quantity::grouped;
 use crate::kit::report;
 use crate::kit::statistic::Spread;
 use crate::kit::study;
 use crate::kit::table::Table;
+use crate::kit::target::Targets;
 
 /// The source of positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl study::Series for Series {
 pub(crate) struct Results {
     pub(crate) series: Vec<Series>,
     pub(crate) fail_overs: Vec<FailOver>,
-    pub(crate) goals: Goals,
+    pub(crate) targets: Targets,
 }
 
 impl report::Results for Results {
@@ -129,6 +129,6 @@ impl fmt::Display for Results {
                 grouped(series.median(|measured| measured.grants as f64)),
             ]);
         }
-        write!(f, "{table}\n{}", self.goals)
+        write!(f, "{table}\n{}", self.targets)
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use nacre_quantity::parse_size;
 
-use super::contender::System;
 use super::mpi::MpiArgs;
 use super::study::{FigureName, Source};
+use super::system::System;
 use super::tree::Shape;
 use crate::BenchError;
 
@@ -187,7 +187,7 @@ impl Args {
     ///
     /// # Errors
     /// [`BenchError::Usage`] if the arguments are inconsistent.
-    pub(crate) fn contenders(&self) -> Result<Vec<System>, BenchError> {
+    pub(crate) fn systems(&self) -> Result<Vec<System>, BenchError> {
         let usage = |text: &str| Err(BenchError::Usage(text.into()));
         if self.repetitions() == 0 || self.threads == 0 {
             return usage("repetitions and threads are at least 1 each");
@@ -198,16 +198,16 @@ impl Args {
         if self.only.contains(&System::Pdu) && self.pdu.is_none() {
             return usage("--pdu says where the program is");
         }
-        let given = |contender| match contender {
+        let given = |system| match system {
             System::Dwalk => self.dwalk.is_some(),
             System::Pdu => self.pdu.is_some(),
             _ => true,
         };
-        let asked = |contender| match self.only.as_slice() {
-            [] => given(contender),
-            only => only.contains(&contender),
+        let asked = |system| match self.only.as_slice() {
+            [] => given(system),
+            only => only.contains(&system),
         };
-        Ok(System::ALL.into_iter().filter(|contender| asked(*contender)).collect())
+        Ok(System::ALL.into_iter().filter(|system| asked(*system)).collect())
     }
 }
 
@@ -240,12 +240,12 @@ mod tests {
 
     #[test]
     fn peers_that_are_no_packages_are_given_by_a_flag() {
-        let all = parse(&[]).contenders().unwrap();
+        let all = parse(&[]).systems().unwrap();
         assert!(!all.contains(&System::Dwalk) && all.contains(&System::Fd));
-        assert!(parse(&["--pdu", "/opt/pdu"]).contenders().unwrap().contains(&System::Pdu));
-        assert!(parse(&["--only", "pdu"]).contenders().is_err());
-        let some = parse(&["--only", "du,floor"]).contenders().unwrap();
+        assert!(parse(&["--pdu", "/opt/pdu"]).systems().unwrap().contains(&System::Pdu));
+        assert!(parse(&["--only", "pdu"]).systems().is_err());
+        let some = parse(&["--only", "du,floor"]).systems().unwrap();
         assert_eq!(some, [System::Floor, System::Du]);
-        assert!(parse(&["--threads", "0"]).contenders().is_err());
+        assert!(parse(&["--threads", "0"]).systems().is_err());
     }
 }

@@ -5,26 +5,26 @@
 //! algorithms. Measured and simulated results are never shown in one figure.
 
 mod arguments;
-mod contender;
 mod floor;
 mod idle;
 mod mpi;
 mod pool;
-mod reach;
 mod report;
 mod study;
+mod system;
+mod targets;
 mod tree;
 mod usage;
 
 pub use arguments::{Args, MakeArgs, TreeArgs};
-pub use contender::System;
 pub use floor::FloorArgs;
 pub(crate) use floor::main as floor_main;
+pub use system::System;
 
-use self::contender::{Counted, Programs};
 use self::mpi::Mpi;
 use self::report::{Results, Series, new_report};
 use self::study::{FigureName, Runs, Source};
+use self::system::{Counted, Programs};
 use self::tree::{Manifest, Tree};
 use crate::kit::Spread;
 use crate::kit::process::this_program;
@@ -43,19 +43,19 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     if !args.figure.is_empty() || args.compare {
         return figures(args, common);
     }
-    let contenders = args.contenders()?;
+    let systems = args.systems()?;
     // Before anything takes time.
     let mpi = if args.no_mpi || !args.only.is_empty() { None } else { Some(Mpi::find(&args.mpi)?) };
-    if contenders.iter().any(|contender| contender.is_nacre()) {
+    if systems.iter().any(|system| system.is_nacre()) {
         common.nacre()?;
     }
     let tree = tree(args, &args.make)?;
     run_blocking(new_report(args, &tree), common, |report| {
-        measure(args, common, &contenders, &tree, report)?;
+        measure(args, common, &systems, &tree, report)?;
         report.keep()?;
         if let Some(mpi) = mpi {
             let repetitions = args.repetitions().min(5);
-            reach::measure(&mpi, &tree.root, repetitions, args.make.quick, &mut report.mpi)?;
+            targets::measure(&mpi, &tree.root, repetitions, args.make.quick, &mut report.mpi)?;
             report.simulated = Some(study::compare::base(args.make.quick)?);
         }
         Ok(())
@@ -151,7 +151,7 @@ fn make(args: &MakeArgs, threads: usize, keep: bool) -> Result<Tree, BenchError>
 fn measure(
     args: &Args,
     common: &Common,
-    contenders: &[System],
+    systems: &[System],
     tree: &Tree,
     report: &mut Report<Results>,
 ) -> Result<(), BenchError> {
@@ -162,16 +162,16 @@ fn measure(
         dwalk: args.dwalk.clone(),
         pdu: args.pdu.clone(),
     };
-    let steps = Steps::new(contenders.len() as u64 * u64::from(args.repetitions() + 1));
+    let steps = Steps::new(systems.len() as u64 * u64::from(args.repetitions() + 1));
     // Of a tree without a manifest, the floor says what there is.
     let known = floor::walk(&tree.root, args.threads, true)?;
-    for contender in contenders {
-        steps.step(contender.name(), 0)?;
-        let (counted, exit_code) = contender.count(&programs, &tree.root)?;
-        let command = contender.command(&programs, &tree.root, false)?;
+    for system in systems {
+        steps.step(system.name(), 0)?;
+        let (counted, exit_code) = system.count(&programs, &tree.root)?;
+        let command = system.command(&programs, &tree.root, false)?;
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         report.series.push(Series {
-            contender: *contender,
+            system: *system,
             command: words.map(|word| word.to_string_lossy().into_owned()).collect(),
             counted,
             expected: expected(counted, tree.manifest.as_ref(), &known),
@@ -185,14 +185,14 @@ fn measure(
         });
     }
     // Every round begins with another one, so that nobody always follows upon the same one.
-    for (repetition, place) in turns(args.repetitions(), contenders.len(), Order::Rotated) {
-        let (contender, series) = (contenders[place], &mut report.series[place]);
-        steps.step(contender.name(), repetition)?;
-        let mut command = contender.command(&programs, &tree.root, false)?;
+    for (repetition, place) in turns(args.repetitions(), systems.len(), Order::Rotated) {
+        let (system, series) = (systems[place], &mut report.series[place]);
+        steps.step(system.name(), repetition)?;
+        let mut command = system.command(&programs, &tree.root, false)?;
         let outcome = usage::run(&mut command, None)?;
         if outcome.code != series.exit_code {
             let message = format!("it ended with exit code {}: {}", outcome.code, outcome.complaint);
-            return Err(BenchError::peer(contender.name(), message));
+            return Err(BenchError::peer(system.name(), message));
         }
         series.repetitions.push(outcome.usage);
     }

@@ -6,17 +6,17 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::arguments::Args;
-use super::contender::{self, Counted, System};
-use super::reach::{self, MpiReach};
 use super::study::compare::Condition;
+use super::system::{self, Counted, System};
+use super::targets::{self, MpiTargets};
 use super::tree::{Manifest, Tree};
 use super::usage::Usage;
 use crate::kit::Spread;
-use crate::kit::goal::{Goals, Unit};
 use crate::kit::machine::peak_memory_bytes;
 use crate::kit::quantity::grouped;
 use crate::kit::report::{self, Report};
 use crate::kit::table::Table;
+use crate::kit::target::{Targets, Unit};
 
 /// The results of one tree.
 #[derive(Clone, Debug, Serialize)]
@@ -33,18 +33,18 @@ pub(crate) struct Results {
     pub(crate) series: Vec<Series>,
     /// The results of nacre-mpi jobs, if they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) mpi: Option<MpiReach>,
+    pub(super) mpi: Option<MpiTargets>,
     /// The simulation with the model's own parameters, if it was run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) simulated: Option<Condition>,
-    #[serde(skip_serializing_if = "Goals::is_empty")]
-    goals: Goals,
+    #[serde(skip_serializing_if = "Targets::is_empty")]
+    targets: Targets,
 }
 
 /// A program with its repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Series {
-    pub(crate) contender: System,
+    pub(crate) system: System,
     /// The command and its arguments.
     pub(crate) command: Vec<String>,
     pub(crate) counted: Counted,
@@ -93,9 +93,9 @@ pub(super) fn new_report(args: &Args, tree: &Tree) -> Report<Results> {
         series: Vec::new(),
         mpi: None,
         simulated: None,
-        goals: Goals::default(),
+        targets: Targets::default(),
     };
-    let peers = [System::Find, System::Du, System::Bfs, System::Fd].map(contender::version);
+    let peers = [System::Find, System::Du, System::Bfs, System::Fd].map(system::version);
     Report::new("walk", peers, results, args.results.as_deref())
 }
 
@@ -106,7 +106,7 @@ impl report::Results for Results {
 
     fn conclude(&mut self) {
         self.series.retain(|series| !series.repetitions.is_empty());
-        let floor = self.series.iter().find(|series| series.contender == System::Floor);
+        let floor = self.series.iter().find(|series| series.system == System::Floor);
         let floor = floor.map(|series| series.repetitions.clone());
         self.series.iter_mut().for_each(|series| series.sum_up(floor.as_deref()));
         self.judge();
@@ -115,28 +115,28 @@ impl report::Results for Results {
 }
 
 impl Results {
-    /// Compares the results with the goals, as far as they were measured.
+    /// Compares the results with the targets, as far as they were measured.
     fn judge(&mut self) {
-        let of = |contender| self.series.iter().find(|series| series.contender == contender);
-        let mut goals = Goals::default();
+        let of = |system| self.series.iter().find(|series| series.system == system);
+        let mut targets = Targets::default();
         if let Some(nacre) = of(System::Nacre) {
             if let (Some(cpu), Some(wall)) = (nacre.cpu_to_floor, nacre.wall_to_floor) {
                 let threads = self.threads;
                 let cpu_name = format!("CPU, summary with metadata ÷ floor, {threads} threads");
-                goals.at_most(cpu_name, cpu.median, Unit::Times, 1.15);
+                targets.at_most(cpu_name, cpu.median, Unit::Times, 1.15);
                 let wall_name = format!("wall ÷ floor, {threads} threads");
-                goals.at_most(wall_name, wall.median, Unit::Times, 1.2);
+                targets.at_most(wall_name, wall.median, Unit::Times, 1.2);
             }
             let memory = nacre.memory_bytes.max / f64::from(1 << 20);
-            goals.at_most("resident memory", memory, Unit::Mebibytes, 64.0);
+            targets.at_most("resident memory", memory, Unit::Mebibytes, 64.0);
         }
         if let (Some(nacre), Some(fd)) = (of(System::NacreNames), of(System::FdNames)) {
             let names = ratio(&nacre.repetitions, &fd.repetitions, Usage::cpu_ms);
-            goals.at_most("CPU, names only ÷ fd", names.median, Unit::Times, 0.9);
+            targets.at_most("CPU, names only ÷ fd", names.median, Unit::Times, 0.9);
         }
-        self.mpi.iter().for_each(|mpi| mpi.judge(&mut goals));
-        self.simulated.iter().for_each(|simulated| reach::judge_simulated(simulated, &mut goals));
-        self.goals = goals;
+        self.mpi.iter().for_each(|mpi| mpi.judge(&mut targets));
+        self.simulated.iter().for_each(|simulated| targets::judge_simulated(simulated, &mut targets));
+        self.targets = targets;
     }
 }
 
@@ -187,8 +187,8 @@ impl fmt::Display for Results {
                 None => dash(),
             };
             let mut row = vec![
-                series.contender.name().to_string(),
-                if series.contender.reads_names_only() { "names" } else { "metadata" }.into(),
+                series.system.name().to_string(),
+                if series.system.reads_names_only() { "names" } else { "metadata" }.into(),
                 entries.map_or(dash(), |entries| format!("{:.2} µs", 1e3 * series.cpu_ms.median / entries)),
             ];
             row.extend(ratios(series.cpu_to_floor));
@@ -202,18 +202,18 @@ impl fmt::Display for Results {
         write!(f, "{table}")?;
         for series in self.series.iter().filter(|series| series.agrees() == Some(false)) {
             if let Some(expected) = series.expected {
-                let (name, counted) = (series.contender.name(), series.counted);
+                let (name, counted) = (series.system.name(), series.counted);
                 writeln!(f, "{name} counts {counted}, and there are {expected}.")?;
             }
         }
         for series in self.series.iter().filter(|series| series.exit_code != 0) {
-            writeln!(f, "{} could not read everything.", series.contender.name())?;
+            writeln!(f, "{} could not read everything.", series.system.name())?;
         }
         if let Some(mpi) = &self.mpi {
             write!(f, "\n{mpi}")?;
         }
-        if !self.goals.is_empty() {
-            write!(f, "\n{}", self.goals)?;
+        if !self.targets.is_empty() {
+            write!(f, "\n{}", self.targets)?;
         }
         Ok(())
     }

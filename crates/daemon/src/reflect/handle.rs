@@ -15,8 +15,8 @@ use nacre_status::{Answer, Metrics, Part, Picture, Scale, Section, StatusCode, T
 use serde_json::{Value, json};
 
 use super::administration::{Tasks, Unavailable};
-use super::keep::Locations;
 use super::metrics::Source;
+use super::persistence::Locations;
 use super::report::{About, Detail, GroupReport, Report};
 use super::service::{Expulsion, Relocation};
 

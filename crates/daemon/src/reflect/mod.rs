@@ -7,8 +7,8 @@
 mod administration;
 mod core;
 mod handle;
-mod keep;
 mod metrics;
+mod persistence;
 pub mod report;
 mod service;
 
@@ -27,10 +27,10 @@ use tokio::sync::watch;
 
 use self::administration::{Task, Tasks};
 use self::core::{Core, is_loopback};
-use self::keep::Locations;
+use self::persistence::Locations;
 
 pub use self::handle::Handle;
-pub use self::keep::{LOCATIONS_OBJECT, location_map, relocate};
+pub use self::persistence::{LOCATIONS_OBJECT, location_map, relocate};
 pub use self::report::Report;
 pub use self::service::{
     EXPEL, EXPELLED, Expulsion, REFLECT, RELOCATE, RELOCATED, ReflectService, Relocation, expel_at,
@@ -225,7 +225,7 @@ impl Server {
             runtime.block_on(async {
                 // It ends when the data thread has ended and what it wanted stored is.
                 tokio::select! {
-                    () = keep::keep_states(store, tasks, wants) => {}
+                    () = persistence::keep_states(store, tasks, wants) => {}
                     () = follow(&locations, shared) => {}
                 }
             });

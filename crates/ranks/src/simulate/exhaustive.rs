@@ -118,7 +118,7 @@ pub fn search(search: &Search) -> Found {
     while !frontier.is_empty() {
         let mut next_frontier = Vec::new();
         for (id, world, stopped) in frontier {
-            let announced = search.until_announced && world.rank(0).ending().is_some();
+            let announced = search.until_announced && world.rank(0).shutdown().is_some();
             if announced || world.ended().is_some() {
                 ends.push(id);
                 continue;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::world::{Step, Tree, Violation, World};
 use crate::proximity::Nodes;
 use crate::{Algorithm, BackOff, Choose, Options, Random, Shutdown};
-use crate::{ending, token};
+use crate::{shutdown, token};
 
 /// The bounds within which histories vary; the rest follows from the seed.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct Limits {
     /// The rules of termination detection.
     pub token_rule: token::Rule,
     /// The rules of leaving together.
-    pub ending_rule: ending::Rule,
+    pub shutdown_rule: shutdown::Rule,
     /// The number of steps after which a history counts as endless.
     pub steps_max: u64,
 }
@@ -32,7 +32,7 @@ impl Default for Limits {
             nodes_max: 40,
             stop_one_in: 3,
             token_rule: token::Rule::SOUND,
-            ending_rule: ending::Rule::SOUND,
+            shutdown_rule: shutdown::Rule::SOUND,
             steps_max: 200_000,
         }
     }
@@ -88,7 +88,7 @@ pub fn run(algorithm: Algorithm, seed: u64, limits: &Limits) -> Result<Report, F
         nodes: Arc::new(Nodes::new(&numbers)),
         refined: random.below(4) != 0,
         token_rule: limits.token_rule,
-        ending_rule: limits.ending_rule,
+        shutdown_rule: limits.shutdown_rule,
         ..Options::new(algorithm, ranks, random.bits())
     };
     let mut world = World::new(tree, ranks, threads, &options);

@@ -423,7 +423,7 @@ impl<'a> Simulation<'a> {
         let assigned_only = self.study.algorithm.has_master();
         loop {
             let member = &mut self.members[rank as usize];
-            if member.queue.working >= self.study.threads || member.rank.ending().is_some() {
+            if member.queue.working >= self.study.threads || member.rank.shutdown().is_some() {
                 return;
             }
             let Some(piece) = member.queue.begin(assigned_only) else { return };

@@ -216,7 +216,7 @@ impl<R: Choose> World<R> {
 
     /// Returns the ending, if all ranks have left.
     pub fn ended(&self) -> Option<Shutdown> {
-        self.ranks.iter().all(Rank::is_finished).then(|| self.ranks[0].ending()).flatten()
+        self.ranks.iter().all(Rank::is_finished).then(|| self.ranks[0].shutdown()).flatten()
     }
 
     /// Appends the possible steps to `steps`: deliveries, beginnings and ends of work, and timeouts not after
@@ -247,7 +247,7 @@ impl<R: Choose> World<R> {
     /// Returns whether the rank can begin a unit: an engine begins nothing once the end was announced to its rank.
     fn can_begin(&self, index: usize) -> bool {
         self.in_work[index].len() < self.threads
-            && self.ranks[index].ending().is_none()
+            && self.ranks[index].shutdown().is_none()
             && self.queues[index].can_begin(self.assigned_only)
     }
 
@@ -321,7 +321,7 @@ impl<R: Choose> World<R> {
             announced |= matches!(message, Message::Halt(_));
             self.channels[(from * self.ranks.len() as u32 + to) as usize].push_back(message);
         }
-        if from == 0 && announced && self.ranks[0].ending() == Some(Shutdown::Finished) {
+        if from == 0 && announced && self.ranks[0].shutdown() == Some(Shutdown::Finished) {
             self.check_announced().map_err(Violation::Early)?;
         }
         if self.ended().is_some() { self.check_end() } else { Ok(()) }

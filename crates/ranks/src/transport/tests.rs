@@ -91,14 +91,14 @@ fn process(
             while let Some((to, message)) = outbox.pop() {
                 transport.send(to, message).unwrap();
             }
-            if state.ending().is_some() {
+            if state.shutdown().is_some() {
                 shared.close();
             }
         }
         shared.close();
         let visited = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
         assert!(queue.working() == 0);
-        (visited, state.ending().unwrap())
+        (visited, state.shutdown().unwrap())
     });
     (visited.0, shared.drain(), visited.1)
 }

@@ -8,7 +8,7 @@ use crate::copy::destination::{Destination, Open};
 use crate::copy::job::{Job, Task};
 use crate::copy::link::{First, Turn};
 use crate::copy::record::{Record, Subject, is_own};
-use crate::fault::Cause;
+use crate::error::Cause;
 use nacre_walk::directory::{self, identity};
 use nacre_walk::{FileKind, Metadata, Time};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};

@@ -20,7 +20,7 @@ mod verify;
 mod visitor;
 
 use crate::control::Control;
-use crate::fault::{EntryError, EntryErrors};
+use crate::error::{EntryError, EntryErrors};
 use crate::remove::Counted;
 use crate::root::{Root, identity_of};
 use attributes::Preserver;

@@ -5,7 +5,7 @@ use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::stat_open;
 use crate::copy::visitor::{left_out, passed};
-use crate::fault::{Cause, EntryError};
+use crate::error::{Cause, EntryError};
 use crate::root::Root;
 use nacre_walk::Directory;
 use nacre_walk::WalkError;

@@ -3,7 +3,7 @@
 use crate::copy::destination::{Destination, Obstacle};
 use crate::copy::file::{CopyError, Done, Item, is_unfinished};
 use crate::copy::{Shared, file};
-use crate::fault::{Cause, EntryError};
+use crate::error::{Cause, EntryError};
 use crate::root::Root;
 use nacre_walk::Directory;
 use nacre_walk::WalkError;

@@ -169,16 +169,16 @@ pub(in crate::walk) fn compare(quick: bool) -> Result<Comparison, BenchError> {
 }
 
 fn conditions(varied: &[(Varied, f64)], entries: u64) -> Result<Vec<Condition>, BenchError> {
-    let mut ways = Vec::new();
+    let mut variants = Vec::new();
     let mut all = Vec::new();
     for (varied, factor) in varied {
-        for (way, mut study) in studies(entries) {
+        for (variant, mut study) in studies(entries) {
             varied.apply(&mut study, *factor);
-            ways.push(way);
+            variants.push(variant);
             all.push(study);
         }
     }
-    let points = points(&ways, &all)?;
+    let points = points(&variants, &all)?;
     let each = studies(entries).len();
     let mut conditions = Vec::new();
     for (place, (varied, factor)) in varied.iter().enumerate() {
@@ -205,33 +205,37 @@ fn conditions(varied: &[(Varied, f64)], entries: u64) -> Result<Vec<Condition>, 
 fn scale(part: u32) -> Result<Vec<Point>, BenchError> {
     let (nodes, cores) = (CIELO.0 / part, CIELO.1);
     let entries = FILES[2] / u64::from(part);
-    let mut ways = Vec::new();
+    let mut variants = Vec::new();
     let mut all = Vec::new();
     for faster in [1.0, 100.0] {
-        for way in [H_DRQS, DRQS, CP] {
-            let per_node = if way == H_DRQS { 1 } else { cores };
-            let mut study = way.study_on(nodes, per_node, entries);
-            study.threads = if way == H_DRQS { cores } else { 1 };
+        for variant in [H_DRQS, DRQS, CP] {
+            let per_node = if variant == H_DRQS { 1 } else { cores };
+            let mut study = variant.study_on(nodes, per_node, entries);
+            study.threads = if variant == H_DRQS { cores } else { 1 };
             study.metadata = study.metadata.scaled(faster);
-            ways.push(way);
+            variants.push(variant);
             all.push(study);
         }
     }
-    points(&ways, &all)
+    points(&variants, &all)
 }
 
 /// Runs simulations, and returns what became of them.
-fn points(ways: &[Variant], studies: &[Study]) -> Result<Vec<Point>, BenchError> {
+fn points(variants: &[Variant], studies: &[Study]) -> Result<Vec<Point>, BenchError> {
     let (outcomes, ended) = run_all(studies);
     ended?;
-    Ok(ways.iter().zip(outcomes.iter().flatten()).map(|(way, outcome)| Point::of(*way, outcome)).collect())
+    Ok(variants
+        .iter()
+        .zip(outcomes.iter().flatten())
+        .map(|(variant, outcome)| Point::of(*variant, outcome))
+        .collect())
 }
 
 impl Point {
-    fn of(way: Variant, outcome: &Outcome) -> Self {
+    fn of(variant: Variant, outcome: &Outcome) -> Self {
         let busiest = outcome.by_rank.iter().map(|rank| rank.port_seconds).fold(0.0, f64::max);
         Self {
-            algorithm: way.name(),
+            algorithm: variant.name(),
             nodes: outcome.nodes,
             processes: outcome.ranks,
             threads: outcome.threads,

@@ -72,7 +72,7 @@ impl Variant {
 /// A planned simulation, with the results to keep.
 #[derive(Clone, Debug)]
 struct Planned {
-    way: Variant,
+    variant: Variant,
     study: Study,
     pairs: bool,
     work: bool,
@@ -84,34 +84,34 @@ fn plan(figures: &[FigureName], quick: bool) -> Vec<Planned> {
     let scale = if quick { 10 } else { 1 };
     let [small, medium, large] = FILES.map(|files| files / scale);
     let mut planned: Vec<Planned> = Vec::new();
-    let mut add = |way: Variant, processes: u32, entries: u64, seed: u64, pairs: bool, work: bool| {
-        let study = Study { seed, ..way.study(processes, entries) };
+    let mut add = |variant: Variant, processes: u32, entries: u64, seed: u64, pairs: bool, work: bool| {
+        let study = Study { seed, ..variant.study(processes, entries) };
         let same = planned.iter_mut().find(|planned| {
             let other = &planned.study;
-            planned.way == way
+            planned.variant == variant
                 && (other.ranks(), other.shape.entries, other.seed) == (processes, entries, seed)
         });
         match same {
             Some(same) => (same.pairs, same.work) = (same.pairs || pairs, same.work || work),
-            None => planned.push(Planned { way, study, pairs, work }),
+            None => planned.push(Planned { variant, study, pairs, work }),
         }
     };
-    for way in Variant::ALL {
+    for variant in Variant::ALL {
         if wants(FigureName::Three) || wants(FigureName::Profile) {
             let most = if quick { 128 } else { 512 };
             let doubled = (1..10).map(|octave| 1 << octave).filter(|processes| *processes <= most);
-            doubled.chain([PROCESSES]).for_each(|processes| add(way, processes, small, 1, false, false));
+            doubled.chain([PROCESSES]).for_each(|processes| add(variant, processes, small, 1, false, false));
         }
-        if wants(FigureName::One) && way.is_centralized() || wants(FigureName::Five) {
-            add(way, PROCESSES, small, 1, true, false);
+        if wants(FigureName::One) && variant.is_centralized() || wants(FigureName::Five) {
+            add(variant, PROCESSES, small, 1, true, false);
         }
         if wants(FigureName::Four) {
             [small / 10, small, medium, large]
                 .into_iter()
-                .for_each(|entries| add(way, PROCESSES, entries, 1, false, false));
+                .for_each(|entries| add(variant, PROCESSES, entries, 1, false, false));
         }
-        if wants(FigureName::Six) && !way.is_centralized() {
-            (1..=3).for_each(|seed| add(way, PROCESSES_OF_FIGURE_6, large, seed, false, true));
+        if wants(FigureName::Six) && !variant.is_centralized() {
+            (1..=3).for_each(|seed| add(variant, PROCESSES_OF_FIGURE_6, large, seed, false, true));
         }
     }
     planned
@@ -168,7 +168,7 @@ fn record(planned: &Planned, outcome: Outcome) -> Run {
     Run {
         source: Source::Simulated,
         by: "discrete events, α-β network and metadata service as of Cielo and Panasas".into(),
-        algorithm: planned.way.name().into(),
+        algorithm: planned.variant.name().into(),
         entries: outcome.entries,
         ranks: outcome.ranks,
         threads: outcome.threads,
@@ -205,20 +205,22 @@ mod tests {
                     let key = |planned: &Planned| {
                         (planned.study.ranks(), planned.study.shape.entries, planned.study.seed)
                     };
-                    other.way == planned.way && key(other) == key(planned)
+                    other.variant == planned.variant && key(other) == key(planned)
                 })
                 .collect();
             assert_eq!(same.len(), 1, "{planned:?}");
             assert!(same[0].pairs >= planned.pairs && same[0].work >= planned.work);
         }
         let one = plan(&[FigureName::One], true);
-        assert!(one.iter().all(|planned| planned.pairs && planned.way.is_centralized()) && one.len() == 2);
+        assert!(
+            one.iter().all(|planned| planned.pairs && planned.variant.is_centralized()) && one.len() == 2
+        );
     }
 
     #[test]
     fn a_simulated_run_has_everything() {
         let planned = Planned {
-            way: Variant::OneReader,
+            variant: Variant::OneReader,
             study: Variant::OneReader.study(4, 3000),
             pairs: true,
             work: true,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::proximity::Nodes;
-use crate::{Algorithm, BackOff, ending, token};
+use crate::{Algorithm, BackOff, shutdown, token};
 
 fn case(algorithm: Algorithm, ranks: u32, parents: &[u32]) -> Search {
     Search {
@@ -121,12 +121,13 @@ fn wrong_rules_are_caught() {
 
 #[test]
 fn wrong_ways_of_leaving_are_caught() {
-    let sound = ending::Rule::SOUND;
-    for rule in
-        [ending::Rule { waits_for_answer: false, ..sound }, ending::Rule { compares_counts: false, ..sound }]
-    {
+    let sound = shutdown::Rule::SOUND;
+    for rule in [
+        shutdown::Rule { waits_for_answer: false, ..sound },
+        shutdown::Rule { compares_counts: false, ..sound },
+    ] {
         let mut wrong = Search { stops: vec![1], ..case(Algorithm::Drqs, 3, &[0, 0]) };
-        wrong.options.ending_rule = rule;
+        wrong.options.shutdown_rule = rule;
         let fault = search(&wrong).fault;
         assert!(
             matches!(fault, Some((Violation::AfterExit { .. } | Violation::Lost(_), _))),

@@ -101,13 +101,16 @@ fn wrong_rules_are_caught() {
 
 #[test]
 fn wrong_ways_of_leaving_are_caught() {
-    let sound = ending::Rule::SOUND;
+    let sound = shutdown::Rule::SOUND;
     let wrong = [
-        ("ranks report though work is on its way to them", ending::Rule { waits_for_answer: false, ..sound }),
-        ("rank 0 does not count", ending::Rule { compares_counts: false, ..sound }),
+        (
+            "ranks report though work is on its way to them",
+            shutdown::Rule { waits_for_answer: false, ..sound },
+        ),
+        ("rank 0 does not count", shutdown::Rule { compares_counts: false, ..sound }),
     ];
-    for (what, ending_rule) in wrong {
-        let limits = Limits { ending_rule, stop_one_in: 1, ..Limits::default() };
+    for (what, shutdown_rule) in wrong {
+        let limits = Limits { shutdown_rule, stop_one_in: 1, ..Limits::default() };
         let failure = (0..20_000).find_map(|seed| run(Algorithm::Drqs, seed, &limits).err());
         match failure {
             Some(failure) => assert!(

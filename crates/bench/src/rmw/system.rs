@@ -1,6 +1,6 @@
-//! The ways to update a block so that no update is lost, and one without coordination.
+//! The ways to update a block so that no update is lost, and one without system.
 //!
-//! A [`System`] belongs to one concurrent operation; connections and names are shared by reference count, without locks.
+//! A [`Connection`] belongs to one concurrent operation; connections and names are shared by reference count, without locks.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) enum Plan {
         /// Retries from the read, as the paper does, instead of from the block in the refusal.
         reread: bool,
     },
-    /// Read and write without coordination.
+    /// Read and write without system.
     Unsafe {
         /// The store.
         store: String,
@@ -104,8 +104,8 @@ pub(crate) struct Names {
     forks: Vec<Fork>,
 }
 
-/// One concurrent operation's way to update blocks.
-pub(crate) enum System {
+/// The connection of one concurrent operation to a system.
+pub(crate) enum Connection {
     Optimistic { blocks: Blocks, propose: bool, reread: bool },
     Unsafe { blocks: Blocks },
     Write { blocks: Blocks, conditional: bool },
@@ -123,13 +123,13 @@ pub(crate) struct Blocks {
     names: Rc<Names>,
 }
 
-/// Opens `concurrency` ways as planned. `store` is given where it is in this process or is shared.
+/// Opens `concurrency` connections as planned. `store` is given where it is in this process or is shared.
 pub(crate) async fn open(
     plan: &Plan,
     workload: &Workload,
     concurrency: u32,
     store: Option<Arc<dyn ObjectStore>>,
-) -> Result<Vec<System>, BenchError> {
+) -> Result<Vec<Connection>, BenchError> {
     let names = Rc::new(Names {
         objects: workload.object_ids()?,
         forks: workload.fork_names()?,
@@ -139,21 +139,21 @@ pub(crate) async fn open(
         Some(store) => Ok(Blocks { store: store.clone(), names: names.clone() }),
         None => Err(BenchError::Process("a client was not given the store that its plan names".into())),
     };
-    let mut ways = Vec::with_capacity(concurrency as usize);
+    let mut opened = Vec::with_capacity(concurrency as usize);
     match plan {
         Plan::Optimistic { propose, reread, .. } => {
             for _ in 0..concurrency {
-                ways.push(System::Optimistic { blocks: blocks()?, propose: *propose, reread: *reread });
+                opened.push(Connection::Optimistic { blocks: blocks()?, propose: *propose, reread: *reread });
             }
         }
         Plan::Unsafe { .. } => {
             for _ in 0..concurrency {
-                ways.push(System::Unsafe { blocks: blocks()? });
+                opened.push(Connection::Unsafe { blocks: blocks()? });
             }
         }
         Plan::Write { conditional, .. } => {
             for _ in 0..concurrency {
-                ways.push(System::Write { blocks: blocks()?, conditional: *conditional });
+                opened.push(Connection::Write { blocks: blocks()?, conditional: *conditional });
             }
         }
         Plan::Locks { address, connections, .. } => {
@@ -165,7 +165,7 @@ pub(crate) async fn open(
             }
             let nodes = Rc::new(nodes);
             for session in sessions.iter().cycle().take(concurrency as usize) {
-                ways.push(System::Locks {
+                opened.push(Connection::Locks {
                     blocks: blocks()?,
                     session: session.clone(),
                     nodes: nodes.clone(),
@@ -175,7 +175,7 @@ pub(crate) async fn open(
         Plan::Redis { address } => {
             for _ in 0..concurrency {
                 let connection = Box::new(redis::Connection::open(address).await?);
-                ways.push(System::Redis { connection, names: names.clone() });
+                opened.push(Connection::Redis { connection, names: names.clone() });
             }
         }
         Plan::Etcd { address, connections } => {
@@ -184,24 +184,24 @@ pub(crate) async fn open(
                 clients.push(Box::new(etcd::Client::connect(address).await?));
             }
             for client in clients.iter().cycle().take(concurrency as usize) {
-                ways.push(System::Etcd { client: client.clone(), names: names.clone() });
+                opened.push(Connection::Etcd { client: client.clone(), names: names.clone() });
             }
         }
         Plan::ZookeeperCas { address, connections } => {
             let sessions = zookeeper_sessions(address, (*connections).min(concurrency)).await?;
             zookeeper::make_node(&sessions[0], &format!("/{}", workload.prefix)).await?;
             for session in sessions.iter().cycle().take(concurrency as usize) {
-                ways.push(System::ZookeeperCas { session: session.clone(), names: names.clone() });
+                opened.push(Connection::ZookeeperCas { session: session.clone(), names: names.clone() });
             }
         }
         Plan::Librados { pool } => {
             let pool = RawPool::open(pool).await?;
             for _ in 0..concurrency {
-                ways.push(System::Librados { pool: pool.clone(), names: names.clone() });
+                opened.push(Connection::Librados { pool: pool.clone(), names: names.clone() });
             }
         }
     }
-    Ok(ways)
+    Ok(opened)
 }
 
 /// Opens `sessions` sessions, at least one.
@@ -216,32 +216,32 @@ async fn zookeeper_sessions(
     Ok(clients)
 }
 
-impl System {
+impl Connection {
     /// Updates one block as `writer`, retrying until it succeeds.
     ///
     /// # Errors
     /// If the store or the peer fails.
     pub(crate) async fn update(&mut self, target: &Target, writer: u32) -> Result<Taken, BenchError> {
         match self {
-            System::Optimistic { blocks, propose, reread } => {
+            Connection::Optimistic { blocks, propose, reread } => {
                 blocks.update_optimistically(target, writer, *propose, *reread).await
             }
-            System::Unsafe { blocks } => {
+            Connection::Unsafe { blocks } => {
                 blocks.update_unsafely(target, writer).await?;
                 Ok(Taken { attempts: 1 })
             }
-            System::Write { blocks, conditional } => {
+            Connection::Write { blocks, conditional } => {
                 let fresh = Bytes::new();
                 blocks.write(target, writer, fresh, conditional.then_some(0)).await?;
                 Ok(Taken { attempts: 1 })
             }
-            System::Locks { blocks, session, nodes } => {
+            Connection::Locks { blocks, session, nodes } => {
                 let held = zookeeper::acquire(session, &nodes[target.object as usize]).await?;
                 blocks.update_unsafely(target, writer).await?;
                 zookeeper::release(session, held).await?;
                 Ok(Taken { attempts: 1 })
             }
-            System::Redis { connection, names } => {
+            Connection::Redis { connection, names } => {
                 let key = names.key(target);
                 let mut attempts = 1;
                 loop {
@@ -253,7 +253,7 @@ impl System {
                     attempts += 1;
                 }
             }
-            System::Etcd { client, names } => {
+            Connection::Etcd { client, names } => {
                 let key = Bytes::from(names.key(target));
                 let mut attempts = 1;
                 let mut found = client.get(key.clone()).await?;
@@ -266,7 +266,7 @@ impl System {
                     attempts += 1;
                 }
             }
-            System::ZookeeperCas { session, names } => {
+            Connection::ZookeeperCas { session, names } => {
                 let path = names.node(target);
                 let mut attempts = 1;
                 loop {
@@ -281,7 +281,7 @@ impl System {
                     attempts += 1;
                 }
             }
-            System::Librados { pool, names } => {
+            Connection::Librados { pool, names } => {
                 let key = names.key(target);
                 let mut attempts = 1;
                 loop {
@@ -302,20 +302,20 @@ impl System {
     /// If the store or the peer fails.
     pub(crate) async fn read(&mut self, target: &Target) -> Result<Bytes, BenchError> {
         match self {
-            System::Optimistic { blocks, .. }
-            | System::Unsafe { blocks }
-            | System::Write { blocks, .. }
-            | System::Locks { blocks, .. } => Ok(blocks.read(target, Intent::Look).await?.data),
-            System::Redis { connection, names } => {
+            Connection::Optimistic { blocks, .. }
+            | Connection::Unsafe { blocks }
+            | Connection::Write { blocks, .. }
+            | Connection::Locks { blocks, .. } => Ok(blocks.read(target, Intent::Look).await?.data),
+            Connection::Redis { connection, names } => {
                 Ok(connection.get(&names.key(target)).await?.unwrap_or_default())
             }
-            System::Etcd { client, names } => Ok(client.get(names.key(target).into()).await?.value),
-            System::ZookeeperCas { session, names } => {
+            Connection::Etcd { client, names } => Ok(client.get(names.key(target).into()).await?.value),
+            Connection::ZookeeperCas { session, names } => {
                 let found = zookeeper::get(session, &names.node(target)).await?;
                 Ok(found.map(|(block, _)| block).unwrap_or_default())
             }
             // The checker is the last to see the block, which is of no use to anybody then.
-            System::Librados { pool, names } => {
+            Connection::Librados { pool, names } => {
                 let key = names.key(target);
                 let (block, version) = pool.read(&key, names.workload.block_bytes as usize).await?;
                 if version > 0 {

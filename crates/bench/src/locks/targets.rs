@@ -1,4 +1,4 @@
-//! The goals of Nacre on a machine of two processors, beside the measured values, and peers for comparison.
+//! The targets of Nacre on a machine of two processors, beside the measured values, and peers for comparison.
 
 use std::fmt;
 
@@ -12,7 +12,6 @@ use super::report::Results;
 use super::run::{Bench, Stage, span};
 use crate::BenchError;
 use crate::kit::Spread;
-use crate::kit::goal::{Goals, Unit};
 use crate::kit::latency::{Latencies, LatencySummary};
 use crate::kit::peer::{self, Peer};
 use crate::kit::process::Crew;
@@ -20,11 +19,12 @@ use crate::kit::quantity::{grouped, latency};
 use crate::kit::report::Report;
 use crate::kit::study::Steps;
 use crate::kit::table::Table as Text;
+use crate::kit::target::{Targets, Unit};
 
-/// The goals, and what was measured for them.
+/// The targets, and what was measured for them.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Reach {
-    goals: Goals,
+pub(crate) struct TargetStudy {
+    targets: Targets,
     /// The measured points.
     series: Vec<Series>,
     /// Whoever locks and unlocks one range after the other.
@@ -61,7 +61,7 @@ struct LoopSeries {
 const LOOP: Loop = Loop { concurrency: 1, awaits: true, warm_up_ms: 300, window_ms: 1000 };
 const LOOP_QUICK: Loop = Loop { concurrency: 1, awaits: true, warm_up_ms: 100, window_ms: 200 };
 
-/// The clients of the contended goals and of peers that are many.
+/// The clients of the contended targets and of peers that are many.
 const MANY_PROCESSES: u32 = 2;
 const MANY_CONCURRENCY: u32 = 128;
 /// The sessions of such a process.
@@ -73,7 +73,7 @@ const NOT_AWAITED: &str = "nacre, unlocks not awaited";
 /// The number of client processes, and of servers, whose patterns interleave.
 const INTERLEAVED: u32 = 4;
 
-/// Measures everything that the goals need.
+/// Measures everything that the targets need.
 pub(super) async fn measure(
     args: &Args,
     bench: &Bench,
@@ -82,31 +82,31 @@ pub(super) async fn measure(
     let steps = Steps::new(10);
     let step = |what| steps.step(what, 0);
     step("128 Ki regions against one")?;
-    described(args, bench, &mut report.reach).await?;
+    described(args, bench, &mut report.targets).await?;
     step("interleaved patterns")?;
-    interleaved(args, bench, &mut report.reach).await?;
+    interleaved(args, bench, &mut report.targets).await?;
     step("overlap")?;
     overlap(args, bench, report).await?;
     step("methods")?;
     methods(args, bench, report).await?;
     report.keep()?;
     step("patterns alone")?;
-    patterns(args, &mut report.reach)?;
+    patterns(args, &mut report.targets)?;
     step("irregular lists")?;
-    irregular(args, bench, &mut report.reach).await?;
+    irregular(args, bench, &mut report.targets).await?;
     step("round trips, and peers")?;
-    round_trips(args, bench, &mut report.reach).await?;
+    round_trips(args, bench, &mut report.targets).await?;
     report.keep()?;
     step("waiters")?;
-    waiters(args, bench, &mut report.reach).await?;
+    waiters(args, bench, &mut report.targets).await?;
     step("memory")?;
-    memory(args, bench, &mut report.reach).await?;
+    memory(args, bench, &mut report.targets).await?;
     step("the kernel's locks")?;
-    kernel(args, bench, &mut report.reach).await
+    kernel(args, bench, &mut report.targets).await
 }
 
-impl Reach {
-    /// Returns whether nothing was measured for the goals.
+impl TargetStudy {
+    /// Returns whether nothing was measured for the targets.
     pub(super) fn is_empty(&self) -> bool {
         self.series.is_empty() && self.loops.is_empty() && self.values.is_empty()
     }
@@ -145,7 +145,7 @@ async fn operation_us(
 }
 
 /// A lock of many regions beside a lock of one, and over the number of regions.
-async fn described(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+async fn described(args: &Args, bench: &Bench, study: &mut TargetStudy) -> Result<(), BenchError> {
     let operations = if args.quick { 500 } else { 4000 };
     let mut stage = bench.stage(1, Table::Described, 1, 1).await?;
     let strided = |regions| Shape::Strided { regions, separation_bytes: 64 };
@@ -154,23 +154,23 @@ async fn described(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), 
     shapes.extend(exponents.map(|exponent| strided(1 << exponent)));
     let times = operation_us(bench, &mut stage, &shapes, operations).await?;
     stage.end().await?;
-    let contiguous = reach.value("contiguous lock and unlock, one server", "µs", times[0]);
-    let many = reach.value("lock and unlock of 128 Ki regions, one server", "µs", times[1]);
+    let contiguous = study.value("contiguous lock and unlock, one server", "µs", times[0]);
+    let many = study.value("lock and unlock of 128 Ki regions, one server", "µs", times[1]);
     let name = "lock and unlock of 128 Ki regions ÷ of one, one server";
-    reach.goals.at_most(name, many / contiguous, Unit::Times, 2.0);
+    study.targets.at_most(name, many / contiguous, Unit::Times, 2.0);
     let mut medians = Vec::new();
     for (exponent, time) in exponents.iter().zip(&times[2..]) {
-        medians.push(reach.value(format!("lock and unlock of 2^{exponent} regions"), "µs", *time));
+        medians.push(study.value(format!("lock and unlock of 2^{exponent} regions"), "µs", *time));
     }
     let most = medians.iter().copied().fold(0.0, f64::max);
     let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
     let name = "lock and unlock, 2^10 to 2^27 regions: most ÷ least";
-    reach.goals.at_most(name, most / least, Unit::Times, 2.0);
+    study.targets.at_most(name, most / least, Unit::Times, 2.0);
     Ok(())
 }
 
 /// Clients whose regions lie between each other's.
-async fn interleaved(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+async fn interleaved(args: &Args, bench: &Bench, study: &mut TargetStudy) -> Result<(), BenchError> {
     let (regions, operations) = (1 << 20, if args.quick { 50 } else { 300 });
     let mut stage = bench.stage(INTERLEAVED, Table::Described, INTERLEAVED, 1).await?;
     let mut rates = Vec::new();
@@ -193,8 +193,8 @@ async fn interleaved(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<()
     }
     stage.end().await?;
     let name = "regions that 4 clients lock and release, interleaved, 4 servers, alt-try";
-    let rate = reach.value(name, "1/s", Spread::of(rates));
-    reach.goals.at_least(name, rate, Unit::PerSecond, 1e9);
+    let rate = study.value(name, "1/s", Spread::of(rates));
+    study.targets.at_least(name, rate, Unit::PerSecond, 1e9);
     Ok(())
 }
 
@@ -204,8 +204,8 @@ async fn overlap(args: &Args, bench: &Bench, report: &mut Report<Results>) -> Re
         Args { methods: vec![MethodName::Datatype], protocols: vec![ProtocolName::AltTry], ..args.clone() };
     let points = narrowed.contention("overlap", 64);
     for points in points.chunk_by(Point::is_beside) {
-        let measured = bench.measure(points, None, report, |results| &mut results.reach.series).await?;
-        let Reach { series, goals, .. } = &mut report.reach;
+        let measured = bench.measure(points, None, report, |results| &mut results.targets.series).await?;
+        let TargetStudy { series, targets, .. } = &mut report.targets;
         let series = &series[measured];
         let Some(none) = series.iter().find(|series| series.point.overlap_percent == Some(0)) else {
             continue;
@@ -215,7 +215,7 @@ async fn overlap(args: &Args, bench: &Bench, report: &mut Report<Results>) -> Re
             if percent > 0 {
                 let ratio = of.acquired_per_s.median / none.acquired_per_s.median;
                 let name = format!("{}, {percent} % overlap ÷ none", of.point.label());
-                goals.at_least(name, ratio, Unit::Times, 0.9);
+                targets.at_least(name, ratio, Unit::Times, 0.9);
             }
         }
     }
@@ -232,8 +232,8 @@ async fn methods(args: &Args, bench: &Bench, report: &mut Report<Results>) -> Re
         ..args.clone()
     };
     let points = narrowed.scaling(Some("methods"), 64);
-    let measured = bench.measure(&points, None, report, |results| &mut results.reach.series).await?;
-    let Reach { series, goals, .. } = &mut report.reach;
+    let measured = bench.measure(&points, None, report, |results| &mut results.targets.series).await?;
+    let TargetStudy { series, targets, .. } = &mut report.targets;
     let series = &series[measured];
     let of = |method| series.iter().find(|series| series.point.method == method);
     if let (Some(posix), Some(list), Some(datatype)) =
@@ -244,44 +244,44 @@ async fn methods(args: &Args, bench: &Bench, report: &mut Report<Results>) -> Re
         let pairs = args.contenders();
         let name = |what: &str| format!("{what}, one-try, {pairs} pairs");
         let by_posix = acquired(datatype) / acquired(posix);
-        goals.at_least(name("acquiring, datatype ÷ posix"), by_posix, Unit::Times, 51.0);
+        targets.at_least(name("acquiring, datatype ÷ posix"), by_posix, Unit::Times, 51.0);
         let by_list = acquired(datatype) / acquired(list);
-        goals.at_least(name("acquiring, datatype ÷ list"), by_list, Unit::Times, 1.8);
+        targets.at_least(name("acquiring, datatype ÷ list"), by_list, Unit::Times, 1.8);
         let releasing = released(datatype) / released(list);
-        goals.at_least(name("releasing, datatype ÷ list"), releasing, Unit::Times, 20.0);
+        targets.at_least(name("releasing, datatype ÷ list"), releasing, Unit::Times, 20.0);
     }
     Ok(())
 }
 
 /// Restrictions to a server's stripe, and comparisons of patterns.
-fn patterns(args: &Args, reach: &mut Reach) -> Result<(), BenchError> {
+fn patterns(args: &Args, study: &mut TargetStudy) -> Result<(), BenchError> {
     let mut medians = Vec::new();
     for servers in [2, 10, 100, 1000] {
         let spread = micro::restriction_ns(servers, args.regions)?;
-        medians.push(reach.value(format!("restriction to one of {servers} servers"), "ns", spread));
+        medians.push(study.value(format!("restriction to one of {servers} servers"), "ns", spread));
     }
     let most = medians.iter().copied().fold(0.0, f64::max);
     let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
     let name = "restriction to one of 2 to 1,000 servers: most ÷ least";
-    reach.goals.at_most(name, most / least, Unit::Times, 2.0);
+    study.targets.at_most(name, most / least, Unit::Times, 2.0);
     let mut slowest: f64 = 0.0;
     for (strides, offset) in
         [([64, 96], 1), ([61, 67], 1), ([64, 72], 7), ([4096, 4100], 2), ([1000, 1001], 999)]
     {
         let spread = micro::conflict_ns(1 << 20, strides, offset)?;
         let name = format!("conflict test, 2^20 regions, {} B and {} B apart", strides[0], strides[1]);
-        slowest = slowest.max(reach.value(name, "ns", spread));
+        slowest = slowest.max(study.value(name, "ns", spread));
     }
     let name = "conflict test, 2^20 regions, unequal strides, the slowest of 5";
-    reach.goals.at_most(name, slowest / 1e3, Unit::Microseconds, 10.0);
+    study.targets.at_most(name, slowest / 1e3, Unit::Microseconds, 10.0);
     let spread = micro::irregular_conflict_ns(128 << 10)?;
-    let bounded = reach.value("search of 4,096 steps, 128 Ki irregular regions", "ns", spread);
-    reach.goals.open("  where it does not: one bounded search", bounded / 1e3, Unit::Microseconds);
+    let bounded = study.value("search of 4,096 steps, 128 Ki irregular regions", "ns", spread);
+    study.targets.open("  where it does not: one bounded search", bounded / 1e3, Unit::Microseconds);
     Ok(())
 }
 
 /// Lists without regularity.
-async fn irregular(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+async fn irregular(args: &Args, bench: &Bench, study: &mut TargetStudy) -> Result<(), BenchError> {
     let regions = args.regions();
     let mut stage = bench.stage(1, Table::Described, 1, 1).await?;
     for (method, what) in [
@@ -299,17 +299,17 @@ async fn irregular(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), 
             }
         }
         let (acquired, released) = (Spread::of(acquired), Spread::of(released));
-        let acquiring = reach.value(format!("{what}: acquired"), "1/s", acquired);
-        let releasing = reach.value(format!("{what}: released"), "1/s", released);
+        let acquiring = study.value(format!("{what}: acquired"), "1/s", acquired);
+        let releasing = study.value(format!("{what}: released"), "1/s", released);
         let names = (format!("{what}, one server: acquired"), format!("{what}, one server: released"));
         match method {
             MethodName::List => {
-                reach.goals.at_least(names.0, acquiring, Unit::PerSecond, 3e6);
-                reach.goals.at_least(names.1, releasing, Unit::PerSecond, 10e6);
+                study.targets.at_least(names.0, acquiring, Unit::PerSecond, 3e6);
+                study.targets.at_least(names.1, releasing, Unit::PerSecond, 10e6);
             }
             _ => {
-                reach.goals.open(names.0, acquiring, Unit::PerSecond);
-                reach.goals.open(names.1, releasing, Unit::PerSecond);
+                study.targets.open(names.0, acquiring, Unit::PerSecond);
+                study.targets.open(names.1, releasing, Unit::PerSecond);
             }
         }
     }
@@ -317,7 +317,7 @@ async fn irregular(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), 
 }
 
 /// Contiguous locks of ranges that nobody else wants, beside those of the peers.
-async fn round_trips(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+async fn round_trips(args: &Args, bench: &Bench, study: &mut TargetStudy) -> Result<(), BenchError> {
     let folder = args.folder.as_deref();
     let stage = bench.stage(1, Table::Described, 0, 1).await?;
     let mut services: Vec<(&str, Option<Peer>)> = vec![("nacre", None), (NOT_AWAITED, None)];
@@ -326,7 +326,7 @@ async fn round_trips(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<()
     {
         match peer {
             Ok(peer) => services.push((name, Some(peer))),
-            Err(error @ BenchError::MissingProgram { .. }) => reach.missing.push(format!("{name}: {error}")),
+            Err(error @ BenchError::MissingProgram { .. }) => study.missing.push(format!("{name}: {error}")),
             Err(error) => return Err(error),
         }
     }
@@ -369,26 +369,26 @@ async fn round_trips(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<()
             crew.end().await?;
             let (service, per_s) = (service.to_owned(), Spread::of(rates));
             let latency = latencies.summary();
-            reach.loops.push(LoopSeries { service, processes, concurrency, sessions, per_s, latency });
+            study.loops.push(LoopSeries { service, processes, concurrency, sessions, per_s, latency });
         }
     }
     drop(services);
     stage.end().await?;
-    let loops = &reach.loops;
+    let loops = &study.loops;
     let rate = |service: &str, processes| {
         let found = loops.iter().find(|of| of.service == service && of.processes == processes);
         found.map_or(f64::NAN, |found| found.per_s.median)
     };
     let (one, many) = (rate("nacre", 1), rate("nacre", MANY_PROCESSES));
-    let (goals, name) = (&mut reach.goals, "  where the unlocking is not waited for");
-    goals.at_least("contiguous lock and unlock, TCP, one client", one, Unit::PerSecond, 20_000.0);
-    goals.open(name, rate(NOT_AWAITED, 1), Unit::PerSecond);
-    goals.at_least("contiguous lock and unlock, TCP, 256 at once", many, Unit::PerSecond, 150_000.0);
-    goals.open(name, rate(NOT_AWAITED, MANY_PROCESSES), Unit::PerSecond);
+    let (targets, name) = (&mut study.targets, "  where the unlocking is not waited for");
+    targets.at_least("contiguous lock and unlock, TCP, one client", one, Unit::PerSecond, 20_000.0);
+    targets.open(name, rate(NOT_AWAITED, 1), Unit::PerSecond);
+    targets.at_least("contiguous lock and unlock, TCP, 256 at once", many, Unit::PerSecond, 150_000.0);
+    targets.open(name, rate(NOT_AWAITED, MANY_PROCESSES), Unit::PerSecond);
     for peer in ["zookeeper", "etcd"] {
         let times = many / rate(peer, MANY_PROCESSES);
         if times.is_finite() {
-            goals.open(format!("  ÷ {peer}"), times, Unit::Times);
+            targets.open(format!("  ÷ {peer}"), times, Unit::Times);
         }
     }
     Ok(())
@@ -399,7 +399,7 @@ async fn round_of_loops(crew: &mut Crew, parameters: &Loop) -> Result<Vec<Done>,
 }
 
 /// Many waiters for one byte.
-async fn waiters(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+async fn waiters(args: &Args, bench: &Bench, study: &mut TargetStudy) -> Result<(), BenchError> {
     let waiters = if args.quick { 1000 } else { 10_000 };
     // The holder's session, and four of waiters.
     let mut stage = bench.stage(1, Table::Described, 1, 1 + MANY_SESSIONS).await?;
@@ -416,13 +416,13 @@ async fn waiters(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), Be
     }
     stage.end().await?;
     let name = format!("hand-over to the next of {} waiters, in order", grouped(waiters as f64));
-    let time = reach.value(name.clone(), "µs", Spread::of(times));
-    reach.goals.at_most(name, time, Unit::Microseconds, 50.0);
+    let time = study.value(name.clone(), "µs", Spread::of(times));
+    study.targets.at_most(name, time, Unit::Microseconds, 50.0);
     Ok(())
 }
 
 /// The memory of a server with many held locks.
-async fn memory(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+async fn memory(args: &Args, bench: &Bench, study: &mut TargetStudy) -> Result<(), BenchError> {
     let locks = if args.quick { 10_000 } else { 100_000 };
     let shape = Shape::Strided { regions: 16, separation_bytes: 64 };
     let pattern_bytes = micro::pattern_bytes(&shape)?;
@@ -443,15 +443,15 @@ async fn memory(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), Ben
         stage.end().await?;
     }
     let name = format!("resident memory of a server for each of {} held locks", grouped(locks as f64));
-    let all = reach.value(name.clone(), "B", Spread::of(bytes));
-    reach.goals.open(name, all, Unit::Bytes);
+    let all = study.value(name.clone(), "B", Spread::of(bytes));
+    study.targets.open(name, all, Unit::Bytes);
     let name = format!("  without its normalised description of {pattern_bytes} B");
-    reach.goals.at_most(name, all - pattern_bytes as f64, Unit::Bytes, 512.0);
+    study.targets.at_most(name, all - pattern_bytes as f64, Unit::Bytes, 512.0);
     Ok(())
 }
 
 /// The kernel's locks, region by region.
-async fn kernel(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+async fn kernel(args: &Args, bench: &Bench, study: &mut TargetStudy) -> Result<(), BenchError> {
     let path = peer::temporary_folder(args.folder.as_deref())?;
     let mut crew = bench.crew(1, |_| Plan::Ofd { path: path.path().join("file") }).await?;
     let mut regions = 1024;
@@ -471,9 +471,9 @@ async fn kernel(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), Ben
         let name =
             |what: &str| format!("kernel (OFD), {} regions by one process: {what}", grouped(regions as f64));
         let (acquired, released) = (Spread::of(acquired), Spread::of(released));
-        let rate = reach.value(name("acquired"), "1/s", acquired);
-        reach.value(name("released"), "1/s", released);
-        reach.goals.open(name("acquired"), rate, Unit::PerSecond);
+        let rate = study.value(name("acquired"), "1/s", acquired);
+        study.value(name("released"), "1/s", released);
+        study.targets.open(name("acquired"), rate, Unit::PerSecond);
         let next = most.min(regions * 8);
         // The kernel goes through a list for each: eight times the regions take about 64 times as long.
         if next == regions || longest * 64.0 > bench.bound.as_secs_f64() * KERNEL_PATIENCE {
@@ -487,7 +487,7 @@ async fn kernel(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), Ben
 /// The factor by which the kernel may take longer than the time bound, so that there is something to compare with.
 const KERNEL_PATIENCE: f64 = 10.0;
 
-impl fmt::Display for Reach {
+impl fmt::Display for TargetStudy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Text::new(
             "lock + unlock of one range | clients | sessions | per second | least | most | p50 | p99",
@@ -514,6 +514,6 @@ impl fmt::Display for Reach {
             let show = |number: f64| if number < 1000.0 { format!("{number:.1}") } else { grouped(number) };
             table.row(vec![value.measure.clone(), value.unit.into(), show(median), show(min), show(max)]);
         }
-        write!(f, "\n{table}\n{}", self.goals)
+        write!(f, "\n{table}\n{}", self.targets)
     }
 }

@@ -1,19 +1,19 @@
-//! The goals of the reflector on a machine of two processors, beside the measured values.
+//! The targets of the reflector on a machine of two processors, beside the measured values.
 
 use nacre_planes::plane::PlaneKind;
 
 use super::point::{Run, Series, System};
 use super::report::Results;
-use super::stage::Device;
+use super::testbed::Device;
 use crate::kit::Spread;
-use crate::kit::goal::{Goals, Unit};
+use crate::kit::target::{Targets, Unit};
 
-/// The size of the datagrams to which the goals apply, in bytes.
+/// The size of the datagrams to which the targets apply, in bytes.
 const BYTES: usize = 100;
 
-/// Compares the results with the goals, as far as they were measured.
-pub(super) fn judge(report: &Results) -> Goals {
-    let mut goals = Goals::default();
+/// Compares the results with the targets, as far as they were measured.
+pub(super) fn judge(report: &Results) -> Targets {
+    let mut targets = Targets::default();
     let sendto = |receivers| find(report, System::Plane(PlaneKind::Sendto), receivers);
     let mut many: Vec<u32> = report.series.iter().map(|series| series.cell.receivers).collect();
     many.sort_unstable();
@@ -37,10 +37,10 @@ pub(super) fn judge(report: &Results) -> Goals {
             let Some((kind, alone, received)) = found else { return };
             let measure = format!("sendto ÷ {measure}, {receivers} receivers ({kind})");
             match bound {
-                Some(bound) => goals.at_least(measure, alone, Unit::Times, bound),
-                None => goals.open(measure, alone, Unit::Times),
+                Some(bound) => targets.at_least(measure, alone, Unit::Times, bound),
+                None => targets.open(measure, alone, Unit::Times),
             }
-            goals.open("  with what receivers take", received, Unit::Times);
+            targets.open("  with what receivers take", received, Unit::Times);
         };
         let large = receivers >= 30;
         state("kernel, CPU of a copy", ratio(PlaneKind::Kernel), large.then_some(6.5));
@@ -51,42 +51,42 @@ pub(super) fn judge(report: &Results) -> Goals {
             let Some(found) = driver(kind) else { continue };
             let measure = format!("sendto ÷ {kind}, {receivers} receivers, all in the driver");
             match large && kind == PlaneKind::Xdp {
-                true => goals.at_least(measure, found, Unit::Times, 11.0),
-                false => goals.open(measure, found, Unit::Times),
+                true => targets.at_least(measure, found, Unit::Times, 11.0),
+                false => targets.open(measure, found, Unit::Times),
             }
         }
         if let (90, Some((_, _, received))) = (receivers, ratio(PlaneKind::Ring)) {
             let measure = "sendto ÷ ring, 90 receivers, with what they take".to_string();
-            goals.at_least(measure, received, Unit::Times, 2.5);
+            targets.at_least(measure, received, Unit::Times, 2.5);
         }
         if let Some(peer) = find(report, System::Samplicate, receivers) {
             let measure = format!("sendto ÷ samplicate, {receivers} receivers");
-            goals.open(measure, self::ratio(base, peer, Run::copy_ns), Unit::Times);
+            targets.open(measure, self::ratio(base, peer, Run::copy_ns), Unit::Times);
         }
     }
     if let Some(overloads) = &report.overloads {
         for overload in &overloads.overload {
             let name = overload.who.name();
             let copies = overload.copies as f64;
-            goals.at_least(format!("overload, {name}: copies"), copies, Unit::Count, 1e7);
-            goals.at_least("  over those without overload".to_string(), overload.goodput, Unit::Times, 0.8);
+            targets.at_least(format!("overload, {name}: copies"), copies, Unit::Count, 1e7);
+            targets.at_least("  over those without overload".to_string(), overload.goodput, Unit::Times, 0.8);
             let lost = overload.lost.abs() as f64 + overload.uneven as f64;
-            goals.at_most("  lost after admission", lost, Unit::Count, 0.0);
-            goals.at_most("  out of order", overload.disorder as f64, Unit::Count, 0.0);
+            targets.at_most("  lost after admission", lost, Unit::Count, 0.0);
+            targets.at_most("  out of order", overload.disorder as f64, Unit::Count, 0.0);
         }
         for burst in &overloads.bursts {
             let name = burst.who.name();
             let wrong = burst.lost.abs() as f64 + burst.disorder as f64;
             let measure = format!("three devices, {name}: lost or out of order");
-            goals.at_most(measure, wrong, Unit::Count, 0.0);
+            targets.at_most(measure, wrong, Unit::Count, 0.0);
         }
     }
     for joins in &report.joins {
         let name = joins.who.name();
-        goals.at_least(format!("joins, {name}"), joins.joins_per_s, Unit::PerSecond, 20_000.0);
-        goals.at_most("  memory of a member", joins.bytes_per_member, Unit::Bytes, 512.0);
+        targets.at_least(format!("joins, {name}"), joins.joins_per_s, Unit::PerSecond, 20_000.0);
+        targets.at_most("  memory of a member", joins.bytes_per_member, Unit::Bytes, 512.0);
     }
-    goals
+    targets
 }
 
 fn find(report: &Results, who: System, receivers: u32) -> Option<&Series> {

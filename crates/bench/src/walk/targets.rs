@@ -1,4 +1,4 @@
-//! The goals of Nacre with MPI jobs and in the simulation.
+//! The targets of Nacre with MPI jobs and in the simulation.
 
 use std::fmt;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::mpi::{Job, Measurements, Mpi};
 use super::study::compare::Condition;
 use crate::BenchError;
 use crate::kit::Spread;
-use crate::kit::goal::{Goals, Unit};
 use crate::kit::quantity::grouped;
 use crate::kit::study::{Order, Series, Steps, add, turns};
 use crate::kit::table::Table;
+use crate::kit::target::{Targets, Unit};
 
 /// The number of ranks of the jobs.
 const RANKS: u32 = 4;
@@ -37,7 +37,7 @@ struct Jobs {
 
 /// The results of MPI jobs.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct MpiReach {
+pub(super) struct MpiTargets {
     library: String,
     ranks: u32,
     jobs: Vec<Jobs>,
@@ -76,11 +76,11 @@ pub(super) fn measure(
     root: &Path,
     repetitions: u32,
     quick: bool,
-    results: &mut Option<MpiReach>,
+    results: &mut Option<MpiTargets>,
 ) -> Result<(), BenchError> {
     let steps = Steps::new(u64::from(repetitions) * (Algorithm::ALL.len() as u64 - 1) + 2);
     let library = mpi.library.clone();
-    let results = results.insert(MpiReach { library, ranks: RANKS, jobs: Vec::new(), idle: None });
+    let results = results.insert(MpiTargets { library, ranks: RANKS, jobs: Vec::new(), idle: None });
     for (repetition, place) in turns(repetitions, Algorithm::ALL.len(), Order::Same) {
         let algorithm = Algorithm::ALL[place];
         // It takes a hundred times as long as the others.
@@ -97,49 +97,49 @@ pub(super) fn measure(
     Ok(())
 }
 
-impl MpiReach {
-    /// Adds the goals with the measured values.
-    pub(super) fn judge(&self, goals: &mut Goals) {
+impl MpiTargets {
+    /// Adds the targets with the measured values.
+    pub(super) fn judge(&self, targets: &mut Targets) {
         let of = |algorithm| self.jobs.iter().find(|jobs| jobs.algorithm == algorithm);
         let ranks = self.ranks;
         let megabytes = |bytes: f64| bytes / 1e6;
         if let Some(jobs) = of(Algorithm::HDrqs) {
             let name = format!("MPI, {ranks} ranks, {}: bytes moved", jobs.algorithm);
-            goals.at_most(name, megabytes(jobs.bytes.median), Unit::Megabytes, 0.2);
-            goals.at_most("  busiest rank ÷ mean", jobs.busiest_to_mean.median, Unit::Times, 1.2);
+            targets.at_most(name, megabytes(jobs.bytes.median), Unit::Megabytes, 0.2);
+            targets.at_most("  busiest rank ÷ mean", jobs.busiest_to_mean.median, Unit::Times, 1.2);
         }
         if let Some(cp) = of(Algorithm::Cp) {
             for jobs in [Algorithm::Drqs, Algorithm::HDrqs].into_iter().filter_map(of) {
                 let name = jobs.algorithm;
                 let messages = cp.messages.median / jobs.messages.median.max(1.0);
                 let name = |what: &str| format!("CP ÷ {name}, {ranks} ranks: {what}");
-                goals.at_least(name("messages"), messages, Unit::Times, 10.0);
+                targets.at_least(name("messages"), messages, Unit::Times, 10.0);
                 let bytes = cp.bytes.median / jobs.bytes.median.max(1.0);
-                goals.at_least(name("bytes"), bytes, Unit::Times, 100.0);
+                targets.at_least(name("bytes"), bytes, Unit::Times, 100.0);
             }
         }
         if let Some(idle) = &self.idle {
-            goals.at_most("idle ranks, of a processor", idle.percent, Unit::Percent, 2.0);
+            targets.at_most("idle ranks, of a processor", idle.percent, Unit::Percent, 2.0);
         }
         let memory = self.jobs.iter().map(|jobs| jobs.memory_bytes).fold(0.0, f64::max);
         let memory = memory / f64::from(1 << 20);
-        goals.at_most("resident memory of a rank, any algorithm", memory, Unit::Mebibytes, 64.0);
+        targets.at_most("resident memory of a rank, any algorithm", memory, Unit::Mebibytes, 64.0);
     }
 }
 
-/// Adds the goals with the simulated ratios.
-pub(super) fn judge_simulated(simulated: &Condition, goals: &mut Goals) {
+/// Adds the targets with the simulated ratios.
+pub(super) fn judge_simulated(simulated: &Condition, targets: &mut Targets) {
     let ratios = &simulated.ratios;
     let name = |what: &str| format!("  {what}");
     let equal = "simulated: CP ÷ h-drqs, 40 processes each (h-drqs: 8 threads)";
-    goals.at_least(equal, ratios.equal_processes, Unit::Times, 4.0);
-    goals.open(name("40 cores each"), ratios.equal_cores, Unit::Times);
-    goals.open(name("320 cores each"), ratios.equal_many_cores, Unit::Times);
-    goals.open(name("CP with one reader, 40 cores each"), ratios.one_reader_equal_cores, Unit::Times);
-    goals.open("simulated: CP ÷ drqs, 40 processes each", ratios.drqs, Unit::Times);
+    targets.at_least(equal, ratios.equal_processes, Unit::Times, 4.0);
+    targets.open(name("40 cores each"), ratios.equal_cores, Unit::Times);
+    targets.open(name("320 cores each"), ratios.equal_many_cores, Unit::Times);
+    targets.open(name("CP with one reader, 40 cores each"), ratios.one_reader_equal_cores, Unit::Times);
+    targets.open("simulated: CP ÷ drqs, 40 processes each", ratios.drqs, Unit::Times);
 }
 
-impl fmt::Display for MpiReach {
+impl fmt::Display for MpiTargets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, jobs of {} ranks on this machine", self.library, self.ranks)?;
         let mut table = Table::new(

@@ -279,8 +279,8 @@ fn last_line(output: &mut dyn Read) -> Option<String> {
 }
 
 /// Returns the name and version that a program reports, if it is installed.
-pub(super) fn version(contender: System) -> Option<String> {
-    let (program, package) = contender.package()?;
+pub(super) fn version(system: System) -> Option<String> {
+    let (program, package) = system.package()?;
     version_of(&find_program(program, package).ok()?, &["--version"])
 }
 

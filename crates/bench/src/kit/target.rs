@@ -1,4 +1,4 @@
-//! Goals of Nacre beside the measured values.
+//! Targets of Nacre beside the measured values.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 use crate::kit::quantity::grouped;
 use crate::kit::table::Table;
 
-/// A measured value with its goal.
+/// A measured value with its target.
 #[derive(Clone, Debug, Serialize)]
-struct Goal {
+struct Target {
     measure: String,
-    reached: f64,
+    measured: f64,
     unit: Unit,
     bound: Bound,
 }
@@ -42,11 +42,11 @@ enum Bound {
     Open,
 }
 
-impl Goal {
+impl Target {
     fn is_met(&self) -> Option<bool> {
         match self.bound {
-            Bound::AtLeast(bound) => Some(self.reached >= bound),
-            Bound::AtMost(bound) => Some(self.reached <= bound),
+            Bound::AtLeast(bound) => Some(self.measured >= bound),
+            Bound::AtMost(bound) => Some(self.measured <= bound),
             Bound::Open => None,
         }
     }
@@ -70,25 +70,25 @@ impl Unit {
     }
 }
 
-/// All goals, printed as a table.
+/// All targets, printed as a table.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Goals(Vec<Goal>);
+pub(crate) struct Targets(Vec<Target>);
 
-impl Goals {
+impl Targets {
     /// Adds a value that is to be at least so much.
-    pub(crate) fn at_least(&mut self, measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) {
-        self.0.push(Goal { measure: measure.into(), reached, unit, bound: Bound::AtLeast(bound) });
+    pub(crate) fn at_least(&mut self, measure: impl Into<String>, measured: f64, unit: Unit, bound: f64) {
+        self.0.push(Target { measure: measure.into(), measured, unit, bound: Bound::AtLeast(bound) });
     }
 
     /// Adds a value that is to be at most so much.
-    pub(crate) fn at_most(&mut self, measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) {
-        self.0.push(Goal { measure: measure.into(), reached, unit, bound: Bound::AtMost(bound) });
+    pub(crate) fn at_most(&mut self, measure: impl Into<String>, measured: f64, unit: Unit, bound: f64) {
+        self.0.push(Target { measure: measure.into(), measured, unit, bound: Bound::AtMost(bound) });
     }
 
     /// Adds a value without a bound: the larger the better, for comparison with others' values.
-    pub(crate) fn open(&mut self, measure: impl Into<String>, reached: f64, unit: Unit) {
-        self.0.push(Goal { measure: measure.into(), reached, unit, bound: Bound::Open });
+    pub(crate) fn open(&mut self, measure: impl Into<String>, measured: f64, unit: Unit) {
+        self.0.push(Target { measure: measure.into(), measured, unit, bound: Bound::Open });
     }
 
     /// Returns whether there is none.
@@ -97,19 +97,19 @@ impl Goals {
     }
 }
 
-impl fmt::Display for Goals {
+impl fmt::Display for Targets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new("measure | reached | reach | reached ÷ reach | met");
-        for goal in &self.0 {
-            let (bound, share) = match goal.bound {
-                Bound::AtLeast(bound) => (format!("≥ {}", goal.unit.show(bound)), goal.reached / bound),
-                Bound::AtMost(bound) => (format!("≤ {}", goal.unit.show(bound)), goal.reached / bound),
+        let mut table = Table::new("measure | measured | target | measured ÷ target | met");
+        for target in &self.0 {
+            let (bound, share) = match target.bound {
+                Bound::AtLeast(bound) => (format!("≥ {}", target.unit.show(bound)), target.measured / bound),
+                Bound::AtMost(bound) => (format!("≤ {}", target.unit.show(bound)), target.measured / bound),
                 Bound::Open => ("–".into(), f64::NAN),
             };
-            let met = goal.is_met().map_or("–", |met| if met { "yes" } else { "no" });
+            let met = target.is_met().map_or("–", |met| if met { "yes" } else { "no" });
             let share = if share.is_nan() { "–".into() } else { format!("{share:.2}") };
-            let reached = goal.unit.show(goal.reached);
-            table.row(vec![goal.measure.clone(), reached, bound, share, met.into()]);
+            let measured = target.unit.show(target.measured);
+            table.row(vec![target.measure.clone(), measured, bound, share, met.into()]);
         }
         write!(f, "{table}")
     }
@@ -121,11 +121,11 @@ mod tests {
 
     #[test]
     fn goals_say_whether_they_are_met() {
-        let mut goals = Goals::default();
-        goals.at_least("rate", 100.0, Unit::PerSecond, 200.0);
-        goals.at_most("p99", 2.0, Unit::Milliseconds, 3.0);
-        goals.open("times", 9.0, Unit::Times);
-        let text = goals.to_string();
+        let mut targets = Targets::default();
+        targets.at_least("rate", 100.0, Unit::PerSecond, 200.0);
+        targets.at_most("p99", 2.0, Unit::Milliseconds, 3.0);
+        targets.open("times", 9.0, Unit::Times);
+        let text = targets.to_string();
         let lines: Vec<Vec<&str>> =
             text.lines().skip(2).map(|line| line.split("  ").map(str::trim).collect()).collect();
         let row =
