@@ -9,7 +9,7 @@ use nacre_shell::manual::Manual;
 
 use crate::Line;
 
-/// What the manual pages of `nacre-bench` say beside the definition of its commands.
+/// The parts of the manual pages of `nacre-bench` beside the definition of its commands.
 const MANUAL: Manual = Manual {
     program: "nacre-bench",
     examples: &[],

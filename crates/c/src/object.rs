@@ -201,7 +201,7 @@ pub unsafe extern "C" fn nacre_object_write_if(
                 version.set(written);
                 Ok(())
             }
-            Written::Conflict(now) => {
+            Written::Refused(now) => {
                 version.set(now.version);
                 count.set(current.fill(&now.data));
                 let text = format!("the range is at version {}, which is newer than {expected}", now.version);
@@ -395,7 +395,7 @@ fn key_written(written: KeyWritten, expected: u64, place: ResultSlot<u64>) -> Re
             place.set(version);
             Ok(())
         }
-        KeyWritten::Conflict { version } => {
+        KeyWritten::Refused { version } => {
             place.set(version);
             let text = format!("the key is of version {version}, not of {expected}");
             Err(Failure::new(NACRE_REFUSED, text))

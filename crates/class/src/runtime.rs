@@ -172,7 +172,7 @@ impl Runtime {
                 // Other inputs may have made the method read much that this one does not need.
                 Err(CallError::Exceeded { bound: Bound::Reads | Bound::Memory, .. }) if prefetched => {
                     self.forget(habit);
-                    Attempt::Conflict(Vec::new())
+                    Attempt::Refused(Vec::new())
                 }
                 attempted => attempted?,
             };
@@ -183,7 +183,7 @@ impl Runtime {
                     return Ok(called);
                 }
                 // The same questions will be asked again, most likely: all at once this time.
-                Attempt::Conflict(again) => reads = again,
+                Attempt::Refused(again) => reads = again,
             }
         }
         Err(CallError::Contended {
@@ -207,7 +207,7 @@ impl Runtime {
         let mut view = View::default();
         let mut left = bounds;
         if !reads.is_empty() && !fetch(store, request.object, &mut view, reads, &mut fetched).await? {
-            return Ok(Attempt::Conflict(Vec::new()));
+            return Ok(Attempt::Refused(Vec::new()));
         }
         let (call, result, instructions) = loop {
             if let Some(bound) = fetched.exceeds(&bounds) {
@@ -245,7 +245,7 @@ impl Runtime {
                     let again = || reads_of(&call).into_iter().chain(wanted.clone()).collect();
                     view = call.view.clone();
                     if !fetch(store, request.object, &mut view, wanted.clone(), &mut fetched).await? {
-                        return Ok(Attempt::Conflict(again()));
+                        return Ok(Attempt::Refused(again()));
                     }
                 }
             }
@@ -288,7 +288,7 @@ impl Runtime {
                             fence,
                         });
                     }
-                    return Ok(Attempt::Conflict(used));
+                    return Ok(Attempt::Refused(used));
                 }
             }
         }
@@ -361,7 +361,7 @@ enum Attempt {
     /// It took effect, and used these answers.
     Done(Called, Vec<Read>),
     /// The object was changed by another client, and these answers will be needed again.
-    Conflict(Vec<Read>),
+    Refused(Vec<Read>),
 }
 
 /// The reads of one attempt.

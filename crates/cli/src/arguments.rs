@@ -82,7 +82,7 @@ impl Line {
     }
 }
 
-/// What parsers of the standard library say of numbers, and what is said instead.
+/// The messages of the standard library's parsers of numbers, and those that replace them.
 const NUMBERS: [(&str, &str); 5] = [
     ("invalid digit found in string", "it is not a whole number"),
     ("cannot parse integer from empty string", "a number is needed"),
@@ -263,10 +263,10 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
 /// A byte range.
 #[derive(Args, Clone, Debug)]
 pub struct RangeArgs {
-    /// Where the range begins
+    /// Beginning of the range
     #[arg(long, allow_negative_numbers = true, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     pub offset: u64,
-    /// How long the range is [default: to the end]
+    /// Length of the range [default: to the end]
     #[arg(long, allow_negative_numbers = true, value_name = "SIZE", value_parser = parse_size)]
     pub length: Option<u64>,
 }

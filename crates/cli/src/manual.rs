@@ -1,4 +1,4 @@
-//! What the manual pages say beyond the definition of the command line: examples of every command, related pages, the
+//! The parts of the manual pages beyond the definition of the command line: examples of every command, related pages, the
 //! environment, exit codes.
 
 use nacre_shell::manual::{Example, Manual};

@@ -17,7 +17,7 @@
 //! // Replaces the bytes, unless another client was faster.
 //! match object.write_if(0, "HELLO", read.version).await? {
 //!     nacre::Written::Done { version } => assert!(version > read.version),
-//!     nacre::Written::Conflict(now) => println!("it says {:?} now", now.data),
+//!     nacre::Written::Refused(now) => println!("it says {:?} now", now.data),
 //! }
 //!
 //! // Computes the new bytes from the old ones, and leaves the races to the library.

@@ -30,7 +30,7 @@ pub enum Written {
         version: u64,
     },
     /// Something in the range was newer: nothing was written. The field is the range as it stands now.
-    Conflict(RangeRead),
+    Refused(RangeRead),
 }
 
 /// The extents of a range.
@@ -187,7 +187,7 @@ impl Object {
         );
         match self.apply(transaction, "write").await? {
             Outcome::Done(done) => Ok(Written::Done { version: done.version }),
-            Outcome::Refused(Refusal { found: Found::Region(now), .. }) => Ok(Written::Conflict(now)),
+            Outcome::Refused(Refusal { found: Found::Region(now), .. }) => Ok(Written::Refused(now)),
             Outcome::Refused(_) => Err(self.nonsense("write")),
         }
     }

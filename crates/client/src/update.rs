@@ -41,7 +41,7 @@ pub struct Updated {
     /// The version that the new bytes carry.
     pub version: u64,
     /// The number of times that another writer was faster.
-    pub conflicts: u64,
+    pub refusals: u64,
 }
 
 /// The result of an update whose closure decides.
@@ -53,7 +53,7 @@ pub struct Settled<T = ()> {
     /// The version that the new bytes carry; `None` if the closure decided to keep the old ones.
     pub version: Option<u64>,
     /// The number of times that another writer was faster.
-    pub conflicts: u64,
+    pub refusals: u64,
 }
 
 impl UpdateOptions {
@@ -83,34 +83,34 @@ impl Default for UpdateOptions {
 struct Attempts<'a> {
     options: &'a UpdateOptions,
     begun: Instant,
-    conflicts: u64,
+    refusals: u64,
 }
 
 impl<'a> Attempts<'a> {
     fn new(options: &'a UpdateOptions) -> Self {
-        Self { options, begun: Instant::now(), conflicts: 0 }
+        Self { options, begun: Instant::now(), refusals: 0 }
     }
 
     /// Counts a conflict. Fails if there is to be no further attempt.
     fn lost(&mut self) -> Result<(), StoreError> {
-        self.conflicts += 1;
+        self.refusals += 1;
         let late = self.options.timeout.is_some_and(|timeout| self.begun.elapsed() >= timeout);
-        if self.conflicts < self.options.attempts && !late {
+        if self.refusals < self.options.attempts && !late {
             return Ok(());
         }
-        let text = format!("other writers were faster {} times; nothing was changed", self.conflicts);
+        let text = format!("other writers were faster {} times; nothing was changed", self.refusals);
         Err(StoreError::new(ErrorKind::Busy, text))
     }
 
     fn settled<T>(&self, value: T, version: Option<u64>) -> Settled<T> {
-        Settled { value, version, conflicts: self.conflicts }
+        Settled { value, version, refusals: self.refusals }
     }
 }
 
 impl Settled<()> {
     /// Returns the result of an update that always writes.
     fn written(self) -> Updated {
-        Updated { version: self.version.unwrap_or_default(), conflicts: self.conflicts }
+        Updated { version: self.version.unwrap_or_default(), refusals: self.refusals }
     }
 }
 
@@ -196,7 +196,7 @@ impl Object {
             match self.write_if_range(range.offset, new, range, read.version).await? {
                 Written::Done { version } => return Ok(attempts.settled(value, Some(version))),
                 // The refusal brought the fresh bytes along, so there is no need to read them again.
-                Written::Conflict(now) => read = now,
+                Written::Refused(now) => read = now,
             }
             attempts.lost().map_err(|error| self.context(error, "update"))?;
         }

@@ -20,7 +20,7 @@ pub enum KeyWritten {
         version: u64,
     },
     /// The key had another version: nothing was changed.
-    Conflict {
+    Refused {
         /// The key's version; 0 if there is no such key.
         version: u64,
     },
@@ -81,7 +81,7 @@ impl Object {
         match self.apply(transaction, attempted).await? {
             Outcome::Done(done) => Ok(KeyWritten::Done { version: done.version }),
             Outcome::Refused(Refusal { found: Found::KeyVersion(version), .. }) => {
-                Ok(KeyWritten::Conflict { version })
+                Ok(KeyWritten::Refused { version })
             }
             Outcome::Refused(_) => Err(self.nonsense(attempted)),
         }

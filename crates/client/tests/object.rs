@@ -32,7 +32,7 @@ fn a_lost_race_hands_back_what_stands_there() {
         let first = object.write(0, "aaaa").await.unwrap();
         object.write(2, "bb").await.unwrap();
         match object.write_if(0, "cccc", first).await.unwrap() {
-            Written::Conflict(now) => {
+            Written::Refused(now) => {
                 assert_eq!(now.data, "aabb");
                 assert!(now.version > first);
                 let again = object.write_if(0, "cccc", now.version).await.unwrap();
@@ -304,7 +304,7 @@ fn a_key_is_changed_only_at_the_version_that_was_read() {
         let object = store.object("o").unwrap();
         assert_eq!(object.versioned_key("k").await.unwrap(), None);
         let KeyWritten::Done { version } = object.set_key_if("k", "a", 0).await.unwrap() else { panic!() };
-        assert_eq!(object.set_key_if("k", "b", 0).await.unwrap(), KeyWritten::Conflict { version });
+        assert_eq!(object.set_key_if("k", "b", 0).await.unwrap(), KeyWritten::Refused { version });
         object.set_key("other", "x").await.unwrap();
         let found = object.versioned_key("k").await.unwrap().unwrap();
         assert_eq!(
@@ -314,14 +314,14 @@ fn a_key_is_changed_only_at_the_version_that_was_read() {
         );
         object.set_key("k", "b").await.unwrap();
         let now = object.set_key("k", "a").await.unwrap();
-        let conflict = KeyWritten::Conflict { version: now };
+        let conflict = KeyWritten::Refused { version: now };
         assert_eq!(
             object.remove_key_if("k", version).await.unwrap(),
             conflict,
             "the value is the old one again"
         );
         assert!(matches!(object.remove_key_if("k", now).await.unwrap(), KeyWritten::Done { .. }));
-        assert_eq!(object.set_key_if("k", "c", now).await.unwrap(), KeyWritten::Conflict { version: 0 });
+        assert_eq!(object.set_key_if("k", "c", now).await.unwrap(), KeyWritten::Refused { version: 0 });
         let mut keys = object.versioned_keys(KeyRange::all());
         let (key, found) = keys.next().await.unwrap().unwrap();
         assert_eq!((key.as_bytes(), &found.value[..], found.version), (&b"other"[..], &b"x"[..], 2));

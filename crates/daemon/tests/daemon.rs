@@ -57,7 +57,7 @@ fn metrics_tell_what_happened() {
             matches!(watch.next(), Some(Ok(nacre::watch::Event::Changed { version })) if version == expected)
         );
     }
-    assert!(matches!(object.write_if(0, "abe", version).unwrap(), nacre::Written::Conflict(_)));
+    assert!(matches!(object.write_if(0, "abe", version).unwrap(), nacre::Written::Refused(_)));
     let address = daemon.http_address().unwrap();
     let (status, text) = http(address, "/metrics");
     assert_eq!(status, 200);
@@ -109,14 +109,14 @@ fn contended_regions_are_told_of() {
     };
     let daemon = Daemon::start(&options).unwrap();
     let address = daemon.addresses()[1].to_string();
-    let conflicts: u64 = std::thread::scope(|scope| {
+    let refusals: u64 = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let store = nacre::open(&address).unwrap().blocking();
                 scope.spawn(move || {
                     let object = store.object("hot").unwrap();
                     let increment = |old: &[u8]| vec![old[0].wrapping_add(1)];
-                    (0..50).map(|_| object.update(3..4, increment).unwrap().conflicts).sum::<u64>()
+                    (0..50).map(|_| object.update(3..4, increment).unwrap().refusals).sum::<u64>()
                 })
             })
             .collect();
@@ -125,8 +125,8 @@ fn contended_regions_are_told_of() {
     let store = nacre::open(&address).unwrap().blocking();
     assert_eq!(store.object("hot").unwrap().read(3..4).unwrap().data[0], 200);
     let report = &store.regions(10).unwrap()[0].report;
-    assert_eq!(report["attempts"], 200 + conflicts);
-    assert_eq!(report["failures"], conflicts);
+    assert_eq!(report["attempts"], 200 + refusals);
+    assert_eq!(report["failures"], refusals);
     let region = &report["regions"][0];
     assert_eq!((&region["object"], &region["offset"], &region["len"]), (&"hot".into(), &3.into(), &1.into()));
     assert_eq!((&region["attempts"], &region["failures"]), (&report["attempts"], &report["failures"]));

@@ -137,7 +137,7 @@ enum Unkept {
 /// An outcome without the bytes that have to be read, and the batch to wait for first.
 struct Decided {
     outcome: Outcome,
-    gate: u64,
+    durable_batch: u64,
     wrote: bool,
     rolled: bool,
     fetches: Fetches,
@@ -243,10 +243,11 @@ impl Engine {
             None => Source::Log(&self.table),
             Some(_) => Source::Memory(blocks),
         };
-        let gate = node.gate;
+        let durable_batch = node.durable_batch;
         if let Some(outcome) = self.recall(work)? {
             // Whatever the earlier attempt changed, the object's gate covers it.
-            let decided = Decided { outcome, gate, wrote: true, rolled: false, fetches: Fetches::default() };
+            let decided =
+                Decided { outcome, durable_batch, wrote: true, rolled: false, fetches: Fetches::default() };
             return Ok(Attempt::Decided(decided));
         }
         let mut fetches = Fetches::default();
@@ -255,7 +256,7 @@ impl Engine {
                 fetches.add(0, plan, source);
             }
             let outcome = Outcome::Refused(Refusal { guard, found, version: node.version });
-            let decided = Decided { outcome, gate, wrote: false, rolled: false, fetches };
+            let decided = Decided { outcome, durable_batch, wrote: false, rolled: false, fetches };
             return Ok(Attempt::Decided(decided));
         }
         let existed = node.exists;
@@ -271,7 +272,7 @@ impl Engine {
         let mut done = Done { version: node.version, existed, answers };
         if work.effects.is_empty() {
             let decided =
-                Decided { outcome: Outcome::Done(done), gate, wrote: false, rolled: false, fetches };
+                Decided { outcome: Outcome::Done(done), durable_batch, wrote: false, rolled: false, fetches };
             return Ok(Attempt::Decided(decided));
         }
         node.admit(&work.effects)?;
@@ -286,9 +287,9 @@ impl Engine {
             Err(Unkept::Failed(error)) => return Err(error),
         };
         self.space.index.saw_version(version);
-        node.gate = applied.batch;
+        node.durable_batch = applied.batch;
         if self.watchers.is_watched(work.hash) {
-            self.watchers.changed(&work.object, version, self.gate(applied.batch));
+            self.watchers.changed(&work.object, version, self.durable_batch(applied.batch));
         }
         if let Some(once) = &work.once {
             self.window.lock().insert(applied.tokens, &once.token, version, existed);
@@ -310,13 +311,13 @@ impl Engine {
             }
         }
         drop(shard);
-        let Applied { grown, batch: gate, rolled, freed, .. } = applied;
+        let Applied { grown, batch: durable_batch, rolled, freed, .. } = applied;
         drop(freed);
         self.space.index.add(grown);
         self.user_bytes.fetch_add(work.payload_bytes, Ordering::Relaxed);
         done.version = version;
         let outcome = Outcome::Done(done);
-        Ok(Attempt::Decided(Decided { outcome, gate, wrote: true, rolled, fetches }))
+        Ok(Attempt::Decided(Decided { outcome, durable_batch, wrote: true, rolled, fetches }))
     }
 
     /// Appends a transaction's record to the log, and applies its effects.
@@ -407,8 +408,8 @@ impl Engine {
         if decided.rolled {
             self.maintenance.nudge();
         }
-        let Decided { mut outcome, gate, wrote, mut fetches, .. } = decided;
-        if self.log.is_acked(gate) {
+        let Decided { mut outcome, durable_batch, wrote, mut fetches, .. } = decided;
+        if self.log.is_acked(durable_batch) {
             return match fetches.fill(&mut outcome, true) {
                 Ok(true) => Reply::ready(Ok(outcome)),
                 Err(error) => Reply::ready(Err(unread(error, wrote))),
@@ -420,7 +421,7 @@ impl Engine {
         }
         let engine = Arc::clone(self);
         Reply::pending(async move {
-            engine.log.wait(gate).await.map_err(|error| uncertain(error, wrote))?;
+            engine.log.wait(durable_batch).await.map_err(|error| uncertain(error, wrote))?;
             if fetches.fill(&mut outcome, true).map_err(|error| unread(error, wrote))? {
                 return Ok(outcome);
             }
@@ -431,22 +432,21 @@ impl Engine {
     /// Begins a watch of an object. See [`nacre_object::ObjectStore::watch`].
     pub fn watch(self: &Arc<Self>, object: &ObjectId, options: &WatchOptions) -> Reply<Watch> {
         let shard = self.shard(object).lock();
-        let (version, gate) = shard.get(object).map_or((0, 0), |node| (node.version, node.gate));
+        let (version, durable_batch) =
+            shard.get(object).map_or((0, 0), |node| (node.version, node.durable_batch));
         // Whatever is applied from now on is reported; what was applied before is in the version.
         let watch = self.watchers.watch(&owned(object), shard::hash(object.as_bytes()), version, options);
         drop(shard);
-        match (watch, self.gate(gate)) {
-            (Ok(watch), Reply::Pending(gate)) => {
-                Reply::pending(
-                    async move { gate.await.map(|()| watch).map_err(|error| uncertain(error, false)) },
-                )
-            }
+        match (watch, self.durable_batch(durable_batch)) {
+            (Ok(watch), Reply::Pending(durable_batch)) => Reply::pending(async move {
+                durable_batch.await.map(|()| watch).map_err(|error| uncertain(error, false))
+            }),
             (watch, _) => Reply::ready(watch),
         }
     }
 
     /// Returns what is ready as soon as a batch's effects may be told.
-    fn gate(&self, batch: u64) -> Reply<()> {
+    fn durable_batch(&self, batch: u64) -> Reply<()> {
         match self.log.is_acked(batch) {
             true => Reply::ready(Ok(())),
             false => Reply::pending(self.log.wait(batch)),
@@ -472,13 +472,13 @@ impl Engine {
         let names = self.names.read();
         let page = names.range::<[u8], _>((from, Unbounded)).take(limit).map(Name::to_id).collect();
         drop(names);
-        let gate = self.log.last_batch();
-        if self.log.is_acked(gate) {
+        let durable_batch = self.log.last_batch();
+        if self.log.is_acked(durable_batch) {
             return Reply::ready(Ok(page));
         }
         let log = Arc::clone(&self.log);
         Reply::pending(async move {
-            log.wait(gate).await.map_err(|error| uncertain(error, false))?;
+            log.wait(durable_batch).await.map_err(|error| uncertain(error, false))?;
             Ok(page)
         })
     }

@@ -211,7 +211,7 @@ impl Frames {
             put_bytes(out, id.as_bytes());
             out.push(u8::from(node.exists));
             put_varint(out, node.version);
-            put_varint(out, node.floor);
+            put_varint(out, node.tombstone_version);
             put_varint(out, node.fences.least());
         });
         if !node.fences.sessions().is_empty() {

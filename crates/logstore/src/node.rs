@@ -29,9 +29,9 @@ pub struct Node {
     /// The version of the last transaction that wrote it.
     pub version: u64,
     /// The version of the last removal of the whole object: every byte that has no entry is a hole of this version.
-    pub floor: u64,
+    pub tombstone_version: u64,
     /// The batch that has its newest change, for which every reply about the object must wait.
-    pub gate: u64,
+    pub durable_batch: u64,
     /// True if forks of it replaced each other, so that records in the log may refer to them by earlier names.
     pub replaced: bool,
     /// Its forks, including those that were removed and have holes left.
@@ -97,10 +97,10 @@ pub struct RangePlan {
 impl Node {
     /// Returns the greatest version in a range.
     pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
-        let Some(fork) = self.forks.get(fork) else { return self.floor };
+        let Some(fork) = self.forks.get(fork) else { return self.tombstone_version };
         // A range without bytes holds none of the fork's.
         let base = if range.len > 0 { fork.base } else { 0 };
-        fork.map.newest(range.offset, range.end()).max(base).max(self.floor)
+        fork.map.newest(range.offset, range.end()).max(base).max(self.tombstone_version)
     }
 
     /// Plans the reading of a range, with at most `data_bytes_max` bytes of data.
@@ -121,8 +121,8 @@ impl Node {
         };
         let mut plan = RangePlan { start: range.offset, ..RangePlan::default() };
         // What no byte is older than. Entries of a fork that took another's place may say less.
-        let least = self.floor.max(fork.base);
-        let mut version = if range.len > 0 { least } else { self.floor };
+        let least = self.tombstone_version.max(fork.base);
+        let mut version = if range.len > 0 { least } else { self.tombstone_version };
         let mut at = range.offset;
         let extents = &mut plan.read.extents;
         for entry in fork.map.overlapping(range.offset, end) {
@@ -401,7 +401,7 @@ impl Node {
                 Effect::Remove => {
                     self.release_all(keep);
                     self.exists = false;
-                    self.floor = version;
+                    self.tombstone_version = version;
                     self.replaced = false;
                     self.forks.clear();
                     if let Some(rare) = &mut self.rare {

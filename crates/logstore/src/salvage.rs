@@ -331,7 +331,7 @@ impl Engine {
         let mut shard = self.shard(object).lock();
         if let Some(node) = shard.get_mut(object) {
             let (version, fences) = (node.version, node.fences.clone());
-            *node = Node { version, floor: version, ..Node::default() };
+            *node = Node { version, tombstone_version: version, ..Node::default() };
             if fences != FencedSessions::none() {
                 node.fences = fences;
             }

@@ -216,12 +216,12 @@ impl Engine {
         let mut losses = LostParts::default();
         let mut cursor = Some((Fork::DEFAULT, 0));
         while let Some(from) = cursor {
-            let (doubts, gate, next) = self.doubts(object, &from, checked);
+            let (doubts, durable_batch, next) = self.doubts(object, &from, checked);
             cursor = next;
             if doubts.is_empty() {
                 continue;
             }
-            self.log.wait_blocking(gate)?;
+            self.log.wait_blocking(durable_batch)?;
             for doubt in doubts.iter().filter(|doubt| !doubt.is_readable()) {
                 let finding = doubt.finding.unwrap_or_else(|| self.absence(doubt, checked, absences, report));
                 report.blame(finding, object);
@@ -242,13 +242,13 @@ impl Engine {
     ) -> (Vec<Doubt>, u64, Option<Cursor>) {
         let shard = self.shard(object).lock();
         let mut doubts = Vec::new();
-        let (gate, next) = match shard.get(object) {
-            Some(node) => (node.gate, self.doubts_of(node, from, checked, &mut doubts)),
+        let (durable_batch, next) = match shard.get(object) {
+            Some(node) => (node.durable_batch, self.doubts_of(node, from, checked, &mut doubts)),
             None => (0, None),
         };
         // The next step asks for the same lock again at once.
         unlock_fair(shard);
-        (doubts, gate, next)
+        (doubts, durable_batch, next)
     }
 
     fn doubts_of(

@@ -494,7 +494,7 @@ impl Loader {
                 let mut node = Node {
                     exists: reader.u8()? != 0,
                     version: reader.varint()?,
-                    floor: reader.varint()?,
+                    tombstone_version: reader.varint()?,
                     ..Node::default()
                 };
                 let fence = reader.varint()?;

@@ -1,4 +1,4 @@
-//! Which servers are up and which are down, judged by their beacons: a state machine without I/O, whose clock is given to it.
+//! The judgement of which servers are up and which are down, by their beacons: a state machine without I/O, whose clock is given to it.
 //!
 //! A beacon counts when its sequence number is seen to change, by the clock of whoever looks. So the clocks of the servers
 //! do not matter, and only a monotonic one is needed here. A server is down after a time of silence. It is up again after a

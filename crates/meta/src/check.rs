@@ -37,7 +37,7 @@ pub struct Report {
     pub objects: u64,
     /// The number of ranks that have logs: they are at work, or went away.
     pub ranks: u64,
-    /// What is wrong, or was left behind.
+    /// A defect, or something that was left behind.
     pub findings: Vec<Finding>,
     /// True if entries changed while the check was under way, so that it could not judge how inodes and entries fit.
     pub changed: bool,
@@ -53,13 +53,13 @@ impl Report {
 /// Something that is wrong with a namespace, or was left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is.
+    /// The kind of defect.
     pub text: String,
     /// True if it was mended.
     pub mended: bool,
 }
 
-/// What names an object of the namespace.
+/// The name of an object of the namespace.
 enum Named {
     Inode(Ino),
     Data { ino: Ino, content: u64, index: u64 },

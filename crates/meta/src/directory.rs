@@ -66,7 +66,7 @@ pub(crate) fn gone_link(key: &Key) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// What the first record of an inode is made from. It stands in the entry that the inode was made with: whoever finds
+/// The parts of an inode's first record. It stands in the entry that the inode was made with: whoever finds
 /// the entry and no inode makes the inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Initial {

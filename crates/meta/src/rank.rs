@@ -84,11 +84,11 @@ struct Ids {
     taken: u64,
 }
 
-/// What this rank has written down of what it is about.
+/// The rank's log of changes that it is about to make.
 #[derive(Default)]
 struct Log {
     number: Option<u64>,
-    /// What is in the log, so that it is written once.
+    /// The content of the log, so that it is written once.
     notes: std::collections::HashSet<Bytes>,
     /// Keys that are of no use any more, to be removed with the next change of the log.
     stale: Vec<Bytes>,

@@ -17,13 +17,13 @@ type Cell = (u64, bool, u8);
 struct Rows {
     forks: BTreeMap<Fork, Vec<Cell>>,
     /// The initial cell of forks that have no row yet.
-    floor: Cell,
+    tombstone_version: Cell,
 }
 
 impl Rows {
     fn row(&mut self, fork: &Fork) -> &mut Vec<Cell> {
-        let floor = self.floor;
-        self.forks.entry(fork.clone()).or_insert_with(|| vec![floor; SPAN])
+        let tombstone_version = self.tombstone_version;
+        self.forks.entry(fork.clone()).or_insert_with(|| vec![tombstone_version; SPAN])
     }
 
     fn change(&mut self, write: &Write, version: u64, sizes: &BTreeMap<Fork, u64>) {
@@ -47,7 +47,7 @@ impl Rows {
             // Forks that were never there were not touched by any write that makes a row.
             Write::RemoveFork { fork } => {
                 if let Some(row) = self.forks.get_mut(fork)
-                    && (sizes.contains_key(fork) || row.iter().any(|cell| *cell != self.floor))
+                    && (sizes.contains_key(fork) || row.iter().any(|cell| *cell != self.tombstone_version))
                 {
                     row.fill(hole);
                 }
@@ -59,7 +59,7 @@ impl Rows {
                 }
                 self.forks.insert(fork.clone(), row);
             }
-            Write::Remove => *self = Self { floor: hole, ..Self::default() },
+            Write::Remove => *self = Self { tombstone_version: hole, ..Self::default() },
             _ => {}
         }
     }

@@ -471,7 +471,7 @@ impl Forwarder {
     ) -> Result<(), ForwardError> {
         let table = host.table();
         let Some(sender) = table.sender(received.path.local.port(), received.from) else {
-            self.counters.strangers += 1;
+            self.counters.non_members += 1;
             return Ok(());
         };
         self.confirm(sender, received.path, received.from, now);
@@ -481,7 +481,7 @@ impl Forwarder {
             (member.group, member.echo, member.bucket, member.sends)
         };
         if !sends {
-            counters.strangers += 1;
+            counters.non_members += 1;
             return Ok(());
         }
         let group = table.group(index);
@@ -540,8 +540,8 @@ impl Forwarder {
         number(table, index, &mut bytes[HEADROOM - head..HEADROOM]);
         let payload = &bytes[HEADROOM - head..];
         let whole = Whole { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
-        let mut spreading = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
-        spreading.spread(table, index, whole)
+        let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
+        fan_out.fan_out(table, index, whole)
     }
 
     /// Copies a datagram that another reflector relayed, as far as possible.
@@ -560,8 +560,8 @@ impl Forwarder {
             counters.undeliverable += u64::from(live);
             return Ok(());
         }
-        let mut spreading = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
-        spreading.spread(table, group, Whole { from: None, except, tos, age_ns: 0, payload: &payload })
+        let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
+        fan_out.fan_out(table, group, Whole { from: None, except, tos, age_ns: 0, payload: &payload })
     }
 
     /// Confirms a member that was heard of as a neighbour, once a second at most.
@@ -610,14 +610,14 @@ impl Forwarder {
                 number(table, group, &mut payload[..wire::DATA_HEAD_BYTES]);
             }
             let of_group = &mut by_group[group.0 as usize];
-            let mut spreading = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
+            let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
             if payload.len() > PAYLOAD_MAX {
-                spreading.counters.undeliverable += u64::from(live);
-                spreading.plane.finished(group);
+                fan_out.counters.undeliverable += u64::from(live);
+                fan_out.plane.finished(group);
                 continue;
             }
             let from = Some((lane, generation, position as usize));
-            spreading.spread(table, group, Whole { from, except, tos, age_ns: 0, payload: &payload })?;
+            fan_out.fan_out(table, group, Whole { from, except, tos, age_ns: 0, payload: &payload })?;
         }
         Ok(())
     }
@@ -645,7 +645,7 @@ impl Forwarder {
             let datagram = backlog.datagram(at);
             let number = lane;
             let lane = &table.group(group).lanes[usize::from(lane)];
-            let portion = LaneBatch {
+            let lane_batch = LaneBatch {
                 group,
                 number,
                 lane,
@@ -654,7 +654,7 @@ impl Forwarder {
                 tos: datagram.about.tos,
                 payload: &datagram.payload,
             };
-            let progress = plane.copy(&portion)?;
+            let progress = plane.copy(&lane_batch)?;
             counters.took(progress);
             by_group[group.0 as usize].took(progress);
             copies += progress.copies;
@@ -720,7 +720,7 @@ struct FanOut<'a> {
 
 impl FanOut<'_> {
     /// Copies an admitted datagram as far as possible, and keeps it for the devices that are full.
-    fn spread(&mut self, table: &Table, index: GroupIndex, whole: Whole<'_>) -> Result<(), ForwardError> {
+    fn fan_out(&mut self, table: &Table, index: GroupIndex, whole: Whole<'_>) -> Result<(), ForwardError> {
         let Whole { from, except, tos, payload, .. } = whole;
         let (first, position) = match from {
             None => (0, 0),
@@ -739,9 +739,9 @@ impl FanOut<'_> {
             }
             let queue = self.backlog.queue_of(lane.path.device);
             if self.backlog.queue(queue).len() == 0 && failed.is_none() {
-                let portion =
+                let lane_batch =
                     LaneBatch { group: index, number, lane, positions: next..end, except, tos, payload };
-                match self.plane.copy(&portion) {
+                match self.plane.copy(&lane_batch) {
                     Err(error) => failed = Some(error),
                     Ok(progress) => {
                         self.counters.took(progress);

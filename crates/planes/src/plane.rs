@@ -206,7 +206,7 @@ pub struct Done {
     /// Copies that a device took.
     pub copies: u64,
     /// Datagrams from addresses that are not members.
-    pub strangers: u64,
+    pub non_members: u64,
     /// Datagrams beyond a member's or a group's rate.
     pub over_rate: u64,
     /// Datagrams refused because too many are waiting already.
@@ -232,7 +232,7 @@ pub trait Plane: Send {
     ///
     /// # Errors
     /// [`PlaneError`] if the plane has failed.
-    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError>;
+    fn copy(&mut self, lane_batch: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError>;
 
     /// Follows a change of the table, which shows the new state already. Called in order, and before any client is
     /// answered. Changes of one moment are reported together, so the table may show a later one already.

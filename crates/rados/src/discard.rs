@@ -61,7 +61,7 @@ impl Inner {
         let sessions = fences::salvage(fence, pairs.first().map(|(_, stored)| stored));
         let header = Header {
             version,
-            floor: version,
+            tombstone_version: version,
             fence,
             sessions: sessions.len() as u32,
             author: Author::Token(token),

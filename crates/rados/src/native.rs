@@ -207,21 +207,26 @@ pub(crate) fn segments(entries: &[Placed], range: ByteRange, size: u64) -> Vec<S
 
 /// Returns the answer to a read of a range, from all the entries that share a byte with it. Bytes without an entry have
 /// the version `floor`. The data is added by the caller.
-pub(crate) fn range_read(floor: u64, entries: &[Placed], range: ByteRange, size: u64) -> RangeRead {
+pub(crate) fn range_read(
+    tombstone_version: u64,
+    entries: &[Placed],
+    range: ByteRange,
+    size: u64,
+) -> RangeRead {
     let mut extents = Vec::new();
     let mut push = |start: u64, end: u64, version: u64, kind| {
         if version > 0 && start < end {
             coalesce(&mut extents, Extent { range: ByteRange::from(start..end), version, kind });
         }
     };
-    let (mut at, mut version) = (range.offset, floor);
+    let (mut at, mut version) = (range.offset, tombstone_version);
     for entry in entries {
         let (start, end) = (entry.start.max(range.offset), entry.end.min(range.end()));
-        push(at, start, floor, ExtentKind::Hole);
+        push(at, start, tombstone_version, ExtentKind::Hole);
         push(start, end, entry.version, entry.kind);
         (at, version) = (end, version.max(entry.version));
     }
-    push(at, range.end(), floor, ExtentKind::Hole);
+    push(at, range.end(), tombstone_version, ExtentKind::Hole);
     RangeRead { data: Bytes::new(), extents, version, size, next: None }
 }
 

@@ -155,8 +155,8 @@ impl Inner {
             .map_err(|error| self.context(error, object))?;
         let Some(entries) = entries else { return Ok(None) };
         known.lock().saw(&header, fork, &record, &entries);
-        let floor = header.floor.max(record.base);
-        let mut found = native::range_read(floor, &entries, range, size);
+        let tombstone_version = header.tombstone_version.max(record.base);
+        let mut found = native::range_read(tombstone_version, &entries, range, size);
         if !bytes {
             return Ok(Some((found, header)));
         }
@@ -199,7 +199,7 @@ impl Inner {
             return Ok(None);
         }
         // One extent holds the whole range, so nothing of it is as old as the floor.
-        let mut found = native::range_read(header.floor, &[extent], range, size);
+        let mut found = native::range_read(header.tombstone_version, &[extent], range, size);
         if bytes {
             let length = range.end().min(size).saturating_sub(range.offset) as usize;
             found.data = match segment {

@@ -107,7 +107,7 @@ pub(crate) struct Header {
     pub(crate) version: u64,
     pub(crate) fence: u64,
     /// The version of the last removal.
-    pub(crate) floor: u64,
+    pub(crate) tombstone_version: u64,
     /// The offset of the next piece of payload in the byte stream, in bytes.
     pub(crate) tail: u32,
     /// The bytes of the byte stream that extents refer to.
@@ -144,7 +144,7 @@ impl Header {
         body[4..8].copy_from_slice(&self.forks.to_le_bytes());
         body[8..16].copy_from_slice(&self.version.to_le_bytes());
         body[16..24].copy_from_slice(&self.fence.to_le_bytes());
-        body[24..32].copy_from_slice(&self.floor.to_le_bytes());
+        body[24..32].copy_from_slice(&self.tombstone_version.to_le_bytes());
         body[32..36].copy_from_slice(&self.tail.to_le_bytes());
         body[36..40].copy_from_slice(&self.live.to_le_bytes());
         body[40..48].copy_from_slice(&self.size_high.to_le_bytes());
@@ -197,7 +197,7 @@ impl Header {
             forks: u32_at(body, 4),
             version,
             fence: u64_at(body, 16),
-            floor: u64_at(body, 24),
+            tombstone_version: u64_at(body, 24),
             tail: u32_at(body, 32),
             live: u32_at(body, 36),
             size_high: u64_at(body, 40),
@@ -208,7 +208,7 @@ impl Header {
             author,
         };
         let plausible = version < 1 << 63
-            && header.floor.max(unversioned) <= version
+            && header.tombstone_version.max(unversioned) <= version
             && sessions as usize <= FENCED_SESSIONS_MAX;
         let in_use = body[1] & 0xf8 == 0 || matches!(author, Author::Old { .. });
         (plausible && in_use).then_some(header).ok_or(NoHeader::Damaged)
@@ -421,7 +421,7 @@ mod tests {
             forks: random.random(),
             version,
             fence: random.random(),
-            floor: random.random_range(0..=version),
+            tombstone_version: random.random_range(0..=version),
             tail: random.random(),
             live: random.random(),
             size_high: random.random(),

@@ -279,9 +279,13 @@ impl Snapshot<'_> {
         };
         let size = record.size.unwrap_or(0);
         // A range of no bytes has none of the fork's.
-        let floor = if range.len > 0 { self.header.floor.max(record.base) } else { self.header.floor };
+        let tombstone_version = if range.len > 0 {
+            self.header.tombstone_version.max(record.base)
+        } else {
+            self.header.tombstone_version
+        };
         let entries = self.extents(&record, range).await?;
-        let mut found = native::range_read(floor, &entries, range, size);
+        let mut found = native::range_read(tombstone_version, &entries, range, size);
         let mut end = range.end();
         if let Some(first_left_out) = found.extents.get(EXTENTS_PER_READ_MAX) {
             end = first_left_out.range.offset;

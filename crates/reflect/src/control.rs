@@ -170,7 +170,7 @@ struct Seat {
     parts: u16,
     /// The interval between heartbeats that it was told last, in milliseconds.
     told_ms: u32,
-    /// What it showed a token for. Most members of most reflectors showed none, and there are very many of them.
+    /// The rights of the token that it showed. Most members of most reflectors showed none, and there are very many of them.
     token: Option<Box<Shown>>,
 }
 
@@ -258,7 +258,7 @@ pub struct Control {
     /// Control data of members, by member index.
     seats: Pages<Seat>,
     /// Control data of groups, by group index.
-    rooms: Vec<GroupControl>,
+    controls: Vec<GroupControl>,
     /// All locations of the map.
     locations: BTreeMap<String, LocationEntry>,
     /// The groups of locations that are here: by group, the location's name, and true if this reflector is a standby.
@@ -292,7 +292,7 @@ impl Control {
             secret,
             table: Table::new(),
             seats: Pages::default(),
-            rooms: Vec::new(),
+            controls: Vec::new(),
             locations: BTreeMap::new(),
             groups_here: HashMap::new(),
             bans: Vec::new(),
@@ -314,10 +314,10 @@ impl Control {
     pub fn set_group(&mut self, id: GroupId, options: GroupOptions) {
         let index = self.table.set_group(id, options);
         let place = index.0 as usize;
-        if self.rooms.len() <= place {
-            self.rooms.resize_with(place + 1, GroupControl::default);
+        if self.controls.len() <= place {
+            self.controls.resize_with(place + 1, GroupControl::default);
         }
-        self.rooms[place].removed = false;
+        self.controls[place].removed = false;
         self.settle(id);
     }
 
@@ -325,7 +325,7 @@ impl Control {
     /// group.
     pub fn remove_group(&mut self, id: GroupId) -> bool {
         let Some(index) = self.table.find(id) else { return false };
-        self.rooms[index.0 as usize].removed = true;
+        self.controls[index.0 as usize].removed = true;
         self.remove_if_empty(index);
         true
     }
@@ -507,13 +507,13 @@ impl Control {
         self.seats[place] = seat;
     }
 
-    fn room(&self, index: GroupIndex) -> &GroupControl {
+    fn group_control(&self, index: GroupIndex) -> &GroupControl {
         // Every group got its room when it was made.
-        &self.rooms[index.0 as usize]
+        &self.controls[index.0 as usize]
     }
 
-    fn room_mut(&mut self, index: GroupIndex) -> &mut GroupControl {
-        &mut self.rooms[index.0 as usize]
+    fn group_control_mut(&mut self, index: GroupIndex) -> &mut GroupControl {
+        &mut self.controls[index.0 as usize]
     }
 
     /// Returns the reflector's address at which a member is reached.
@@ -542,11 +542,11 @@ impl Control {
     }
 
     fn remove_if_empty(&mut self, group: GroupIndex) {
-        if self.room(group).removed && self.table.group(group).live == 0 {
+        if self.group_control(group).removed && self.table.group(group).live == 0 {
             self.drop_state(group);
             self.drop_relay(group);
             self.table.remove_group(group);
-            self.rooms[group.0 as usize] = GroupControl::default();
+            self.controls[group.0 as usize] = GroupControl::default();
         }
     }
 }

@@ -116,7 +116,7 @@ pub enum Changed {
         version: u64,
     },
     /// Another client changed the location meanwhile: this is its place now.
-    Conflict(Option<LocationEntry>),
+    Refused(Option<LocationEntry>),
 }
 
 /// A store of the map of locations.
@@ -244,7 +244,7 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
                 Outcome::Refused(refusal) => match refusal.found {
                     nacre_object::Found::Value(found) => {
                         let place = found.map(|value| place_of(&value)).transpose();
-                        Ok(Changed::Conflict(place.map_err(|why| corrupt(&object, why))?))
+                        Ok(Changed::Refused(place.map_err(|why| corrupt(&object, why))?))
                     }
                     _ => Err(unexpected(&object)),
                 },

@@ -205,10 +205,10 @@ fn the_map_is_changed_on_condition_and_read_whole() {
     let (before, to) = (place(7400, 7), place(7500, 7));
     let Changed::Done { version } = change("cell 7", Some(before), Some(to)).unwrap() else { panic!() };
     assert!(version > snapshot.version);
-    assert_eq!(change("cell 7", Some(before), Some(place(7600, 7))).unwrap(), Changed::Conflict(Some(to)));
-    assert_eq!(change("cell 7", None, Some(before)).unwrap(), Changed::Conflict(Some(to)));
+    assert_eq!(change("cell 7", Some(before), Some(place(7600, 7))).unwrap(), Changed::Refused(Some(to)));
+    assert_eq!(change("cell 7", None, Some(before)).unwrap(), Changed::Refused(Some(to)));
     assert!(matches!(change("cell 7", Some(to), None).unwrap(), Changed::Done { .. }));
-    assert_eq!(change("cell 7", Some(to), None).unwrap(), Changed::Conflict(None));
+    assert_eq!(change("cell 7", Some(to), None).unwrap(), Changed::Refused(None));
     let snapshot = block_on(map.read(snapshot.version)).unwrap().unwrap();
     assert_eq!(snapshot.places.len(), 2499);
 

@@ -19,7 +19,7 @@ pub const STYLES: Styles = Styles::styled()
 /// A line to type, and what it does.
 pub type Example = (&'static str, &'static str);
 
-/// What manual pages say beyond the definition of the commands. Commands are named by their paths: `keys set`; the program
+/// The parts of manual pages beyond the definition of the commands. Commands are named by their paths: `keys set`; the program
 /// itself by the empty one.
 #[derive(Clone, Copy, Debug)]
 pub struct Manual {

@@ -1,4 +1,4 @@
-//! What a process has counted, which can be saved, sent and merged.
+//! The counts of a process, which can be saved, sent and merged.
 
 use crate::{CommandError, Plan};
 use nacre_walk::checkpoint::{self, LoadError, Loaded, Saved};

@@ -9,7 +9,7 @@ use crate::report::{Report, Shape, Shared, Sums, Tally};
 use crate::{Opened, Queue, Verdict, Visitor, WalkError};
 use std::sync::Arc;
 
-/// What visitors count or list, and how.
+/// The entries that visitors count or list, and the form of the result.
 #[derive(Debug)]
 pub struct Request {
     /// The entries to count or list.

@@ -1,4 +1,4 @@
-//! How many entries per second writers append, and what a write costs by the class `zlog` instead of a transaction.
+//! Measures how many entries per second writers append, and what a write costs by the class `zlog` instead of a transaction.
 //!
 //! ```text
 //! cargo run --release -p nacre-zlog --example append_rate -- [WRITERS] [BYTES] [UNDER_WAY] [FOLDER]

@@ -27,7 +27,7 @@ use crate::sequencer::SequencerError;
 use crate::state::{CachedViews, Shape};
 use crate::stripe::{Stripe, StripeError, Written};
 
-/// What an entry that waits takes beside its bytes.
+/// The memory that a waiting entry takes beside its bytes.
 const WAITING_ENTRY_BYTES: usize = 128;
 
 /// Appends entries to a log, in the order in which they come. Cheap to clone; all clones append in one order.
@@ -36,7 +36,7 @@ pub struct Appender {
     shared: Arc<Handle>,
 }
 
-/// What the appenders hold; the task ends when it is gone and the queue is empty.
+/// The handle that appenders hold; the task ends when it is gone and the queue is empty.
 struct Handle {
     queue: Arc<Queue>,
     log: Arc<Inner>,

@@ -24,7 +24,7 @@ pub struct Listed {
     pub name: String,
     /// Its identity.
     pub id: LogId,
-    /// When it was created, in milliseconds since 1970, by the clock of whoever did.
+    /// The time at which it was created, in milliseconds since 1970, by the clock of whoever did.
     pub created_ms: u64,
 }
 
@@ -81,7 +81,7 @@ impl Directory {
         let update = Update::new(WHO).set(entry.clone(), Named::new(id, now_ms()).encode()?).if_absent(entry);
         match propose(&self.map.proposer(Default::default()), update).await? {
             Proposed::Done(_) => Ok(id),
-            Proposed::Conflict => {
+            Proposed::Refused => {
                 self.remove_objects(id).await?;
                 Err(LogError::Exists(name.to_owned()))
             }
@@ -155,7 +155,7 @@ impl Directory {
         let update = Update::new(WHO).if_version(entry.clone(), version).remove(entry);
         match propose(&self.map.proposer(Default::default()), update).await? {
             Proposed::Done(_) => Ok(()),
-            Proposed::Conflict => Err(LogError::Missing(name.to_owned())),
+            Proposed::Refused => Err(LogError::Missing(name.to_owned())),
         }
     }
 

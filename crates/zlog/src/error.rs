@@ -18,7 +18,7 @@ pub enum LogError {
     /// The handle is for reading only.
     #[error("the log was opened for reading only")]
     ReadOnly,
-    /// What the objects of the log hold is not a log's.
+    /// The objects of the log hold something that is not a log's.
     #[error("the log is damaged: {0}")]
     Corrupt(String),
     /// The store failed. If the kind is [`ErrorKind::Unknown`], what was asked for may have taken effect.

@@ -52,7 +52,7 @@ pub struct Log {
     appender: Appender,
 }
 
-/// What all parts of a handle share.
+/// The state that all parts of a handle share.
 pub(crate) struct Inner {
     pub store: Arc<dyn ObjectStore>,
     pub name: String,

@@ -129,7 +129,7 @@ impl Inner {
                 *self.known.lock() = Arc::new(CachedViews { views, version });
                 Ok(Some(()))
             }
-            Proposed::Conflict => Ok(None),
+            Proposed::Refused => Ok(None),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What is known of a log beside its entries: its name, its epoch and its views, which are kept in maps.
+//! The state of a log beside its entries: its name, its epoch and its views, which are kept in maps.
 
 use bytes::Bytes;
 use nacre_map::{Map, ProposeError, Proposer, Refused, Update};
@@ -141,7 +141,7 @@ pub(crate) struct CachedViews {
 pub(crate) struct Named {
     format: u32,
     pub id: LogId,
-    /// When the log was created, in milliseconds since 1970, by the clock of whoever did.
+    /// The time at which the log was created, in milliseconds since 1970, by the clock of whoever did.
     pub created_ms: u64,
 }
 
@@ -194,7 +194,7 @@ pub(crate) enum Proposed {
     /// It took effect, and the entry that it set has this version.
     Done(u64),
     /// Somebody else changed what it was about.
-    Conflict,
+    Refused,
 }
 
 /// Proposes an update.
@@ -204,7 +204,7 @@ pub(crate) async fn propose(proposer: &Proposer, update: Update) -> Result<Propo
             let version = committed.changes.iter().map(|change| change.version).max();
             Ok(Proposed::Done(version.unwrap_or(0)))
         }
-        Err(ProposeError::Refused(Refused::Version { .. } | Refused::Epoch { .. })) => Ok(Proposed::Conflict),
+        Err(ProposeError::Refused(Refused::Version { .. } | Refused::Epoch { .. })) => Ok(Proposed::Refused),
         Err(ProposeError::Refused(refused)) => Err(LogError::Invalid(refused.to_string())),
         Err(ProposeError::Store(error)) => Err(error.into()),
         Err(error) => Err(LogError::Invalid(error.to_string())),

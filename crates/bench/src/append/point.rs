@@ -87,7 +87,7 @@ pub(crate) struct Measurement {
     /// The processor time of clients and server for each operation, in microseconds.
     pub(crate) client_cpu_us: f64,
     pub(crate) server_cpu_us: f64,
-    /// How long each change of the view took, in milliseconds.
+    /// The duration of each change of the view, in milliseconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) reshaped_ms: Vec<f64>,
 }

@@ -79,7 +79,7 @@ pub(super) struct Counted {
     /// The number of copies by who made them: programs in drivers, the program at the hook, user space by frames, and by
     /// sockets.
     pub(super) made: [u64; 4],
-    pub(super) strangers: u64,
+    pub(super) non_members: u64,
     pub(super) over_rate: u64,
     pub(super) backlog: u64,
     pub(super) socket_full: u64,
@@ -93,7 +93,7 @@ pub(super) struct Counted {
 impl Counted {
     /// Returns the number of datagrams refused as a whole, for any reason.
     pub(super) fn refused(&self) -> u64 {
-        self.strangers + self.over_rate + self.backlog + self.socket_full
+        self.non_members + self.over_rate + self.backlog + self.socket_full
     }
 
     /// Returns the increase since `before`.
@@ -106,7 +106,7 @@ impl Counted {
             undeliverable: self.undeliverable - before.undeliverable,
             too_old: self.too_old - before.too_old,
             made: std::array::from_fn(|by| self.made[by] - before.made[by]),
-            strangers: self.strangers - before.strangers,
+            non_members: self.non_members - before.non_members,
             over_rate: self.over_rate - before.over_rate,
             backlog: self.backlog - before.backlog,
             socket_full: self.socket_full - before.socket_full,
@@ -259,7 +259,7 @@ fn counted(forwarder: &Forwarder, owner: &mut Owner) -> Counted {
         undeliverable: counters.undeliverable,
         too_old: counters.too_old,
         made: [counters.made.driver, counters.made.hook, counters.made.frames, counters.made.sockets],
-        strangers: counters.strangers,
+        non_members: counters.non_members,
         over_rate: counters.over_rate,
         backlog: counters.backlog,
         socket_full: counters.socket_full,

@@ -25,11 +25,11 @@ pub struct Settings {
     /// times
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub http_host: Vec<String>,
-    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_rpc=debug [default:
+    /// Messages to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_rpc=debug [default:
     /// info]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
-    /// How lines of the log are written: for people, or as one JSON object each
+    /// Format of log lines: for people, or as one JSON object each
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
 }

@@ -16,13 +16,13 @@ use crate::session::Context;
 /// The exit code is 1 if a server did not answer each time. A connection is made before the first time is taken.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// How often each server is asked; 0: until Ctrl-C
+    /// Number of requests to each server; 0: until Ctrl-C
     #[arg(long, short, value_name = "COUNT", default_value = "4", value_parser = count)]
     count: usize,
     /// The time between two questions
     #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = quantity::parse_time)]
     interval: Duration,
-    /// How long an answer is waited for
+    /// Longest wait for an answer
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = quantity::parse_time)]
     timeout: Duration,
 }

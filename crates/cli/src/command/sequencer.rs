@@ -51,7 +51,7 @@ enum Action {
     Next {
         /// The sequencer
         name: String,
-        /// How many
+        /// Number of positions
         #[arg(short = 'n', long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
         count: u64,
     },

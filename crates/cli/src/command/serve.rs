@@ -108,7 +108,7 @@ struct Settings {
     /// what the store was started with before, else none but this one]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     members: Vec<String>,
-    /// Which of --members this server is [default: the one that is in --listen]
+    /// The one of --members that this server is [default: the one that is in --listen]
     #[arg(long, value_name = "ADDRESS")]
     member: Option<String>,
     /// Version of the list that --members names, which must grow when the list is changed [default: 1]
@@ -121,7 +121,7 @@ struct Settings {
     /// Time without beacons after which a server is marked down in the map "servers" [default: 3s]
     #[arg(long, value_name = "TIME")]
     down_after: Option<Time>,
-    /// When a write is acknowledged: "always" when it is on the device; "none" when the system has it; or a time such
+    /// Moment at which a write is acknowledged: "always" when it is on the device; "none" when the system has it; or a time such
     /// as 50ms: when the system has it, which then has so long to sync it [default: always]
     #[arg(long, value_name = "WHEN")]
     durability: Option<Durability>,

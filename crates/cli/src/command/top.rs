@@ -25,7 +25,7 @@ pub struct Args {
     /// The time between two looks
     #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// How many tables are shown; 0: until q or Ctrl-C
+    /// Number of tables to show; 0: until q or Ctrl-C
     #[arg(long, short, value_name = "COUNT", default_value = "0", value_parser = count)]
     count: usize,
 }
@@ -73,7 +73,7 @@ impl Look {
     }
 }
 
-/// What a server did between two looks.
+/// A server's work between two looks.
 #[derive(Default)]
 struct Activity {
     seconds: f64,

@@ -299,7 +299,7 @@ async fn work(session: &Context, args: Args) -> Result<ClientResult, Failure> {
             let block = rand::rng().random_range(0..args.blocks);
             let next = |old: &[u8]| (count(old) + 1).to_le_bytes().repeat(BLOCK_BYTES / WORD_BYTES);
             let done = match object.update(range(block), next).await {
-                Ok(updated) => ClientResult { updates: 1, lost_races: updated.conflicts, unknown: 0 },
+                Ok(updated) => ClientResult { updates: 1, lost_races: updated.refusals, unknown: 0 },
                 Err(error) if error.kind == ErrorKind::Unknown => {
                     ClientResult { unknown: 1, ..ClientResult::default() }
                 }

@@ -27,7 +27,7 @@ pub struct Args {
     /// The file with the bytes; - is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Where to write them
+    /// Offset to write them at
     #[arg(long, allow_negative_numbers = true, value_name = "SIZE", default_value = "0", value_parser = quantity::parse_size)]
     offset: u64,
     #[command(flatten)]

@@ -289,7 +289,7 @@ impl Core {
 /// Returns the counts of refusals, by their names in metrics.
 fn refused(counters: &Counters) -> Refused {
     BTreeMap::from([
-        ("strangers", counters.strangers),
+        ("non_members", counters.non_members),
         ("over_rate", counters.over_rate),
         ("backlog", counters.backlog),
         ("too_long", counters.too_long),

@@ -97,7 +97,7 @@ mod tests {
     fn metrics_are_written_as_prometheus_reads_them() {
         let mut report = Report::default();
         report.reflector.copies = 7;
-        report.reflector.refused.insert("strangers", 3);
+        report.reflector.refused.insert("non_members", 3);
         report.reflector.made.insert("driver", 7);
         report.groups.push(GroupReport {
             group: "7400/5".to_owned(),
@@ -110,7 +110,7 @@ mod tests {
         for line in [
             "nacre_reflect_copies_total 7",
             "nacre_reflect_copies_made_total{by=\"driver\"} 7",
-            "nacre_reflect_datagrams_refused_total{reason=\"strangers\"} 3",
+            "nacre_reflect_datagrams_refused_total{reason=\"non_members\"} 3",
             "nacre_reflect_group_members{group=\"7400/5\"} 2.0",
             "# EOF",
         ] {

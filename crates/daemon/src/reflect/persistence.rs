@@ -57,7 +57,7 @@ pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<LocationEnt
     for _ in 0..TRIES {
         match map.change(name, from, to).await.map_err(failed)? {
             Changed::Done { version } => return Ok(version),
-            Changed::Conflict(now) => from = now,
+            Changed::Refused(now) => from = now,
         }
     }
     Err(format!("location \"{name}\" is changed by others all the time; try again"))

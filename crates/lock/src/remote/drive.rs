@@ -56,7 +56,7 @@ pub(super) struct Order {
     pub reply: Reply,
 }
 
-/// Whoever waits for a lock.
+/// A waiter for a lock.
 pub(super) type Reply = oneshot::Sender<Result<(), LockError>>;
 
 /// News for those who wait, which are told when the session's lock is given back.

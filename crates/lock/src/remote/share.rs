@@ -44,7 +44,7 @@ const WATCH: Duration = Duration::from_millis(100);
 /// The number of rounds of an attendant before other tasks of the runtime get their turn.
 const ROUNDS_MAX: usize = 8;
 
-/// Whoever drives the session at the moment.
+/// The thread that drives the session at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Driver {
     /// A thread of the program, which leaves it to others to send.

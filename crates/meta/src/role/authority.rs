@@ -46,7 +46,7 @@ pub fn object(rank: u32) -> Result<ObjectId, StoreError> {
     format!("{PREFIX}{rank}").parse()
 }
 
-/// Who has the authority.
+/// The holder of the authority.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Authority {
     /// The epoch, which grows with each daemon that takes it; 0 if none ever did.

@@ -67,7 +67,7 @@ struct Bound {
     publisher: Publisher,
 }
 
-/// What a rank does, and its totals.
+/// The work of a rank, and its totals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// `idle`, `standby` or `active`.

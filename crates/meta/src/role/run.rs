@@ -32,7 +32,7 @@ struct Watcher {
     handed_over: bool,
 }
 
-/// What came of a look at the authority.
+/// The result of a look at the authority.
 enum Looked {
     /// This daemon took it, at this epoch, until this time.
     Taken(u64, Duration),

@@ -226,7 +226,7 @@ fn judge(before: &Tree, seen: &[Seen], after: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// What happened in histories, to see that they are worth something.
+/// Counts of what happened in histories, to see that they exercise something.
 #[derive(Default, Debug)]
 pub struct Counts {
     calls: u64,

@@ -38,7 +38,7 @@ pub struct Tree {
     next: u64,
 }
 
-/// What users see of a tree: of each path the kind, the permissions, the content, the number of links, and the first path
+/// The visible state of a tree: of each path the kind, the permissions, the content, the number of links, and the first path
 /// of the same inode.
 pub type Shape = BTreeMap<String, (bool, u32, String, usize, String)>;
 

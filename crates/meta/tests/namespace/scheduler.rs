@@ -25,7 +25,7 @@ struct State {
     next: u64,
     waiting: BTreeMap<u64, Request>,
     done: BTreeMap<u64, Result<Outcome, StoreError>>,
-    /// What to wake when requests are done: sets of futures poll those that were woken only.
+    /// The wakers of finished requests: sets of futures poll those that were woken only.
     wakers: BTreeMap<u64, Waker>,
     /// Changes transactions, to see that a test notices.
     sabotage: Option<Sabotage>,

@@ -29,7 +29,7 @@ enum Broken {
     Nothing,
     /// A new rank forgets that somebody may hold the sequencer.
     Forgets,
-    /// What a rank was told to be durable is lost when it crashes.
+    /// Durable state that a rank was told of is lost when it crashes.
     NotDurable,
     /// A client goes on after its lease.
     NoLease,

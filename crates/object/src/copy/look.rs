@@ -32,7 +32,7 @@ pub(super) struct Look {
     /// True if the object is a copy that is not complete.
     pub(super) marked: bool,
     /// The version of its last removal.
-    pub(super) floor: u64,
+    pub(super) tombstone_version: u64,
     /// Its forks, and those that were asked for in addition.
     pub(super) forks: BTreeMap<Fork, ForkState>,
     /// Its keys with their values, if they were asked for and are few enough.
@@ -271,7 +271,7 @@ impl Cut {
         let mut look = Look {
             stat: Stat::default(),
             marked: false,
-            floor: 0,
+            tombstone_version: 0,
             forks: BTreeMap::new(),
             keys: None,
             attributes: Vec::new(),
@@ -286,7 +286,7 @@ impl Cut {
                 (_, Answer::Fences(fences)) => look.fences = Some(fences),
                 (_, Answer::Forks(page)) => sizes.extend(page.entries),
                 (Read::Extents { .. }, Answer::Range(found)) if std::mem::take(&mut first_extents) => {
-                    look.floor = found.version;
+                    look.tombstone_version = found.version;
                 }
                 (Read::Extents { fork, .. }, Answer::Range(found)) => {
                     if found.next.is_some() {

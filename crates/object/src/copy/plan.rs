@@ -54,10 +54,10 @@ pub(super) fn steps(from: &Look, to: &Look) -> Option<BTreeMap<u64, Step>> {
     let mut steps: BTreeMap<u64, Step> = BTreeMap::new();
     // Everything before the last removal is gone, in the copy as well. The removal may have been part of a
     // transaction that made the object again, so its own version counts as missing.
-    let reset = from.floor > base;
+    let reset = from.tombstone_version > base;
     if reset {
-        steps.entry(from.floor).or_default().remove = true;
-        base = from.floor - 1;
+        steps.entry(from.tombstone_version).or_default().remove = true;
+        base = from.tombstone_version - 1;
     }
     if from.stat.exists {
         let replaced = replaced(from, base);

@@ -67,7 +67,7 @@ pub struct ObjectState {
     version: u64,
     exists: bool,
     /// The version of the last removal; no byte of the object is older.
-    floor: u64,
+    tombstone_version: u64,
     fence: u64,
     /// The fenced sessions that are not below the fence.
     fenced: BTreeSet<u64>,
@@ -125,7 +125,12 @@ impl ObjectState {
 
     /// Returns the region version of a range.
     pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
-        self.extents(fork, range).iter().map(|extent| extent.version).max().unwrap_or(0).max(self.floor)
+        self.extents(fork, range)
+            .iter()
+            .map(|extent| extent.version)
+            .max()
+            .unwrap_or(0)
+            .max(self.tombstone_version)
     }
 
     /// Returns the size of a fork in bytes, or `None` if there is no such fork.
@@ -290,12 +295,12 @@ impl ObjectState {
             for (start, piece) in fork.overlapping(range.offset, range.end()) {
                 let (start, end) = (start.max(range.offset), piece.end.min(range.end()));
                 let kind = if piece.data.is_some() { ExtentKind::Data } else { ExtentKind::Hole };
-                push(at, start, self.floor, ExtentKind::Hole);
+                push(at, start, self.tombstone_version, ExtentKind::Hole);
                 push(start, end, piece.version, kind);
                 at = end;
             }
         }
-        push(at, range.end(), self.floor, ExtentKind::Hole);
+        push(at, range.end(), self.tombstone_version, ExtentKind::Hole);
         extents
     }
 
@@ -429,7 +434,13 @@ impl ObjectState {
             }
             Write::Remove => {
                 let fenced = std::mem::take(&mut self.fenced);
-                *self = Self { version: stamp, floor: stamp, fence: self.fence, fenced, ..Self::default() };
+                *self = Self {
+                    version: stamp,
+                    tombstone_version: stamp,
+                    fence: self.fence,
+                    fenced,
+                    ..Self::default()
+                };
             }
         }
     }

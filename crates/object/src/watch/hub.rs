@@ -63,7 +63,7 @@ struct State {
     /// Objects with items whose first gate may be open.
     ready: VecDeque<ObjectId>,
     /// Objects that wait for the gates of their first items.
-    gated: Vec<ObjectId>,
+    waiting_objects: Vec<ObjectId>,
     notifies: HashMap<u64, Notify>,
     /// The notifications that wait for acknowledgements, by the times at which they are over.
     deadlines: BTreeSet<(Instant, u64)>,
@@ -104,7 +104,7 @@ struct Watcher {
 
 struct Item {
     sequence: u64,
-    gate: Reply<()>,
+    durable: Reply<()>,
     content: Content,
 }
 
@@ -125,7 +125,7 @@ impl Default for Hub {
         let state = State {
             objects: HashMap::new(),
             ready: VecDeque::new(),
-            gated: Vec::new(),
+            waiting_objects: Vec::new(),
             notifies: HashMap::new(),
             deadlines: BTreeSet::new(),
             sequence: 1,
@@ -211,7 +211,7 @@ impl Hub {
 
     /// Reports a change of an object, which may be told as soon as `gate` is ready. Called under the object's lock, in
     /// the order of the changes. If the gate fails, the object's watches end with its error.
-    pub fn changed(&self, object: &ObjectId, version: u64, gate: Reply<()>) {
+    pub fn changed(&self, object: &ObjectId, version: u64, durable: Reply<()>) {
         let mut state = self.shared.lock();
         let sequence = state.sequence;
         let Some(watched) = state.objects.get_mut(object) else { return };
@@ -219,15 +219,15 @@ impl Hub {
         match watched.items.back_mut() {
             Some(Item {
                 sequence: last,
-                gate: last_gate,
+                durable: last_durable,
                 content: Content::Changed { version: told, skipped },
             }) if full => {
-                (*last, *last_gate, *told) = (sequence, gate, version);
+                (*last, *last_durable, *told) = (sequence, durable, version);
                 *skipped += 1;
             }
             _ => {
                 let content = Content::Changed { version, skipped: 0 };
-                watched.items.push_back(Item { sequence, gate, content });
+                watched.items.push_back(Item { sequence, durable, content });
             }
         }
         state.sequence += 1;
@@ -270,7 +270,7 @@ impl Hub {
         watched.notifications += 1;
         watched.notifies.push(id);
         let content = Content::Notified { id, payload };
-        watched.items.push_back(Item { sequence, gate: Reply::ready(Ok(())), content });
+        watched.items.push_back(Item { sequence, durable: Reply::ready(Ok(())), content });
         let waiting = watched.watchers.iter().map(|(key, watcher)| (*key, watcher.id)).collect();
         let notify = Notify {
             object: object.clone(),
@@ -298,7 +298,7 @@ impl Hub {
         state.deadlines.clear();
         (state.watchers, state.bytes, state.awaited) = (0, 0, 0);
         state.ready.clear();
-        state.gated.clear();
+        state.waiting_objects.clear();
         self.shared.wake.notify_all();
         drop(guard);
         for watched in objects.values() {
@@ -371,8 +371,8 @@ impl HubShared {
                 continue;
             }
             if self.opened.swap(false, Ordering::AcqRel) {
-                let gated = std::mem::take(&mut state.gated);
-                state.ready.extend(gated);
+                let waiting_objects = std::mem::take(&mut state.waiting_objects);
+                state.ready.extend(waiting_objects);
             }
             let Some(object) = state.ready.pop_front() else {
                 let deadline = state.deadlines.first().map(|(deadline, _)| *deadline);
@@ -385,13 +385,13 @@ impl HubShared {
                 continue;
             };
             drop(state);
-            let gate = Pin::new(&mut item.gate).poll(&mut Context::from_waker(&waker));
-            match gate {
+            let durable = Pin::new(&mut item.durable).poll(&mut Context::from_waker(&waker));
+            match durable {
                 Poll::Pending => {
                     state = self.lock();
                     if let Some(watched) = state.objects.get_mut(&object) {
                         watched.items.push_front(item);
-                        state.gated.push(object);
+                        state.waiting_objects.push(object);
                     }
                     continue;
                 }

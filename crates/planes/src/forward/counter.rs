@@ -24,7 +24,7 @@ pub struct Counters {
     /// The copies, by who made them; of the whole forwarder alone.
     pub made: Made,
     /// Refused: from addresses that are not members.
-    pub strangers: u64,
+    pub non_members: u64,
     /// Refused: beyond a member's or a group's rate.
     pub over_rate: u64,
     /// Refused: too much is waiting already.
@@ -70,7 +70,7 @@ impl Counters {
             datagrams,
             bytes,
             copies,
-            strangers,
+            non_members,
             over_rate,
             backlog,
             undeliverable,
@@ -80,7 +80,7 @@ impl Counters {
         self.admitted += datagrams;
         self.admitted_bytes += bytes;
         self.copies += copies;
-        self.strangers += strangers;
+        self.non_members += non_members;
         self.over_rate += over_rate;
         self.backlog += backlog;
         self.undeliverable += undeliverable;

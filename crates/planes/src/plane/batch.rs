@@ -31,8 +31,8 @@ impl Plane for Batch {
         PlaneKind::Batch
     }
 
-    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
-        let progress = self.send(portion);
+    fn copy(&mut self, lane_batch: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
+        let progress = self.send(lane_batch);
         self.copies += u64::from(progress.copies);
         Ok(progress)
     }
@@ -43,19 +43,19 @@ impl Plane for Batch {
 }
 
 impl Batch {
-    fn send(&mut self, portion: &LaneBatch<'_>) -> CopyProgress {
-        let mut progress = CopyProgress { next: portion.positions.end, ..CopyProgress::default() };
-        let mut positions = portion.positions.clone();
-        let Some((socket, source)) = self.listeners.sender(portion.lane.path.local) else {
-            progress.undeliverable += positions.filter(|&at| portion.to(at).is_some()).count() as u32;
+    fn send(&mut self, lane_batch: &LaneBatch<'_>) -> CopyProgress {
+        let mut progress = CopyProgress { next: lane_batch.positions.end, ..CopyProgress::default() };
+        let mut positions = lane_batch.positions.clone();
+        let Some((socket, source)) = self.listeners.sender(lane_batch.lane.path.local) else {
+            progress.undeliverable += positions.filter(|&at| lane_batch.to(at).is_some()).count() as u32;
             return progress;
         };
-        let head = Head { source, tos: portion.tos };
+        let head = Head { source, tos: lane_batch.tos };
         loop {
             self.to.clear();
             self.at.clear();
             for at in positions.by_ref() {
-                if let Some(to) = portion.to(at) {
+                if let Some(to) = lane_batch.to(at) {
                     self.to.push(to);
                     self.at.push(at);
                     if self.to.len() == BATCH {
@@ -69,7 +69,7 @@ impl Batch {
             let mut done = 0;
             while done < self.to.len() {
                 // An error is that of the first that was not sent; errors after others were sent are told by the next call.
-                match send_many(socket, head, &self.to[done..], portion.payload) {
+                match send_many(socket, head, &self.to[done..], lane_batch.payload) {
                     Ok(sent) => {
                         done += sent;
                         progress.copies += sent as u32;
@@ -80,7 +80,7 @@ impl Batch {
                     }
                     Err(_) => {}
                 }
-                match one(socket, head, self.to[done], portion.payload) {
+                match one(socket, head, self.to[done], lane_batch.payload) {
                     Fate::Sent => progress.copies += 1,
                     Fate::Never => progress.undeliverable += 1,
                     Fate::Full => return CopyProgress { next: self.at[done], full: true, ..progress },

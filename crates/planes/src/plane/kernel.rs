@@ -251,8 +251,8 @@ impl Plane for Kernel {
         PlaneKind::Kernel
     }
 
-    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
-        self.inner.copy(portion)
+    fn copy(&mut self, lane_batch: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
+        self.inner.copy(lane_batch)
     }
 
     fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
@@ -332,7 +332,7 @@ impl Plane for Kernel {
         done.datagrams += kernel.datagrams;
         done.bytes += kernel.bytes;
         done.copies += kernel.copies;
-        done.strangers += kernel.strangers;
+        done.non_members += kernel.non_members;
         done.over_rate += kernel.over_rate;
         done.backlog += kernel.backlog;
         done.undeliverable += kernel.undeliverable;

@@ -175,14 +175,14 @@ impl Plane for Ring {
         PlaneKind::Ring
     }
 
-    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
-        let device = portion.lane.path.device;
-        let local = portion.lane.path.local;
-        let len = frame::head_bytes(local) + portion.payload.len();
+    fn copy(&mut self, lane_batch: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
+        let device = lane_batch.lane.path.device;
+        let local = lane_batch.lane.path.local;
+        let len = frame::head_bytes(local) + lane_batch.payload.len();
         let Some(Some(sender)) = self.senders.get_mut(&device) else {
-            return self.inner.copy(portion);
+            return self.inner.copy(lane_batch);
         };
-        let (Range { start, end }, mut progress) = (portion.positions.clone(), CopyProgress::default());
+        let (Range { start, end }, mut progress) = (lane_batch.positions.clone(), CopyProgress::default());
         // What the device has not taken yet comes first.
         match kick(&mut sender.xsk, &mut self.frames, &mut progress) {
             Kicked::Done => {}
@@ -192,27 +192,28 @@ impl Plane for Ring {
                 return Ok(CopyProgress { next: start, full: true, ..progress });
             }
         }
-        let too_long = frame::packet_bytes(local, portion.payload.len()) > sender.mtu;
+        let too_long = frame::packet_bytes(local, lane_batch.payload.len()) > sender.mtu;
         let framed = len <= FRAME_BYTES && !too_long;
         let template =
-            Template::new(sender.mac, local, portion.tos, if framed { portion.payload } else { &[] });
+            Template::new(sender.mac, local, lane_batch.tos, if framed { lane_batch.payload } else { &[] });
         // Frames that hold the payload already.
         let mut held = 0;
         let mut next = start;
         while next < end {
             let mut count = 0;
             while next < end && count < FRAMES {
-                let Some(to) = portion.to(next) else {
+                let Some(to) = lane_batch.to(next) else {
                     next += 1;
                     continue;
                 };
-                let way =
-                    portion.lane.entries[next].member().and_then(|member| self.ways.get(member.0 as usize));
+                let way = lane_batch.lane.entries[next]
+                    .member()
+                    .and_then(|member| self.ways.get(member.0 as usize));
                 let Some(mac) = way.and_then(|way| way.mac).filter(|_| framed) else { break };
                 let frame = sender.xsk.frame(count);
                 template.write(frame, mac, to);
                 if count >= held {
-                    frame[len - portion.payload.len()..len].copy_from_slice(portion.payload);
+                    frame[len - lane_batch.payload.len()..len].copy_from_slice(lane_batch.payload);
                     held = count + 1;
                 }
                 count += 1;
@@ -234,7 +235,7 @@ impl Plane for Ring {
                 let from = next;
                 next += 1;
                 while next < end {
-                    let way = portion.lane.entries[next]
+                    let way = lane_batch.lane.entries[next]
                         .member()
                         .and_then(|member| self.ways.get(member.0 as usize));
                     if framed && way.is_some_and(|way| way.mac.is_some()) {
@@ -242,7 +243,7 @@ impl Plane for Ring {
                     }
                     next += 1;
                 }
-                let part = LaneBatch { positions: from..next, ..*portion };
+                let part = LaneBatch { positions: from..next, ..*lane_batch };
                 let by_batch = self.inner.copy(&part)?;
                 progress.copies += by_batch.copies;
                 progress.undeliverable += by_batch.undeliverable;

@@ -30,14 +30,16 @@ impl Plane for Sendto {
         PlaneKind::Sendto
     }
 
-    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
-        let mut progress = CopyProgress { next: portion.positions.end, ..CopyProgress::default() };
-        let sender = self.listeners.sender(portion.lane.path.local);
-        for at in portion.positions.clone() {
-            let Some(to) = portion.to(at) else { continue };
+    fn copy(&mut self, lane_batch: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
+        let mut progress = CopyProgress { next: lane_batch.positions.end, ..CopyProgress::default() };
+        let sender = self.listeners.sender(lane_batch.lane.path.local);
+        for at in lane_batch.positions.clone() {
+            let Some(to) = lane_batch.to(at) else { continue };
             let fate = match sender {
                 None => Fate::Never,
-                Some((socket, source)) => one(socket, Head { source, tos: portion.tos }, to, portion.payload),
+                Some((socket, source)) => {
+                    one(socket, Head { source, tos: lane_batch.tos }, to, lane_batch.payload)
+                }
             };
             match fate {
                 Fate::Sent => {

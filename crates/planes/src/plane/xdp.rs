@@ -348,40 +348,41 @@ impl Xdp {
 
     /// Returns the places of a portion and the device's Ethernet address, if the programs in the driver copy to these
     /// places, too.
-    fn places(&mut self, portion: &LaneBatch<'_>) -> Option<(std::ops::Range<u32>, [u8; 6])> {
-        let (lane, index) = (portion.lane, portion.lane.path.device);
+    fn places(&mut self, lane_batch: &LaneBatch<'_>) -> Option<(std::ops::Range<u32>, [u8; 6])> {
+        let (lane, index) = (lane_batch.lane, lane_batch.lane.path.device);
         let mac = self.devices[self.slot(index)?].as_ref().filter(|device| device.copies)?.mac;
         let mtu = match self.kernel.network.device(index) {
             Ok(Some(device)) if device.up => device.mtu as usize,
             _ => 0,
         };
         let mirror = &self.kernel.mirror;
-        let places = mirror.only_lane(portion.group, portion.number, lane.generation, portion.except)?;
-        let fits = portion.payload.len() <= constant::XDP_BYTES_MAX as usize
-            && frame::packet_bytes(lane.path.local, portion.payload.len()) <= mtu
-            && places.len() >= portion.positions.end
+        let places =
+            mirror.only_lane(lane_batch.group, lane_batch.number, lane.generation, lane_batch.except)?;
+        let fits = lane_batch.payload.len() <= constant::XDP_BYTES_MAX as usize
+            && frame::packet_bytes(lane.path.local, lane_batch.payload.len()) <= mtu
+            && places.len() >= lane_batch.positions.end
             && places.len() <= constant::XDP_PLACES_MAX as usize;
-        let to_sender = portion.except.is_some_and(|except| lane.holds(except));
+        let to_sender = lane_batch.except.is_some_and(|except| lane.holds(except));
         let fits = fits && lane.live - u32::from(to_sender) >= self.copies_min;
         // What sockets have sent and a device's queue still holds must not be overtaken.
-        (fits && !self.sockets.contains(&portion.group)).then_some((places, mac))
+        (fits && !self.sockets.contains(&lane_batch.group)).then_some((places, mac))
     }
 
     /// Copies a portion by jobs.
     fn copy_by_jobs(
         &mut self,
-        portion: &LaneBatch<'_>,
+        lane_batch: &LaneBatch<'_>,
         base: u32,
         mac: [u8; 6],
     ) -> Result<CopyProgress, PlaneError> {
-        let mut progress = CopyProgress { next: portion.positions.end, ..CopyProgress::default() };
-        let (mut next, end) = (portion.positions.start, portion.positions.end);
+        let mut progress = CopyProgress { next: lane_batch.positions.end, ..CopyProgress::default() };
+        let (mut next, end) = (lane_batch.positions.start, lane_batch.positions.end);
         let mut frame = Vec::new();
-        frame::write(mac, portion.lane.path.local, portion.tos, portion.payload, &mut frame);
+        frame::write(mac, lane_batch.lane.path.local, lane_batch.tos, lane_batch.payload, &mut frame);
         while next < end {
             let (mut copies, mut after) = (0, next);
             while after < end && copies < JOB_COPIES {
-                copies += usize::from(portion.to(after).is_some());
+                copies += usize::from(lane_batch.to(after).is_some());
                 after += 1;
             }
             if copies == 0 {
@@ -391,8 +392,8 @@ impl Xdp {
                 base: base + next as u32,
                 count: (after - next) as u32,
                 copies: copies as u32,
-                device: portion.lane.path.device,
-                except: portion.except,
+                device: lane_batch.lane.path.device,
+                except: lane_batch.except,
                 ..Job::default()
             };
             let outcome = self.run(job, &frame).map_err(job_failed)?;
@@ -488,13 +489,13 @@ impl Plane for Xdp {
         PlaneKind::Xdp
     }
 
-    fn copy(&mut self, portion: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
+    fn copy(&mut self, lane_batch: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
         self.finish_late();
-        match self.places(portion) {
-            Some((places, mac)) => self.copy_by_jobs(portion, places.start, mac),
+        match self.places(lane_batch) {
+            Some((places, mac)) => self.copy_by_jobs(lane_batch, places.start, mac),
             None => {
-                self.sockets.insert(portion.group);
-                self.kernel.copy(portion)
+                self.sockets.insert(lane_batch.group);
+                self.kernel.copy(lane_batch)
             }
         }
     }

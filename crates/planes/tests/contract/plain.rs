@@ -82,10 +82,10 @@ pub fn strangers_are_refused(kind: PlaneKind) {
     let members = world.members(group, 2, 4);
     let stranger = world.sides[0].member(4);
     stranger.send(&payload(10, 1));
-    world.until("a stranger was refused", |counters| counters.strangers == 1);
+    world.until("a stranger was refused", |counters| counters.non_members == 1);
     world.leave(0, &members[0]);
     members[0].send(&payload(10, 2));
-    world.until("who has left is a stranger", |counters| counters.strangers == 2);
+    world.until("who has left is a stranger", |counters| counters.non_members == 2);
     world.join(group, &stranger, false);
     stranger.send(&payload(10, 3));
     // The first to come is the one that was sent by a member.
@@ -227,7 +227,7 @@ pub fn nothing_is_copied_for_those_without_the_right_to_send(kind: PlaneKind) {
     let send = |member: &Member| {
         sent.set(sent.get() + 1);
         member.send(&payload(10, sent.get()));
-        let known = |counters: &Counters| counters.admitted + counters.strangers + counters.over_rate;
+        let known = |counters: &Counters| counters.admitted + counters.non_members + counters.over_rate;
         world.until("it was judged", |counters| known(counters) == sent.get() as u64)
     };
     // Two copies, two, and three.
@@ -245,7 +245,7 @@ pub fn nothing_is_copied_for_those_without_the_right_to_send(kind: PlaneKind) {
         send(member);
     }
     let counters = send(&members[0]);
-    assert_eq!((counters.strangers, counters.admitted, counters.over_rate), (10, 7, 1), "{counters:?}");
+    assert_eq!((counters.non_members, counters.admitted, counters.over_rate), (10, 7, 1), "{counters:?}");
     let of_group = world.with(move |_, forwarder| forwarder.group_counters(limited));
     assert_eq!((of_group.admitted, of_group.over_rate), (7, 1), "{of_group:?}");
     for (member, expected) in
@@ -270,7 +270,7 @@ pub fn nothing_is_copied_for_those_without_the_right_to_send(kind: PlaneKind) {
             assert!(member.rest().is_empty());
         }
     }
-    assert_eq!(world.counters().strangers, 12);
+    assert_eq!(world.counters().non_members, 12);
     assert!(only_sends.rest().is_empty());
 }
 

@@ -93,7 +93,7 @@ fn attached(namespace: &Namespace) -> usize {
     namespace.run(|| SchedClassifier::query_tcx("d0", TcAttachType::Ingress).unwrap().1.len())
 }
 
-/// When the daemon is killed its program goes, packets go up again, and another daemon starts as if there had been
+/// A killed daemon takes its program with it, packets go up again, and another daemon starts as if there had been
 /// none.
 #[test]
 fn a_killed_daemon_leaves_nothing_behind() {

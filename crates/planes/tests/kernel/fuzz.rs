@@ -370,7 +370,7 @@ fn the_program_decides_as_the_model_does() {
                 Expected::Up => assert_eq!(ran.action, NEXT, "{say}"),
                 Expected::Stranger => {
                     assert_eq!(ran.action, DROP, "{say}");
-                    right.strangers = 1;
+                    right.non_members = 1;
                 }
                 Expected::Handed(group) => {
                     assert_eq!(ran.action, DROP, "{say}");
@@ -401,6 +401,6 @@ fn the_program_decides_as_the_model_does() {
             }] += 1;
         }
         assert!(seen.iter().all(|seen| *seen > 100), "the packets were of one kind: {seen:?}");
-        println!("{seen:?} passed up, strangers', handed, copied; with sums: {summed}");
+        println!("{seen:?} passed up, non_members', handed, copied; with sums: {summed}");
     });
 }

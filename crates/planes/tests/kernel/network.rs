@@ -25,11 +25,11 @@ fn payload(len: usize, seed: usize) -> Vec<u8> {
 
 /// Adds members that have been heard of, so that the kernel knows their Ethernet addresses when they join.
 fn known_members(world: &World, group: GroupIndex, count: usize, version: u8) -> Vec<Member> {
-    let before = world.counters().strangers;
+    let before = world.counters().non_members;
     let members: Vec<_> = (0..count).map(|at| world.sides[at % world.sides.len()].member(version)).collect();
     for (at, member) in members.iter().enumerate() {
         member.send(b"?");
-        world.until("a stranger was heard", |counters| counters.strangers == before + at as u64 + 1);
+        world.until("a stranger was heard", |counters| counters.non_members == before + at as u64 + 1);
     }
     for member in &members {
         world.join(group, member, false);
@@ -225,7 +225,7 @@ fn a_large_group_is_copied_and_a_larger_one_left_to_user_space() {
     assert!(members[1].rest().is_empty());
 }
 
-/// What is handed over goes past all that stands before sockets: firewalls, routes, and whoever marks packets.
+/// A datagram that is handed over goes past all that stands before sockets: firewalls, routes, and whoever marks packets.
 #[test]
 fn nothing_between_program_and_socket_disturbs_what_is_handed_over() {
     let world = World::new(PlaneKind::Kernel, 2);

@@ -158,7 +158,7 @@ impl Control {
             self.dismiss(now, index, Reason::TokenExpired);
         } else if self.closing {
             self.dismiss(now, index, Reason::Closing);
-        } else if self.room(group).removed {
+        } else if self.group_control(group).removed {
             self.dismiss(now, index, Reason::Removed);
         } else {
             self.tell_to_move(now, index, self.round.number);

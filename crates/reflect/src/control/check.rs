@@ -384,8 +384,8 @@ impl Control {
     fn look_at_states(&self) {
         let mut due = 0;
         let (mut taken, mut bytes) = (0, 0);
-        for (place, room) in self.rooms.iter().enumerate() {
-            let Some(state) = &room.state else { continue };
+        for (place, control) in self.controls.iter().enumerate() {
+            let Some(state) = &control.state else { continue };
             assert!(self.table.get_group(GroupIndex(place as u32)).is_some(), "a state without a group");
             let (is_taken, kept_bytes, due_ms) = state.account();
             taken += usize::from(is_taken);

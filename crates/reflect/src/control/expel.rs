@@ -128,7 +128,7 @@ impl Control {
 /// The members that a group's state is asked of, among those that say that they can give it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Suppliers {
-    /// Where tokens are asked for, those whose token has the right; elsewhere any.
+    /// The members whose token has the right, where tokens are asked for; elsewhere any.
     #[default]
     Default,
     /// Any.

@@ -41,7 +41,7 @@ impl Control {
         if self.closing {
             return self.answer_unproven(now, incoming, Counter::Closing, &refused(Reason::Closing, 0));
         }
-        let group = self.table.find(id).filter(|group| !self.room(*group).removed);
+        let group = self.table.find(id).filter(|group| !self.group_control(*group).removed);
         let Some(group) = group else {
             let answer = refused(Reason::UnknownGroup, 0);
             return self.answer_unproven(now, incoming, Counter::UnknownGroup, &answer);
@@ -139,7 +139,7 @@ impl Control {
         if !self.join_sources.take(source, now.ns) {
             return Err((Counter::TooManyJoins, Reason::TooManyJoins, 1000));
         }
-        let location = self.room(group).location.as_deref();
+        let location = self.group_control(group).location.as_deref();
         let group = self.table.group(group);
         let mut permit = Permit { rights: Rights::ALL, identity: None, expires_unix_s: u64::MAX };
         if group.options.token {

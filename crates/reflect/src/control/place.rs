@@ -44,9 +44,9 @@ impl Control {
             self.groups_here.remove(&id);
             if let Some(index) = self.table.find(id) {
                 let location = name.to_owned();
-                let room = self.room_mut(index);
-                room.location = None;
-                room.moving = place.map(|place| Moving { location, place, standby: false });
+                let control = self.group_control_mut(index);
+                control.location = None;
+                control.moving = place.map(|place| Moving { location, place, standby: false });
                 self.close_relay(now, index);
                 if let Some(place) = place {
                     let own = before.and_then(|before| self.own_of(&before));
@@ -85,9 +85,10 @@ impl Control {
         };
         let (name, standby) = (name.clone(), *standby);
         let place = self.locations.get(&name).copied();
-        let room = self.room_mut(index);
-        room.location = Some(name.clone());
-        room.moving = place.filter(|_| standby).map(|place| Moving { location: name, place, standby: true });
+        let control = self.group_control_mut(index);
+        control.location = Some(name.clone());
+        control.moving =
+            place.filter(|_| standby).map(|place| Moving { location: name, place, standby: true });
     }
 
     /// Returns the group that a place means if it is at this reflector, and true if the reflector is a standby there.
@@ -107,7 +108,7 @@ impl Control {
 
     /// Returns the reflector and the group that a client is to join instead of this group, if there is one.
     pub(super) fn redirect(&self, group: GroupIndex) -> Option<(SocketAddr, u32)> {
-        let moving = self.room(group).moving.as_ref().filter(|moving| !moving.standby)?;
+        let moving = self.group_control(group).moving.as_ref().filter(|moving| !moving.standby)?;
         // Nobody goes before what is said here is heard there.
         if self.waits_for_relay(group) {
             return None;
@@ -120,7 +121,7 @@ impl Control {
         let member = self.table.member(index);
         let (address, local) = (member.address, self.local_of(index));
         let group = member.group;
-        let Some(moving) = &self.rooms[group.0 as usize].moving else { return };
+        let Some(moving) = &self.controls[group.0 as usize].moving else { return };
         let (location, place, standby) = (moving.location.clone(), moving.place, moving.standby);
         if standby && self.standby_is_due(now, group) {
             self.open_relay(group, &location, self.own_of(&place), &place);

@@ -77,7 +77,7 @@ struct Waiting {
 struct Coming {
     address: SocketAddr,
     terms: Terms,
-    /// What it has sent meanwhile.
+    /// The items that it has sent meanwhile.
     sent: Vec<Waiting>,
 }
 
@@ -137,7 +137,7 @@ impl Relay {
     }
 }
 
-/// What a control plane knows of relays.
+/// A control plane's relays.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
     /// The key for requests; `None` while the store's secret is not known.
@@ -190,7 +190,7 @@ impl Control {
         let Some(local) = own.iter().chain(&self.options.own).find(is_local).copied() else { return };
         self.relays.asked += 1;
         let nonce = self.secret.session(id, peer, !self.relays.asked);
-        self.room_mut(index).opening = Some(Box::new(Opening {
+        self.group_control_mut(index).opening = Some(Box::new(Opening {
             nonce,
             cookie: [0; _],
             location: location.to_owned(),
@@ -209,27 +209,27 @@ impl Control {
 
     /// True if a standby's members may move to the reflector in charge now.
     pub(super) fn may_go_back(&self, index: GroupIndex, peer: SocketAddr, is_turn: bool) -> bool {
-        let unanswered = self.room(index).unanswered;
+        let unanswered = self.group_control(index).unanswered;
         let without = unanswered > 0 && unanswered.is_multiple_of(STANDBY_TRIES) || !self.can_relay(peer);
         self.is_relayed(index) || is_turn && without
     }
 
     /// Ends the relay of a group that stays after all, and the request for one.
     pub(super) fn close_relay(&mut self, now: Now, index: GroupIndex) {
-        self.room_mut(index).opening = None;
-        if self.room(index).relay.as_ref().is_some_and(|relay| relay.is_old) {
+        self.group_control_mut(index).opening = None;
+        if self.group_control(index).relay.as_ref().is_some_and(|relay| relay.is_old) {
             self.end_relay(now, index);
         }
     }
 
     /// True if members of this group are not to move yet.
     pub(super) fn waits_for_relay(&self, index: GroupIndex) -> bool {
-        self.room(index).opening.is_some()
+        self.group_control(index).opening.is_some()
     }
 
     /// True if this group's datagrams are relayed, and members are to move.
     pub(super) fn is_relayed(&self, index: GroupIndex) -> bool {
-        self.room(index).relay.as_ref().is_some_and(|relay| relay.is_old && relay.ended_ms.is_none())
+        self.group_control(index).relay.as_ref().is_some_and(|relay| relay.is_old && relay.ended_ms.is_none())
     }
 
     fn follow_relay(&mut self, index: GroupIndex) {
@@ -264,7 +264,7 @@ impl Control {
         let place = self.locations.get(open.location);
         let Some((id, false)) = place.and_then(|place| self.here(place)) else { return Some(()) };
         let Some(index) = self.table.find(id).filter(|_| id.id == open.group) else { return Some(()) };
-        match &self.room(index).relay {
+        match &self.group_control(index).relay {
             Some(relay) if !relay.is_old && relay.number == open.nonce && relay.peer == from => {
                 self.tell_receipt(now, index);
                 return Some(());
@@ -298,14 +298,15 @@ impl Control {
     /// Takes the answer to a request: the cookie goes back. `None` if it is not genuine.
     fn relay_accepted(&mut self, now: Now, incoming: &Incoming<'_>, key: &Key) -> Option<()> {
         let accept = Accept::decode(incoming.bytes, key).ok()?;
-        let rooms = &mut self.rooms;
+        let controls = &mut self.controls;
         let asked = |index: &&GroupIndex| {
-            let opening = rooms[index.0 as usize].opening.as_ref();
+            let opening = controls[index.0 as usize].opening.as_ref();
             opening.is_some_and(|opening| opening.nonce == accept.nonce && opening.peer == incoming.from)
         };
         let index = *self.relays.groups.iter().find(asked)?;
         // The keys depend on the cookie, and the first one may be on its way back already.
-        if let Some(opening) = self.rooms[index.0 as usize].opening.as_mut().filter(|of| of.cookie == [0; _])
+        if let Some(opening) =
+            self.controls[index.0 as usize].opening.as_mut().filter(|of| of.cookie == [0; _])
         {
             opening.cookie = accept.cookie;
             opening.asked_ms = 0;
@@ -334,7 +335,7 @@ impl Control {
                 }
             }
         }
-        self.room_mut(index).relay = Some(Box::new(Relay {
+        self.group_control_mut(index).relay = Some(Box::new(Relay {
             is_old,
             number,
             keys,
@@ -354,7 +355,7 @@ impl Control {
             coming_at: HashMap::new(),
             bytes: 0,
         }));
-        self.room_mut(index).unanswered = 0;
+        self.group_control_mut(index).unanswered = 0;
         self.relays.by_number.insert((number, is_old), index);
         self.follow_relay(index);
         self.table.set_relayed(index, true);
@@ -368,7 +369,7 @@ impl Control {
         let Some(&index) = self.relays.by_number.get(&(number, !to_new)) else {
             return self.first_step(now, incoming, number, to_new);
         };
-        let relay = self.rooms[index.0 as usize].relay.as_mut()?;
+        let relay = self.controls[index.0 as usize].relay.as_mut()?;
         if relay.peer != incoming.from {
             return None;
         }
@@ -386,38 +387,38 @@ impl Control {
     /// Begins a relay that was asked for, by the first step that the new reflector takes.
     fn first_step(&mut self, now: Now, incoming: &Incoming<'_>, number: u64, to_new: bool) -> Option<()> {
         let key = self.relays.key?;
-        let rooms = &self.rooms;
+        let controls = &self.controls;
         let asked = |index: &&GroupIndex| {
-            let opening = rooms[index.0 as usize].opening.as_ref();
+            let opening = controls[index.0 as usize].opening.as_ref();
             opening.is_some_and(|opening| opening.nonce == number && opening.peer == incoming.from)
         };
         let index = *self.relays.groups.iter().find(asked).filter(|_| !to_new)?;
-        if self.room(index).relay.is_some() {
+        if self.group_control(index).relay.is_some() {
             return Some(());
         }
-        let opening = self.rooms[index.0 as usize].opening.as_ref()?;
+        let opening = self.controls[index.0 as usize].opening.as_ref()?;
         let Opening { nonce, cookie, group, peer, local, .. } = **opening;
         let [on, back] = key.of_relay(&Open { nonce, cookie, group, location: &opening.location });
         Step::decode(incoming.bytes, &back).ok()?;
-        self.room_mut(index).opening = None;
+        self.group_control_mut(index).opening = None;
         self.begin_relay(now, index, true, nonce, [on, back], peer, local);
         self.relay_step(now, incoming, to_new)
     }
 
     /// Asks for a relay, unless another of the group still goes on, or the time for that is over.
     fn ask_for_relay(&mut self, now: Now, index: GroupIndex) {
-        let (Some(key), room) = (self.relays.key, &mut self.rooms[index.0 as usize]) else { return };
+        let (Some(key), control) = (self.relays.key, &mut self.controls[index.0 as usize]) else { return };
         let goes_on = |relay: &Relay| relay.is_old || relay.ended_ms.is_none();
-        if room.opening.is_none() || room.relay.as_deref().is_some_and(goes_on) {
+        if control.opening.is_none() || control.relay.as_deref().is_some_and(goes_on) {
             return;
         }
         self.drop_relay(index);
-        let room = &mut self.rooms[index.0 as usize];
-        let Some(opening) = &mut room.opening else { return };
+        let control = &mut self.controls[index.0 as usize];
+        let Some(opening) = &mut control.opening else { return };
         let since_ms = *opening.since_ms.get_or_insert(now.ms);
         if now.ms >= since_ms + OPENING_MS {
-            room.opening = None;
-            room.unanswered += 1;
+            control.opening = None;
+            control.unanswered += 1;
             return self.count(Counter::RelayUnanswered);
         }
         if now.ms >= opening.asked_ms + ASK_MS {
@@ -430,7 +431,7 @@ impl Control {
 
     /// Returns the number of members that get copies of this group's datagrams elsewhere; `None` if too much waits.
     pub(super) fn relay_receivers(&self, index: GroupIndex) -> Option<u32> {
-        match &self.room(index).relay {
+        match &self.group_control(index).relay {
             Some(relay) if relay.ended_ms.is_none() => {
                 let has_room = relay.channel.has_room() && relay.bytes < BYTES_MAX;
                 has_room.then_some(relay.receivers)
@@ -451,7 +452,7 @@ impl Control {
     ) -> bool {
         let from = sender.map(|sender| self.table.member(sender).address);
         let Some(relay) =
-            self.rooms[index.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
+            self.controls[index.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
         else {
             return true;
         };
@@ -483,12 +484,12 @@ impl Control {
                 return Some(relayed);
             }
             let index = *self.relays.ready.front()?;
-            let relay = self.rooms.get_mut(index.0 as usize).and_then(|room| room.relay.as_mut());
+            let relay = self.controls.get_mut(index.0 as usize).and_then(|control| control.relay.as_mut());
             match relay.and_then(|relay| relay.channel.ready.pop_front()) {
                 Some(item) => self.relay_item(now, index, item),
                 None => {
                     self.relays.ready.pop_front();
-                    if self.room(index).relay.is_some() {
+                    if self.group_control(index).relay.is_some() {
                         self.send_relay(now, index, false);
                     }
                 }
@@ -497,7 +498,7 @@ impl Control {
     }
 
     fn relay_item(&mut self, now: Now, index: GroupIndex, item: Item) {
-        let Some(relay) = self.rooms[index.0 as usize].relay.as_mut() else { return };
+        let Some(relay) = self.controls[index.0 as usize].relay.as_mut() else { return };
         if relay.ended_ms.is_some() {
             // What the new reflector had sent before it knew of the end it copies itself.
             return;
@@ -531,7 +532,7 @@ impl Control {
                 let address = relay.sessions.get(&session).copied();
                 let id = self.table.group(index).id;
                 let is_here = address.is_some_and(|address| self.member(id, address, session).is_some());
-                let Some(relay) = self.rooms[index.0 as usize].relay.as_mut() else { return };
+                let Some(relay) = self.controls[index.0 as usize].relay.as_mut() else { return };
                 match is_here {
                     true => drop(relay.claims.insert(session, now.ms + CLAIM_MS)),
                     false => relay.channel.push(Item::of_session(ItemKind::Left, session)),
@@ -552,7 +553,9 @@ impl Control {
         terms: Terms,
     ) -> (Terms, Option<u64>) {
         let is_new = |relay: &&Relay| !relay.is_old && relay.ended_ms.is_none();
-        let Some(relay) = self.room(index).relay.as_deref().filter(is_new) else { return (terms, None) };
+        let Some(relay) = self.group_control(index).relay.as_deref().filter(is_new) else {
+            return (terms, None);
+        };
         // Who joins again meanwhile has still to leave.
         match leaves.or_else(|| relay.coming_at.get(&from).copied()) {
             None => (terms, None),
@@ -571,7 +574,7 @@ impl Control {
     ) {
         let (address, session) = (self.table.member(index).address, self.seat(index).session);
         let Some(relay) =
-            self.rooms[group.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
+            self.controls[group.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
         else {
             return;
         };
@@ -588,7 +591,7 @@ impl Control {
 
     /// Notes that a session is over at the old reflector.
     pub(super) fn relay_left(&mut self, now: Now, group: GroupIndex, session: u64) {
-        let Some(relay) = self.rooms[group.0 as usize].relay.as_mut() else { return };
+        let Some(relay) = self.controls[group.0 as usize].relay.as_mut() else { return };
         if relay.is_old && relay.ended_ms.is_none() {
             relay.sessions.remove(&session);
             relay.claims.remove(&session);
@@ -600,7 +603,7 @@ impl Control {
 
     /// Has a member get copies here from now on, and what it has sent meanwhile put in order.
     fn has_come(&mut self, now: Now, group: GroupIndex, session: u64) {
-        let Some(relay) = self.rooms[group.0 as usize].relay.as_mut() else { return };
+        let Some(relay) = self.controls[group.0 as usize].relay.as_mut() else { return };
         let Some(coming) = relay.coming.remove(&session) else { return };
         let is_last = relay.coming_at.get(&coming.address) == Some(&session);
         if is_last {
@@ -631,7 +634,7 @@ impl Control {
     /// Ends the relay of a group. At the new side all that waits is copied.
     fn end_relay(&mut self, now: Now, index: GroupIndex) {
         let Some(relay) =
-            self.rooms[index.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
+            self.controls[index.0 as usize].relay.as_mut().filter(|relay| relay.ended_ms.is_none())
         else {
             return;
         };
@@ -655,7 +658,7 @@ impl Control {
 
     /// Forgets the relay of a group.
     pub(super) fn drop_relay(&mut self, index: GroupIndex) {
-        if let Some(relay) = self.room_mut(index).relay.take() {
+        if let Some(relay) = self.group_control_mut(index).relay.take() {
             self.relays.by_number.remove(&(relay.number, relay.is_old));
         }
     }
@@ -663,8 +666,8 @@ impl Control {
     /// Sends what is due of a relay.
     fn send_relay(&mut self, now: Now, index: GroupIndex, late: bool) {
         let Some(receivers) = self.table.get_group(index).map(Group::receivers) else { return };
-        let Control { rooms, outgoing, .. } = self;
-        let Some(relay) = rooms[index.0 as usize].relay.as_mut() else { return };
+        let Control { controls, outgoing, .. } = self;
+        let Some(relay) = controls[index.0 as usize].relay.as_mut() else { return };
         let (direction, receipt) = (Relay::direction(relay.is_old), relay.channel.receipt(receivers));
         let Relay { number, keys, peer, local, channel, told_ms, .. } = &mut **relay;
         let mut put = |item: Option<(u32, &Item)>| {
@@ -683,7 +686,7 @@ impl Control {
     }
 
     fn tell_receipt(&mut self, now: Now, index: GroupIndex) {
-        if let Some(relay) = &mut self.room_mut(index).relay {
+        if let Some(relay) = &mut self.group_control_mut(index).relay {
             relay.told_ms = 0;
         }
         self.send_relay(now, index, true);
@@ -695,8 +698,8 @@ impl Control {
             let index = self.relays.groups[at];
             self.ask_for_relay(now, index);
             self.tick_relay(now, index);
-            let room = self.room(index);
-            if room.opening.is_none() && room.relay.is_none() {
+            let control = self.group_control(index);
+            if control.opening.is_none() && control.relay.is_none() {
                 self.relays.groups.swap_remove(at);
             }
         }
@@ -704,7 +707,7 @@ impl Control {
 
     fn tick_relay(&mut self, now: Now, index: GroupIndex) {
         let is_empty = self.table.get_group(index).is_none_or(|group| group.live == 0);
-        let Some(relay) = &mut self.rooms[index.0 as usize].relay else { return };
+        let Some(relay) = &mut self.controls[index.0 as usize].relay else { return };
         if now.ms >= relay.heard_ms + SILENT_MS {
             let was_live = relay.ended_ms.is_none();
             if was_live {
@@ -743,13 +746,13 @@ impl Control {
     /// Removes a member that is at the new reflector, and has not said here that it left.
     fn take_away(&mut self, now: Now, index: GroupIndex, session: u64) {
         let id: GroupId = self.table.group(index).id;
-        let Some(relay) = &mut self.rooms[index.0 as usize].relay else { return };
+        let Some(relay) = &mut self.controls[index.0 as usize].relay else { return };
         relay.claims.remove(&session);
         let address = relay.sessions.get(&session).copied();
         match address.and_then(|address| self.member(id, address, session)) {
             Some(member) => self.dismiss(now, member, Reason::Left),
             None => {
-                let Some(relay) = &mut self.rooms[index.0 as usize].relay else { return };
+                let Some(relay) = &mut self.controls[index.0 as usize].relay else { return };
                 relay.channel.push(Item::of_session(ItemKind::Left, session));
             }
         }
@@ -757,10 +760,11 @@ impl Control {
 
     /// Returns true once in a while, for a standby that hands its members over to the reflector in charge.
     pub(super) fn standby_is_due(&mut self, now: Now, index: GroupIndex) -> bool {
-        let room = self.room_mut(index);
-        let due = now.ms >= room.handed_ms + STANDBY_MS && room.relay.is_none() && room.opening.is_none();
+        let control = self.group_control_mut(index);
+        let due =
+            now.ms >= control.handed_ms + STANDBY_MS && control.relay.is_none() && control.opening.is_none();
         if due {
-            room.handed_ms = now.ms;
+            control.handed_ms = now.ms;
         }
         due
     }

@@ -136,7 +136,7 @@ impl Control {
     pub fn set_state(&mut self, now: Now, id: GroupId, options: Option<StateOptions>) {
         let Some(group) = self.table.find(id) else { return };
         let Some(options) = options else { return self.drop_state(group) };
-        match &mut self.room_mut(group).state {
+        match &mut self.group_control_mut(group).state {
             Some(state) => state.options = options,
             none => {
                 *none = Some(Box::new(State {
@@ -166,7 +166,7 @@ impl Control {
     /// Answers [`Event::LoadState`]: the store's version, and the state unless there is none.
     pub fn state_loaded(&mut self, now: Now, id: GroupId, version: u64, bytes: Option<Bytes>) {
         let Some(group) = self.table.find(id) else { return };
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         state.lookup = Lookup::No;
         // Something newer may have been stored from here meanwhile.
         let bytes = if state.known && version < state.version { state.bytes.clone() } else { bytes };
@@ -185,7 +185,7 @@ impl Control {
     /// Answers [`Event::StoreState`]: the state was stored under this version.
     pub fn state_stored(&mut self, now: Now, id: GroupId, version: u64) {
         let Some(group) = self.table.find(id) else { return };
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         let Some(bytes) = state.storing.take() else { return };
         let before = state.bytes.clone().map(|bytes| (state.version, bytes));
         state.version = version;
@@ -198,7 +198,7 @@ impl Control {
         self.schedule(group, Some(due_ms));
         self.keep_state(now, group, Some(bytes));
         let before_bytes = before.as_ref().map_or(0, |(_, bytes)| bytes.len());
-        if let Some(state) = &mut self.room_mut(group).state {
+        if let Some(state) = &mut self.group_control_mut(group).state {
             state.previous = before;
             self.states_bytes += before_bytes;
         }
@@ -207,7 +207,7 @@ impl Control {
     /// Answers [`Event::StoreState`]: the state was not stored, as the store has a newer one, which is loaded now.
     pub fn state_conflict(&mut self, now: Now, id: GroupId, newer: u64) {
         let Some(group) = self.table.find(id) else { return };
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         if state.storing.take().is_none() {
             return;
         }
@@ -223,7 +223,7 @@ impl Control {
     pub fn state_failed(&mut self, now: Now, id: GroupId) {
         self.count(Counter::StateFailed);
         let Some(group) = self.table.find(id) else { return };
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         // It may have been stored all the same: the store is asked before anything else.
         state.lookup = Lookup::Wanted;
         if state.storing.take().is_some() {
@@ -235,7 +235,7 @@ impl Control {
     /// Marks a group's state as possibly outdated: it is loaded again.
     pub(super) fn forget_state(&mut self, now: Now, id: GroupId) {
         let Some(group) = self.table.find(id) else { return };
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         state.known = false;
         if state.lookup == Lookup::No {
             state.lookup = Lookup::Wanted;
@@ -245,7 +245,7 @@ impl Control {
 
     /// Returns the version and size of a group's state that members are told, and true if it is still to be loaded.
     pub(super) fn state_told(&self, group: GroupIndex) -> (u64, u32, bool) {
-        self.room(group).state.as_ref().map_or((0, 0, false), |state| state.told())
+        self.group_control(group).state.as_ref().map_or((0, 0, false), |state| state.told())
     }
 
     /// Works on the states whose time has come.
@@ -265,7 +265,7 @@ impl Control {
         let id = self.table.group(group).id;
         let live = self.table.group(group).live;
         let (closing, taking) = (self.closing, self.states_taken);
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         if state.lookup == Lookup::Underway || state.storing.is_some() {
             // Its answer sets this going again.
             return;
@@ -291,7 +291,7 @@ impl Control {
             return self.schedule(group, Some(now.ms + TURN_MS));
         }
         let next = self.next_to_ask(group);
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         match next {
             None => {
                 // Nobody who was asked knows. The store is asked again, which another reflector may have told meanwhile;
@@ -322,7 +322,7 @@ impl Control {
 
     /// Returns the member to ask next, with its session.
     fn next_to_ask(&self, group: GroupIndex) -> Option<(MemberIndex, u64)> {
-        let state = self.room(group).state.as_ref()?;
+        let state = self.group_control(group).state.as_ref()?;
         if state.tried_now >= state.options.members_max {
             return None;
         }
@@ -351,7 +351,7 @@ impl Control {
 
     /// Gives up the member that was asked: it does not answer, has no state, or is gone.
     fn unanswered(&mut self, group: GroupIndex) {
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         if let Some(ask) = state.ask.take() {
             if state.tried.len() >= TRIED_MAX {
                 state.tried.clear();
@@ -370,7 +370,9 @@ impl Control {
         };
         let group = self.table.member(member).group;
         let (local, from, session) = (incoming.path.local, incoming.from, part.session);
-        let Some(state) = &mut self.room_mut(group).state else { return self.count(Counter::StateUnasked) };
+        let Some(state) = &mut self.group_control_mut(group).state else {
+            return self.count(Counter::StateUnasked);
+        };
         if state.answered == Some((part.ask, session)) {
             // It does not know yet that everything was taken.
             let next = part.size.unwrap_or(0);
@@ -446,7 +448,7 @@ impl Control {
         seat.parts -= parts;
         let (local, from) = (incoming.path.local, incoming.from);
         let none = |pending| Answer::State { session, version: 0, size: 0, offset: 0, pending, bytes: &[] };
-        let Some(state) = &mut self.room_mut(group).state else {
+        let Some(state) = &mut self.group_control_mut(group).state else {
             return self.send(local, from, &none(false));
         };
         state.used_ms = now.ms;
@@ -498,7 +500,7 @@ impl Control {
     pub(super) fn drop_state(&mut self, group: GroupIndex) {
         self.keep_bytes(group, None);
         self.schedule(group, None);
-        if let Some(state) = self.room_mut(group).state.take()
+        if let Some(state) = self.group_control_mut(group).state.take()
             && (state.ask.is_some() || state.storing.is_some())
         {
             self.states_taken -= 1;
@@ -508,12 +510,12 @@ impl Control {
     /// Keeps a state in memory to hand it out, and drops others, longest unused first, when they are too many.
     fn keep_state(&mut self, now: Now, group: GroupIndex, bytes: Option<Bytes>) {
         self.keep_bytes(group, bytes);
-        if let Some(state) = &mut self.room_mut(group).state {
+        if let Some(state) = &mut self.group_control_mut(group).state {
             state.used_ms = now.ms;
         }
         while self.states_bytes > self.options.state_bytes_max.max(STATE_BYTES_MAX) {
-            let kept = self.rooms.iter().enumerate().filter_map(|(place, room)| {
-                let state = room.state.as_ref()?;
+            let kept = self.controls.iter().enumerate().filter_map(|(place, control)| {
+                let state = control.state.as_ref()?;
                 (state.bytes.is_some() && place != group.0 as usize).then_some((state.used_ms, place))
             });
             let Some((_, place)) = kept.min() else { return };
@@ -522,7 +524,7 @@ impl Control {
     }
 
     fn keep_bytes(&mut self, group: GroupIndex, bytes: Option<Bytes>) {
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         let previous = state.previous.take().map_or(0, |(_, bytes)| bytes.len());
         let removed = std::mem::replace(&mut state.bytes, bytes).map_or(0, |bytes| bytes.len());
         let added = state.bytes.as_ref().map_or(0, Bytes::len);
@@ -530,7 +532,7 @@ impl Control {
     }
 
     fn schedule(&mut self, group: GroupIndex, due_ms: Option<u64>) {
-        let Some(state) = &mut self.room_mut(group).state else { return };
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
         if let Some(before_ms) = std::mem::replace(&mut state.due_ms, due_ms) {
             self.state_due.remove(&(before_ms, group.0));
         }
@@ -542,7 +544,7 @@ impl Control {
     /// Returns the name of a group's state in the store: by its location, which several reflectors may have one after
     /// another, or by the group.
     fn state_name(&self, group: GroupIndex) -> String {
-        match &self.room(group).location {
+        match &self.group_control(group).location {
             Some(location) => format!("location/{location}"),
             None => format!("group/{}", self.table.group(group).id),
         }
@@ -555,7 +557,7 @@ impl Control {
 
     /// Returns the address of the member that is being asked for a group's state.
     pub fn state_asked_of(&self, id: GroupId) -> Option<SocketAddr> {
-        let state = self.room(self.table.find(id)?).state.as_ref()?;
+        let state = self.group_control(self.table.find(id)?).state.as_ref()?;
         let ask = state.ask.as_ref()?;
         self.is_still(ask.member, ask.session).then(|| self.table.member(ask.member).address)
     }

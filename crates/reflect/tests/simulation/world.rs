@@ -91,7 +91,7 @@ pub struct World {
     /// The faults of the network between reflectors, if they are others. The weather between members and reflectors is
     /// perfect then: nothing is lost or overtaken.
     pub between: Option<Weather>,
-    /// What reflectors have said to each other: from, to, and the bytes.
+    /// The messages between reflectors: from, to, and the bytes.
     pub recorded: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     pub reflectors: BTreeMap<SocketAddr, Control>,
     pub events: Vec<(SocketAddr, Event)>,

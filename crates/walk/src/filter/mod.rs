@@ -128,7 +128,7 @@ impl Descent {
     }
 }
 
-/// Which entries a walk acts on, and which directories it enters.
+/// The entries that a walk acts on, and the directories that it enters.
 #[derive(Debug, Default)]
 pub struct Selection {
     /// The entries that it acts on.

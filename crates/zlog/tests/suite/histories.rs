@@ -23,14 +23,14 @@ use super::kit::{Delivery, Fate, Faulty};
 
 const TAGS: [&str; 3] = ["red", "green", "blue"];
 
-/// What clients were told.
+/// The replies that clients got.
 #[derive(Default)]
 struct Told {
     /// Positions and contents of entries whose appends were acknowledged.
     appended: BTreeMap<u64, Bytes>,
     /// Contents of entries whose appends failed, and took no effect.
     failed: BTreeSet<Bytes>,
-    /// What was read at a position: an entry, or that it was filled.
+    /// The result of a read at a position: an entry, or that it was filled.
     read: BTreeMap<u64, Option<Bytes>>,
     /// All positions before this may have been trimmed.
     trimmed: u64,

@@ -1,4 +1,4 @@
-//! What a log does, one thing at a time. The clock is the runtime's, and jumps while all wait.
+//! The operations of a log, one at a time. The clock is the runtime's, and jumps while all wait.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

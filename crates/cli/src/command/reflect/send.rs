@@ -18,7 +18,7 @@ const LEAVING: Duration = Duration::from_secs(2);
 pub struct Args {
     #[command(flatten)]
     member: Member,
-    /// What to send, as one datagram; without it, each line of standard input is one
+    /// Text to send as one datagram; without it, each line of standard input is one
     #[arg(value_name = "TEXT")]
     text: Option<String>,
     /// Give up if the reflector does not answer for so long

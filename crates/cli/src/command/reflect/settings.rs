@@ -70,12 +70,12 @@ pub struct Settings {
     /// Let anybody who can reach the reflector join, without a token
     #[arg(long)]
     pub open: bool,
-    /// Who is asked for a group's state, among the members that say that they can give it: members for any, tokens for
+    /// Members to ask for a group's state, of those that say that they can give it: members for any, tokens for
     /// those whose token has the right, none, or those at the given addresses [default: tokens where members need one,
     /// else members]
     #[arg(long, value_name = "WHO", value_parser = suppliers)]
     pub state_from: Option<Suppliers>,
-    /// How copies are made: sendto, batch, ring, kernel, xdp, or auto for the best that works here [default: auto]
+    /// Plane that makes copies: sendto, batch, ring, kernel, xdp, or auto for the best that works here [default: auto]
     #[arg(long, value_name = "PLANE")]
     pub plane: Option<PlaneChoice>,
     /// The network devices that members are behind, for planes in the kernel [default: all but loopback]
@@ -91,7 +91,7 @@ pub struct Settings {
     /// Ask a member for the group's state this often; 0s for never [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub state_every: Option<Time>,
-    /// How the map of locations calls this reflector, where that is not as it listens; may be given several times
+    /// Name of this reflector in the map of locations, where that is not its address; may be given several times
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub advertise: Vec<SocketAddr>,
     /// A reflector that members of locations here may turn to when this one is gone; may be given several times

@@ -256,13 +256,13 @@ impl Mirror {
         }
         let since: [u64; layout::COUNTERS] = std::array::from_fn(|at| now[at].wrapping_sub(self.counted[at]));
         self.counted = now;
-        let [datagrams, bytes, copies, strangers, over_rate, backlog, undeliverable, handed, _, lost, _] =
+        let [datagrams, bytes, copies, non_members, over_rate, backlog, undeliverable, handed, _, lost, _] =
             since;
         Done {
             datagrams,
             bytes,
             copies,
-            strangers,
+            non_members,
             over_rate,
             backlog,
             undeliverable,
