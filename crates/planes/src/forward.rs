@@ -260,11 +260,6 @@ impl Forwarder {
         &*self.plane
     }
 
-    /// Returns the plane, to change it.
-    pub fn plane_mut(&mut self) -> &mut dyn Plane {
-        &mut *self.plane
-    }
-
     /// Replaces the plane. The new one is told of the whole table: each group as added, and each member as joined, in
     /// the order of their places, between which there may be gaps, and those without a place at the end. Datagrams that wait stay, and go out by the new
     /// plane. A plane in the kernel would overtake them: so before it begins, the sockets are emptied, and the devices
