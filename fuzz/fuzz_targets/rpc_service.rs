@@ -17,8 +17,8 @@ use nacre_object::StoreError;
 use nacre_rpc::handshake::{HELLO_BYTES, hello};
 use nacre_rpc::server::Publisher;
 use nacre_rpc::{
-    Address, Handled, Incoming, MessageKind, Outbox, Peer, ServeOptions, Server, ServerLimits, Service, Services,
-    check, control,
+    Address, Handled, Incoming, MessageKind, Outbox, Peer, ServeOptions, Server, ServerLimits, Service,
+    Services, check, control,
 };
 
 const TOY: u8 = 1;

@@ -10,13 +10,12 @@ mod targets;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+pub(crate) use client::main as client_main;
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use nacre::ObjectId;
 use nacre::sequencer::Policy;
 use nacre::zlog::{Entry, Log, Shape, Slot};
-
-pub(crate) use client::main as client_main;
 
 use self::client::{ClientRecord, Orders, content, failed, open_log};
 use self::point::{Measurement, Point, Recovery, Results, Sequencing, Subject, Work};

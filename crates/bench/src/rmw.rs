@@ -20,10 +20,9 @@ mod workload;
 
 use std::sync::Arc;
 
-use nacre_object::ObjectStore;
-
 pub use arguments::Args;
 pub(crate) use client::main as client_main;
+use nacre_object::ObjectStore;
 
 use self::point::Point;
 use self::report::{Results, new_report};

@@ -11,9 +11,8 @@ mod point;
 
 use std::path::PathBuf;
 
-use nacre::sequencer::Policy;
-
 pub(crate) use client::main as client_main;
+use nacre::sequencer::Policy;
 
 use self::client::{ClientRecord, Orders};
 use self::failover::FailOver;

@@ -22,14 +22,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::Bytes;
 use mlua_sys as ffi;
 
+pub(crate) use self::host::Fatal;
 use self::host::{Host, allocate, host_of, raise_fatal};
 use self::stack::{BUFFER_KEY, Native, Raise, Stack};
 use crate::bounds::Bounds;
 use crate::call::Call;
 use crate::catalogue::Class;
 use crate::errno::{self, Errno};
-
-pub(crate) use self::host::Fatal;
 
 /// The growth of a machine, in bytes, after which its garbage is collected between two calls.
 const GARBAGE_BYTES: usize = 1 << 20;

@@ -11,12 +11,12 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::command::reflect::{ACCUMULATED, Settings as ReflectSettings};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::command::reflect::{ACCUMULATED, Settings as ReflectSettings};
 use crate::command::serve::Role;
 use crate::failure::Failure;
 

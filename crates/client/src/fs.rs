@@ -31,7 +31,6 @@ use nacre_object::StoreError;
 #[cfg(feature = "class")]
 use crate::class::{Called, Request};
 use crate::sequencer::Sequencer;
-
 use crate::store::Store;
 
 impl Store {

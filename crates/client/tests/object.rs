@@ -8,7 +8,6 @@ use nacre::{
     Write, Written,
 };
 use nacre_object::testkit::MemoryStore;
-
 use nacre_remote::StoreService;
 use nacre_rpc::{Address, ServeOptions, Server, Services};
 

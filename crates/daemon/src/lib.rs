@@ -41,7 +41,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use crate::reflect::{ReflectService, Server as Reflector, ServerError as ReflectorError};
 use nacre_class::network::Runner;
 use nacre_lock::role::LockRole;
 pub use nacre_lock::role::{LEASE_MAX, LEASE_MIN};
@@ -66,6 +65,7 @@ pub use crate::options::{
     Beacons, FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, LOCK_STRIPE_BYTES_DEFAULT, MAILBOX_BYTES_MIN,
     ServerOptions,
 };
+use crate::reflect::{ReflectService, Server as Reflector, ServerError as ReflectorError};
 use crate::served_store::{NoObjects, ServedStore};
 use crate::shown::StorePart;
 use crate::watch::WatchPart;

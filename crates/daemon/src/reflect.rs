@@ -27,9 +27,8 @@ use tokio::sync::watch;
 
 use self::administration::{Task, Tasks};
 use self::core::{Core, is_loopback};
-use self::persistence::Locations;
-
 pub use self::handle::Handle;
+use self::persistence::Locations;
 pub use self::persistence::{LOCATIONS_OBJECT, location_map, relocate};
 pub use self::report::Report;
 pub use self::service::{

@@ -4,9 +4,10 @@
 //! cargo run --release -p nacre-lock --example pattern
 //! ```
 
-use nacre_lock::{Datatype, Description, Pattern, Region, Search, Stripe};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+
+use nacre_lock::{Datatype, Description, Pattern, Region, Search, Stripe};
 
 /// The least time for which an operation is repeated in a round.
 const ROUND: Duration = Duration::from_micros(500);

@@ -19,16 +19,17 @@ mod part;
 mod stripe;
 mod union;
 
-use crate::{Description, OFFSET_MAX, PatternError};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
 use common::{Placed, Searcher};
 use count::Counter;
 use node::{Level, Node, View};
 use part::Part;
-use std::ops::ControlFlow;
-use std::sync::Arc;
+pub use stripe::Stripe;
 use stripe::Striped;
 
-pub use stripe::Stripe;
+use crate::{Description, OFFSET_MAX, PatternError};
 
 /// A range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

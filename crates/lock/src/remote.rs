@@ -15,9 +15,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use drive::Order;
+pub use drive::{ANSWER_MAX, LATE_MAX};
+pub use limit::within;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::Address;
 use nacre_rpc::client::LinkOptions;
+use share::{Driver, Shared};
 use tokio::sync::oneshot;
 
 use crate::client::{Method, Protocol};
@@ -25,10 +29,6 @@ use crate::message::{FileName, Refusal, SessionId};
 use crate::table::Mode;
 use crate::wire::{described, file_name};
 use crate::{Description, Pattern, PatternError, clock};
-use drive::Order;
-pub use drive::{ANSWER_MAX, LATE_MAX};
-pub use limit::within;
-use share::{Driver, Shared};
 
 /// The bytes to be locked, and the way in which they are.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,8 +15,11 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
+use ledger::Ledger;
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
 use parking_lot::Mutex;
+pub use service::{LockConnection, LockService};
+pub use shown::{HeldLock, Totals};
 use tokio::sync::{Notify, oneshot};
 
 use self::core::{Core, Shared};
@@ -24,10 +27,6 @@ use crate::server::{Limits, Server, Settings};
 use crate::table::Indexing;
 use crate::wire::ServerSlot;
 use crate::{Stripe, clock};
-use ledger::Ledger;
-
-pub use service::{LockConnection, LockService};
-pub use shown::{HeldLock, Totals};
 
 /// The shortest lease: renewals have to pass through a busy machine in time.
 pub const LEASE_MIN: Duration = Duration::from_millis(500);

@@ -26,14 +26,14 @@ mod settings;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::OFFSET_MAX;
-use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
-use crate::table::{Acquired, Mode, Owner, Reached, RequestKey, Table, TableError, Woken};
-
 pub use backlog::Backlog;
 pub use listing::{Listed, Wait};
 use session::{SessionRecord, State};
 pub use settings::{Limits, Settings};
+
+use crate::OFFSET_MAX;
+use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
+use crate::table::{Acquired, Mode, Owner, Reached, RequestKey, Table, TableError, Woken};
 
 /// The number under which the server's owner knows a call, to send the reply to.
 pub type CallId = u64;

@@ -29,10 +29,11 @@ mod tree;
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::{OFFSET_MAX, Pattern};
 pub use answer::{Acquired, Reached, RequestView, TableError, Woken};
 use holding::{Budget, Holdings, Stop};
 use line::Line;
+
+use crate::{OFFSET_MAX, Pattern};
 
 /// The number of a request, unique in its table.
 pub type RequestKey = u64;

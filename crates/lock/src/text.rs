@@ -27,8 +27,9 @@
 mod parse;
 mod syntax;
 
-use crate::datatype::{Block, Datatype, Description, Distribution, Order};
 use std::fmt::{self, Display, Formatter};
+
+use crate::datatype::{Block, Datatype, Description, Distribution, Order};
 
 /// Writes items with commas between them.
 fn separated<T>(

@@ -354,9 +354,11 @@ impl<'a, const LEAF: usize, const CHILDREN: usize> Iterator for Overlapping<'a, 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::collections::{BTreeMap, HashMap};
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     fn chunk(segment: u32, len: u32) -> Chunk {
         Chunk { segment, offset: 128, len, crc: 7 }

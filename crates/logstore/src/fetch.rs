@@ -334,12 +334,14 @@ fn check_chunk(segment: &Segment, offset: u32, crc: u32, bytes: &[u8]) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::binding::Binding;
     use crate::disk::DiskFile;
-    use proptest::prelude::*;
-    use std::io;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// A file that counts what is read, and cannot read one of its bytes.
     struct Counted {

@@ -169,9 +169,11 @@ impl<'a> IntoIterator for &'a Forks {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::ops::Bound::{Excluded, Unbounded};
+
+    use proptest::prelude::*;
+
+    use super::*;
 
     fn fork(index: u8) -> Fork {
         Fork::new(vec![b'a'; usize::from(index)]).unwrap()

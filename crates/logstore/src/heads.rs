@@ -1,8 +1,8 @@
 //! A walk through the heads of a segment's records.
 
-use bytes::{Bytes, BytesMut};
-
 use std::sync::atomic::Ordering;
+
+use bytes::{Bytes, BytesMut};
 
 use crate::record::{self, Found, Record};
 use crate::scan::{Item, Scan};

@@ -140,9 +140,10 @@ impl Iterator for Scan {
 
 #[cfg(test)]
 mod tests {
+    use nacre_object::{Fork, ObjectId, Write};
+
     use super::*;
     use crate::record::{Body, Effect, Stamp};
-    use nacre_object::{Fork, ObjectId, Write};
 
     fn binding(segment: u32) -> Binding {
         Binding::new(2, &[9; 16], segment)

@@ -373,9 +373,10 @@ impl LostPart {
 
 #[cfg(test)]
 mod tests {
+    use nacre_object::{ObjectStore, Transaction, Write};
+
     use super::*;
     use crate::{Durability, LogStore, Options};
-    use nacre_object::{ObjectStore, Transaction, Write};
 
     #[test]
     fn a_step_is_bounded_and_steps_leave_nothing_out() {

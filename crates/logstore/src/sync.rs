@@ -9,11 +9,11 @@
 mod primitives {
     pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
     pub use std::thread::JoinHandle;
+    pub use std::thread::sleep as pause;
     pub use std::time::Instant;
 
     pub use futures::executor::block_on;
     pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
-    pub use std::thread::sleep as pause;
 
     /// Releases a lock to the thread that has waited for it the longest, rather than to the next one that takes it.
     pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {

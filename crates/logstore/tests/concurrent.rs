@@ -23,7 +23,6 @@ use nacre_object::{
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-
 #[cfg(feature = "shuttle")]
 use shuttle::{future::block_on, thread};
 #[cfg(not(feature = "shuttle"))]

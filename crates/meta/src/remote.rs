@@ -18,9 +18,8 @@ use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
 use nacre_rpc::Address;
 use nacre_rpc::client::{Host, Link, LinkOptions};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot, watch};
-
 pub use sequencer::{Sequencer, Statistics};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// The longest pause between attempts to reach a daemon.
 const BACKOFF_MAX: Duration = Duration::from_millis(50);

@@ -19,13 +19,12 @@ use std::time::Duration;
 
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use parking_lot::Mutex;
+pub use service::{Connection, MetaService, SEQUENCER_PREFIX};
 use tokio::sync::{Notify, oneshot};
 
 use self::authority::AuthorityStore;
-use self::core::{Core, Shared};
-
 pub use self::core::Totals;
-pub use service::{Connection, MetaService, SEQUENCER_PREFIX};
+use self::core::{Core, Shared};
 
 /// The default lease of sessions, which hold capabilities.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(3);

@@ -4,11 +4,13 @@
 //! handed out one at a time: a worker visits the one that it was assigned, and the master keeps a list of the whole
 //! frontier of the tree, as published, which is why it is kept on disk beyond some length.
 
-use crate::spill::Spill;
-use nacre_walk::Unit;
-use nacre_ranks::Queue;
 use std::io;
 use std::sync::Arc;
+
+use nacre_ranks::Queue;
+use nacre_walk::Unit;
+
+use crate::spill::Spill;
 
 /// The approximate maximum size of the units in one message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;

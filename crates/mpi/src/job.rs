@@ -4,14 +4,16 @@
 //! requested, to write a checkpoint or to end. Between two phases no message is in flight, and the remaining work is in
 //! the ranks' queues.
 
-use crate::engine::{OneByOne, Shared};
-use crate::network::{Network, NetworkError};
-use crate::output::Output;
-use nacre_ranks::{self as algorithm, Shutdown, Outbox, Rank, Transport};
-use nacre_walk::{Queue, Unit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use nacre_ranks::{self as algorithm, Outbox, Rank, Shutdown, Transport};
+use nacre_walk::{Queue, Unit};
+
+use crate::engine::{OneByOne, Shared};
+use crate::network::{Network, NetworkError};
+use crate::output::Output;
 
 /// The time for which this thread only yields between polls after something happened, so that an exchange of messages
 /// continues without the delay of sleeping.

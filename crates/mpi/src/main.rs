@@ -11,15 +11,16 @@ mod processor;
 mod spill;
 mod walk;
 
-use clap::Parser;
-use mpi::Threading;
-use mpi::traits::*;
-use nacre_walk::Unit;
-use nacre_ranks::transport::testkit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+use clap::Parser;
+use mpi::Threading;
+use mpi::traits::*;
+use nacre_ranks::transport::testkit;
+use nacre_walk::Unit;
 
 /// Nacre in the ranks of an MPI job: mpirun -n 16 nacre-mpi walk …
 #[derive(Parser)]

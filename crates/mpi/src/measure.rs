@@ -1,12 +1,14 @@
 //! Measurements of a rank for the study: its work, its messages, and its use of resources.
 
-use crate::job::Phase;
-use crate::network::Network;
+use std::path::Path;
+use std::time::Duration;
+
 use nacre_ranks::{Algorithm, Counters};
 use nacre_walk::{Profile, Progress, Unit};
 use nix::sys::resource::{UsageWho, getrusage};
-use std::path::Path;
-use std::time::Duration;
+
+use crate::job::Phase;
+use crate::network::Network;
 
 /// The measurements of one rank.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]

@@ -5,7 +5,11 @@
 //! - Only one thread uses it, the one that initialised MPI.
 #![allow(unsafe_code)]
 
-use crate::processor::Mask;
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::time::Duration;
+
 use mpi::Rank;
 use mpi::ffi;
 use mpi::point_to_point::MatchedReceiveVec;
@@ -15,10 +19,8 @@ use mpi::traits::*;
 use nacre_ranks::{Message, Transport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::borrow::Cow;
-use std::collections::VecDeque;
-use std::marker::PhantomData;
-use std::time::Duration;
+
+use crate::processor::Mask;
 
 /// The error with which the network failed.
 #[derive(Debug, thiserror::Error)]

@@ -3,11 +3,12 @@
 //! A thread that lists waits while too much output is in flight, so a slow reader slows the walk down and nothing piles
 //! up.
 
-use crate::network::{Network, NetworkError, Outgoing};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::network::{Network, NetworkError, Outgoing};
 
 /// The maximum number of a rank's pieces that wait to be sent.
 const WAITING_MAX: usize = 4;

@@ -3,10 +3,11 @@
 //! The oldest and the newest units are in memory; those between them are in the file, in order of arrival. Space in the
 //! file is reused when everything in it was read.
 
-use nacre_walk::Unit;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use nacre_walk::Unit;
 
 /// The maximum number of units that each end keeps in memory.
 const IN_MEMORY_MAX: usize = 50_000;

@@ -3,18 +3,6 @@
 //! Every rank makes the same plan from the same flags. Rank 0 visits the roots; the algorithm shares out the work
 //! below; at the end, and at every checkpoint, each rank sends its counts to rank 0, and rank 0 prints.
 
-use crate::job::{self, JobError, Until};
-use crate::measure::{Measured, Measurements};
-use crate::network::Network;
-use crate::output::{Output, Printer};
-use crate::processor::{self, Mask, Shares};
-use nacre_walk::Unit;
-use nacre_ranks::proximity::Nodes;
-use nacre_ranks::{self as algorithm, Algorithm, Shutdown};
-use nacre_walk::collect::Collector;
-use nacre_walk_cli::{self as command, CommandError, Counted, Plan, StoppedWalk};
-use nacre_walk::report::partial::Received;
-use nacre_walk::report::{Report, Tally};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::num::NonZeroUsize;
@@ -23,6 +11,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use nacre_ranks::proximity::Nodes;
+use nacre_ranks::{self as algorithm, Algorithm, Shutdown};
+use nacre_walk::Unit;
+use nacre_walk::collect::Collector;
+use nacre_walk::report::partial::Received;
+use nacre_walk::report::{Report, Tally};
+use nacre_walk_cli::{self as command, CommandError, Counted, Plan, StoppedWalk};
+
+use crate::job::{self, JobError, Until};
+use crate::measure::{Measured, Measurements};
+use crate::network::Network;
+use crate::output::{Output, Printer};
+use crate::processor::{self, Mask, Shares};
 
 /// Count or list everything below some roots, by all ranks of this job
 #[derive(clap::Args, Clone, Debug)]

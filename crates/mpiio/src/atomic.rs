@@ -81,7 +81,12 @@ impl Request<'_> {
     /// # Safety
     ///
     /// The memory holds the elements that it is said to.
-    unsafe fn run(&self, place: StartPosition, collective: bool, memory: Memory) -> Result<MPI_Status, Failure> {
+    unsafe fn run(
+        &self,
+        place: StartPosition,
+        collective: bool,
+        memory: Memory,
+    ) -> Result<MPI_Status, Failure> {
         let mut status = mpi::status_of(0)?;
         let operation = Operation { place, collective, ..self.operation };
         // SAFETY: as the caller says; the status is one.
@@ -221,7 +226,9 @@ impl Request<'_> {
             Touched::Row(region) => Box::new(std::iter::once(*region)),
             Touched::Pieces(pieces) => Box::new(pieces.regions()),
             // SAFETY: as the caller says.
-            Touched::Unknown => return unsafe { self.run(StartPosition::At(part.offset), false, self.memory) },
+            Touched::Unknown => {
+                return unsafe { self.run(StartPosition::At(part.offset), false, self.memory) };
+            }
         };
         let done = if self.operation.writes {
             let check = || lock.map_or(Ok(()), |lock| Ok(lock.check()?));

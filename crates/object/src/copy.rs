@@ -33,9 +33,10 @@ mod pairs;
 mod plan;
 mod replay;
 
+use look::Look;
+
 use crate::limit::PAGE_ENTRIES_MAX;
 use crate::*;
-use look::Look;
 
 /// The maximum number of times that a copy of an object is started because the object was written to meanwhile.
 pub const ATTEMPTS_MAX: usize = 20;

@@ -33,7 +33,6 @@ mod counter;
 mod listen;
 
 use backlog::{About, Backlog, QueuedCopies};
-
 pub use counter::Counters;
 pub use listen::Listeners;
 

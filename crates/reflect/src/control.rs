@@ -26,6 +26,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
+pub use counter::{Counter, Counters};
+pub use expel::{BANS_MAX, Ban, Suppliers, Who};
+use limit::{Departed, Sources};
+use place::Moving;
+use relay::{Opening, Relay, Relays};
+pub use relay::{RELAY_MS, SILENT_MS};
+use state::State;
+pub use state::StateOptions;
 
 use crate::cookie::Secret;
 use crate::host::{Host, Incoming, Now, Outgoing, Relayed};
@@ -35,15 +43,6 @@ use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Table};
 use crate::token::{Identity, PublicKey};
 use crate::wire::{self, Answer, Reason, Request, WireError};
-
-pub use counter::{Counter, Counters};
-pub use expel::{BANS_MAX, Ban, Suppliers, Who};
-use limit::{Departed, Sources};
-use place::Moving;
-use relay::{Opening, Relay, Relays};
-pub use relay::{RELAY_MS, SILENT_MS};
-use state::State;
-pub use state::StateOptions;
 
 /// The number of proofs that are accepted: the newest ones.
 pub const PROOFS: usize = 3;

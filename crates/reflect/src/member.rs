@@ -18,12 +18,12 @@ mod state;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use bytes::Bytes;
-
-use crate::wire::{self, Answer, Reason};
 use attempt::{Attempt, Purpose};
+use bytes::Bytes;
 use link::{Leaving, Link};
 use state::{Fetch, Give};
+
+use crate::wire::{self, Answer, Reason};
 
 /// The greatest number of places that a member remembers.
 const PLACES_MAX: usize = 8;

@@ -1,7 +1,6 @@
 //! The bodies of the administration's messages: a method's name and JSON texts.
 
 use bytes::Bytes;
-
 use nacre_rpc::{Cursor, Outbox, WireError};
 
 use crate::admin::METHOD_BYTES_MAX;

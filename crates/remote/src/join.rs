@@ -1,7 +1,6 @@
 //! The messages by which a client and a server determine whether they have the same list of members.
 
 use bytes::Bytes;
-
 use nacre_rpc::{Cursor, Frame, Outbox, WireError};
 
 use crate::kind;

@@ -3,7 +3,6 @@
 mod support;
 
 use nacre_object::testkit::conformance::{self, Effort};
-
 use nacre_remote::{RemoteOptions, RemoteStore};
 use nacre_rpc::{Address, ServeOptions, Server};
 

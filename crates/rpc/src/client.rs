@@ -13,7 +13,12 @@ use std::io;
 use std::pin::Pin;
 use std::time::Duration;
 
+pub use call::{Call, Request, Subscription};
+pub use drive::Host;
+pub use event::Event;
+pub use link::Link;
 use nacre_object::{ErrorKind, StoreError};
+pub use seat::{Flow, Watch};
 
 use crate::channel::Channel;
 use crate::control::{self, cost};
@@ -22,12 +27,6 @@ use crate::inbox::Inbox;
 use crate::key::ClusterKey;
 use crate::limit::{READ_BYTES, WINDOW_BYTES};
 use crate::outbox::Outbox;
-
-pub use call::{Call, Request, Subscription};
-pub use drive::Host;
-pub use event::Event;
-pub use link::Link;
-pub use seat::{Flow, Watch};
 
 /// The id of the requests that begin a connection.
 const GREETING_ID: u64 = 1;

@@ -15,8 +15,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub use budget::Reservation;
+pub use mailbox::{Parts, Publisher};
 use nacre_object::{ErrorKind, StoreError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+pub use service::{Handled, Incoming, Peer, Service, Services};
+pub use stats::{Counter, Stats};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 
@@ -30,11 +34,6 @@ use crate::server::connection::Connection;
 use crate::server::sessions::Sessions;
 use crate::socket::{self, SocketAccess, SocketFile};
 use crate::stream::{Accepted, Address, Stream};
-
-pub use budget::Reservation;
-pub use mailbox::{Parts, Publisher};
-pub use service::{Handled, Incoming, Peer, Service, Services};
-pub use stats::{Counter, Stats};
 
 /// The limits of connections in memory, number and time.
 #[derive(Clone, Debug)]

@@ -6,11 +6,11 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::signals::Signals;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::failure::Failure;
+use crate::signals::Signals;
 
 /// Runs `work`; the first signal calls `stop`, after which the work must end soon. The second ends the program.
 pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Result<T, Failure> {

@@ -16,6 +16,7 @@ mod page;
 mod picture;
 mod process;
 
+use futures::future::{BoxFuture, FutureExt};
 pub use hyper::StatusCode;
 pub use prometheus_client::collector::Collector;
 pub use prometheus_client::encoding::DescriptorEncoder;
@@ -25,8 +26,6 @@ pub use crate::metrics::{Encoder, Metrics};
 pub use crate::page::{Answer, Section, Table};
 pub use crate::picture::{Picture, SAMPLE_INTERVAL, Scale};
 pub use crate::process::Usage;
-
-use futures::future::{BoxFuture, FutureExt};
 
 /// A part of a daemon, as shown over HTTP.
 ///

@@ -1,9 +1,10 @@
 //! A switch that stops a removal or a copy, whichever of its walks is running.
 
-use nacre_walk::Queue;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use nacre_walk::Queue;
+use parking_lot::Mutex;
 
 /// A stop switch for a removal or a copy. It may be used from any thread and more than once.
 #[derive(Default)]

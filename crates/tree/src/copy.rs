@@ -19,13 +19,18 @@ mod record;
 mod verify;
 mod visitor;
 
-use crate::control::Control;
-use crate::error::{EntryError, EntryErrors};
-use crate::remove::Counted;
-use crate::root::{Root, identity_of};
+use std::ffi::OsStr;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use attributes::Preserver;
 use data::{BUFFER_BYTES, Halt, ShortCuts};
 use destination::Destination;
+pub use file::is_unfinished;
 use job::{Job, Jobs, Surroundings};
 use link::Links;
 use nacre_walk::Queue;
@@ -36,15 +41,11 @@ use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::ffi::OsStr;
-use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub use file::is_unfinished;
+use crate::control::Control;
+use crate::error::{EntryError, EntryErrors};
+use crate::remove::Counted;
+use crate::root::{Root, identity_of};
 
 /// The options of a copy.
 #[derive(Clone, Debug)]

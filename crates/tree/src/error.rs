@@ -1,12 +1,13 @@
 //! Entries that could not be removed or copied: the path, the attempted operation, and the reason.
 
-use nacre_walk::{MISSING, Operation, WalkError};
-use parking_lot::Mutex;
-use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use nacre_walk::{MISSING, Operation, WalkError};
+use parking_lot::Mutex;
+use rustix::io::Errno;
 
 /// The maximum number of faults kept with their paths; further ones are only counted, so that memory is bounded.
 const KEPT_MAX: usize = 1000;

@@ -9,9 +9,12 @@
 //! - A root is identified by device and inode when it is first looked at: another one that took its name is not
 //!   touched.
 
-use crate::control::Control;
-use crate::error::{EntryError, EntryErrors};
-use crate::root::{Root, identity_of};
+use std::ffi::CStr;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory::{self, Identity};
@@ -20,11 +23,10 @@ use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Options, Verdict, Visitor, Walk};
 use rustix::fs::AtFlags;
 use rustix::io::{Errno, retry_on_intr};
-use std::ffi::CStr;
-use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::control::Control;
+use crate::error::{EntryError, EntryErrors};
+use crate::root::{Root, identity_of};
 
 /// The maximum number of rounds in which the remaining entries are walked.
 pub const ROUNDS_MAX: u32 = 10;

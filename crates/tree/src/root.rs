@@ -2,13 +2,14 @@
 //! one
 //! whatever happens to the names above it.
 
-use nacre_walk::directory::{self, Identity};
-use rustix::fs::{CWD, Mode, OFlags, Statx};
-use rustix::io::{Errno, retry_on_intr};
 use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use nacre_walk::directory::{self, Identity};
+use rustix::fs::{CWD, Mode, OFlags, Statx};
+use rustix::io::{Errno, retry_on_intr};
 
 /// A name in an open directory.
 #[derive(Debug)]

@@ -1,13 +1,15 @@
 //! The arguments of `walk`.
 
-use crate::Filters;
+use std::num::{NonZeroUsize, ParseIntError};
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nacre_quantity::parse_time;
 use nacre_walk::list::Field;
 use nacre_walk::report::histogram::Measure;
-use std::num::{NonZeroUsize, ParseIntError};
-use std::path::PathBuf;
-use std::time::Duration;
+
+use crate::Filters;
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 everything was visited; 1 something was not, and the first errors are on standard error; 2 wrong usage, or \

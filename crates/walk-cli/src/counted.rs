@@ -1,14 +1,16 @@
 //! The counts of a process, which can be saved, sent and merged.
 
-use crate::{CommandError, Plan};
+use std::path::Path;
+use std::sync::Arc;
+
 use nacre_walk::checkpoint::{self, LoadError, Loaded, Saved};
 use nacre_walk::collect::Collector;
 use nacre_walk::list::Output;
 use nacre_walk::report::link::HardLinks;
 use nacre_walk::report::{Report, Shared, Sums, Tally, node_of};
 use nacre_walk::{Unit, Walk};
-use std::path::Path;
-use std::sync::Arc;
+
+use crate::{CommandError, Plan};
 
 /// The counts of this process, apart from those that its threads still hold.
 pub struct Counted {

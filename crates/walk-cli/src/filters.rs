@@ -1,10 +1,11 @@
 //! The flags by which a walk, a copy or a removal is restricted to some entries.
 
+use std::path::PathBuf;
+
 use nacre_walk::Time;
 use nacre_walk::filter::{
     Days, Depths, Descent, Filter, Kinds, Reference, Selection, Size, User, exclusions, globs,
 };
-use std::path::PathBuf;
 
 /// The flags of a selection of entries.
 #[derive(clap::Args, Clone, Debug, Default)]

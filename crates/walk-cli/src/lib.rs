@@ -10,22 +10,22 @@ mod args;
 mod counted;
 mod filters;
 
-pub use args::{Args, parse_threads};
-pub use counted::{Counted, StoppedWalk, quoted};
-pub use filters::Filters;
-
-use nacre_walk::checkpoint::{Head, Loaded};
-use nacre_walk::collect::{Collector, Request};
-use nacre_walk::list::{Field, Format, Lister, Output};
-use nacre_walk::report::{Report, Shape, Shared, Sums, picture, print};
-use nacre_walk::{Options, Queue, Time, Walk, WalkError};
-use rustix::fs::{AtFlags, CWD, StatxFlags};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
+
+pub use args::{Args, parse_threads};
+pub use counted::{Counted, StoppedWalk, quoted};
+pub use filters::Filters;
+use nacre_walk::checkpoint::{Head, Loaded};
+use nacre_walk::collect::{Collector, Request};
+use nacre_walk::list::{Field, Format, Lister, Output};
+use nacre_walk::report::{Report, Shape, Shared, Sums, picture, print};
+use nacre_walk::{Options, Queue, Time, Walk, WalkError};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 /// The error with which a walk ends.
 #[derive(Debug, thiserror::Error)]

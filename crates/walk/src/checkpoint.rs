@@ -6,15 +6,17 @@
 //!
 //! What is read is trusted no more than any other input: a path that could lead out of a root is refused.
 
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
 use crate::Unit;
 use crate::entry::Time;
 use crate::report::link::HardLinks;
 use crate::report::partial::{Partial, Received, is_name};
 use crate::report::{Report, Tally};
-use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::path::Path;
 
 const MAGIC: [u8; 8] = *b"\x89NACREW\n";
 
@@ -302,10 +304,11 @@ pub mod check {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::report::Shape;
     use crate::report::histogram::Measure;
-    use std::sync::Arc;
 
     fn read_plain(bytes: &[u8]) -> Result<Loaded, LoadError> {
         read(&mut &bytes[..], &mut links(), &mut Partial::default())

@@ -1,5 +1,7 @@
 //! The visitor that filters entries, and counts or lists them.
 
+use std::sync::Arc;
+
 use crate::directory::Directory;
 use crate::entry::Entry;
 use crate::filter::{Choice, Selection};
@@ -7,7 +9,6 @@ use crate::list::{self, Lister, Output};
 use crate::report::link::HardLinks;
 use crate::report::{Report, Shape, Shared, Sums, Tally};
 use crate::{Opened, Queue, Verdict, Visitor, WalkError};
-use std::sync::Arc;
 
 /// The entries that visitors count or list, and the form of the result.
 #[derive(Debug)]

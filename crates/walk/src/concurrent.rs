@@ -2,17 +2,19 @@
 //! decides: `cargo test -p nacre-walk --features shuttle --lib concurrent`. `NACRE_ITERATIONS` sets the number of
 //! histories.
 
-use crate::Unit;
-use crate::directory::{self, Budget, Directory, TreePosition};
-use crate::getdents::Records;
-use crate::pool::{Found, Queue, Work};
-use crossbeam_deque::Worker;
-use shuttle::thread;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+
+use crossbeam_deque::Worker;
+use shuttle::thread;
+
+use crate::Unit;
+use crate::directory::{self, Budget, Directory, TreePosition};
+use crate::getdents::Records;
+use crate::pool::{Found, Queue, Work};
 
 fn iterations() -> usize {
     std::env::var("NACRE_ITERATIONS").map_or(400, |text| text.parse().expect("NACRE_ITERATIONS is a number"))

@@ -6,16 +6,18 @@
 //!   opened again from the nearest ancestor that is open; then it has to be the same directory as before.
 //! - At any moment at most one piece of work reads the entries (the *rest*); others open subdirectories.
 
-use crate::entry::FileKind;
-use crate::getdents::{Record, Records};
-use crate::sync::{AtomicBool, AtomicUsize, Mutex};
-use crate::unit::Unit;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
-use rustix::io::{Errno, retry_on_intr};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::entry::FileKind;
+use crate::getdents::{Record, Records};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex};
+use crate::unit::Unit;
 
 /// The number of descriptors that the directories of a walk hold, and its limit.
 #[derive(Debug, Default)]

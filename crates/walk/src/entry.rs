@@ -1,11 +1,13 @@
 //! An entry of a directory as a visitor sees it, with its metadata.
 
-use crate::directory::Directory;
-use rustix::fs::{Statx, StatxAttributes};
 use std::ffi::{CStr, OsStr};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+
+use rustix::fs::{Statx, StatxAttributes};
+
+use crate::directory::Directory;
 
 /// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]

@@ -1,9 +1,10 @@
 //! Errors of a walk, with their paths.
 
-use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use rustix::io::Errno;
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -5,15 +5,16 @@
 
 mod parse;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
 pub use parse::{Comparison, Days, Depths, Kinds, Reference, Size, User};
 
 use crate::entry::{Entry, FileKind, Time};
 use crate::walk::Verdict;
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 
 /// The conditions on entries to count or list.
 #[derive(Debug, Default)]

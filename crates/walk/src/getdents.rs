@@ -4,10 +4,11 @@
 //! share out the rest of a directory.
 #![allow(unsafe_code)]
 
-use crate::entry::FileKind;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::entry::FileKind;
 
 /// Reads the next records of a directory into `buffer`, and returns the number of bytes read, 0 at the end.
 ///
@@ -79,8 +80,9 @@ impl<'a> Iterator for Records<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::fd::AsFd;
+
+    use super::*;
 
     #[test]
     fn every_name_is_read_whatever_the_size_of_the_buffer() {

@@ -3,17 +3,19 @@
 //! Each thread writes into its own buffer, which is written out as a whole, so that lines never mix. The memory of a
 //! listing does not grow with the tree.
 
-use crate::entry::{Entry, FileKind, Metadata, Time};
-use crate::error::{Operation, WalkError};
-use crate::report::Sums;
-use crate::report::print::shown;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
+
+use crate::entry::{Entry, FileKind, Metadata, Time};
+use crate::error::{Operation, WalkError};
+use crate::report::Sums;
+use crate::report::print::shown;
 
 /// The size at which a buffer is written, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;

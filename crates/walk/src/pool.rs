@@ -7,16 +7,18 @@
 //! - Memory: a piece that stands for subdirectories holds their names only, as many as one reading of a directory
 //!   gave. Where very many names are queued, directories are read in smaller portions.
 
-use crate::directory::Directory;
-use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, fence};
-use crate::unit::Unit;
-use crossbeam_deque::{Injector, Steal, Stealer, Worker};
-use crossbeam_utils::CachePadded;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use crossbeam_deque::{Injector, Steal, Stealer, Worker};
+use crossbeam_utils::CachePadded;
+
+use crate::directory::Directory;
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, fence};
+use crate::unit::Unit;
 
 /// A piece of work.
 pub(crate) enum Work<S> {

@@ -16,17 +16,19 @@ pub mod picture;
 pub mod print;
 pub mod rank;
 
-use crate::WalkError;
-use crate::directory::Directory;
-use crate::entry::{Entry, FileKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
 use histogram::{Histogram, Measure};
 use link::{HardLinks, Link, Spill};
 use parking_lot::Mutex;
 use partial::Partial;
 use rank::Ranking;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::WalkError;
+use crate::directory::Directory;
+use crate::entry::{Entry, FileKind};
 
 /// The number of kinds of entries.
 pub const KINDS: usize = FileKind::Unknown as usize + 1;

@@ -1,5 +1,16 @@
 //! One thread's work on a piece: it opens directories, reads and visits their entries, and queues what it finds.
 
+use std::cell::OnceCell;
+use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use crossbeam_deque::Worker;
+use rustix::fs::StatxAttributes;
+use rustix::io::Errno;
+
 use crate::directory::{self, Budget, Descriptor, Directory, TreePosition};
 use crate::entry::{Entry, FileKind, Metadata};
 use crate::error::{Operation, WalkError};
@@ -7,15 +18,6 @@ use crate::getdents::Records;
 use crate::pool::{Names, Queue, ThreadProgress, Work};
 use crate::unit::Unit;
 use crate::walk::{Opened, Options, Verdict, Visitor};
-use crossbeam_deque::Worker;
-use rustix::fs::StatxAttributes;
-use rustix::io::Errno;
-use std::cell::OnceCell;
-use std::ffi::{CStr, CString};
-use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::Instant;
 
 /// The size of the portions in which directories are read while very many names are queued, in bytes.
 const SMALL_READ_BYTES: usize = 4096;

@@ -5,8 +5,9 @@
 
 #[cfg(not(feature = "shuttle"))]
 mod primitives {
-    pub use parking_lot::{Condvar, Mutex};
     pub use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
+
+    pub use parking_lot::{Condvar, Mutex};
 }
 
 #[cfg(feature = "shuttle")]

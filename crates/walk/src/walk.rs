@@ -1,14 +1,5 @@
 //! A walk: roots, options, and the threads that visit everything below.
 
-use crate::directory::{self, Budget, Directory};
-use crate::entry::{Entry, FileKind, Metadata};
-use crate::error::{Operation, WalkError};
-use crate::pool::{Found, Queue, Work};
-use crate::scan::Scanner;
-use crate::unit::Unit;
-use crossbeam_deque::Worker;
-use rustix::fs::CWD;
-use rustix::process::{Resource, Rlimit};
 use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -17,6 +8,17 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+
+use crossbeam_deque::Worker;
+use rustix::fs::CWD;
+use rustix::process::{Resource, Rlimit};
+
+use crate::directory::{self, Budget, Directory};
+use crate::entry::{Entry, FileKind, Metadata};
+use crate::error::{Operation, WalkError};
+use crate::pool::{Found, Queue, Work};
+use crate::scan::Scanner;
+use crate::unit::Unit;
 
 /// The options of a walk.
 #[derive(Clone, Debug)]

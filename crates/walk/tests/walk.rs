@@ -1,12 +1,13 @@
 //! Tests of the walk against a naive one, on trees with everything that file systems allow.
 
-use nacre_walk::{Ended, Entry, FileKind, Opened, Options, Unit, Verdict, Visitor, Walk, WalkError};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+
+use nacre_walk::{Ended, Entry, FileKind, Opened, Options, Unit, Verdict, Visitor, Walk, WalkError};
 
 /// A visitor that counts the visits of every path.
 #[derive(Default)]

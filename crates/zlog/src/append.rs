@@ -13,10 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
+use nacre_object::{ByteRange, ErrorKind, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, oneshot};
-
-use nacre_object::{ByteRange, ErrorKind, StoreError};
 
 use crate::entry::{Entry, INDEX_BYTES, Index, PACKET_HEAD_BYTES, pack};
 use crate::error::LogError;

@@ -3,7 +3,6 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::quantity::Time;
 use bytes::Bytes;
 use nacre::class::{Bounds, CallError, Called, ClassError, Record, Request};
 use nacre::{ObjectId, Store};
@@ -12,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::output::{self, Array, Table};
+use crate::quantity::Time;
 use crate::quantity::{self, parse_size};
 use crate::session::Context;
 use crate::{arguments, name};

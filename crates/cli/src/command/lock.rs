@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io;
 
-use crate::quantity::Time;
 use nacre::ErrorKind;
 use nacre::lock::{Description, File, Lock, Method, Mode, Protocol, Request};
 use rustix::process::Signal;
@@ -11,6 +10,7 @@ use tokio::process::{Child, Command};
 
 use super::child::{Caught, outcome, pass_on};
 use crate::failure::Failure;
+use crate::quantity::Time;
 use crate::session::{Context, FENCE_VARIABLE};
 use crate::{name, output};
 

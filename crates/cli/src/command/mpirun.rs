@@ -5,7 +5,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::quantity::Time;
 use nacre::{Engine, Uri};
 use nacre_daemon::{Daemon, LEASE_MAX, LEASE_MIN, ServerOptions};
 use rustix::process::Signal;
@@ -15,6 +14,7 @@ use super::child::{Caught, outcome, pass_on};
 use super::daemon;
 use crate::arguments::Common;
 use crate::failure::Failure;
+use crate::quantity::Time;
 use crate::session::STORE_VARIABLE;
 
 const AFTER_HELP: &str = "\

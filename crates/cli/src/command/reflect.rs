@@ -20,13 +20,12 @@ use std::path::PathBuf;
 
 use nacre_daemon::{Daemon, ServerOptions};
 use serde_json::{Value, json};
+pub use settings::{ACCUMULATED, HTTP_DEFAULT, Settings};
 
 use super::daemon;
 use crate::arguments;
 use crate::failure::Failure;
 use crate::output;
-
-pub use settings::{ACCUMULATED, HTTP_DEFAULT, Settings};
 
 /// Copy what one member of a group sends to all others: a reflector of datagrams
 #[derive(clap::Subcommand, Debug)]

@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::quantity::Time;
 use nacre::{Durability, Engine, Uri};
 use nacre_daemon::reflect as reflector;
 use nacre_daemon::{Beacons, Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, ServerOptions};
@@ -16,6 +15,7 @@ use crate::arguments::Common;
 use crate::configuration;
 use crate::failure::{Failure, advise_for_ceph};
 use crate::output;
+use crate::quantity::Time;
 use crate::quantity::parse_size;
 
 const AFTER_HELP: &str = "\

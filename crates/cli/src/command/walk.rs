@@ -11,11 +11,11 @@ use nacre_walk::list::Output;
 use nacre_walk::report::Sums;
 use nacre_walk::{Ended, Walk};
 use nacre_walk_cli::{Args, CommandError, Counted, Plan, quoted, raw_stdout};
+use watch::Watch;
 
 use crate::failure::Failure;
 use crate::output;
 use crate::session::Context;
-use watch::Watch;
 
 /// The inverse of the largest share of the time that saving checkpoints may take.
 const SAVING_PART_MAX: u32 = 20;

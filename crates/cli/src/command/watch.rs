@@ -3,7 +3,6 @@
 use std::io::Read as _;
 use std::time::Duration;
 
-use crate::quantity::Time;
 use bytes::Bytes;
 use nacre::watch::{Acknowledged, Event, Gap};
 use nacre::{Engine, ObjectId, Store, Uri, limit};
@@ -11,6 +10,7 @@ use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use crate::quantity::Time;
 use crate::session::Context;
 use crate::{arguments, name, output};
 

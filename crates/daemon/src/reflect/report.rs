@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use serde::Serialize;
-
 use nacre_reflect::table::GroupId;
+use serde::Serialize;
 
 /// The detail of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

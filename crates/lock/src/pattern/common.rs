@@ -17,10 +17,11 @@
 //!
 //! Each of these steps is exact. The number of steps is bounded by what the caller allows.
 
+use std::ops::ControlFlow;
+
 use super::arithmetic::{first_in_window, gcd};
 use super::node::{Level, Node, View};
 use super::part::Part;
-use std::ops::ControlFlow;
 
 /// A view at a position.
 #[derive(Clone, Copy)]

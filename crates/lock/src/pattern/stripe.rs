@@ -3,14 +3,15 @@
 //! A stripe is kept beside the tree of a pattern and never cut out of it: strides of a pattern and of stripes seldom
 //! divide each other, and the cut tree would then be as long as the number of stripes.
 
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
 use super::arithmetic::{gcd, lcm};
 use super::common::{Placed, Searcher, Step, meetings};
 use super::node::{Level, Node, Sequence, View};
 use super::part::{Part, join};
 use crate::PatternError;
-use std::collections::HashMap;
-use std::ops::ControlFlow;
-use std::sync::Arc;
 
 /// The bytes of a file that are one server's: every so many bytes are the next server's, in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

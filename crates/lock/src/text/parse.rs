@@ -1,10 +1,11 @@
 //! From syntax to descriptions.
 
+use std::str::FromStr;
+
 use super::syntax::{Argument, TokenKind, Value, parse};
 use crate::PatternError;
 use crate::datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};
 use crate::pattern::Region;
-use std::str::FromStr;
 
 impl FromStr for Description {
     type Err = PatternError;

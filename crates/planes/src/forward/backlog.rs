@@ -239,8 +239,9 @@ impl Backlog {
 mod tests {
     use std::net::SocketAddr;
 
-    use super::*;
     use nacre_reflect::table::{GroupId, GroupOptions, Path};
+
+    use super::*;
 
     fn about(group: GroupIndex, handed: bool) -> About {
         About { group, except: None, tos: 0, until_ns: u64::MAX, handed }

@@ -12,7 +12,6 @@ use nacre_reflect::location::LocationEntry;
 use nacre_reflect::member::{MemberEvent, MemberOptions, Target, Wanted};
 use nacre_reflect::table::{GroupId, GroupOptions};
 use nacre_reflect::wire::Reflectors;
-
 use world::{FAIR, FOUL, Weather, World, address, home};
 
 const SEEDS: std::ops::Range<u64> = 0..8;

@@ -10,8 +10,6 @@
 mod resumption;
 mod stall;
 
-use stall::Stall;
-
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -24,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use nacre_object::{ErrorKind, StoreError};
+use stall::Stall;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 

@@ -17,13 +17,13 @@ use bytes::Bytes;
 use futures::task::AtomicWaker;
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::Mutex;
+pub use sender::{Parts, Publisher};
 
 use crate::control::{self, cost};
 use crate::frame::{MessageKind, flag};
 use crate::limit::{EVENT_OVERHEAD_BYTES, WINDOW_BYTES};
 use crate::outbox::Outbox;
 use crate::server::budget::Budget;
-pub use sender::{Parts, Publisher};
 
 /// The bytes of an outbox above which no events and no parts of replies are added to it.
 const OUTBOX_BYTES_MAX: usize = 256 << 10;

@@ -3,11 +3,12 @@
 //! The order matters: changing the owner clears the set-id bits and capabilities, an ACL changes the mode, and everything
 //! may change times.
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid, XattrFlags};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
 
 /// The maximum size of an extended attribute, in bytes.
 const VALUE_BYTES_MAX: usize = 64 << 10;

@@ -1,11 +1,13 @@
 //! File contents, copied or compared between two open files; holes are skipped.
 
-use crate::control::Control;
-use rustix::fs::{Mode, OFlags, SeekFrom};
-use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::control::Control;
 
 /// The number of bytes that are read and written at once.
 pub const BUFFER_BYTES: usize = 256 << 10;

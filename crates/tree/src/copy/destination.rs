@@ -1,17 +1,19 @@
 //! A directory at the destination: open as long as descriptors suffice, and reopened by names, without following links.
 
-use crate::copy::attributes;
-use crate::root::identity_of;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::getdents::Records;
 use nacre_walk::{FileKind, Metadata};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxTimestamp};
 use rustix::io::{Errno, retry_on_intr};
-use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::copy::attributes;
+use crate::root::identity_of;
 
 /// An open descriptor, counted against the limit.
 pub struct Open {

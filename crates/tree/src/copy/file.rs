@@ -1,6 +1,16 @@
 //! Copying one entry that is not a directory: it is looked at on both sides, copied to a temporary name, and renamed
 //! when it is complete.
 
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nacre_walk::directory::{self, identity};
+use nacre_walk::{FileKind, Metadata, Time};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::io::{Errno, retry_on_intr};
+
 use crate::copy::Shared;
 use crate::copy::attributes::Named;
 use crate::copy::data::{BUFFER_BYTES, Halt, Pair, SHORT_BYTES, forget, open_for_reading};
@@ -9,14 +19,6 @@ use crate::copy::job::{Job, Task};
 use crate::copy::link::{First, Turn};
 use crate::copy::record::{Record, Subject, is_own};
 use crate::error::Cause;
-use nacre_walk::directory::{self, identity};
-use nacre_walk::{FileKind, Metadata, Time};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
-use rustix::io::{Errno, retry_on_intr};
-use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// The prefix of unfinished copies' names; 32 hexadecimal digits that stand for the name follow.
 pub const UNFINISHED: &[u8] = b".nacre-copy-";

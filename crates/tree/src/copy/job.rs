@@ -1,12 +1,14 @@
 //! A large file as work for all idle threads.
 
-use crate::control::Control;
-use crate::copy::data::{Halt, Pair, ShortCuts};
-use crate::copy::record::Record;
-use parking_lot::{Condvar, Mutex};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::control::Control;
+use crate::copy::data::{Halt, Pair, ShortCuts};
+use crate::copy::record::Record;
 
 /// The operation on the chunks.
 pub enum Task {

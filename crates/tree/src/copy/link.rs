@@ -2,13 +2,15 @@
 //!
 //! Memory: one entry for each such inode whose names were not all met yet, about 150 bytes and the name.
 
-use crate::copy::destination::Destination;
-use nacre_walk::directory::Identity;
-use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
+
+use nacre_walk::directory::Identity;
+use parking_lot::{Condvar, Mutex};
+
+use crate::copy::destination::Destination;
 
 /// The location of the first name's copy.
 #[derive(Clone)]

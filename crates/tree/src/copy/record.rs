@@ -5,11 +5,12 @@
 //! of the machine (unless chunks were made durable one by one): data that was only in memory when a machine went down
 //! may be missing from the copy although its number was written.
 
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
 use nacre_walk::directory::Identity;
 use rustix::fs::{FlockOperation, Mode, OFlags, Statx};
 use rustix::io::{Errno, retry_on_intr};
-use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The size of the head in bytes: the magic, nine words, and the boot identity of two words.
 const HEAD_BYTES: usize = 8 + 8 * 11;

@@ -1,12 +1,10 @@
 //! The visitor that compares the source with its copy.
 
-use crate::copy::Shared;
-use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
-use crate::copy::destination::Destination;
-use crate::copy::file::stat_open;
-use crate::copy::visitor::{left_out, passed};
-use crate::error::{Cause, EntryError};
-use crate::root::Root;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory;
@@ -14,10 +12,14 @@ use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Verdict, Visitor};
 use rustix::fs::Statx;
 use rustix::io::Errno;
-use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+use crate::copy::Shared;
+use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
+use crate::copy::destination::Destination;
+use crate::copy::file::stat_open;
+use crate::copy::visitor::{left_out, passed};
+use crate::error::{Cause, EntryError};
+use crate::root::Root;
 
 const COMPARE: &str = "cannot compare";
 const DIFFERS: &str = "the copy differs:";

@@ -1,10 +1,9 @@
 //! The visitor that copies the source.
 
-use crate::copy::destination::{Destination, Obstacle};
-use crate::copy::file::{CopyError, Done, Item, is_unfinished};
-use crate::copy::{Shared, file};
-use crate::error::{Cause, EntryError};
-use crate::root::Root;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory;
@@ -12,9 +11,12 @@ use nacre_walk::filter::Choice;
 use nacre_walk::{Entry, FileKind};
 use nacre_walk::{Opened, Verdict, Visitor};
 use rustix::io::Errno;
-use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+use crate::copy::destination::{Destination, Obstacle};
+use crate::copy::file::{CopyError, Done, Item, is_unfinished};
+use crate::copy::{Shared, file};
+use crate::error::{Cause, EntryError};
+use crate::root::Root;
 
 const MAKE: &str = "cannot make the copy of the directory";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";

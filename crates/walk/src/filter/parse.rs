@@ -1,8 +1,9 @@
 //! The values of filters, parsed from the command line.
 
-use crate::entry::{FileKind, Time};
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use crate::entry::{FileKind, Time};
 
 /// A comparison with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,11 @@
 //! The distribution of entries over sizes, ages, depths, owners and types.
 
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
 use crate::entry::{Entry, FileKind};
 use crate::report::{Sums, Tally};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// The quantity that a histogram measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,14 +4,16 @@
 //! they are sorted, records of the same file fall together, and what is left goes to a temporary file as a run. At the
 //! end the runs are merged. All sets of a process share one temporary file, which has no name.
 
-use crate::entry::{FileKind, Metadata};
-use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::entry::{FileKind, Metadata};
 
 /// A file with several names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -312,8 +314,9 @@ fn merge(mut sources: Vec<Source>, mut show: impl FnMut(Link) -> io::Result<()>)
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeMap;
+
+    use super::*;
 
     fn link(inode: u64, size: u64) -> Link {
         Link { device: inode % 3, inode, size, blocks: 8 }

@@ -4,8 +4,9 @@
 //! number of directories lies on it, and a node always comes after its parent, so that one backward pass adds
 //! everything up. Its serialised form is the nodes in order.
 
-use crate::report::Tally;
 use std::io;
+
+use crate::report::Tally;
 
 /// The size of nodes that are written or sent at once, in bytes.
 const PORTION_BYTES: usize = 64 << 10;
@@ -199,8 +200,9 @@ pub(crate) fn is_name(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeMap;
+
+    use super::*;
 
     fn tally(entries: u64) -> Tally {
         Tally { entries, apparent: entries * 10, allocated: entries * 100 }

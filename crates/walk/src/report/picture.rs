@@ -2,12 +2,14 @@
 //!
 //! The text names a font family and leaves the choice to the viewer, so that drawing needs no fonts here.
 
-use crate::report::histogram::Histogram;
-use crate::report::print::{bucket_name, title};
+use std::collections::HashMap;
+
 use nacre_quantity::grouped;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use std::collections::HashMap;
+
+use crate::report::histogram::Histogram;
+use crate::report::print::{bucket_name, title};
 
 const WIDTH: i32 = 860;
 const ROW: i32 = 18;

@@ -1,17 +1,19 @@
 //! Printing a report as text and as JSON.
 
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use nacre_quantity::{count, grouped, size};
+use serde_json::{Map, Value, json};
+
 use crate::WalkError;
 use crate::entry::FileKind;
 use crate::list::{kind_word, user_name};
 use crate::report::histogram::{Histogram, Measure};
 use crate::report::rank::Ranking;
 use crate::report::{Report, Tally};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use nacre_quantity::{count, grouped, size};
-use serde_json::{Map, Value, json};
-use std::collections::HashMap;
-use std::io::{self, Write};
 
 const KINDS: [FileKind; crate::report::KINDS] = [
     FileKind::File,

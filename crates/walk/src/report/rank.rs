@@ -5,9 +5,10 @@
 //! met from above, and the one nearer to its root wins; directories are left from below, and the deeper one wins. For a
 //! chain of directories of equal size one path is built, not all.
 
-use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+
+use serde::{Deserialize, Serialize};
 
 /// A ranked entry, ordered by descending size, then by ascending rank and path, so that the least are the largest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

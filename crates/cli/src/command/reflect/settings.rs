@@ -518,10 +518,10 @@ fn check_age(age: Duration) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use nacre_reflect::token::TokenKey;
     use nacre_rpc::ClusterKey;
 
     use super::*;
-    use nacre_reflect::token::TokenKey;
 
     #[test]
     fn settings_are_given_as_pairs_too() {

@@ -1,5 +1,9 @@
 //! The tasks beside a walk: the progress line on a terminal, the timer of checkpoints, and signals.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nacre_quantity::grouped;
 use nacre_walk::Queue;
@@ -7,9 +11,6 @@ use nacre_walk::report::Sums;
 use parking_lot::{Condvar, Mutex};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 /// The interval at which the watch checks the walk.
 const TICK: Duration = Duration::from_millis(100);
