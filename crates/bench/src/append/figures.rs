@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::point::{Point, Results, Series, Subject, Work};
 use crate::BenchError;
-use crate::kit::figure::{self, Axis, BarSeries, Bars, Figure, Line, Scale};
+use crate::kit::figure::{self, Axis, BarSeries, Bars, Drawing, Figure, Line, Scale};
 use crate::kit::server::Durability;
 
 /// Draws all figures for which there are results into a folder, and returns their files.

@@ -93,33 +93,12 @@ pub(crate) struct Measurement {
 }
 
 /// All repetitions of a point.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Series {
-    pub(crate) point: Point,
-    pub(crate) repetitions: Vec<Measurement>,
-}
+pub(crate) type Series = study::Repetitions<Point, Measurement>;
 
 impl Series {
     /// Returns the median of the operations per second.
     pub(crate) fn per_second(&self) -> f64 {
         self.median(|measured| measured.per_second)
-    }
-
-    pub(crate) fn median(&self, value: impl Fn(&Measurement) -> f64) -> f64 {
-        Spread::of(self.repetitions.iter().map(value)).median
-    }
-}
-
-impl study::Series for Series {
-    type Subject = Point;
-    type Measurement = Measurement;
-
-    fn of(subject: &Point, repetitions: Vec<Measurement>) -> Self {
-        Series { point: subject.clone(), repetitions }
-    }
-
-    fn into_repetitions(self) -> Vec<Measurement> {
-        self.repetitions
     }
 }
 

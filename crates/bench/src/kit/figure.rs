@@ -20,6 +20,7 @@ pub(crate) use self::bars::{BarSeries, Bars};
 pub(crate) use self::heat::{HeatMap, HeatMaps};
 pub(crate) use self::histogram::{Histogram, Histograms};
 use crate::BenchError;
+use crate::kit::machine::origin;
 use crate::kit::statistic::Spread;
 
 /// Width and height of a figure in pixels.
@@ -45,6 +46,28 @@ pub(crate) enum Scale {
     Decades,
     /// By powers of two.
     Octaves,
+}
+
+/// A figure that can be drawn as SVG.
+pub(crate) trait Drawing {
+    /// Returns its title.
+    fn title(&self) -> &str;
+
+    /// Draws it.
+    fn draw(&self, svg: &mut String) -> Result<(), Failure>;
+
+    /// Returns it as SVG.
+    ///
+    /// # Errors
+    /// [`BenchError::Figure`] if the drawing library fails.
+    fn svg(&self) -> Result<String, BenchError> {
+        let mut svg = String::new();
+        self.draw(&mut svg).map_err(|error| BenchError::Figure {
+            figure: self.title().to_owned(),
+            message: error.to_string(),
+        })?;
+        Ok(svg)
+    }
 }
 
 /// Writes a figure into a folder under a name, and returns its file.
@@ -240,16 +263,9 @@ pub(crate) struct Figure {
     pub(crate) lines: Vec<Line>,
 }
 
-impl Figure {
-    /// Returns the figure as SVG.
-    ///
-    /// # Errors
-    /// [`BenchError::Figure`] if the drawing library fails.
-    pub(crate) fn svg(&self) -> Result<String, BenchError> {
-        let mut svg = String::new();
-        self.draw(&mut svg)
-            .map_err(|error| BenchError::Figure { figure: self.title.clone(), message: error.to_string() })?;
-        Ok(svg)
+impl Drawing for Figure {
+    fn title(&self) -> &str {
+        &self.title
     }
 
     fn draw(&self, svg: &mut String) -> Result<(), Failure> {
@@ -281,14 +297,22 @@ impl Figure {
             let visible = |y: f64| self.y.scale == Scale::Linear || y > 0.0;
             let values = line.points.iter().flat_map(|(x, ys)| ys.iter().map(move |y| (*x, *y)));
             let values: Vec<(f64, f64)> = values.filter(|(_, y)| visible(*y)).collect();
-            chart.draw_series(
-                values.iter().map(|(x, y)| Circle::new(place(*x, *y), 3, colour.mix(0.55).filled())),
-            )?;
+            chart.draw_series(values.iter().map(|(x, y)| {
+                EmptyElement::at(place(*x, *y)) + Polygon::new(marker(line.colour), colour.mix(0.55).filled())
+            }))?;
+            // From the least to the most of the repetitions.
+            let spans = line.points.iter().filter_map(|(x, ys)| {
+                let shown = || ys.iter().copied().filter(|y| visible(*y));
+                let (least, most) = (shown().reduce(f64::min)?, shown().reduce(f64::max)?);
+                (least < most).then(|| [place(*x, least), place(*x, most)])
+            });
+            chart.draw_series(spans.map(|span| PathElement::new(span, colour.mix(0.55).stroke_width(1))))?;
             let medians: Vec<(f64, f64)> =
                 line.points.iter().map(|(x, ys)| (*x, Spread::of(ys.iter().copied()).median)).collect();
             if line.connected {
                 let path = medians.iter().filter(|(_, y)| visible(*y)).map(|(x, y)| place(*x, *y));
-                chart.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
+                let (dash, gap) = dashes(line.colour);
+                chart.draw_series(DashedLineSeries::new(path, dash, gap, colour.stroke_width(2)))?;
             }
         }
         legend.draw()?;
@@ -311,22 +335,42 @@ fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-/// Creates a white sheet with title and subtitle.
+/// Returns the corners of a colour's marker around its position, in pixels: lines are told apart in print too.
+fn marker(number: usize) -> &'static [(i32, i32)] {
+    match number % 4 {
+        0 => &[(3, 0), (2, 2), (0, 3), (-2, 2), (-3, 0), (-2, -2), (0, -3), (2, -2)],
+        1 => &[(0, -4), (4, 3), (-4, 3)],
+        2 => &[(-3, -3), (3, -3), (3, 3), (-3, 3)],
+        _ => &[(0, -5), (4, 0), (0, 5), (-4, 0)],
+    }
+}
+
+/// Returns the dashes and gaps, in pixels, of the lines of a colour.
+fn dashes(number: usize) -> (u32, u32) {
+    [(1, 0), (9, 4), (2, 3)][number % 3]
+}
+
+/// Creates a white sheet with title and subtitle, and the machine, the program and the day at its foot.
 fn canvas<'a>(
     svg: &'a mut String,
     size: (u32, u32),
     title: &str,
     subtitle: &str,
 ) -> Result<Area<'a>, Failure> {
-    let root = SVGBackend::with_string(svg, size).into_drawing_area();
+    let root = SVGBackend::with_string(svg, (size.0, size.1 + FOOT)).into_drawing_area();
     root.fill(&WHITE)?;
+    let grey = BLACK.mix(0.65);
+    let foot = Text::new(origin().to_owned(), (24, size.1 as i32 + 2), text(11).color(&grey));
+    root.draw(&foot)?;
     root.draw(&Text::new(title.to_owned(), (24, 14), text(20)))?;
     root.draw(&Text::new(subtitle.to_owned(), (24, 40), text(13)))?;
-    Ok(root)
+    Ok(root.margin(0, FOOT, 0, 0))
 }
 
 /// The height of the title and subtitle, in pixels.
 const HEAD: u32 = 64;
+/// The height of the line at the foot, in pixels.
+const FOOT: u32 = 20;
 
 /// The form of a mark in a legend.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -377,11 +421,18 @@ impl<'a> Legend<'a, '_> {
         for mark in &self.marks {
             let colour = colour(mark.colour);
             if mark.shape == Shape::Line {
-                self.area.draw(&PathElement::new([(8, y), (32, y)], colour.stroke_width(2)))?;
+                let (dash, gap) = dashes(mark.colour);
+                let steps =
+                    (8..32).step_by((dash + gap) as usize).map(|from| (from, (from + dash as i32).min(32)));
+                for (from, to) in steps {
+                    self.area.draw(&PathElement::new([(from, y), (to, y)], colour.stroke_width(2)))?;
+                }
             }
             match mark.shape {
                 Shape::Bar => self.area.draw(&Rectangle::new([(12, y - 7), (30, y + 7)], colour.filled()))?,
-                _ => self.area.draw(&Circle::new((20, y), 3, colour.filled()))?,
+                _ => self.area.draw(
+                    &(EmptyElement::at((20, y)) + Polygon::new(marker(mark.colour), colour.filled())),
+                )?,
             }
             self.area.draw(&Text::new(mark.name.to_owned(), (40, y - 7), text(14)))?;
             if let Some(note) = mark.note {
@@ -442,7 +493,7 @@ mod tests {
         let document = roxmltree::Document::parse(&svg).unwrap();
         let count = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
         // Five repetitions that a logarithmic axis can show for each line, and one mark for each in the legend.
-        assert_eq!(count("circle"), 2 * 5 + 2);
+        assert_eq!(count("polygon"), 2 * 5 + 2);
         let texts: Vec<String> = document
             .descendants()
             .filter_map(|node| node.text())

@@ -1,6 +1,7 @@
 //! The description of the machine, without which absolute values mean nothing.
 
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -20,6 +21,8 @@ pub struct Machine {
     pub nacre: String,
     /// The output of `git describe` for the working folder, if it is in a repository.
     pub git: Option<String>,
+    /// The day of the study, by UTC.
+    pub date: String,
     /// The versions of the installed peers, as they report them.
     pub peers: Vec<String>,
 }
@@ -44,6 +47,7 @@ impl Machine {
             kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
             nacre: env!("CARGO_PKG_VERSION").into(),
             git: git_describe(),
+            date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
             peers: Vec::new(),
         }
     }
@@ -54,6 +58,15 @@ impl Machine {
         let git = self.git.as_ref().map(|git| format!(" ({git})")).unwrap_or_default();
         format!("{cpus} × {cpu}, {} GiB, {kernel}, nacre {nacre}{git}", memory_bytes >> 30)
     }
+}
+
+/// Returns the machine, the program and the day, in one line for the foot of a figure.
+pub(crate) fn origin() -> &'static str {
+    static ORIGIN: OnceLock<String> = OnceLock::new();
+    ORIGIN.get_or_init(|| {
+        let machine = Machine::describe();
+        format!("{}; {}", machine.date, machine.line())
+    })
 }
 
 /// Returns the processor time that this process has used.

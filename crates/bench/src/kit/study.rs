@@ -7,11 +7,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
+use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::report::{Report, Results};
+use super::statistic::Spread;
 use crate::{BenchError, Common};
 
 /// Runs a study, and prints its results. On SIGINT or SIGTERM it is dropped where it waits, which ends everything that it
@@ -137,6 +139,33 @@ pub(crate) trait Series: Sized {
 
     /// Takes the measurements out.
     fn into_repetitions(self) -> Vec<Self::Measurement>;
+}
+
+/// All repetitions of the measurement of a point.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Repetitions<P, M> {
+    pub(crate) point: P,
+    pub(crate) repetitions: Vec<M>,
+}
+
+impl<P, M> Repetitions<P, M> {
+    /// Returns the median of a value over the repetitions.
+    pub(crate) fn median(&self, value: impl Fn(&M) -> f64) -> f64 {
+        Spread::of(self.repetitions.iter().map(value)).median
+    }
+}
+
+impl<P: Clone, M> Series for Repetitions<P, M> {
+    type Subject = P;
+    type Measurement = M;
+
+    fn of(subject: &P, repetitions: Vec<M>) -> Self {
+        Self { point: subject.clone(), repetitions }
+    }
+
+    fn into_repetitions(self) -> Vec<M> {
+        self.repetitions
+    }
 }
 
 /// Measures subjects by turns, and adds every measurement to the series at once, so that all of them are there when

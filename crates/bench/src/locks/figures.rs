@@ -5,7 +5,7 @@ use std::path::Path;
 use super::point::{MethodName, ProtocolName, Series, Table};
 use super::simulate::Simulated;
 use crate::BenchError;
-use crate::kit::figure::{self, Axis, Figure, Scale};
+use crate::kit::figure::{self, Axis, Drawing, Figure, Scale};
 use crate::kit::quantity::grouped;
 
 /// Draws the figures for which there are results, and returns the files.

@@ -7,7 +7,7 @@ use super::point::{Run, Series};
 use super::system;
 use super::testbed::Device;
 use crate::BenchError;
-use crate::kit::figure::{self, Axis, Figure, Line, Scale};
+use crate::kit::figure::{self, Axis, Drawing, Figure, Line, Scale};
 
 /// Draws the measured cells, and returns the names of the files.
 pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Vec<String>, BenchError> {

@@ -6,7 +6,7 @@ use super::arguments::{Args, FigureName};
 use super::point::{Deployment, Point, Series, System};
 use crate::BenchError;
 use crate::kit::Spread;
-use crate::kit::figure::{self, Axis, Figure, Line, Scale};
+use crate::kit::figure::{self, Axis, Drawing, Figure, Line, Scale};
 use crate::kit::quantity::grouped;
 
 /// The number of servers, and the maximum number of clients, of the paper's figures 3 to 5.

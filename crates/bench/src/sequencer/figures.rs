@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::point::Series;
 use crate::BenchError;
-use crate::kit::figure::{self, Axis, BarSeries, Bars, Figure, Line, Scale};
+use crate::kit::figure::{self, Axis, BarSeries, Bars, Drawing, Figure, Line, Scale};
 
 /// The time over which positions of clients are shown, in microseconds.
 const SHOWN_US: u64 = 200_000;

@@ -3,8 +3,8 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Axis, Failure, Mark, SIZE, Scale, Shape, beside_legend, canvas, colour, short, text};
-use crate::BenchError;
+use super::{Axis, Drawing, Failure, Mark, SIZE, Scale, Shape, beside_legend, canvas, colour, short, text};
+
 use crate::kit::statistic::Spread;
 
 /// A series of bars, one for each group.
@@ -38,17 +38,6 @@ pub(crate) struct Bars {
 const NUMBERED_MAX: usize = 30;
 
 impl Bars {
-    /// Returns the figure as SVG.
-    ///
-    /// # Errors
-    /// [`BenchError::Figure`] if the drawing library fails.
-    pub(crate) fn svg(&self) -> Result<String, BenchError> {
-        let mut svg = String::new();
-        self.draw(&mut svg)
-            .map_err(|error| BenchError::Figure { figure: self.title.clone(), message: error.to_string() })?;
-        Ok(svg)
-    }
-
     fn median(&self, series: usize, group: usize) -> Option<f64> {
         let values = self.series[series].values.get(group).filter(|values| !values.is_empty())?;
         Some(Spread::of(values.iter().copied()).median)
@@ -70,6 +59,12 @@ impl Bars {
         }
         heights
     }
+}
+
+impl Drawing for Bars {
+    fn title(&self) -> &str {
+        &self.title
+    }
 
     fn draw(&self, svg: &mut String) -> Result<(), Failure> {
         let root = canvas(svg, SIZE, &self.title, &self.subtitle)?;
@@ -85,6 +80,11 @@ impl Bars {
         let mut x = Axis::naming(&self.x_label, self.groups.clone());
         x.range = -0.5..self.groups.len() as f64 - 0.5;
         let y = Axis::holding(&self.y_label, self.scale, self.heights());
+        // A logarithmic axis has no zero for bars to stand on.
+        let y_label = match self.scale {
+            Scale::Linear => self.y_label.clone(),
+            _ => format!("{} (bars begin at {})", self.y_label, short(10f64.powf(y.range.start))),
+        };
         let mut chart = ChartBuilder::on(&area)
             .x_label_area_size(48)
             .y_label_area_size(72)
@@ -93,7 +93,7 @@ impl Bars {
             .configure_mesh()
             .disable_x_mesh()
             .x_desc(self.x_label.clone())
-            .y_desc(self.y_label.clone())
+            .y_desc(y_label)
             .axis_desc_style(text(15))
             .label_style(text(13))
             .light_line_style(TRANSPARENT)

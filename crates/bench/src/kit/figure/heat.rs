@@ -3,8 +3,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Area, Axis, Failure, HEAD, SIZE, Scale, canvas, short, text};
-use crate::BenchError;
+use super::{Area, Axis, Drawing, Failure, HEAD, SIZE, Scale, canvas, short, text};
 
 /// A heat map.
 #[derive(Clone, Debug)]
@@ -72,38 +71,6 @@ impl HeatMap {
 }
 
 impl HeatMaps {
-    /// Returns the figure as SVG.
-    ///
-    /// # Errors
-    /// [`BenchError::Figure`] if the drawing library fails.
-    pub(crate) fn svg(&self) -> Result<String, BenchError> {
-        let mut svg = String::new();
-        self.draw(&mut svg)
-            .map_err(|error| BenchError::Figure { figure: self.title.clone(), message: error.to_string() })?;
-        Ok(svg)
-    }
-
-    fn draw(&self, svg: &mut String) -> Result<(), Failure> {
-        let columns = self.maps.len().clamp(1, COLUMNS) as u32;
-        let rows = self.maps.len().div_ceil(COLUMNS).max(1) as u32;
-        // One or two maps are not larger than they need be.
-        let side = ((SIZE.0 - SCALE) / columns).saturating_sub(LEFT + 8).min(420);
-        let height = HEAD + rows * (ABOVE + side + BELOW) + 8;
-        let root = canvas(svg, (SIZE.0, height), &self.title, &self.subtitle)?;
-        let maps: Vec<(Vec<Vec<f64>>, usize)> = self.maps.iter().map(HeatMap::condensed).collect();
-        let values = maps.iter().flat_map(|(cells, _)| cells.iter().flatten().copied());
-        let scale = Axis::holding(&self.value_label, Scale::Decades, values);
-        for (index, (map, (cells, each))) in self.maps.iter().zip(&maps).enumerate() {
-            let (row, column) = ((index / COLUMNS) as u32, (index % COLUMNS) as u32);
-            let corner = (LEFT + column * (LEFT + 8 + side), HEAD + ABOVE + row * (ABOVE + side + BELOW));
-            self.draw_map(&root, &map.name, cells, *each, (corner.0 as i32, corner.1 as i32), side, &scale)?;
-        }
-        let left = (columns * (LEFT + 8 + side) + 24) as i32;
-        draw_scale(&root, &scale, (left, (HEAD + ABOVE) as i32), side as i32)?;
-        root.present()?;
-        Ok(())
-    }
-
     #[allow(clippy::too_many_arguments)]
     fn draw_map<'a>(
         &self,
@@ -144,6 +111,33 @@ impl HeatMaps {
         let upright = ("sans-serif", 13).into_font().transform(FontTransform::Rotate270).color(&BLACK);
         let upright = upright.pos(Pos::new(HPos::Center, VPos::Bottom));
         root.draw(&Text::new(self.row_label.clone(), (left - 28, top + side / 2), upright))?;
+        Ok(())
+    }
+}
+
+impl Drawing for HeatMaps {
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    fn draw(&self, svg: &mut String) -> Result<(), Failure> {
+        let columns = self.maps.len().clamp(1, COLUMNS) as u32;
+        let rows = self.maps.len().div_ceil(COLUMNS).max(1) as u32;
+        // One or two maps are not larger than they need be.
+        let side = ((SIZE.0 - SCALE) / columns).saturating_sub(LEFT + 8).min(420);
+        let height = HEAD + rows * (ABOVE + side + BELOW) + 8;
+        let root = canvas(svg, (SIZE.0, height), &self.title, &self.subtitle)?;
+        let maps: Vec<(Vec<Vec<f64>>, usize)> = self.maps.iter().map(HeatMap::condensed).collect();
+        let values = maps.iter().flat_map(|(cells, _)| cells.iter().flatten().copied());
+        let scale = Axis::holding(&self.value_label, Scale::Decades, values);
+        for (index, (map, (cells, each))) in self.maps.iter().zip(&maps).enumerate() {
+            let (row, column) = ((index / COLUMNS) as u32, (index % COLUMNS) as u32);
+            let corner = (LEFT + column * (LEFT + 8 + side), HEAD + ABOVE + row * (ABOVE + side + BELOW));
+            self.draw_map(&root, &map.name, cells, *each, (corner.0 as i32, corner.1 as i32), side, &scale)?;
+        }
+        let left = (columns * (LEFT + 8 + side) + 24) as i32;
+        draw_scale(&root, &scale, (left, (HEAD + ABOVE) as i32), side as i32)?;
+        root.present()?;
         Ok(())
     }
 }

@@ -2,8 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::{Axis, Failure, HEAD, SIZE, Scale, canvas, colour, text};
-use crate::BenchError;
+use super::{Axis, Drawing, Failure, HEAD, SIZE, Scale, canvas, colour, text};
 
 /// A histogram.
 #[derive(Clone, Debug)]
@@ -44,16 +43,9 @@ impl Histogram {
     }
 }
 
-impl Histograms {
-    /// Returns the figure as SVG.
-    ///
-    /// # Errors
-    /// [`BenchError::Figure`] if the drawing library fails.
-    pub(crate) fn svg(&self) -> Result<String, BenchError> {
-        let mut svg = String::new();
-        self.draw(&mut svg)
-            .map_err(|error| BenchError::Figure { figure: self.title.clone(), message: error.to_string() })?;
-        Ok(svg)
+impl Drawing for Histograms {
+    fn title(&self) -> &str {
+        &self.title
     }
 
     fn draw(&self, svg: &mut String) -> Result<(), Failure> {

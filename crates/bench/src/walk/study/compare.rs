@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::simulate::{FILES, PROCESSES, THREADS, Variant, run_all};
 use crate::BenchError;
-use crate::kit::figure::{self, Axis, Figure, Scale};
+use crate::kit::figure::{self, Axis, Drawing, Figure, Scale};
 use crate::kit::quantity::grouped;
 use crate::kit::table::Table;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{CENTRALIZED, FigureName, ONE_READER, Profile, Run, Source};
 use crate::BenchError;
 use crate::kit::figure::{
-    self, Axis, BarSeries, Bars, Figure, HeatMap, HeatMaps, Histogram, Histograms, Scale,
+    self, Axis, BarSeries, Bars, Drawing, Figure, HeatMap, HeatMaps, Histogram, Histograms, Scale,
 };
 use crate::kit::quantity::grouped;
 
