@@ -29,7 +29,7 @@ impl Collector for Source {
         encoder.counter("copies", "Copies that devices took", about.copies)?;
         let help = "Copies that can never be sent: no route, or too long for the path";
         encoder.counter("copies_undeliverable", help, about.undeliverable)?;
-        let help = "Copies that were given up, because their devices had no room within the age limit";
+        let help = "Copies that were given up, because their devices had no space within the age limit";
         encoder.counter("copies_too_old", help, about.too_old)?;
         let help = "Copies that devices took, by who made them: programs in the driver, or at the hook, or user space";
         encoder.counters("copies_made", help, labelled("by", &about.made))?;
