@@ -59,7 +59,7 @@ fn what_one_member_sends_every_other_member_gets() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.send_to(b"let me in", reflector.address).unwrap();
     until("the stranger is counted", || {
-        (reflector.report()["refused"]["strangers"].as_u64() == Some(1)).then_some(())
+        (reflector.report()["refused"]["non_members"].as_u64() == Some(1)).then_some(())
     });
     assert_eq!(reflector.stop(Signal::TERM).code(), Some(0));
 }

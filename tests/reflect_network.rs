@@ -170,9 +170,9 @@ fn forge(plane: &str) {
         let neighbour = ["neigh", "replace", &victim.to_string(), "lladdr", &right, "dev", "in2"];
         between.inside.ip(&neighbour).unwrap();
         let before = traffic(&between.right);
-        // Payload of strangers may be counted in the kernel, and never reach the socket.
+        // Payload of non-members may be counted in the kernel, and never reach the socket.
         let arrived = |report: &Value| match *name {
-            "payload" => report["refused"]["strangers"].as_u64().unwrap(),
+            "payload" => report["refused"]["non_members"].as_u64().unwrap(),
             _ => report["plane_counters"]["received"].as_u64().unwrap(),
         };
         let received = arrived(&between.report());

@@ -155,7 +155,7 @@ fn garbage_disturbs_nobody() {
     }
     reflector.check_alive();
     assert!(counted(&reflector, "refused_malformed") > 0);
-    assert!(reflector.report()["refused"]["strangers"].as_u64() > Some(0));
+    assert!(reflector.report()["refused"]["non_members"].as_u64() > Some(0));
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn an_address_that_changes_needs_a_new_proof() {
     after.enter(1);
     after.send(b"from the new address");
     assert_eq!(listener.hear(), "from the new address");
-    assert_eq!(reflector.report()["refused"]["strangers"], 1);
+    assert_eq!(reflector.report()["refused"]["non_members"], 1);
 }
 
 #[test]
