@@ -4,6 +4,7 @@
 
 mod arguments;
 mod command;
+mod complete;
 mod configuration;
 mod manual;
 mod name;
@@ -13,9 +14,13 @@ use std::process::ExitCode;
 
 use nacre_shell::{failure, interrupt, output, partial, progress, quantity};
 
+use clap::CommandFactory;
+
 use crate::arguments::Line;
 
 fn main() -> ExitCode {
+    // A shell that asks for completions sets COMPLETE, and gets nothing else.
+    clap_complete::CompleteEnv::with_factory(Line::command).complete();
     let line = match Line::read(std::env::args_os().collect()) {
         Ok(line) => line,
         Err(failure) => return failure.report(false),

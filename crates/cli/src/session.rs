@@ -24,6 +24,13 @@ pub enum Purpose {
     Fill,
 }
 
+/// Returns the uri of the store where the command line names none: that of the environment, or the user's own server.
+pub fn default_uri() -> String {
+    let named = std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());
+    // The default is never a port of this machine, on which any user could listen.
+    named.unwrap_or_else(|| format!("unix:{}", nacre_rpc::socket::own_socket().display()))
+}
+
 /// The context of all commands: the store, the key and the output format.
 pub struct Context {
     uri: String,
@@ -36,11 +43,7 @@ pub struct Context {
 impl Context {
     /// Creates the session that the command line describes.
     pub fn new(common: &Common) -> Self {
-        let named = || std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());
-        let uri = common.store.clone().or_else(named);
-        // The default is never a port of this machine, on which any user could listen.
-        let default = || format!("unix:{}", nacre_rpc::socket::own_socket().display());
-        let uri = uri.unwrap_or_else(default);
+        let uri = common.store.clone().unwrap_or_else(default_uri);
         Self { uri, key: common.key.clone(), fence: common.fence, json: common.json }
     }
 

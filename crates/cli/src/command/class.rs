@@ -14,7 +14,7 @@ use crate::output::{self, Array, Table};
 use crate::quantity::Time;
 use crate::quantity::{self, parse_size};
 use crate::session::Context;
-use crate::{arguments, name};
+use crate::{arguments, complete, name};
 
 /// Install object classes, and call their methods
 ///
@@ -67,7 +67,7 @@ enum Action {
     /// Call a method on an object; prints its output
     Call {
         /// The object, which need not exist
-        #[arg(value_parser = name::object())]
+        #[arg(value_parser = name::object(), add = complete::objects())]
         object: ObjectId,
         /// The class and its method
         #[arg(value_name = "CLASS.METHOD")]

@@ -7,13 +7,13 @@ use crate::arguments::{ForkArgs, RangeArgs};
 use crate::failure::Failure;
 use crate::output::Table;
 use crate::session::{self, Context};
-use crate::{name, output, quantity};
+use crate::{complete, name, output, quantity};
 
 /// List the extents of an object with their versions
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The object
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
     #[command(flatten)]
     range: RangeArgs,

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::session::{self, Context};
-use crate::{name, output};
+use crate::{complete, name, output};
 
 /// Fence sessions off an object: what they still try to change of it fails, for ever
 ///
@@ -15,7 +15,7 @@ use crate::{name, output};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The object, which must exist
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
     /// The number of the session
     #[arg(value_name = "SESSION", required_unless_present = "below", conflicts_with = "below")]

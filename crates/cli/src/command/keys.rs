@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::failure::{Failure, Refused};
 use crate::output::{Array, Table};
 use crate::session::{self, Context};
-use crate::{name, output, quantity};
+use crate::{complete, name, output, quantity};
 
 /// Get, set, remove and list an object's keys
 #[derive(clap::Args, Debug)]
@@ -54,7 +54,7 @@ enum Action {
     /// List names with their values
     Ls {
         /// The object
-        #[arg(value_parser = name::object())]
+        #[arg(value_parser = name::object(), add = complete::objects())]
         object: ObjectId,
         /// Only names that begin with this
         #[arg(default_value = "", hide_default_value = true, value_parser = name::prefix())]
@@ -71,7 +71,7 @@ enum Action {
 #[derive(clap::Args, Debug)]
 struct KeyArgs {
     /// The object
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
     /// The name
     #[arg(value_parser = name::key())]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::output::{Array, Table};
 use crate::session::Context;
-use crate::{name, output, quantity};
+use crate::{complete, name, output, quantity};
 
 /// List objects in the order of their names
 #[derive(clap::Args, Debug)]
@@ -17,7 +17,7 @@ pub struct Args {
     #[arg(default_value = "", hide_default_value = true, value_parser = name::prefix())]
     prefix: Bytes,
     /// Only those after this one
-    #[arg(long, value_name = "OBJECT", value_parser = name::object())]
+    #[arg(long, value_name = "OBJECT", value_parser = name::object(), add = complete::objects())]
     after: Option<ObjectId>,
     /// At most so many
     #[arg(long, allow_negative_numbers = true, value_name = "COUNT")]

@@ -7,7 +7,7 @@ use crate::arguments::{ForkArgs, RangeArgs};
 use crate::command::transfer;
 use crate::failure::Failure;
 use crate::session::{self, Context};
-use crate::{name, output};
+use crate::{complete, name, output};
 
 /// Read a range of an object to standard output
 ///
@@ -16,7 +16,7 @@ use crate::{name, output};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The object
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
     #[command(flatten)]
     range: RangeArgs,

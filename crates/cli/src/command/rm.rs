@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::arguments::ForkArgs;
 use crate::failure::Failure;
 use crate::session::{self, Context};
-use crate::{name, output, quantity};
+use crate::{complete, name, output, quantity};
 
 /// Remove objects, or one fork of each, or their staged forks
 ///
@@ -16,7 +16,7 @@ use crate::{name, output, quantity};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The objects
-    #[arg(required = true, value_parser = name::object())]
+    #[arg(required = true, value_parser = name::object(), add = complete::objects())]
     objects: Vec<ObjectId>,
     #[command(flatten)]
     fork: ForkArgs,

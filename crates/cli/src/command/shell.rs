@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 
 use crate::arguments::Line;
 use crate::failure::Failure;
@@ -27,8 +28,13 @@ pub struct ManArgs {
 
 /// Runs `nacre completions`.
 pub fn completions(args: CompletionsArgs) -> Result<(), Failure> {
+    let name = args.shell.to_string();
+    let shells = Shells::builtins();
+    let Some(shell) = shells.completer(&name) else {
+        return Err(Failure::Usage(format!("there are no completions for {name}")));
+    };
     let mut text = Vec::new();
-    clap_complete::generate(args.shell, &mut Line::command(), "nacre", &mut text);
+    shell.write_registration("COMPLETE", "nacre", "nacre", "nacre", &mut text)?;
     Ok(output::raw(&text)?)
 }
 

@@ -6,13 +6,13 @@ use serde_json::json;
 use crate::failure::Failure;
 use crate::output::Table;
 use crate::session::{self, Context};
-use crate::{name, output, quantity};
+use crate::{complete, name, output, quantity};
 
 /// Show an object's version, forks, fence, and numbers of keys, attributes and fenced sessions
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The object
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
 }
 

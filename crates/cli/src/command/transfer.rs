@@ -15,7 +15,7 @@ use crate::interrupt::Interruptible;
 use crate::partial::Partial;
 use crate::progress::Metered;
 use crate::session::{self, Context};
-use crate::{name, output, quantity};
+use crate::{complete, name, output, quantity};
 
 /// Store a file, or standard input, as an object
 ///
@@ -25,7 +25,7 @@ use crate::{name, output, quantity};
 #[derive(clap::Args, Debug)]
 pub struct PutArgs {
     /// The object
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
     /// The file; - is standard input
     #[arg(default_value = "-")]
@@ -42,7 +42,7 @@ pub struct PutArgs {
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The object
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
     /// The file; - is standard output
     #[arg(default_value = "-")]

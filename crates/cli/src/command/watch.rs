@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 use crate::quantity::Time;
 use crate::session::Context;
-use crate::{arguments, name, output};
+use crate::{arguments, complete, name, output};
 
 /// Watch an object: print its changes and notifications as they come
 ///
@@ -22,7 +22,7 @@ use crate::{arguments, name, output};
 #[derive(clap::Args, Debug)]
 pub struct WatchArgs {
     /// The object
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
     /// End after so many events
     #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
@@ -38,7 +38,7 @@ pub struct WatchArgs {
 #[derive(clap::Args, Debug)]
 pub struct NotifyArgs {
     /// The object
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
     /// The payload, as it is, of at most 60 KiB; - is standard input
     #[arg(default_value = "", hide_default_value = true, value_parser = name::value(), allow_hyphen_values = true)]

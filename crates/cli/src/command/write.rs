@@ -10,7 +10,7 @@ use serde_json::{Map, json};
 use crate::arguments::ForkArgs;
 use crate::failure::{Failure, Refused};
 use crate::session::{self, Context};
-use crate::{name, output, quantity};
+use crate::{complete, name, output, quantity};
 
 /// Write bytes into an object, on condition if asked
 ///
@@ -19,7 +19,7 @@ use crate::{name, output, quantity};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The object
-    #[arg(value_parser = name::object())]
+    #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
     /// The bytes, as they are [default: what --file gives, or standard input]
     #[arg(value_parser = name::value(), conflicts_with = "file", allow_hyphen_values = true)]

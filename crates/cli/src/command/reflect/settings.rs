@@ -20,6 +20,7 @@ use nacre_reflect::token::PublicKey;
 
 use super::store::open_store;
 use super::target::PORT_DEFAULT;
+use crate::complete;
 use crate::failure::Failure;
 use crate::quantity::{self, Size, Time};
 
@@ -76,7 +77,7 @@ pub struct Settings {
     #[arg(long, value_name = "WHO", value_parser = suppliers)]
     pub state_from: Option<Suppliers>,
     /// Plane that makes copies: sendto, batch, ring, kernel, xdp, or auto for the best that works here [default: auto]
-    #[arg(long, value_name = "PLANE")]
+    #[arg(long, value_name = "PLANE", add = complete::planes())]
     pub plane: Option<PlaneChoice>,
     /// The network devices that members are behind, for planes in the kernel [default: all but loopback]
     #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
