@@ -11,7 +11,7 @@ use crate::BenchError;
 use crate::kit::quantity::{Limit, parse_limit};
 use crate::kit::server::Durability;
 
-/// Update shared blocks from many clients at once, and see what system costs.
+/// Update shared blocks from many clients at once, and see what coordination costs.
 ///
 /// Every operation picks a block at random, reads it, changes it and writes it back. The study starts its own
 /// servers and client processes, measures a window after a warm-up, repeats, and proves after every run that no

@@ -19,7 +19,7 @@ pub enum System {
     Optimistic,
     /// Take the object's lock in ZooKeeper, read, modify, write, release.
     Zookeeper,
-    /// Read, modify, write without system: updates are lost, but nothing can be faster.
+    /// Read, modify, write without coordination: updates are lost, but nothing can be faster.
     None,
     /// Redis in memory: WATCH, GET, MULTI, SET, EXEC.
     Redis,

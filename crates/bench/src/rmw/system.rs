@@ -1,4 +1,4 @@
-//! The ways to update a block so that no update is lost, and one without system.
+//! The ways to update a block so that no update is lost, and one without coordination.
 //!
 //! A [`Connection`] belongs to one concurrent operation; connections and names are shared by reference count, without locks.
 
@@ -30,7 +30,7 @@ pub(crate) enum Plan {
         /// Retries from the read, as the paper does, instead of from the block in the refusal.
         reread: bool,
     },
-    /// Read and write without system.
+    /// Read and write without coordination.
     Unsafe {
         /// The store.
         store: String,
