@@ -538,7 +538,7 @@ fn shells_and_manual_readers_get_what_they_want() {
     };
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(&["completions", shell]).text();
-        assert!(script.contains("COMPLETE"), "{shell}: {script}");
+        assert!(script.contains("NACRE_COMPLETE"), "{shell}: {script}");
     }
     let bash = run(&["completions", "bash"]).ok();
     let mut check = std::process::Command::new("bash");

@@ -12,6 +12,8 @@ use nacre_planes::plane::PlaneKind;
 use crate::name;
 use crate::session;
 
+/// The environment variable by which a shell asks for completions. Others use `COMPLETE`, and mean something else.
+pub const VARIABLE: &str = "NACRE_COMPLETE";
 /// The longest time for which a store is asked. A shell waits meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The maximum number of names that are offered.

@@ -19,8 +19,8 @@ use clap::CommandFactory;
 use crate::arguments::Line;
 
 fn main() -> ExitCode {
-    // A shell that asks for completions sets COMPLETE, and gets nothing else.
-    clap_complete::CompleteEnv::with_factory(Line::command).complete();
+    // A shell that asks for completions sets a variable, and gets nothing else.
+    clap_complete::CompleteEnv::with_factory(Line::command).var(complete::VARIABLE).complete();
     let line = match Line::read(std::env::args_os().collect()) {
         Ok(line) => line,
         Err(failure) => return failure.report(false),

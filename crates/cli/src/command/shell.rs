@@ -7,6 +7,7 @@ use clap_complete::Shell;
 use clap_complete::env::Shells;
 
 use crate::arguments::Line;
+use crate::complete;
 use crate::failure::Failure;
 use crate::manual::MANUAL;
 use crate::output;
@@ -34,7 +35,7 @@ pub fn completions(args: CompletionsArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("there are no completions for {name}")));
     };
     let mut text = Vec::new();
-    shell.write_registration("COMPLETE", "nacre", "nacre", "nacre", &mut text)?;
+    shell.write_registration(complete::VARIABLE, "nacre", "nacre", "nacre", &mut text)?;
     Ok(output::raw(&text)?)
 }
 
