@@ -3,7 +3,7 @@
 //! A transaction is judged and takes effect in memory under the lock of its object's shard, in the same critical
 //! section in which it takes its place in the log; so the order in the log is the order of effects. No effect is told
 //! before the log has it: every reply waits for the batch that holds the newest change of the object it is about (its
-//! *gate*).
+//! *durable batch*).
 //!
 //! Locks are taken in this order, and the holder of a later one never waits for an earlier one:
 //! 1. the snapshots (`Maintenance::work`), for as long as one is taken, and inside of that the cleaner
@@ -245,7 +245,7 @@ impl Engine {
         };
         let durable_batch = node.durable_batch;
         if let Some(outcome) = self.recall(work)? {
-            // Whatever the earlier attempt changed, the object's gate covers it.
+            // Whatever the earlier attempt changed, the object's durable batch covers it.
             let decided =
                 Decided { outcome, durable_batch, wrote: true, rolled: false, fetches: Fetches::default() };
             return Ok(Attempt::Decided(decided));

@@ -20,7 +20,7 @@
 //! - zeroing a range leaves a hole that carries the version that made it;
 //! - truncating leaves a hole from the smaller of the old and the new size to the end of the offset space;
 //! - removing a fork leaves a hole over the whole of it;
-//! - removing the object leaves a hole over every byte of every fork (its *floor*), and an object made again goes
+//! - removing the object leaves a hole over every byte of every fork (its *tombstone version*), and an object made again goes
 //!   on above every version it ever had.
 //!
 //! A key carries the version of the transaction that last set it, which is gone with the key.

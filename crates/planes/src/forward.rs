@@ -1,5 +1,5 @@
 //! The path of a datagram through user space: received in batches, classified (control messages, members' payload,
-//! datagrams of strangers), admitted or refused whole, and copied by a [`Plane`]; copies that a device cannot take yet
+//! datagrams of non-members), admitted or refused whole, and copied by a [`Plane`]; copies that a device cannot take yet
 //! wait for it in order.
 //!
 //! Invariants:

@@ -108,7 +108,7 @@ pub struct PlaneError {
     pub why: String,
 }
 
-/// A portion of copies to make: one datagram, to a range of a lane.
+/// Copies to make: of one datagram, to a range of a lane.
 #[derive(Debug)]
 pub struct LaneBatch<'a> {
     /// The group.
@@ -136,7 +136,7 @@ impl LaneBatch<'_> {
     }
 }
 
-/// The progress of a portion.
+/// The progress of a lane batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyProgress {
     /// The first position that is still to be done; the end of the range if none is.
@@ -228,7 +228,7 @@ pub trait Plane: Send {
     /// Returns the kind of plane.
     fn kind(&self) -> PlaneKind;
 
-    /// Makes copies until the portion is done or its device is full. Does not wait.
+    /// Makes copies until the lane batch is done or its device is full. Does not wait.
     ///
     /// # Errors
     /// [`PlaneError`] if the plane has failed.

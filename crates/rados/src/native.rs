@@ -206,7 +206,7 @@ pub(crate) fn segments(entries: &[Placed], range: ByteRange, size: u64) -> Vec<S
 }
 
 /// Returns the answer to a read of a range, from all the entries that share a byte with it. Bytes without an entry have
-/// the version `floor`. The data is added by the caller.
+/// the version `tombstone_version`. The data is added by the caller.
 pub(crate) fn range_read(
     tombstone_version: u64,
     entries: &[Placed],

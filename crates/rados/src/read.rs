@@ -198,7 +198,7 @@ impl Inner {
         if header != *known {
             return Ok(None);
         }
-        // One extent holds the whole range, so nothing of it is as old as the floor.
+        // One extent holds the whole range, so nothing of it is as old as the tombstone.
         let mut found = native::range_read(header.tombstone_version, &[extent], range, size);
         if bytes {
             let length = range.end().min(size).saturating_sub(range.offset) as usize;

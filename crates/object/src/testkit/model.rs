@@ -1,7 +1,7 @@
 //! The reference model: the definition of a store's behaviour, written to be read and to be right, not to be fast.
 //!
 //! Invariants: the pieces of a fork do not overlap and none is empty; no piece is newer than its object's version
-//! or older than its floor; an object that does not exist has no forks, keys or attributes; no fenced session is below
+//! or older than its tombstone version; an object that does not exist has no forks, keys or attributes; no fenced session is below
 //! the fence.
 
 use std::collections::{BTreeMap, BTreeSet};

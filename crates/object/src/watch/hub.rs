@@ -1,15 +1,15 @@
 //! The watchers of the objects that one process keeps, and the delivery of events to them.
 //!
 //! An engine reports each change of a watched object under the object's lock ([`Hub::changed`]), so that changes are
-//! queued in the order in which they took effect; with each comes its *gate*, which opens when the change may be told. A
-//! thread of the hub takes each object's items in that order, waits for their gates, and hands them to all watchers: no
+//! queued in the order in which they took effect; with each comes a future, *durable*, which is ready when the change may be told. A
+//! thread of the hub takes each object's items in that order, waits until they are durable, and hands them to all watchers: no
 //! writer waits for a watcher. The queues of objects are bounded: changes beyond are told as gaps, notifications
 //! refused.
 //!
 //! For an object that nobody watches, an engine pays one relaxed load ([`Hub::is_watched`]).
 //!
 //! The lock of the hub's state is taken inside of an object's lock. While it is held no other lock is taken but that of
-//! a watcher's queue; gates are polled, events delivered and callers woken without it.
+//! a watcher's queue; the futures are polled, events delivered and callers woken without it.
 
 mod notify;
 
@@ -52,7 +52,7 @@ pub struct Hub {
 struct HubShared {
     /// The number of watched objects whose hashes are in each class. Raised under the object's lock.
     watched: Box<[AtomicU32]>,
-    /// True if a gate may have opened since the thread looked.
+    /// True if an item may have become durable since the thread looked.
     opened: AtomicBool,
     state: Mutex<State>,
     wake: Condvar,
@@ -60,9 +60,9 @@ struct HubShared {
 
 struct State {
     objects: HashMap<ObjectId, Watched>,
-    /// Objects with items whose first gate may be open.
+    /// Objects with items the first of which may be durable.
     ready: VecDeque<ObjectId>,
-    /// Objects that wait for the gates of their first items.
+    /// Objects whose first items are not durable yet.
     waiting_objects: Vec<ObjectId>,
     notifies: HashMap<u64, Notify>,
     /// The notifications that wait for acknowledgements, by the times at which they are over.
@@ -209,8 +209,8 @@ impl Hub {
         Ok(watch)
     }
 
-    /// Reports a change of an object, which may be told as soon as `gate` is ready. Called under the object's lock, in
-    /// the order of the changes. If the gate fails, the object's watches end with its error.
+    /// Reports a change of an object, which may be told as soon as `durable` is ready. Called under the object's lock, in
+    /// the order of the changes. If that fails, the object's watches end with its error.
     pub fn changed(&self, object: &ObjectId, version: u64, durable: Reply<()>) {
         let mut state = self.shared.lock();
         let sequence = state.sequence;
@@ -541,7 +541,7 @@ impl Drop for Registration {
     }
 }
 
-/// Tells the thread that a gate has opened.
+/// Tells the thread that an item has become durable.
 struct Signal(Weak<HubShared>);
 
 impl Wake for Signal {

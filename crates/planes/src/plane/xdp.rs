@@ -346,7 +346,7 @@ impl Xdp {
         })
     }
 
-    /// Returns the places of a portion and the device's Ethernet address, if the programs in the driver copy to these
+    /// Returns the places of a lane batch and the device's Ethernet address, if the programs in the driver copy to these
     /// places, too.
     fn places(&mut self, lane_batch: &LaneBatch<'_>) -> Option<(std::ops::Range<u32>, [u8; 6])> {
         let (lane, index) = (lane_batch.lane, lane_batch.lane.path.device);
@@ -368,7 +368,7 @@ impl Xdp {
         (fits && !self.sockets.contains(&lane_batch.group)).then_some((places, mac))
     }
 
-    /// Copies a portion by jobs.
+    /// Copies a lane batch by jobs.
     fn copy_by_jobs(
         &mut self,
         lane_batch: &LaneBatch<'_>,

@@ -61,7 +61,7 @@ pub struct Mirror {
     shown: Vec<Option<Shown>>,
     /// The reflector's addresses, with the number of lanes that have each.
     locals: HashMap<SocketAddr, u32>,
-    /// The members whose datagrams a program would take for a stranger's.
+    /// The members whose datagrams a program would take for a non-member's.
     unknown_senders: HashMap<layout::SenderKey, ()>,
     /// The greatest number of datagrams of one group on their way through user space.
     bound_group: u32,

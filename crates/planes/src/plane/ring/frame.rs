@@ -1,5 +1,5 @@
 //! Frames of copies: Ethernet, IP and UDP before the payload. The payload is summed once for all copies, and the sums
-//! that all copies of a portion share are kept; a copy adds the address and the port that it goes to.
+//! that all copies of a lane batch share are kept; a copy adds the address and the port that it goes to.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -55,7 +55,7 @@ fn ip_sum(ip: IpAddr) -> u64 {
     }
 }
 
-/// The headers that the copies of a portion share.
+/// The headers that the copies of a lane batch share.
 pub(super) struct Template {
     head: [u8; ETHERNET + 40 + UDP],
     head_len: usize,
