@@ -491,7 +491,7 @@ impl Engine {
         let more: u32 = pieces.iter().map(|live| live.len.div_ceil(piece_bytes_max) - 1).sum();
         let growth_bytes = u64::from(more) * EXTENT_BYTES_MAX as u64;
         if more == 0
-            || !self.index_has_room(&Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Clean })
+            || !self.index_has_space(&Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Clean })
         {
             return pieces;
         }

@@ -211,7 +211,7 @@ impl Engine {
                     let engine = Arc::clone(self);
                     return Reply::pending(async move { engine.apply_later(work, wanted).await });
                 }
-                Ok(Attempt::NeedsRoom(wanted)) => match self.make_room(&wanted) {
+                Ok(Attempt::NeedsRoom(wanted)) => match self.make_space(&wanted) {
                     Ok(purpose) => work.purpose = purpose,
                     Err(error) => return Reply::ready(Err(error)),
                 },
@@ -222,7 +222,7 @@ impl Engine {
     async fn apply_later(self: Arc<Self>, mut work: Work, wanted: Wanted) -> Result<Outcome, StoreError> {
         let mut wanted = wanted;
         loop {
-            work.purpose = self.maintenance.wait_for_room(wanted).await?;
+            work.purpose = self.maintenance.wait_for_space(wanted).await?;
             match self.attempt(&mut work)? {
                 Attempt::Decided(decided) => return self.reply(decided).await,
                 Attempt::NeedsRoom(more) => wanted = more,

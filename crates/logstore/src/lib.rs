@@ -350,24 +350,24 @@ impl LogStore {
     /// Returns whether a transaction finds room whose record takes up to `bytes` bytes, and the index to grow by as much.
     /// For tests.
     #[cfg(feature = "sim")]
-    pub fn has_room(&self, bytes: u64) -> bool {
+    pub fn has_space(&self, bytes: u64) -> bool {
         let purpose = log::Purpose::Write;
-        self.owner.engine.has_room(&space::Wanted { record_bytes: bytes, growth_bytes: bytes, purpose })
+        self.owner.engine.has_space(&space::Wanted { record_bytes: bytes, growth_bytes: bytes, purpose })
     }
 
     /// Returns whether the files of snapshots have room for the index to grow by `bytes`. For tests.
     #[cfg(feature = "sim")]
-    pub fn index_has_room(&self, bytes: u64) -> bool {
+    pub fn index_has_space(&self, bytes: u64) -> bool {
         let purpose = log::Purpose::Write;
-        self.owner.engine.index_has_room(&space::Wanted { record_bytes: 0, growth_bytes: bytes, purpose })
+        self.owner.engine.index_has_space(&space::Wanted { record_bytes: 0, growth_bytes: bytes, purpose })
     }
 
-    /// Makes room as [`LogStore::has_room`] looks for it, in a store whose [`Committer`] is the caller. For tests.
+    /// Makes room as [`LogStore::has_space`] looks for it, in a store whose [`Committer`] is the caller. For tests.
     #[cfg(feature = "sim")]
-    pub fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
+    pub fn make_space(&self, bytes: u64) -> Result<(), StoreError> {
         let purpose = log::Purpose::Write;
         let wanted = space::Wanted { record_bytes: bytes, growth_bytes: bytes, purpose };
-        self.owner.engine.make_room(&wanted).map(|_| ())
+        self.owner.engine.make_space(&wanted).map(|_| ())
     }
 
     /// Sets the number of items of a snapshot after which other threads get their turn. For tests.

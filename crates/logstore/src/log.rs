@@ -296,13 +296,13 @@ impl Log {
     }
 
     /// Returns whether a record of `record_bytes` would find room that it may take.
-    pub fn has_room(&self, record_bytes: u64, purpose: Purpose) -> bool {
-        self.tail.lock().has_room(record_bytes, purpose)
+    pub fn has_space(&self, record_bytes: u64, purpose: Purpose) -> bool {
+        self.tail.lock().has_space(record_bytes, purpose)
     }
 
     /// Returns whether a segment has room for a record of `record_bytes`, whether or not the record may take it.
     pub fn has_segment(&self, record_bytes: u64) -> bool {
-        self.tail.lock().room_after(record_bytes).is_some()
+        self.tail.lock().space_after(record_bytes).is_some()
     }
 
     /// Returns the room that the log has without new space.
@@ -415,7 +415,7 @@ impl Log {
         if tail.closing {
             return Err(Refused::Failed(StoreError::new(ErrorKind::Closed, "the store is closed")));
         }
-        if !tail.has_room(record_bytes, purpose) {
+        if !tail.has_space(record_bytes, purpose) {
             return Err(Refused::NeedsSegment(record_bytes));
         }
         let mut rolled = false;
@@ -714,7 +714,7 @@ impl Tail {
 
     /// Returns the room that is left, without new space, after a record of `record_bytes` is appended; `None` if there
     /// is no segment for it. Bytes that stay unused at a segment's end do not count.
-    fn room_after(&self, record_bytes: u64) -> Option<u64> {
+    fn space_after(&self, record_bytes: u64) -> Option<u64> {
         if self.fits(record_bytes) {
             let segment = self.segment.as_ref()?;
             return Some(segment.capacity - self.offset - record_bytes + self.ready_bytes());
@@ -726,7 +726,7 @@ impl Tail {
         self.ready.as_ref().map_or(0, |ready| ready.capacity - SEGMENT_HEAD_BYTES)
     }
 
-    fn has_room(&self, record_bytes: u64, purpose: Purpose) -> bool {
+    fn has_space(&self, record_bytes: u64, purpose: Purpose) -> bool {
         let Reserve { spare_bytes, clean_bytes, shrink_bytes } = self.reserve;
         if purpose == Purpose::Write && self.credit_bytes.is_some_and(|credit| credit < record_bytes) {
             return false;
@@ -736,7 +736,7 @@ impl Tail {
             Purpose::Shrink => clean_bytes,
             Purpose::Clean => 0,
         };
-        self.room_after(record_bytes).is_some_and(|left| left + spare_bytes >= kept_bytes)
+        self.space_after(record_bytes).is_some_and(|left| left + spare_bytes >= kept_bytes)
     }
 
     fn position(&self) -> Position {

@@ -54,7 +54,7 @@ pub struct Maintenance {
     pinned_from: AtomicU32,
     /// The number of the next segment when the cleaner last found nothing more to clean; 0 if that may have changed.
     cleaned_at: AtomicU32,
-    asked_for_index_room: AtomicBool,
+    asked_for_index_space: AtomicBool,
     /// Counters of the work for reports, which read them without waiting for it.
     pub(crate) counters: MaintenanceCounters,
 }
@@ -109,17 +109,17 @@ impl Maintenance {
         (requests.nudged, requests.clean, requests.snapshot) = (true, true, true);
         requests.changed = true;
         drop(requests);
-        self.asked_for_index_room.store(false, Ordering::Relaxed);
+        self.asked_for_index_space.store(false, Ordering::Relaxed);
         self.wake.notify_one();
         self.wake_others.notify_all();
     }
 
     /// Has the thread that takes snapshots look whether they have room for the index to grow. Asks once until it has looked
     /// and found or made some, or the log has gone on in another segment.
-    pub(crate) fn ask_for_index_room(&self) {
+    pub(crate) fn ask_for_index_space(&self) {
         if self.is_threaded()
-            && !self.asked_for_index_room.load(Ordering::Relaxed)
-            && !self.asked_for_index_room.swap(true, Ordering::Relaxed)
+            && !self.asked_for_index_space.load(Ordering::Relaxed)
+            && !self.asked_for_index_space.swap(true, Ordering::Relaxed)
         {
             self.ask(|requests| requests.snapshot = true);
         }
@@ -173,7 +173,7 @@ impl Maintenance {
 
     /// Waits until there is room, and returns the purpose for which it may be taken. Fails if the store is closed or
     /// has no room.
-    pub async fn wait_for_room(&self, wanted: Wanted) -> Result<Purpose, StoreError> {
+    pub async fn wait_for_space(&self, wanted: Wanted) -> Result<Purpose, StoreError> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut requests = self.requests.lock();
@@ -210,8 +210,8 @@ impl Maintenance {
             requests.waiting.iter().position(|waiting| waiting.wanted.purpose == Purpose::Write)
         {
             let wanted = requests.waiting[first].wanted;
-            let has_room = log.has_room(wanted.record_bytes, Purpose::Paced);
-            let Some(left) = credit_bytes.checked_sub(wanted.record_bytes).filter(|_| has_room) else {
+            let has_space = log.has_space(wanted.record_bytes, Purpose::Paced);
+            let Some(left) = credit_bytes.checked_sub(wanted.record_bytes).filter(|_| has_space) else {
                 break;
             };
             credit_bytes = left;
@@ -285,7 +285,7 @@ struct Turn {
     /// True if there was no room for a snapshot: what needs one to be freed is left alone.
     leaves_pinned: bool,
     /// True if the thread that takes snapshots was asked to make room for the index to grow.
-    asked_for_index_room: bool,
+    asked_for_index_space: bool,
     pauses: u32,
     /// The number of snapshots taken because they would be shorter.
     snapshots: usize,
@@ -330,7 +330,7 @@ impl Engine {
             let mut turn = Turn { is_ahead: true, ..self.turn_begins() };
             while maintenance.next().is_none()
                 && !maintenance.is_closing()
-                && !self.has_room(&wanted)
+                && !self.has_space(&wanted)
                 && matches!(self.step(&wanted, &mut turn), Ok(Step::Again))
             {}
             self.serve_waiting();
@@ -343,7 +343,7 @@ impl Engine {
         let _closed = Closed(maintenance);
         while maintenance.wait_until_asked(|requests| &mut requests.clean) {
             let newest = self.space.pool.lock().next_segment;
-            let is_behind_on = |wanted: &Wanted| !self.has_room(wanted) && self.is_over_bound(wanted);
+            let is_behind_on = |wanted: &Wanted| !self.has_space(wanted) && self.is_over_bound(wanted);
             let is_behind = || {
                 let next = maintenance.next();
                 is_behind_on(&self.next_segment()) || next.is_some_and(|(_, wanted)| is_behind_on(&wanted))
@@ -423,20 +423,20 @@ impl Engine {
             // Snapshots have room before anybody waits for it: nobody does while this thread makes it.
             let mut ahead = self.index_growth_ahead();
             ahead.growth_bytes = ahead.growth_bytes.max(maintenance.growth_wanted());
-            if !self.index_has_room(&ahead)
+            if !self.index_has_space(&ahead)
                 && !self.is_tight()
-                && let Err(error) = self.raise_snapshot_room(&mut work, &ahead)
+                && let Err(error) = self.raise_snapshot_space(&mut work, &ahead)
             {
                 tracing::debug!("{error}");
             }
-            if self.index_has_room(&ahead) {
-                maintenance.asked_for_index_room.store(false, Ordering::Relaxed);
+            if self.index_has_space(&ahead) {
+                maintenance.asked_for_index_space.store(false, Ordering::Relaxed);
             }
             let wanted = self.next_segment();
             // One that takes long is not taken by the cleaner, which waits for it.
             let is_large = self.snapshot_bytes_likely() > SMALL_SNAPSHOT_BYTES;
             let is_worth_it = self.log.since_snapshot_bytes() >= self.snapshot_spacing_bytes();
-            let frees = is_large && is_worth_it && !self.has_room(&wanted) && self.is_over_bound(&wanted);
+            let frees = is_large && is_worth_it && !self.has_space(&wanted) && self.is_over_bound(&wanted);
             if !self.snapshot_is_due() && !frees {
                 drop(work);
                 // Who found the snapshots busy may be waiting for them.
@@ -477,7 +477,7 @@ impl Engine {
             let requests = self.maintenance.requests.lock();
             let is_asked =
                 requests.nudged || requests.clean || requests.snapshot || !requests.waiting.is_empty();
-            !is_asked && self.has_room(&self.next_segment()) && !self.snapshot_is_due()
+            !is_asked && self.has_space(&self.next_segment()) && !self.snapshot_is_due()
         };
         while !is_idle() {
             pause(PAUSE_FOR_READERS);
@@ -495,7 +495,7 @@ impl Engine {
         // Those who need the snapshots while another thread has them.
         let mut put_off: Vec<u64> = Vec::new();
         loop {
-            maintenance.answer(&Ok(Purpose::Write), |waiting| self.has_room(&waiting.wanted));
+            maintenance.answer(&Ok(Purpose::Write), |waiting| self.has_space(&waiting.wanted));
             let Some((ticket, wanted)) = maintenance.next_but(&put_off) else {
                 if put_off.is_empty() || maintenance.is_closing() {
                     return;
@@ -535,9 +535,9 @@ impl Engine {
     }
 
     /// Makes room as the thread does, for stores that have none, and returns the purpose for which it may be taken.
-    pub(crate) fn make_room(self: &Arc<Self>, wanted: &Wanted) -> Result<Purpose, StoreError> {
+    pub(crate) fn make_space(self: &Arc<Self>, wanted: &Wanted) -> Result<Purpose, StoreError> {
         let mut turn = self.turn_begins();
-        while !self.has_room(wanted) {
+        while !self.has_space(wanted) {
             if let Step::FreeSpace(purpose) = self.step(wanted, &mut turn)? {
                 return Ok(purpose);
             }
@@ -552,7 +552,7 @@ impl Engine {
             newest,
             cleaned_all: false,
             leaves_pinned: false,
-            asked_for_index_room: false,
+            asked_for_index_space: false,
             pauses: 0,
             snapshots: 0,
             left_oversized: false,
@@ -569,7 +569,7 @@ impl Engine {
     fn waits_for_turn(&self, wanted: &Wanted) -> bool {
         let paced = Wanted { purpose: Purpose::Paced, ..*wanted };
         let is_paced = wanted.purpose == Purpose::Write && wanted.record_bytes > 0;
-        self.maintenance.is_threaded() && is_paced && !self.has_room(wanted) && self.has_room(&paced)
+        self.maintenance.is_threaded() && is_paced && !self.has_space(wanted) && self.has_space(&paced)
     }
 
     fn lock_cleaning(&self, turn: &Turn) -> Option<MutexGuard<'_, Cleaning>> {
@@ -602,15 +602,15 @@ impl Engine {
             turn.cleaned_all = true;
         }
         let mut grown = self.grow(wanted);
-        if grown.is_ok() && !self.index_has_room(wanted) {
+        if grown.is_ok() && !self.index_has_space(wanted) {
             // That takes up to three snapshots, and others may wait for just a segment.
-            if self.maintenance.is_threaded() && !turn.is_ahead && !turn.asked_for_index_room {
-                turn.asked_for_index_room = true;
+            if self.maintenance.is_threaded() && !turn.is_ahead && !turn.asked_for_index_space {
+                turn.asked_for_index_space = true;
                 self.maintenance.ask(|requests| requests.snapshot = true);
                 return Ok(Step::SnapshotsBusy);
             }
             let Some(mut work) = self.lock_work() else { return Ok(Step::SnapshotsBusy) };
-            grown = self.raise_snapshot_room(&mut work, wanted);
+            grown = self.raise_snapshot_space(&mut work, wanted);
         }
         match grown {
             Ok(()) => return Ok(Step::Again),
@@ -650,8 +650,8 @@ impl Engine {
         }
         // Nothing can be cleaned, so the cleaner needs no room: it is better used for less.
         if wanted.purpose == Purpose::Shrink
-            && self.index_has_room(wanted)
-            && self.log.has_room(wanted.record_bytes, Purpose::Clean)
+            && self.index_has_space(wanted)
+            && self.log.has_space(wanted.record_bytes, Purpose::Clean)
         {
             return Ok(Step::FreeSpace(Purpose::Clean));
         }

@@ -80,7 +80,7 @@ pub struct Space {
     /// The bytes of all snapshots and of the file for the next one.
     snapshot_file_bytes: AtomicU64,
     /// The length in bytes that each snapshot can reach without new space, however many are taken.
-    snapshot_room_bytes: AtomicU64,
+    snapshot_space_bytes: AtomicU64,
     /// Growth of the index that transactions have room for, and have not counted yet.
     growth_bytes: AtomicU64,
     /// The number of transactions that were refused because of missing space.
@@ -158,7 +158,7 @@ impl Space {
             segments: AtomicU64::new(0),
             spare_bytes: AtomicU64::new(0),
             snapshot_file_bytes: AtomicU64::new(0),
-            snapshot_room_bytes: AtomicU64::new(0),
+            snapshot_space_bytes: AtomicU64::new(0),
             growth_bytes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
@@ -284,8 +284,8 @@ impl Engine {
         self.space.spare_bytes.store(spare_bytes + held_bytes, Ordering::Relaxed);
         self.space.segments.store(self.table.len() as u64, Ordering::Relaxed);
         let reserve = self.reserve();
-        let held_room = pool.held.len() as u64 * (self.segment_bytes() - SEGMENT_HEAD_BYTES);
-        self.log.set_reserve(Reserve { spare_bytes: reserve.spare_bytes - held_room, ..reserve });
+        let held_space = pool.held.len() as u64 * (self.segment_bytes() - SEGMENT_HEAD_BYTES);
+        self.log.set_reserve(Reserve { spare_bytes: reserve.spare_bytes - held_space, ..reserve });
     }
 
     /// Returns whether there were freed segments that readers still held. Those whose readers are gone are spare files
@@ -314,12 +314,12 @@ impl Engine {
     }
 
     /// Returns whether there is the room that is wanted.
-    pub(crate) fn has_room(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn has_space(&self, wanted: &Wanted) -> bool {
         let log = match wanted.record_bytes {
             0 => self.log.has_ready() && self.reserve_is_full(),
-            bytes => self.log.has_room(bytes, wanted.purpose),
+            bytes => self.log.has_space(bytes, wanted.purpose),
         };
-        log && self.index_has_room(wanted)
+        log && self.index_has_space(wanted)
     }
 
     fn reserve_is_full(&self) -> bool {
@@ -328,13 +328,13 @@ impl Engine {
     }
 
     /// Returns whether the files of snapshots will suffice when the index has grown.
-    pub(crate) fn index_has_room(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn index_has_space(&self, wanted: &Wanted) -> bool {
         // What removes objects, forks and keys never makes the index grow. What cuts extents may, and has a little room
         // for it, even as a last resort: beyond that no snapshot could be taken, and nothing be freed, ever again.
         if wanted.growth_bytes == 0 {
             return true;
         }
-        self.snapshot_room_wanted(wanted) <= self.space.snapshot_room_bytes.load(Ordering::Relaxed)
+        self.snapshot_space_wanted(wanted) <= self.space.snapshot_space_bytes.load(Ordering::Relaxed)
     }
 
     /// Keeps room for the index to grow as wanted; `None` if there is too little.
@@ -346,21 +346,21 @@ impl Engine {
         let growth = Growth { all_bytes, bytes };
         let growth_bytes = if wanted.growth_bytes > 0 { wanted.growth_bytes + before } else { 0 };
         if growth_bytes > 0 {
-            self.ask_for_index_room();
+            self.ask_for_index_space();
         }
-        self.index_has_room(&Wanted { growth_bytes, ..*wanted }).then_some(growth)
+        self.index_has_space(&Wanted { growth_bytes, ..*wanted }).then_some(growth)
     }
 
     /// Has room made for snapshots while there is some left, so that nobody has to wait for it.
-    fn ask_for_index_room(&self) {
+    fn ask_for_index_space(&self) {
         let likely_bytes = self.snapshot_bytes_likely();
-        let room_bytes = self.space.snapshot_room_bytes.load(Ordering::Relaxed);
+        let room_bytes = self.space.snapshot_space_bytes.load(Ordering::Relaxed);
         if likely_bytes + likely_bytes / 3 + self.segment_bytes() / 64 > room_bytes {
-            self.maintenance.ask_for_index_room();
+            self.maintenance.ask_for_index_space();
         }
     }
 
-    fn snapshot_room_wanted(&self, wanted: &Wanted) -> u64 {
+    fn snapshot_space_wanted(&self, wanted: &Wanted) -> u64 {
         let slack_bytes = if wanted.purpose.is_write() { SNAPSHOT_SLACK_BYTES } else { 0 };
         self.snapshot_bytes_likely() + wanted.growth_bytes + slack_bytes
     }
@@ -389,7 +389,7 @@ impl Engine {
     pub(crate) fn snapshot_file_bytes_max(&self) -> u64 {
         let wanted =
             Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write };
-        let bytes = self.snapshot_file_bytes(self.snapshot_room_wanted(&wanted));
+        let bytes = self.snapshot_file_bytes(self.snapshot_space_wanted(&wanted));
         if self.is_tight() { bytes } else { 2 * bytes }
     }
 
@@ -414,7 +414,7 @@ impl Engine {
                 // Whoever has to wait for his turn needs no more room for that.
                 bytes => (
                     self.log.has_segment(bytes),
-                    self.log.has_room(bytes, wanted.purpose.max(Purpose::Paced)),
+                    self.log.has_space(bytes, wanted.purpose.max(Purpose::Paced)),
                 ),
             };
             if !there {
@@ -545,20 +545,20 @@ impl Engine {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfSpace`] if the volume or the capacity has less left.
-    pub(crate) fn raise_snapshot_room(
+    pub(crate) fn raise_snapshot_space(
         self: &Arc<Self>,
         work: &mut SnapshotState,
         wanted: &Wanted,
     ) -> Result<(), StoreError> {
-        let least = self.snapshot_room_wanted(wanted);
-        let result = self.raise_snapshot_room_to(work, self.snapshot_file_bytes(least));
+        let least = self.snapshot_space_wanted(wanted);
+        let result = self.raise_snapshot_space_to(work, self.snapshot_file_bytes(least));
         match result {
-            Err(error) if error.kind == ErrorKind::OutOfSpace => self.raise_snapshot_room_to(work, least),
+            Err(error) if error.kind == ErrorKind::OutOfSpace => self.raise_snapshot_space_to(work, least),
             result => result,
         }
     }
 
-    fn raise_snapshot_room_to(
+    fn raise_snapshot_space_to(
         self: &Arc<Self>,
         work: &mut SnapshotState,
         bytes: u64,
@@ -567,7 +567,7 @@ impl Engine {
         let mut result = self.extend_snapshot_reserve(work, bytes);
         // A snapshot takes the file that was made longer, and its predecessor's becomes the next to be.
         for _ in 0..KEPT {
-            if self.space.snapshot_room_bytes.load(Ordering::Relaxed) >= bytes {
+            if self.space.snapshot_space_bytes.load(Ordering::Relaxed) >= bytes {
                 break;
             }
             let next = |()| self.snapshot(work).and_then(|()| self.extend_snapshot_reserve(work, bytes));
@@ -576,7 +576,7 @@ impl Engine {
         work.snapshot_bytes_min = 0;
         result?;
         // Whoever is told that there is room now looks for it again, and must not come back for ever.
-        match self.space.snapshot_room_bytes.load(Ordering::Relaxed) < bytes {
+        match self.space.snapshot_space_bytes.load(Ordering::Relaxed) < bytes {
             true => Err(self.out_of_space(bytes)),
             false => Ok(()),
         }
@@ -712,7 +712,7 @@ impl Engine {
         // The next snapshots are written into the file in reserve and into those that are kept now, by turns.
         let kept = snapshots.iter().rev().take(KEPT).map(|(_, bytes)| *bytes);
         let least = kept.min().filter(|_| snapshots.len() >= KEPT).unwrap_or(0);
-        self.space.snapshot_room_bytes.store(least.min(reserve_bytes), Ordering::Relaxed);
+        self.space.snapshot_space_bytes.store(least.min(reserve_bytes), Ordering::Relaxed);
     }
 
     /// Returns the refusal of a transaction that finds no room, and nothing that could be cleaned for it; counts it.

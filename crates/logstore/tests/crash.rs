@@ -162,7 +162,7 @@ impl History {
 
     /// Removes everything from a disk that was found full, as a person would: there is always room for that, and for
     /// some of what was refused afterwards.
-    fn make_room(&mut self, store: &LogStore) {
+    fn make_space(&mut self, store: &LogStore) {
         MADE_ROOM.fetch_add(1, Ordering::Relaxed);
         for object in self.generator.objects().to_vec() {
             let remove = Transaction::new().change(Write::Remove);
@@ -226,7 +226,7 @@ impl History {
                     // Below that the disk has no room for what is kept in reserve.
                     let capacity_bytes = disk.volume().ok().flatten().map_or(0, |volume| volume.total_bytes);
                     if refused && capacity_bytes >= RESERVE_FITS_BYTES && self.rng.random_bool(0.5) {
-                        self.make_room(store);
+                        self.make_space(store);
                     }
                 }
                 70..94 => {

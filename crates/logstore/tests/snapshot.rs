@@ -181,7 +181,7 @@ fn run(seed: u64) {
             let Ok(mut client) = between.try_lock() else { return };
             let client = &mut *client;
             if moment == Moment::After && operation == Operation::Write && name == "reserve-snapshot-begun" {
-                while client.rng.random_bool(chance) && issuing.has_room(ROOM_BYTES) {
+                while client.rng.random_bool(chance) && issuing.has_space(ROOM_BYTES) {
                     if client.rng.random_bool(0.3) {
                         CLEANED.fetch_add(issuing.clean_slice().unwrap().into(), Ordering::Relaxed);
                     } else {
@@ -198,7 +198,7 @@ fn run(seed: u64) {
             }
         }));
         for _ in 0..rng.random_range(1..4) {
-            store.make_room(u64::from(SEGMENT_BYTES) - 4096).unwrap();
+            store.make_space(u64::from(SEGMENT_BYTES) - 4096).unwrap();
             match rng.random_bool(0.7) {
                 true => store.snapshot().unwrap(),
                 false => store.compact().unwrap(),

@@ -477,7 +477,7 @@ fn overwriting_goes_on_while_another_client_waits_for_a_snapshot() {
                 apply(&store, "keys", Transaction::new().change(change)).unwrap();
             };
             let mut number = 0;
-            while store.index_has_room(20_000) {
+            while store.index_has_space(20_000) {
                 set_key(number, 1000);
                 number += 1;
             }

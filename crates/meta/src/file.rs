@@ -260,7 +260,7 @@ impl Rank {
             if inode.content == 0 {
                 inode.content = self.next_id().await?;
                 if inode.contents.len() >= CONTENTS_MAX {
-                    self.make_room(loaded).await?;
+                    self.make_space(loaded).await?;
                     return Ok(None);
                 }
                 inode.contents.push(Content { number: inode.content, objects: 0, dead: false });
@@ -410,7 +410,7 @@ impl Rank {
             user.check(&loaded.inode, WRITE)?;
             let mut inode = loaded.inode.clone();
             if inode.contents.len() >= CONTENTS_MAX {
-                self.make_room(&loaded).await?;
+                self.make_space(&loaded).await?;
             } else {
                 inode.contents.push(Content { number, objects: 1, dead: false });
                 if self.store_inode(&loaded, &inode).await? {
@@ -426,7 +426,7 @@ impl Rank {
     }
 
     /// Makes room in a record for one more content.
-    async fn make_room(&self, loaded: &Loaded) -> Result<()> {
+    async fn make_space(&self, loaded: &Loaded) -> Result<()> {
         if !loaded.inode.contents.iter().any(|content| content.dead) {
             let text = format!(
                 "{} contents of it are being put, or were left by commands that were killed; \"nacre fs check --mend\" \

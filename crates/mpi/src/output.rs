@@ -61,7 +61,7 @@ impl Output {
         let mut busy = false;
         self.sending.settle()?;
         if let Some(printer) = &mut self.printer {
-            while printer.has_room() {
+            while printer.has_space() {
                 let piece = match network.receive_output() {
                     Some((from, bytes)) => {
                         self.received[from as usize] += 1;
@@ -152,7 +152,7 @@ impl Printer {
         Ok(Printer { pieces: sender, waiting: None, handed: 0, shared })
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_space(&mut self) -> bool {
         let Some(piece) = self.waiting.take() else { return true };
         self.print(piece);
         self.waiting.is_none()
@@ -168,6 +168,6 @@ impl Printer {
     }
 
     fn is_empty(&mut self) -> bool {
-        self.has_room() && self.shared.pieces.load(Ordering::Acquire) == self.handed
+        self.has_space() && self.shared.pieces.load(Ordering::Acquire) == self.handed
     }
 }

@@ -225,8 +225,8 @@ impl Request<'_> {
         let regions: Box<dyn Iterator<Item = Region> + '_> = match &part.access.touched {
             Touched::Row(region) => Box::new(std::iter::once(*region)),
             Touched::Pieces(pieces) => Box::new(pieces.regions()),
-            // SAFETY: as the caller says.
             Touched::Unknown => {
+                // SAFETY: as the caller says.
                 return unsafe { self.run(StartPosition::At(part.offset), false, self.memory) };
             }
         };

@@ -752,7 +752,7 @@ impl FanOut<'_> {
                 Some(datagram) => datagram,
                 None => *kept.insert(self.keep(table, index, &whole)),
             };
-            self.make_room(table, queue, index);
+            self.make_space(table, queue, index);
             self.backlog.push(queue, QueuedCopies { datagram, lane: number, next, end });
         }
         if from.is_some() && kept.is_none() {
@@ -777,7 +777,7 @@ impl FanOut<'_> {
     }
 
     /// Makes room for one more datagram of a group with an age limit in a queue, by giving up its oldest ones.
-    fn make_room(&mut self, table: &Table, queue: usize, index: GroupIndex) {
+    fn make_space(&mut self, table: &Table, queue: usize, index: GroupIndex) {
         if table.group(index).options.max_age_ms == 0 {
             return;
         }

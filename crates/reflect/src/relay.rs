@@ -9,7 +9,7 @@
 //! Invariants:
 //! - What is taken from [`Channel::ready`] is what the other side pushed, in that order, each once.
 //! - At most [`WINDOW`] items are on their way, and what arrives beyond the window is dropped.
-//! - What waits is bounded by [`BYTES_MAX`]; who pushes asks [`Channel::has_room`] first.
+//! - What waits is bounded by [`BYTES_MAX`]; who pushes asks [`Channel::has_space`] first.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -72,7 +72,7 @@ impl Default for Channel {
 
 impl Channel {
     /// True if one more datagram may wait.
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         self.bytes < BYTES_MAX
     }
 

@@ -50,7 +50,7 @@ mod code {
 
 /// Checks that the reply to a transaction that writes is certain to fit into a frame, because it must not fail once the
 /// writes have taken effect. A transaction that only reads may fail afterwards, and passes.
-pub fn check_room(transaction: &Transaction) -> Result<(), StoreError> {
+pub fn check_space(transaction: &Transaction) -> Result<(), StoreError> {
     if transaction.writes.is_empty() || transaction.reads.len() <= SAFE_READS {
         return Ok(());
     }

@@ -130,7 +130,7 @@ impl StoreService {
         };
         let is_once = once.is_some();
         let operation = Operation::of(&transaction);
-        let valid = transaction.validate().and_then(|()| reply::check_room(&transaction));
+        let valid = transaction.validate().and_then(|()| reply::check_space(&transaction));
         if let Err(error) = valid.and_then(|()| self.check_place(&object)) {
             self.put_applied(connection, id, operation, is_once, Err(error), outbox);
             return Handled::Answered;

@@ -479,9 +479,9 @@ fn a_transaction_that_writes_is_refused_if_its_answers_might_not_fit() {
             transaction.read(Read::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL })
         })
     };
-    assert!(reply::check_room(&reads(4000)).is_ok());
-    assert!(reply::check_room(&reads(32).change(Write::Create)).is_ok());
-    let error = reply::check_room(&reads(4000).change(Write::Create)).unwrap_err();
+    assert!(reply::check_space(&reads(4000)).is_ok());
+    assert!(reply::check_space(&reads(32).change(Write::Create)).is_ok());
+    let error = reply::check_space(&reads(4000).change(Write::Create)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Invalid);
     // Short keys and values take more in a frame than they count in a reply, most of all with their versions.
     let (range, limit) = (KeyRange::all(), u32::MAX);
@@ -491,11 +491,11 @@ fn a_transaction_that_writes_is_refused_if_its_answers_might_not_fit() {
         (Read::VersionedKeys { range: range.clone(), limit, values: true }, 1100),
         (Read::Fences, 2000),
     ] {
-        assert!(reply::check_room(&of(read.clone(), 4000)).is_ok());
-        let error = reply::check_room(&of(read.clone(), most).change(Write::Create)).unwrap_err();
+        assert!(reply::check_space(&of(read.clone(), 4000)).is_ok());
+        let error = reply::check_space(&of(read.clone(), most).change(Write::Create)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid);
-        assert!(reply::check_room(&of(read, most / 2).change(Write::Create)).is_ok());
+        assert!(reply::check_space(&of(read, most / 2).change(Write::Create)).is_ok());
     }
     let few = Read::VersionedKeys { range, limit: 10, values: true };
-    assert!(reply::check_room(&of(few, 4000).change(Write::Create)).is_ok());
+    assert!(reply::check_space(&of(few, 4000).change(Write::Create)).is_ok());
 }

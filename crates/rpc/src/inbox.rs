@@ -53,13 +53,13 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// Reads once, at most `bytes_max` bytes. Returns how many arrived; 0 means the end of the stream.
     pub(crate) fn read(&mut self, stream: &Stream, bytes_max: usize) -> io::Result<usize> {
-        self.make_room();
+        self.make_space();
         stream.try_read_buf(&mut self.buffer, bytes_max)
     }
 
     /// Appends bytes by other means than a read from the socket.
     pub(crate) fn fill(&mut self, append: impl FnOnce(&mut BytesMut) -> io::Result<()>) -> io::Result<()> {
-        self.make_room();
+        self.make_space();
         append(&mut self.buffer)
     }
 
@@ -129,7 +129,7 @@ impl Inbox {
         }
     }
 
-    fn make_room(&mut self) {
+    fn make_space(&mut self) {
         let free = self.buffer.capacity() - self.buffer.len();
         // A header that announces too much is reported when the frame is taken.
         let wanted = frame::frame_bytes(&self.buffer).ok().flatten().unwrap_or(0);

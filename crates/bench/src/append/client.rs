@@ -70,10 +70,10 @@ impl Counter {
     }
 
     fn position(&mut self, position: u64) {
-        let has_room = self.spans.len() < SPANS_MAX;
+        let has_space = self.spans.len() < SPANS_MAX;
         match self.spans.last_mut() {
             Some(last) if last.1 == position => last.1 += 1,
-            _ if has_room => self.spans.push((position, position + 1)),
+            _ if has_space => self.spans.push((position, position + 1)),
             _ => {}
         }
     }

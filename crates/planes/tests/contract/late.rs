@@ -99,7 +99,7 @@ pub fn what_has_waited_in_a_socket_is_as_old(kind: PlaneKind) {
 }
 
 /// A full queue of a device loses the oldest datagrams of its group, and takes the newest.
-pub fn the_oldest_make_room_for_the_newest(kind: PlaneKind) {
+pub fn the_oldest_make_space_for_the_newest(kind: PlaneKind) {
     const SENT: u32 = 200;
     let options = ForwardOptions { backlog_datagrams: 10, ..ForwardOptions::default() };
     let world = World::with_options(kind, 2, options);

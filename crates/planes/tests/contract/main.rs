@@ -51,7 +51,7 @@ macro_rules! contract {
             }
             late {
                 a_slow_device_throttles_nobody_else,
-                the_oldest_make_room_for_the_newest,
+                the_oldest_make_space_for_the_newest,
                 what_has_waited_in_a_socket_is_as_old,
                 overload_leaves_no_backlog_in_a_kernel_plane,
                 neighbours_behind_a_full_device_stay_known,

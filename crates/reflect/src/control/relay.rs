@@ -433,8 +433,8 @@ impl Control {
     pub(super) fn relay_receivers(&self, index: GroupIndex) -> Option<u32> {
         match &self.group_control(index).relay {
             Some(relay) if relay.ended_ms.is_none() => {
-                let has_room = relay.channel.has_room() && relay.bytes < BYTES_MAX;
-                has_room.then_some(relay.receivers)
+                let has_space = relay.channel.has_space() && relay.bytes < BYTES_MAX;
+                has_space.then_some(relay.receivers)
             }
             _ => Some(0),
         }

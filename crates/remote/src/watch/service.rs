@@ -187,7 +187,7 @@ impl Line {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_space(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut flow = self.state.lock();
         if flow.sent - flow.taken < WINDOW_BYTES {
             return Poll::Ready(());
@@ -366,7 +366,7 @@ async fn forward(
         // While there is no room, events wait in their queue, where they become a gap if they are too many. Room and event
         // are taken in one step, so that of many watches only one takes the last room.
         let event = poll_fn(|context| {
-            ready!(line.poll_room(context));
+            ready!(line.poll_space(context));
             watch.poll_next(context)
         });
         let told = match event.await {

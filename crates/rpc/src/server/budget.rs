@@ -95,7 +95,7 @@ impl Budget {
     }
 
     /// Returns whether the account is not exhausted; if it is, `waker` is woken when memory is given back.
-    pub(crate) fn has_room(&self, waker: &Waker) -> bool {
+    pub(crate) fn has_space(&self, waker: &Waker) -> bool {
         if self.is_below() {
             return true;
         }
@@ -280,7 +280,7 @@ mod tests {
         let (budget, _) = account(16 * MIB, 1);
         let waker = noop_waker();
         let other = futures::task::waker(Arc::new(Other));
-        assert!(!budget.is_awaited(&other) && !budget.has_room(&waker));
+        assert!(!budget.is_awaited(&other) && !budget.has_space(&waker));
         assert!(budget.is_awaited(&other) && !budget.is_awaited(&waker));
         assert!(budget.may_grow(1) && budget.is_privileged(1));
         assert!(!budget.may_grow(2));
@@ -290,6 +290,6 @@ mod tests {
         budget.step_back(1);
         assert!(budget.may_grow(2));
         budget.hold(9 * MIB, 8 * MIB);
-        assert!(budget.has_room(&waker) && !budget.is_awaited(&other));
+        assert!(budget.has_space(&waker) && !budget.is_awaited(&other));
     }
 }

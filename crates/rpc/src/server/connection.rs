@@ -392,7 +392,7 @@ impl Connection {
         if self.pending == 0 && self.outbox.is_empty() && !self.is_partial() {
             return Ok(Some(SCANT_BYTES));
         }
-        if budget.has_room(context.waker()) {
+        if budget.has_space(context.waker()) {
             return Ok(Some(READ_BYTES));
         }
         // A peer that has sent nothing more must not keep others from going on.

@@ -146,7 +146,7 @@ impl HardLinks {
     /// Adds a name of a file.
     pub fn add(&mut self, link: Link) {
         if self.records.len() >= self.limit {
-            self.make_room();
+            self.make_space();
         }
         self.records.push(link);
     }
@@ -212,7 +212,7 @@ impl HardLinks {
         rest.is_empty()
     }
 
-    fn make_room(&mut self) {
+    fn make_space(&mut self) {
         sort(&mut self.records);
         if self.records.len() * 2 > self.limit {
             let mut bytes = Vec::with_capacity(self.records.len() * LINK_BYTES);

@@ -122,16 +122,16 @@ impl Plan {
 
     /// Adds the ordinary directories: each below a random one that has room.
     fn add_directories(&mut self, shape: &Shape, random: &mut Random) {
-        let mut with_room = vec![0u32];
+        let mut with_space = vec![0u32];
         for number in 0..shape.directories {
-            let place = random.below(with_room.len() as u64) as usize;
-            let parent = with_room[place];
+            let place = random.below(with_space.len() as u64) as usize;
+            let parent = with_space[place];
             let added = self.add_directory(parent, format!("dir-{number}"));
             if self.directories[parent as usize].children.len() >= shape.fan_out as usize {
-                with_room.swap_remove(place);
+                with_space.swap_remove(place);
             }
             if self.directories[added as usize].depth < shape.depth {
-                with_room.push(added);
+                with_space.push(added);
             }
         }
     }
