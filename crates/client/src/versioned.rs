@@ -8,6 +8,8 @@ use nacre_object::{
     Answer, Found, Guard, Key, KeyRange, Outcome, Read, Refusal, StoreError, Transaction, Versioned, Write,
 };
 
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::Object;
 use crate::object::name;
 
