@@ -98,7 +98,11 @@ impl<'a> Attempts<'a> {
         if self.refusals < self.options.attempts && !late {
             return Ok(());
         }
-        let text = format!("other writers were faster {} times; nothing was changed", self.refusals);
+        let times = match self.refusals {
+            1 => "once".to_owned(),
+            refusals => format!("{refusals} times"),
+        };
+        let text = format!("other writers were faster {times}; nothing was changed");
         Err(StoreError::new(ErrorKind::Busy, text))
     }
 

@@ -244,10 +244,10 @@ fn removed_object(t: &Trial<'_>) -> Result<(), Failure> {
     same!(
         t.range(&a, &D, span(0, 2))?.extents,
         vec![hole(0, 2, 5)],
-        "a second removal raises the tombstone_version"
+        "a second removal raises the tombstone version"
     );
     same!(t.done(&a, tx().change(Write::Remove))?.version, 6, "removing what is not there takes a version");
-    same!(t.range(&a, &D, span(0, 2))?.extents, vec![hole(0, 2, 6)], "and raises the tombstone_version too");
+    same!(t.range(&a, &D, span(0, 2))?.extents, vec![hole(0, 2, 6)], "and raises the tombstone version too");
     Ok(())
 }
 
@@ -317,7 +317,7 @@ fn proposal_stamps(t: &Trial<'_>) -> Result<(), Failure> {
     let elsewhere = propose(&D, span(0, 4), 60).change(Write::SetKey { key: key("k"), value: "v".into() });
     same!(t.done(&a, elsewhere)?.version, 60, "a proposal stamps whatever is written");
     same!(t.done(&a, propose(&D, span(0, 4), 70).change(Write::Remove))?.version, 70, "a removal too");
-    same!(t.range(&a, &D, span(0, 4))?.version, 70, "so that the tombstone_version is the proposal");
+    same!(t.range(&a, &D, span(0, 4))?.version, 70, "so that the tombstone version is the proposal");
     t.refused(&a, propose(&fork("f"), span(0, 4), 70).write(fork("f"), 0, "x"))?;
     Ok(())
 }
