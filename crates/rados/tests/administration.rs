@@ -349,6 +349,10 @@ fn a_pool_that_was_removed_is_not_an_empty_store() {
     }
     cluster.ceph(&["config", "set", "mon", "mon_allow_pool_delete", "true"]);
     cluster.ceph(&["osd", "pool", "delete", "brief", "brief", "--yes-i-really-really-mean-it"]);
+    for store in &stores {
+        // The monitor has removed it; OSDs and clients are told by their next map, and work on it until then.
+        wait_until("the client knows that the pool is gone", || apply(store, "a", read()).is_err());
+    }
     for again in [false, true] {
         if again {
             // Another one of the same name is another pool.
