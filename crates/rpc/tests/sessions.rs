@@ -4,8 +4,10 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -331,4 +333,20 @@ fn ten_thousand_sessions_wait_for_their_clients_and_find_what_they_missed() {
         assert_eq!((event.kind, event.id), (MessageKind::EVENT, 5));
         assert_eq!(control::get_event(&event).unwrap(), (1, told.clone()));
     }
+}
+
+/// A confirmation may come between two looks of one poll: whoever polls without a pause meets that moment soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_may_be_confirmed_while_it_is_polled() {
+    let (server, _, key) = serve();
+    let link = link(&server, &key);
+    for _ in 0..2_000 {
+        let mut watching = pin!(watch(&link));
+        let mut context = Context::from_waker(Waker::noop());
+        while watching.as_mut().poll(&mut context).is_pending() {
+            std::hint::spin_loop();
+        }
+    }
+    // All of them have ended, and are forgotten when they are to be told something.
+    eventually("nobody watches", async || ask(&link, TELL, "").await.unwrap()[..] == [0]).await;
 }

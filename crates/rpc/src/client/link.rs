@@ -162,30 +162,12 @@ impl Link {
 
     /// Polls for the reply to a call. A call is over once it has returned its reply.
     pub(super) fn poll_call(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, CallError>> {
-        let mut state = self.state.lock();
-        // A call stays in its place until this function or `abandon` takes it out.
-        let call = &mut state.calls[ticket.index as usize];
-        debug_assert_eq!(call.generation, ticket.generation);
-        if let Stage::Waiting(waiting) = &mut call.stage {
-            match waiting {
-                Some(waiting) if waiting.will_wake(waker) => {}
-                waiting => *waiting = Some(waker.clone()),
-            }
-            return Poll::Pending;
-        }
-        let call = state.calls.remove(ticket.index as usize);
-        match call.stage {
-            Stage::Replied(frame) => Poll::Ready(Ok((frame, call.parts))),
-            Stage::Lost(loss) => Poll::Ready(Err(loss)),
-            // Excluded above, and by abandoned calls having no ticket any more.
-            Stage::Waiting(_) | Stage::Posted(_) | Stage::Abandoned | Stage::Subscribed(_) => {
-                unreachable!("a call without a caller was polled")
-            }
-        }
+        self.state.lock().poll_call(ticket, waker)
     }
 
     /// Polls for the reply to a call that subscribes; if it is not an error, the call goes on as a subscription.
     pub(super) fn poll_subscribed(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, CallError>> {
+        // One look under one lock: the reply may come at any moment, and makes a call that waits a subscription.
         let mut state = self.state.lock();
         let call = &mut state.calls[ticket.index as usize];
         if let Stage::Subscribed(events) = &mut call.stage
@@ -194,8 +176,7 @@ impl Link {
             events.waker = Some(waker.clone());
             return Poll::Ready(Ok((reply, std::mem::take(&mut call.parts))));
         }
-        drop(state);
-        self.poll_call(ticket, waker)
+        state.poll_call(ticket, waker)
     }
 
     /// Polls for the next event of a subscription; `None` once it has ended.

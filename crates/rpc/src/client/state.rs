@@ -1,7 +1,7 @@
 //! The state that the callers of a link share with its driver: the requests to be sent and the calls under way.
 
 use std::collections::VecDeque;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use nacre_object::{ErrorKind, StoreError};
@@ -164,6 +164,29 @@ impl State {
         encode(&mut self.outbox, u64::from(generation) << 32 | index as u64)?;
         self.calls.insert(Call { generation, start, stage, manner, parts: Parts::default(), reply: None });
         Ok(Ticket { index: index as u32, generation })
+    }
+
+    /// Polls for the reply to a call, which is over once its reply is returned.
+    pub(super) fn poll_call(&mut self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, CallError>> {
+        // A call stays in its place until this function or `Link::abandon` takes it out.
+        let call = &mut self.calls[ticket.index as usize];
+        debug_assert_eq!(call.generation, ticket.generation);
+        if let Stage::Waiting(waiting) = &mut call.stage {
+            match waiting {
+                Some(waiting) if waiting.will_wake(waker) => {}
+                waiting => *waiting = Some(waker.clone()),
+            }
+            return Poll::Pending;
+        }
+        let call = self.calls.remove(ticket.index as usize);
+        match call.stage {
+            Stage::Replied(frame) => Poll::Ready(Ok((frame, call.parts))),
+            Stage::Lost(loss) => Poll::Ready(Err(loss)),
+            // Excluded above, and by abandoned calls having no ticket any more.
+            Stage::Waiting(_) | Stage::Posted(_) | Stage::Abandoned | Stage::Subscribed(_) => {
+                unreachable!("a call without a caller was polled")
+            }
+        }
     }
 
     /// Notes that bytes of events were consumed, and reports them to the server once they reach a quarter of the
