@@ -9,7 +9,9 @@ static int failed;
 
 #define EXPECT(code, call)                                                                                             \
     do {                                                                                                               \
-        int got = (call);                                                                                              \
+        int got = (call), again = 100;                                                                                 \
+        /* Under valgrind, on a busy machine, a server may be too slow for a lock's time limit. */                     \
+        while (got == NACRE_UNAVAILABLE && got != (code) && again--) got = (call);                                     \
         if (got != (code)) {                                                                                           \
             printf("line %d: %s returned %d (%s), not %d\n", __LINE__, #call, got, nacre_error_text(), (code));        \
             failed = 1;                                                                                                \
