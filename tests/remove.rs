@@ -520,3 +520,26 @@ fn filters_restrict_a_removal_to_files_and_keep_everything_else() {
     let refused = remove(&["--yes".as_ref(), "--empty-directories".as_ref(), root.as_os_str()]);
     assert_eq!(refused.code, 2, "{refused:?}");
 }
+
+#[test]
+fn exclusions_hold_below_each_path_however_the_paths_are_named() {
+    let folder = harness::folder();
+    for root in ["a", "b"] {
+        fs::create_dir_all(folder.path().join(root).join("a")).unwrap();
+        for name in ["keep", "gone", "a/keep", "a/gone"] {
+            fs::write(folder.path().join(root).join(name), "x").unwrap();
+        }
+    }
+    fs::write(folder.path().join("patterns"), "/keep\n").unwrap();
+    let mut command = program();
+    command.args(["remove", "--yes", "--json", "--exclude-from", "patterns", "a", "./a", "a", "b"]);
+    command.current_dir(folder.path());
+    let said = run_with(command, b"").json();
+    assert_eq!((&said["removed"], &said["errors"]), (&6.into(), &0.into()), "{said}");
+    for root in ["a", "b"] {
+        assert!(is_there(&folder.path().join(root).join("keep")), "{root}/keep was excluded");
+        for name in ["gone", "a/keep", "a/gone"] {
+            assert!(!is_there(&folder.path().join(root).join(name)), "{root}/{name} was selected");
+        }
+    }
+}

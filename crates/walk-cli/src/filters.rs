@@ -58,11 +58,11 @@ impl Filters {
             || !self.exclude_from.is_empty()
     }
 
-    /// Returns what they select below some roots, at a time that ages are relative to.
+    /// Returns what they select, at a time that ages are relative to.
     ///
     /// # Errors
     /// A message if a pattern is invalid, or a file that a flag names cannot be read.
-    pub fn selection(&self, roots: &[PathBuf], now: Time) -> Result<Selection, String> {
+    pub fn selection(&self, now: Time) -> Result<Selection, String> {
         let (prune_paths, prune): (Vec<&String>, Vec<&String>) =
             self.prune.iter().partition(|pattern| pattern.contains('/'));
         let filter = Filter {
@@ -80,7 +80,7 @@ impl Filters {
         let descent = Descent {
             prune: globs(prune, [])?,
             prune_paths: globs(prune_paths, [])?,
-            exclude: exclusions(&self.exclude_from, roots)?,
+            exclude: exclusions(&self.exclude_from)?,
             depth_max: self.depth.and_then(|depths| depths.max),
         };
         Ok(Selection { filter, descent })

@@ -80,7 +80,7 @@ impl Plan {
     pub fn new(args: &Args, json: bool) -> Result<Plan, CommandError> {
         let now = now();
         let (roots, places, dropped) = distinct(&args.roots, args.cross_mounts)?;
-        let selection = args.filters.selection(&roots, now).map_err(CommandError::Usage)?;
+        let selection = args.filters.selection(now).map_err(CommandError::Usage)?;
         let fields = match (&args.fields[..], json) {
             ([], false) => vec![Field::Path],
             ([], true) => vec![Field::Path, Field::Type],

@@ -1,8 +1,8 @@
 //! An entry of a directory as a visitor sees it, with its metadata.
 
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use rustix::fs::{Statx, StatxAttributes};
@@ -204,6 +204,17 @@ impl<S> Entry<'_, S> {
         let mut path = Vec::new();
         self.write_path(&mut path);
         PathBuf::from(OsStr::from_bytes(&path))
+    }
+
+    /// Returns its path below the root; empty for the root.
+    pub fn path_below_root(&self) -> PathBuf {
+        let Some(directory) = self.directory else { return PathBuf::new() };
+        let mut path = directory.path_below_root();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(self.name.to_bytes());
+        PathBuf::from(OsString::from_vec(path))
     }
 
     /// Returns the descriptor in which to look up [`Entry::name`]: that of the open directory, or of the working

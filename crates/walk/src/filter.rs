@@ -7,7 +7,7 @@ mod parse;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -86,8 +86,8 @@ pub struct Descent {
     pub prune: Option<GlobSet>,
     /// Patterns of whole paths to skip.
     pub prune_paths: Option<GlobSet>,
-    /// Patterns from files, for each root.
-    pub exclude: Vec<Gitignore>,
+    /// Patterns from files, which are relative to each root.
+    pub exclude: Option<Gitignore>,
     /// The maximum depth.
     pub depth_max: Option<u32>,
 }
@@ -98,7 +98,7 @@ impl Descent {
     pub fn is_plain(&self) -> bool {
         self.prune.is_none()
             && self.prune_paths.is_none()
-            && self.exclude.is_empty()
+            && self.exclude.is_none()
             && self.depth_max.is_none()
     }
 
@@ -112,14 +112,10 @@ impl Descent {
         if self.prune.as_ref().is_some_and(|prune| prune.is_match(name)) {
             return true;
         }
-        if self.prune_paths.is_none() && self.exclude.is_empty() {
-            return false;
-        }
-        let path = entry.path();
-        self.prune_paths.as_ref().is_some_and(|prune| prune.is_match(&path))
-            || self.exclude.get(entry.root as usize).is_some_and(|exclude| {
-                let below = path.strip_prefix(exclude.path()).unwrap_or(&path);
-                exclude.matched(below, entry.kind == FileKind::Directory).is_ignore()
+        self.prune_paths.as_ref().is_some_and(|prune| prune.is_match(entry.path()))
+            || self.exclude.as_ref().is_some_and(|exclude| {
+                let is_directory = entry.kind == FileKind::Directory;
+                exclude.matched(entry.path_below_root(), is_directory).is_ignore()
             })
     }
 
@@ -202,27 +198,26 @@ pub fn globs<'a>(
     set.build().map(Some).map_err(|error| format!("the patterns are too large: {error}"))
 }
 
-/// Reads files of patterns as in `.gitignore`, for each root.
+/// Reads files of patterns as in `.gitignore`, relative to each root.
 ///
 /// # Errors
 /// A message if a file cannot be read or a pattern is invalid.
-pub fn exclusions(files: &[PathBuf], roots: &[PathBuf]) -> Result<Vec<Gitignore>, String> {
+pub fn exclusions(files: &[PathBuf]) -> Result<Option<Gitignore>, String> {
     if files.is_empty() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
-    let compile = |root: &Path| {
-        let mut builder = GitignoreBuilder::new(root);
-        for file in files {
-            let text = std::fs::read(file).map_err(|error| format!("cannot read {file:?}: {error}"))?;
-            for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
-                let line = std::str::from_utf8(line)
-                    .map_err(|_| format!("line {} of {file:?} is not UTF-8", number + 1))?;
-                builder
-                    .add_line(Some(file.clone()), line.trim_end_matches('\r'))
-                    .map_err(|error| format!("line {} of {file:?}: {error}", number + 1))?;
-            }
+    // Paths below this one are matched as they are: a root may hold a directory of its own name.
+    let mut builder = GitignoreBuilder::new(".");
+    for file in files {
+        let text = std::fs::read(file).map_err(|error| format!("cannot read {file:?}: {error}"))?;
+        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let line = std::str::from_utf8(line)
+                .map_err(|_| format!("line {} of {file:?} is not UTF-8", number + 1))?;
+            builder
+                .add_line(Some(file.clone()), line.trim_end_matches('\r'))
+                .map_err(|error| format!("line {} of {file:?}: {error}", number + 1))?;
         }
-        builder.build().map_err(|error| format!("the patterns of {files:?} are too large: {error}"))
-    };
-    roots.iter().map(|root| compile(root)).collect()
+    }
+    let built = builder.build();
+    built.map(Some).map_err(|error| format!("the patterns of {files:?} are too large: {error}"))
 }

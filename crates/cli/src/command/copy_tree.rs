@@ -70,8 +70,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if args.chunk < CHUNK_BYTES_MIN {
         return Err(Failure::Usage("a chunk has at least 4096 bytes".into()));
     }
-    let roots = std::slice::from_ref(&args.source);
-    let selection = args.filters.selection(roots, nacre_walk_cli::now()).map_err(Failure::Usage)?;
+    let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
     let options = Options {
         threads: threads.unwrap_or(NonZeroUsize::MIN),

@@ -57,7 +57,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
     let removal = Removal::new(&args.paths, threads.unwrap_or(NonZeroUsize::MIN))
         .map_err(|refusal| Failure::Usage(refusal.to_string()))?;
-    let selection = args.filters.selection(&args.paths, nacre_walk_cli::now()).map_err(Failure::Usage)?;
+    let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let removal = match args.filters.is_given() {
         true => removal.restricted(Restriction { selection, empty_directories: args.empty_directories }),
         false => removal,
