@@ -40,6 +40,11 @@ const ASK_MS: u64 = 100;
 const STEADY_MS: u64 = 100;
 /// The time that a member which has joined at the new reflector has to leave the old one, in milliseconds.
 const CLAIM_MS: u64 = 1000;
+/// The longest time of a relay with its end, in milliseconds, whatever the other side says: what a reflector has said while it
+/// lived can be said again by whoever recorded it, and would keep the relay alive for ever.
+const LIFE_MAX_MS: u64 = 2 * RELAY_MS;
+/// The greatest datagram that is put together from its parts, in bytes: no reflector hears a longer one.
+const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 /// The time for which a relay that has ended answers what comes again, in milliseconds.
 const LINGER_MS: u64 = 2000;
 /// The number of relays that are remembered, so that none begins twice.
@@ -70,6 +75,13 @@ struct Waiting {
     except: Option<SocketAddr>,
     tos: u8,
     payload: Vec<u8>,
+}
+
+impl Waiting {
+    /// The memory that it takes, in bytes: an empty datagram takes some too.
+    fn bytes(&self) -> usize {
+        size_of::<Waiting>() + self.payload.len()
+    }
 }
 
 /// A member that has come from the old reflector and has not left it yet.
@@ -132,7 +144,7 @@ impl Relay {
     /// Sends a member's datagram to be put in order, and keeps it until that is done.
     fn wait(&mut self, waiting: Waiting) {
         self.push_datagram(waiting.tos, &waiting.payload);
-        self.bytes += waiting.payload.len();
+        self.bytes += waiting.bytes();
         self.waiting.push_back(waiting);
     }
 }
@@ -463,10 +475,11 @@ impl Control {
             let leaves = from.and_then(|from| relay.coming_at.get(&from));
             match leaves.and_then(|session| relay.coming.get_mut(session)) {
                 Some(coming) => {
-                    relay.bytes += payload.len();
                     // As long as it gets no copies its place in the table does not say whom it wants to get them.
                     let except = (!coming.terms.echo).then_some(coming.address);
-                    coming.sent.push(Waiting { except, tos, payload });
+                    let waiting = Waiting { except, tos, payload };
+                    relay.bytes += waiting.bytes();
+                    coming.sent.push(waiting);
                 }
                 None => relay.wait(Waiting { except, tos, payload }),
             }
@@ -505,6 +518,10 @@ impl Control {
         }
         match (item.kind, relay.is_old) {
             (ItemKind::Part | ItemKind::Last, is_old) => {
+                if relay.parts.len() + item.bytes.len() > DATAGRAM_BYTES_MAX {
+                    relay.parts.clear();
+                    return self.count(Counter::RelayForged);
+                }
                 relay.parts.extend_from_slice(&item.bytes);
                 if item.kind == ItemKind::Part {
                     return;
@@ -517,8 +534,9 @@ impl Control {
                 self.count(Counter::RelayTaken);
             }
             (ItemKind::Yours, false) => {
-                if let Some(Waiting { except, tos, payload }) = relay.waiting.pop_front() {
-                    relay.bytes -= payload.len();
+                if let Some(waiting) = relay.waiting.pop_front() {
+                    relay.bytes -= waiting.bytes();
+                    let Waiting { except, tos, payload } = waiting;
                     self.relays.due.push_back(Relayed { group: index, except, tos, payload });
                 }
             }
@@ -610,7 +628,7 @@ impl Control {
             relay.coming_at.remove(&coming.address);
         }
         for waiting in coming.sent {
-            relay.bytes -= waiting.payload.len();
+            relay.bytes -= waiting.bytes();
             relay.wait(waiting);
         }
         if is_last {
@@ -708,7 +726,7 @@ impl Control {
     fn tick_relay(&mut self, now: Now, index: GroupIndex) {
         let is_empty = self.table.get_group(index).is_none_or(|group| group.live == 0);
         let Some(relay) = &mut self.controls[index.0 as usize].relay else { return };
-        if now.ms >= relay.heard_ms + SILENT_MS {
+        if now.ms >= relay.heard_ms + SILENT_MS || now.ms >= relay.begun_ms + LIFE_MAX_MS {
             let was_live = relay.ended_ms.is_none();
             if was_live {
                 self.count(Counter::RelayLost);

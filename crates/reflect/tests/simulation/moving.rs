@@ -269,6 +269,42 @@ fn when_the_old_reflector_dies_in_the_middle_all_go_on_at_the_new_one() {
 }
 
 #[test]
+fn what_a_dead_reflector_has_said_does_not_hold_its_members_for_ever_when_it_is_said_again() {
+    for seed in SEEDS.take(3) {
+        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
+        stage.relocate(&[1, 2, 3], place(&[at(2)], 0));
+        while stage.world.reflectors[&at(2)].table().members_len() < 3 {
+            stage.talk(5);
+        }
+        stage.world.kill(at(1));
+        // Its last words come again and again, from its address.
+        let recorded = stage.world.recorded.iter().rev();
+        let spoken: Vec<_> =
+            recorded.filter(|(from, to, _)| (*from, *to) == (at(1), at(2))).take(20).cloned().collect();
+        for _ in 0..350 {
+            stage.world.run(200);
+            let now = stage.world.now();
+            let control = stage.world.reflectors.get_mut(&at(2)).unwrap();
+            for (from, to, bytes) in &spoken {
+                let path = Path { device: 1, local: *to };
+                control.handle(now, Incoming { path, from: *from, bytes });
+            }
+        }
+        assert_eq!(stage.count(2, Counter::RelayLost), 1, "seed {seed}");
+        let since = stage.said.clone();
+        stage.talk(1000);
+        stage.world.run(1000);
+        for number in 0..MEMBERS {
+            let other = (number + 1) % MEMBERS;
+            let heard = stage.world.players[&home(number)].heard.iter().rev();
+            let last = heard.filter(|payload| payload[8] == other as u8).map(|payload| &payload[..8]).next();
+            let last = last.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()));
+            assert!(last > Some(since[other as usize]), "seed {seed}: {number} hears {other} no more");
+        }
+    }
+}
+
+#[test]
 fn a_reflector_without_the_secret_gets_no_relay_and_members_move_without() {
     for seed in SEEDS {
         let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
