@@ -142,6 +142,14 @@ async fn begin(
         OrderOutcome::Done(None) => {
             Err(StoreError::new(ErrorKind::Busy, "the sequencer was made at the same time"))
         }
+        OrderOutcome::Done(Some(record)) => {
+            // The inode may have been removed since, and its state, which was not there yet, before this one was made.
+            let look = Transaction::new().read(Read::Key { key: Key::new(Bytes::from_static(RECORD))? });
+            match value(store.apply(&ino.object(), look).await?)? {
+                Some(_) => Ok(OrderOutcome::Done(Some(record))),
+                None => Ok(remove(store, id, epoch, &record).await?.map(|()| None)),
+            }
+        }
         made => Ok(made),
     }
 }
@@ -242,4 +250,70 @@ pub(super) async fn remove(
 
 fn is(found: &Found, value: &Bytes) -> bool {
     matches!(found, Found::Value(Some(found)) if found == value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use nacre_object::Reply;
+    use nacre_object::testkit::MemoryStore;
+
+    use super::*;
+    use crate::inode::Layout;
+
+    /// A store in which an inode is removed, with its state, just before its state is made.
+    struct Overtaken(Arc<MemoryStore>, Ino, AtomicBool);
+
+    impl ObjectStore for Overtaken {
+        fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+            let store = self.0.clone();
+            let is_made = *object == self.1.state_object() && !transaction.writes.is_empty();
+            let ino = (is_made && !self.2.swap(true, Ordering::Relaxed)).then_some(self.1);
+            let object = object.clone();
+            Reply::pending(async move {
+                if let Some(ino) = ino {
+                    for object in [ino.object(), ino.state_object()] {
+                        let remove = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+                        store.apply(&object, remove).await?;
+                    }
+                }
+                store.apply(&object, transaction).await
+            })
+        }
+
+        fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+            self.0.list(after, limit)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sequencer_whose_inode_is_removed_while_it_is_made_leaves_nothing() {
+        let (store, ino) = (Arc::new(MemoryStore::new()), Ino(7));
+        let inode = Inode {
+            kind: InodeKind::Typed(SEQUENCER.to_owned()),
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            atime: 0,
+            mtime: 0,
+            ctime: 0,
+            btime: 0,
+            links: vec![1],
+            size: 0,
+            layout: Layout::default(),
+            content: 0,
+            contents: Vec::new(),
+            parent: Ino::ROOT,
+            target: Bytes::new(),
+        };
+        let key = Key::new(Bytes::from_static(RECORD)).unwrap();
+        let make = Transaction::new().change(Write::SetKey { key, value: inode.encode() });
+        store.apply(&ino.object(), make).await.unwrap();
+        let overtaken = Overtaken(store.clone(), ino, AtomicBool::new(false));
+        let loaded = load(&overtaken, &ino.state_object(), 3).await.unwrap();
+        assert_eq!(loaded, OrderOutcome::Done(None));
+        assert_eq!(store.list(None, 10).await.unwrap(), []);
+    }
 }
