@@ -190,6 +190,11 @@ pub unsafe fn buffer(pointer: *mut c_void, length: usize) -> Result<Buffer, Fail
 }
 
 impl Buffer {
+    /// Returns whether any bytes have room.
+    pub fn has_room(&self) -> bool {
+        self.length > 0
+    }
+
     /// Copies as many bytes as have room. Returns their number.
     pub fn fill(&self, bytes: &[u8]) -> usize {
         self.fill_from(0, bytes)

@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_void};
 
 use bytes::Bytes;
-use nacre::limit::TRANSACTION_BYTES_MAX;
+use nacre::limit::{REFUSAL_BYTES_MAX, TRANSACTION_BYTES_MAX};
 use nacre::{BlockingObject, ByteRange, KeyWritten, Read, Transaction, Written};
 
-use crate::argument::{ResultSlot, buffer, name, optional, payload, place, required};
+use crate::argument::{Buffer, ResultSlot, buffer, name, optional, payload, place, required};
 use crate::code::{Failure, NACRE_ABSENT, NACRE_REFUSED, call};
 use crate::handle::{self, Handle, get};
 use crate::result::nacre_result;
@@ -107,6 +107,33 @@ pub unsafe extern "C" fn nacre_object_close(object: *mut nacre_object) -> c_int 
     call(|| handle::take(object).map(|_| ()))
 }
 
+/// Reads all of a range into a buffer, as it stood at one moment. Returns the number of bytes, and the version of the range.
+fn read_into(object: &BlockingObject, whole: ByteRange, buffer: &Buffer) -> Result<(usize, u64), Failure> {
+    'again: loop {
+        let mut read = object.read(whole)?;
+        let mut filled = buffer.fill(&read.data);
+        // A range of many extents comes in parts, which are to fit each other.
+        while let Some(next) = read.next.filter(|next| *next > whole.offset && *next < whole.end()) {
+            let fork = object.nonblocking().fork_name().clone();
+            let rest = Read::Range {
+                fork: fork.clone(),
+                range: ByteRange::new(next, whole.end() - next),
+                intent: nacre::Intent::Look,
+            };
+            let transaction = Transaction::new().if_version(fork, whole, read.version).read(rest);
+            let store = object.nonblocking().store().blocking();
+            let nacre::Outcome::Done(done) = store.apply(object.id(), transaction)? else {
+                continue 'again;
+            };
+            let Some(nacre::Answer::Range(part)) = done.answers.into_iter().next() else { break };
+            filled = (next - whole.offset) as usize;
+            filled += buffer.fill_from(filled, &part.data);
+            read = nacre::RangeRead { version: read.version, ..part };
+        }
+        return Ok((filled, read.version));
+    }
+}
+
 /// Reads at most 16 MiB into a buffer, as they stood at one moment. Stores their number, which is less than `length` where the fork ends,
 /// and the version of the range, for nacre_object_write_if.
 #[unsafe(no_mangle)]
@@ -129,32 +156,10 @@ pub unsafe extern "C" fn nacre_object_read(
         let buffer = self::buffer(buffer, length)?;
         let object = get(object)?;
         let object = object.open()?;
-        let whole = ByteRange::new(offset, length as u64);
-        'again: loop {
-            let mut read = object.read(whole)?;
-            let mut filled = buffer.fill(&read.data);
-            // A range of many extents comes in parts, which are to fit each other.
-            while let Some(next) = read.next.filter(|next| *next > offset && *next < whole.end()) {
-                let fork = object.nonblocking().fork_name().clone();
-                let rest = Read::Range {
-                    fork: fork.clone(),
-                    range: ByteRange::new(next, whole.end() - next),
-                    intent: nacre::Intent::Look,
-                };
-                let transaction = Transaction::new().if_version(fork, whole, read.version).read(rest);
-                let store = object.nonblocking().store().blocking();
-                let nacre::Outcome::Done(done) = store.apply(object.id(), transaction)? else {
-                    continue 'again;
-                };
-                let Some(nacre::Answer::Range(part)) = done.answers.into_iter().next() else { break };
-                filled = (next - offset) as usize;
-                filled += buffer.fill_from(filled, &part.data);
-                read = nacre::RangeRead { version: read.version, ..part };
-            }
-            count.set(filled);
-            version.set(read.version);
-            return Ok(());
-        }
+        let (filled, found) = read_into(object, ByteRange::new(offset, length as u64), &buffer)?;
+        count.set(filled);
+        version.set(found);
+        Ok(())
     })
 }
 
@@ -196,15 +201,24 @@ pub unsafe extern "C" fn nacre_object_write_if(
         let (version, count) = (optional(version), optional(count));
         let data = payload(data, length)?;
         let current = buffer(current, if current.is_null() { 0 } else { length })?;
-        match get(object)?.open()?.write_if(offset, data, expected)? {
+        let object = get(object)?;
+        let object = object.open()?;
+        match object.write_if(offset, data, expected)? {
             Written::Done { version: written } => {
                 version.set(written);
                 Ok(())
             }
             Written::Refused(now) => {
-                version.set(now.version);
-                count.set(current.fill(&now.data));
-                let text = format!("the range is at version {}, which is newer than {expected}", now.version);
+                let wanted = ByteRange::new(offset, length.min(REFUSAL_BYTES_MAX) as u64);
+                // A refusal tells of so many extents and no more; what is left out is not past the end of the fork.
+                let is_cut = now.next.is_some_and(|next| next < wanted.end());
+                let (filled, found) = match is_cut {
+                    true if current.has_room() => read_into(object, wanted, &current)?,
+                    _ => (current.fill(&now.data), now.version),
+                };
+                version.set(found);
+                count.set(filled);
+                let text = format!("the range is at version {found}, which is newer than {expected}");
                 Err(Failure::new(NACRE_REFUSED, text))
             }
         }

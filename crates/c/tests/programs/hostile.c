@@ -117,6 +117,20 @@ int main(int count, char **arguments) {
     EXPECT(NACRE_REFUSED, nacre_object_write_if(object, 0, "third", 5, version, &version, buffer, &length));
     if (version != number || length != 5 || memcmp(buffer, "other", 5) != 0) failed = 1;
 
+    /* A refusal gives all bytes of a range, also of one of more extents than a reply tells of. */
+    static nacre_piece pieces[4500];
+    static char many[9000];
+    EXPECT(NACRE_OK, nacre_object_open(store, "many", NACRE_STRING, &fork));
+    for (int at = 0; at < 4500; at++) pieces[at] = (nacre_piece){ (uint64_t)at * 2, "x", 1 };
+    EXPECT(NACRE_OK, nacre_transaction_new(&transaction));
+    EXPECT(NACRE_OK, nacre_transaction_write_pieces(transaction, NULL, 0, pieces, 4500));
+    EXPECT(NACRE_OK, nacre_transaction_apply(transaction, fork, NULL));
+    EXPECT(NACRE_OK, nacre_transaction_close(transaction));
+    EXPECT(NACRE_REFUSED, nacre_object_write_if(fork, 0, many, sizeof many, 0, &version, many, &length));
+    if (length != 8999 || many[8998] != 'x' || many[8997] != 0) failed = 1;
+    EXPECT(NACRE_OK, nacre_object_remove(fork));
+    EXPECT(NACRE_OK, nacre_object_close(fork));
+
     /* Keys and attributes. */
     EXPECT(NACRE_ABSENT, nacre_object_key_get(object, "k", 1, buffer, sizeof buffer, &length, &version));
     EXPECT(NACRE_OK, nacre_object_key_set(object, "k\0\xfe", 3, "value", 5, &version));
