@@ -351,7 +351,7 @@ impl Engine {
                 Ok(if self.working.is_empty() { Attempt::Settled } else { Attempt::Again })
             }
             Err(error) => {
-                self.uncertain = was_uncertain || error.kind == ErrorKind::Unknown;
+                self.uncertain = was_uncertain || error.kind.is_uncertain();
                 Err(error)
             }
         }

@@ -99,6 +99,6 @@ impl Error {
 
     /// Returns whether the call may have taken effect, or may still do so.
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Error::Store(error) if error.kind == ErrorKind::Unknown)
+        matches!(self, Error::Store(error) if error.kind.is_uncertain())
     }
 }

@@ -69,6 +69,11 @@ impl ErrorKind {
         Self::ALL.into_iter().find(|kind| kind.code() == code).unwrap_or(Self::Unrecognized)
     }
 
+    /// Returns whether a change that failed so may have taken effect, or may yet.
+    pub fn is_uncertain(self) -> bool {
+        matches!(self, Self::Unknown | Self::Unrecognized)
+    }
+
     /// Returns whether the same request may succeed later, and repeating it can do no harm.
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Unavailable | Self::Busy | Self::OutOfSpace)

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use futures::future::BoxFuture;
 use nacre_object::{ByteRange, ErrorKind, StoreError};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::entry::{Entry, INDEX_BYTES, Index, PACKET_HEAD_BYTES, pack};
 use crate::error::LogError;
@@ -39,7 +39,6 @@ pub struct Appender {
 struct Handle {
     queue: Arc<Queue>,
     log: Arc<Inner>,
-    started: AtomicBool,
 }
 
 impl Drop for Handle {
@@ -54,13 +53,30 @@ struct Queue {
     waiting: Mutex<VecDeque<Waiting>>,
     wake: Notify,
     /// A permit for each byte that may wait or be on its way.
-    room: Semaphore,
+    room: Arc<Semaphore>,
     closed: AtomicBool,
+    /// True if there is a task that takes entries from here. It changes only while `waiting` is locked.
+    started: AtomicBool,
+}
+
+/// Notes that a task has ended, also one whose runtime has: what waits for it is given up, and the next entry starts another.
+struct Started(Arc<Queue>);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let mut waiting = self.0.waiting.lock();
+        self.0.started.store(false, Ordering::Relaxed);
+        let left = std::mem::take(&mut *waiting);
+        drop(waiting);
+        drop(left);
+    }
 }
 
 struct Waiting {
     entry: Entry,
     reply: oneshot::Sender<Result<u64, LogError>>,
+    /// The room in the queue, which is given back when the entry is answered or given up.
+    _room: OwnedSemaphorePermit,
 }
 
 impl Waiting {
@@ -98,10 +114,11 @@ impl Appender {
         let queue = Arc::new(Queue {
             waiting: Mutex::default(),
             wake: Notify::new(),
-            room: Semaphore::new(WAITING_BYTES_MAX),
+            room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)),
             closed: AtomicBool::new(false),
+            started: AtomicBool::new(false),
         });
-        Self { shared: Arc::new(Handle { queue, log, started: AtomicBool::new(false) }) }
+        Self { shared: Arc::new(Handle { queue, log }) }
     }
 
     /// Appends an entry, and returns its position once it is as durable as the store makes it.
@@ -122,23 +139,24 @@ impl Appender {
     /// # Errors
     /// As [`Appender::append`].
     pub async fn submit(&self, entry: Entry) -> Result<Appending, LogError> {
-        let Handle { queue, log, started } = &*self.shared;
+        let Handle { queue, log } = &*self.shared;
         log.may_write()?;
         entry.check()?;
-        let permit = queue.room.acquire_many(waiting_bytes(&entry) as u32).await.map_err(|_| ended())?;
-        // It is given back with those of all entries that were written together.
-        permit.forget();
-        if !started.swap(true, Ordering::AcqRel) {
+        let bytes = waiting_bytes(&entry) as u32;
+        let room = queue.room.clone().acquire_many_owned(bytes).await.map_err(|_| ended())?;
+        let (reply, receiver) = oneshot::channel();
+        let (was_empty, starts) = {
+            let mut waiting = queue.waiting.lock();
+            waiting.push_back(Waiting { entry, reply, _room: room });
+            (waiting.len() == 1, !queue.started.swap(true, Ordering::Relaxed))
+        };
+        if starts {
             let (log, queue) = (log.clone(), queue.clone());
-            let task = Task { log, queue, reserved: VecDeque::new(), taking: None, epoch: 0 };
+            let started = Started(queue.clone());
+            let task =
+                Task { log, queue, reserved: VecDeque::new(), taking: None, epoch: 0, _started: started };
             tokio::spawn(task.run());
         }
-        let (reply, receiver) = oneshot::channel();
-        let was_empty = {
-            let mut waiting = queue.waiting.lock();
-            waiting.push_back(Waiting { entry, reply });
-            waiting.len() == 1
-        };
         if was_empty {
             queue.wake.notify_one();
         }
@@ -174,6 +192,7 @@ struct Task {
     taking: Option<Taking>,
     /// The epoch in which they were taken.
     epoch: u64,
+    _started: Started,
 }
 
 impl Task {
@@ -356,12 +375,9 @@ impl Task {
 
     /// Answers the first entries, whose positions follow each other, and makes room for others.
     fn answer(&self, batch: &mut VecDeque<Waiting>, count: usize, result: Result<u64, LogError>) {
-        let mut bytes = 0;
         for (number, waiting) in (0..).zip(batch.drain(..count.min(batch.len()))) {
-            bytes += waiting.bytes();
             let _ = waiting.reply.send(result.clone().map(|first| first + number));
         }
-        self.queue.room.add_permits(bytes);
     }
 }
 
@@ -400,7 +416,7 @@ impl Inner {
                     };
                 }
                 Err(StripeError::Store(error)) => {
-                    uncertain |= error.kind == ErrorKind::Unknown;
+                    uncertain |= error.kind.is_uncertain();
                     if let Err(error) = patience.wait(error).await {
                         return Attempt::Failed(if uncertain { unknown(&error) } else { error });
                     }

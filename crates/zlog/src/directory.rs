@@ -93,15 +93,24 @@ impl Directory {
     /// # Errors
     /// [`LogError::Missing`] if there is none, and those of the store.
     pub async fn find(&self, name: &str) -> Result<Listed, LogError> {
-        Ok(self.named(name).await?.0)
+        let (Named { id, created_ms, .. }, _) = self.kept(name).await?;
+        Ok(Listed { name: name.to_owned(), id, created_ms })
     }
 
-    async fn named(&self, name: &str) -> Result<(Listed, u64), LogError> {
+    /// Returns the entry of a name with its version.
+    async fn named(&self, name: &str) -> Result<(Named, u64), LogError> {
         let Some(value) = self.map.get(&name_entry(name)?).await?.0 else {
             return Err(LogError::Missing(name.to_owned()));
         };
-        let Named { id, created_ms, .. } = Named::decode(&value.value)?;
-        Ok((Listed { name: name.to_owned(), id, created_ms }, value.version))
+        Ok((Named::decode(&value.value)?, value.version))
+    }
+
+    /// Returns the entry of a name whose log is not being deleted, with its version.
+    async fn kept(&self, name: &str) -> Result<(Named, u64), LogError> {
+        match self.named(name).await? {
+            (Named { deleting: true, .. }, _) => Err(LogError::Missing(name.to_owned())),
+            named => Ok(named),
+        }
     }
 
     /// Returns the logs, in ascending order of their names.
@@ -126,16 +135,15 @@ impl Directory {
         let (old, new) = (name_entry(from)?, name_entry(to)?);
         let proposer = self.map.proposer(Default::default());
         loop {
-            let (listed, version) = self.named(from).await?;
+            let (named, version) = self.kept(from).await?;
             if self.map.get(&new).await?.0.is_some() {
                 return Err(LogError::Exists(to.to_owned()));
             }
-            let named = Named::new(listed.id, listed.created_ms).encode()?;
             let update = Update::new(WHO)
                 .if_version(old.clone(), version)
                 .if_absent(new.clone())
                 .remove(old.clone())
-                .set(new.clone(), named);
+                .set(new.clone(), named.encode()?);
             if let Proposed::Done(_) = propose(&proposer, update).await? {
                 return Ok(());
             }
@@ -148,12 +156,25 @@ impl Directory {
     /// # Errors
     /// [`LogError::Missing`], and those of the store.
     pub async fn delete(&self, name: &str) -> Result<(), LogError> {
-        let (listed, version) = self.named(name).await?;
-        self.remove_objects(listed.id).await?;
-        // The name goes last, so that whoever is interrupted can go on.
         let entry = name_entry(name)?;
+        let proposer = self.map.proposer(Default::default());
+        // It is written down first, so that nobody renames the log while its objects go.
+        let (named, version) = loop {
+            let (named, version) = self.named(name).await?;
+            if named.deleting {
+                break (named, version);
+            }
+            let named = Named { deleting: true, ..named };
+            let update =
+                Update::new(WHO).if_version(entry.clone(), version).set(entry.clone(), named.encode()?);
+            if let Proposed::Done(version) = propose(&proposer, update).await? {
+                break (named, version);
+            }
+        };
+        self.remove_objects(named.id).await?;
+        // The name goes last, so that whoever is interrupted can go on.
         let update = Update::new(WHO).if_version(entry.clone(), version).remove(entry);
-        match propose(&self.map.proposer(Default::default()), update).await? {
+        match propose(&proposer, update).await? {
             Proposed::Done(_) => Ok(()),
             Proposed::Refused => Err(LogError::Missing(name.to_owned())),
         }

@@ -241,8 +241,12 @@ impl Log {
     /// [`LogError::Invalid`] if the position is beyond the tail, and as [`Log::read`].
     pub async fn trim_prefix(&self, before: u64) -> Result<(), LogError> {
         self.inner.may_write()?;
-        if before > 0 {
-            self.given_out(before - 1).await?;
+        if let Some(last) = before.checked_sub(1) {
+            self.given_out(last).await?;
+            // A position that was given out and not used may be given out anew by a recovery. From the moment on that the last one
+            // is marked, no recovery does so: otherwise what is appended there would be taken for trimmed.
+            self.inner.trim(last).await?;
+            self.given_out(last).await?;
         }
         self.inner.trim_prefix(before).await
     }

@@ -35,6 +35,9 @@ impl Inner {
         loop {
             let known = self.known();
             let Some((view, _)) = known.views.find(position) else { return Ok(Slot::Trimmed) };
+            if position >= view.room_ends() {
+                return Ok(Slot::Unwritten);
+            }
             let (index, place) = view.locate(position);
             let object = self.object(view, index)?;
             match self.read_place(self.stripe(&object, view), place, guess).await {
@@ -87,6 +90,13 @@ impl Inner {
                 return Ok(Scan { slots });
             };
             let to = to.min(end).min(from.saturating_add(BATCH_ENTRIES_MAX as u64));
+            // Nothing is ever written where its objects have no room: before that, another view begins.
+            if from >= view.room_ends() {
+                return Ok(Scan {
+                    slots: (from..to).map(|position| (position, Some(Slot::Unwritten))).collect(),
+                });
+            }
+            let to = to.min(view.room_ends());
             match self.scan_view(view, from, to, tag).await {
                 Ok(scan) => return Ok(scan),
                 Err(error) => self.again(&known, error, &mut patience).await?,

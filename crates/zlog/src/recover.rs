@@ -10,9 +10,10 @@ use nacre_object::{ErrorKind, ObjectId, StoreError, Transaction, Write};
 use crate::directory::{WHO, create_objects, sequencer_error};
 use crate::error::LogError;
 use crate::layout::{self, View};
+use crate::limit::VIEWS_MAX;
 use crate::log::{Inner, Recovered};
 use crate::sequencer::SequencerError;
-use crate::state::{CachedViews, Proposed, Shape, Views, propose, views_entry};
+use crate::state::{CachedViews, Proposed, Shape, Views, propose, too_many_views, views_entry};
 use crate::stripe::{Stripe, StripeError};
 
 /// The number of attempts at a recovery that others may spoil.
@@ -31,7 +32,14 @@ impl Inner {
                 let longest = Duration::from_millis(1 << attempt.min(8));
                 tokio::time::sleep(self.options.random.part(longest)).await;
             }
-            let known = self.views().await?;
+            let known = match self.views().await {
+                Err(error @ LogError::Missing(_)) if attempt > 0 => {
+                    // The log was deleted meanwhile, and the sequencer may have been installed after that.
+                    self.apply(&layout::head(self.id)?, Transaction::new().change(Write::Remove)).await?;
+                    return Err(error);
+                }
+                known => known?,
+            };
             if version.is_some_and(|version| version != known.version) {
                 let epoch = known.views.epoch();
                 return Ok(Recovered { epoch, tail: known.views.last().start, sealed: 0 });
@@ -70,7 +78,9 @@ impl Inner {
             let last = views.views.len() - 1;
             views.views[last].epoch = epoch;
             let (mut created, mut replaced) = (None, None);
-            if let Some(Shape { width, unit }) = shape {
+            // The objects are sealed, so the recovery is completed even if there can be no further view.
+            let is_full = shape.is_some() && tail > view.start && views.views.len() >= VIEWS_MAX;
+            if let Some(Shape { width, unit }) = shape.filter(|_| !is_full) {
                 let generation = self.options.random.number();
                 let next = View { start: tail, epoch, generation, width, unit, closed: false };
                 create_objects(&*self.store, self.id, &next).await?;
@@ -92,6 +102,9 @@ impl Inner {
                 tracing::info!(log = self.name, epoch, tail, "the log was recovered");
                 if let Some(view) = replaced {
                     self.remove_objects(&view).await;
+                }
+                if is_full {
+                    return Err(too_many_views());
                 }
                 return Ok(Recovered { epoch, tail, sealed: view.width });
             }

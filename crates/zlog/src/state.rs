@@ -94,8 +94,7 @@ impl Views {
     /// Returns the bytes that stand for the views.
     pub(crate) fn encode(&self) -> Result<Bytes, LogError> {
         if self.views.len() > VIEWS_MAX {
-            let text = format!("the log has {VIEWS_MAX} views already; trim the oldest entries first");
-            return Err(LogError::Invalid(text));
+            return Err(too_many_views());
         }
         Ok(serde_json::to_vec(self).map_err(|error| LogError::Corrupt(error.to_string()))?.into())
     }
@@ -128,6 +127,10 @@ impl Views {
     }
 }
 
+pub(crate) fn too_many_views() -> LogError {
+    LogError::Invalid(format!("the log has {VIEWS_MAX} views already; trim the oldest entries first"))
+}
+
 /// Views as they were read, with what an update of them is conditional on.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedViews {
@@ -143,11 +146,14 @@ pub(crate) struct Named {
     pub id: LogId,
     /// The time at which the log was created, in milliseconds since 1970, by the clock of whoever did.
     pub created_ms: u64,
+    /// True if the deletion of the log has begun: it cannot be opened or renamed any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
 }
 
 impl Named {
     pub fn new(id: LogId, created_ms: u64) -> Self {
-        Self { format: FORMAT, id, created_ms }
+        Self { format: FORMAT, id, created_ms, deleting: false }
     }
 
     pub fn encode(&self) -> Result<Bytes, LogError> {

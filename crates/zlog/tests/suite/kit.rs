@@ -19,6 +19,8 @@ pub enum Fate {
     Slow(Duration, Duration),
     /// It is applied after a time, and the reply is lost.
     Lost(Duration),
+    /// It is applied, and the reply is a failure of a kind that only a later program knows.
+    Unrecognized,
     /// It is not applied.
     Away,
 }
@@ -174,6 +176,10 @@ impl ObjectStore for Faulty {
                     Err(StoreError::new(ErrorKind::Unknown, "the reply is lost on purpose"))
                 })
             }
+            Fate::Unrecognized => Reply::pending(async {
+                applied.await?;
+                Err(StoreError::new(ErrorKind::Unrecognized, "something new, on purpose"))
+            }),
             Fate::Away => Reply::pending(async {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 Err(StoreError::new(ErrorKind::Unavailable, "the store is away on purpose"))

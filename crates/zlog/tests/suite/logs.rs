@@ -464,3 +464,191 @@ async fn appends_wait_for_a_store_that_is_away_and_fail_when_it_stays_away() {
     let error = timeout(FOREVER, log.append(entry("y"))).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
+
+#[tokio::test(start_paused = true)]
+async fn positions_that_no_object_has_room_for_hold_nothing() {
+    for (width, unit) in [(1, 1), (3, 2)] {
+        let (_, log) = log(width, unit).await;
+        log.append(entry("first").tag("t")).await.unwrap();
+        for shift in 39..64 {
+            for position in [1 << shift, (1 << shift) - 1, u64::MAX - (1 << (63 - shift))] {
+                assert_eq!(log.read(position).await, Ok(Slot::Unwritten), "{position}");
+                let range = log.read_range(position, u64::MAX).await.unwrap();
+                assert_eq!(range.first(), Some(&(position, Slot::Unwritten)));
+                let mut follower = log.follow(position, FollowOptions::default());
+                let waits = timeout(Duration::from_secs(1), follower.next()).await;
+                assert!(waits.is_err(), "a follower from {position} on waits: {waits:?}");
+            }
+        }
+        let tagged = log.read_tagged("t", 1 << 60, u64::MAX).await.unwrap();
+        assert!(tagged.next > 1 << 60);
+        assert!(matches!(log.fill(1 << 60).await, Err(LogError::Invalid(_))));
+    }
+}
+
+#[test]
+fn a_handle_goes_on_in_another_runtime_when_that_of_its_first_append_has_ended() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (_, log) = first.block_on(log(1, 1));
+    assert_eq!(first.block_on(log.append(entry(0))), Ok(0));
+    // Some are still in the queue when it ends.
+    let left: Vec<_> =
+        (1..3).map(|number| first.block_on(log.appender().submit(entry(number))).unwrap()).collect();
+    drop(first);
+    second.block_on(async {
+        for appending in left {
+            let ended =
+                timeout(Duration::from_secs(60), appending).await.expect("it is waited for, for ever");
+            assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == ErrorKind::Unknown));
+        }
+        let next = timeout(Duration::from_secs(60), log.append(entry("next"))).await;
+        let position = next.expect("nobody appends any more").unwrap();
+        assert_eq!(log.read(position).await, Ok(Slot::Entry(entry("next"))));
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_appended_after_a_recovery_is_behind_all_that_was_trimmed() {
+    let trims = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let store = {
+        let trims = trims.clone();
+        Faulty::new(move |_, transaction| {
+            let is_zero =
+                transaction.writes.iter().any(|write| matches!(write, nacre_object::Write::Zero { .. }));
+            // The client that trims dies when it has written down what goes, and nothing is gone yet.
+            if is_zero && trims.load(Ordering::Relaxed) { Fate::Away } else { Fate::Done }
+        })
+    };
+    let log = log_on(store.clone(), 3, 2).await;
+    for number in 0..10 {
+        log.append(entry(number)).await.unwrap();
+    }
+    // A writer dies with positions that it was given.
+    let head = nacre_zlog::layout::head(log.id()).unwrap();
+    let sequencer = nacre_zlog::StoreSequencer::new(store.clone(), head);
+    assert_eq!(nacre_zlog::Sequencer::next(&sequencer, 1, 20).await, Ok(10));
+    trims.store(true, Ordering::Relaxed);
+    let trim = {
+        let log = open(&store).await;
+        tokio::spawn(async move { log.trim_prefix(30).await })
+    };
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    trim.abort();
+    trims.store(false, Ordering::Relaxed);
+    let sealed = log.seal().await.unwrap();
+    let begin = log.begin().await.unwrap();
+    assert!(sealed.tail >= begin, "the log ends at {}, and begins at {begin}", sealed.tail);
+    let position = log.append(entry("kept")).await.unwrap();
+    let mut follower = log.follow(0, FollowOptions::default());
+    loop {
+        match next(&mut follower).await {
+            Followed::Entry { position: at, entry: found } if found == entry("kept") => {
+                break assert_eq!(at, position);
+            }
+            step => assert!(step.position() < position, "the entry at {position} was passed over: {step:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_view_beyond_the_limit_is_refused_and_appends_go_on() {
+    let (store, log) = log(1, 1).await;
+    let shape = Shape { width: 1, unit: 1 };
+    for number in 1..nacre_zlog::limit::VIEWS_MAX {
+        log.append(entry(number)).await.unwrap();
+        log.reshape(shape).await.unwrap();
+    }
+    log.append(entry("last")).await.unwrap();
+    let objects = || store.model().list(None, 10_000).len();
+    let before = (objects(), log.info().await.unwrap().views.len());
+    let error = log.reshape(shape).await.unwrap_err();
+    assert!(error.to_string().contains("trim"), "{error}");
+    assert_eq!((objects(), log.info().await.unwrap().views.len()), before, "nothing is left over");
+    // Nobody has to wait for the end of a recovery.
+    let begun = tokio::time::Instant::now();
+    log.append(entry("next")).await.unwrap();
+    assert!(begun.elapsed() < nacre_zlog::limit::RECOVER_AFTER, "{:?}", begun.elapsed());
+    // The oldest views make room.
+    log.trim_prefix(5).await.unwrap();
+    log.reshape(shape).await.unwrap();
+}
+
+/// A store whose transactions on heads are late by a second while the flag is set.
+fn with_late_heads(late: &Arc<std::sync::atomic::AtomicBool>) -> Arc<Faulty> {
+    let late = late.clone();
+    Faulty::new(move |object, _| {
+        match late.load(Ordering::Relaxed) && object.as_bytes().ends_with(b"/head") {
+            true => Fate::Slow(Duration::from_secs(1), Duration::ZERO),
+            false => Fate::Done,
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_that_a_deletion_overtakes_leaves_nothing() {
+    let late = Arc::default();
+    let store = with_late_heads(&late);
+    let log = log_on(store.clone(), 2, 1).await;
+    log.append(entry("x")).await.unwrap();
+    late.store(true, Ordering::Relaxed);
+    let recovery = tokio::spawn({
+        let log = log.clone();
+        async move { log.reshape(Shape { width: 3, unit: 1 }).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    late.store(false, Ordering::Relaxed);
+    Directory::new(store.clone()).unwrap().delete("log").await.unwrap();
+    let result = timeout(FOREVER, recovery).await.unwrap().unwrap();
+    assert!(matches!(result, Err(LogError::Missing(_))), "{result:?}");
+    let left = store.inner.model().list(None, 1000).into_iter();
+    let left: Vec<_> = left.filter(|object| object.to_string().contains(&log.id().to_string())).collect();
+    assert_eq!(left, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_is_renamed_or_deleted_and_never_half_of_both() {
+    for pause in 0..40 {
+        let mut dice = StdRng::seed_from_u64(pause);
+        let store = Faulty::new(move |_, _| {
+            let mut time = || Duration::from_millis(dice.random_range(1..4));
+            Fate::Slow(time(), time())
+        });
+        let log = log_on(store.clone(), 2, 1).await;
+        log.append(entry("x")).await.unwrap();
+        let directory = Directory::new(store.clone()).unwrap();
+        let deletion = tokio::spawn({
+            let directory = directory.clone();
+            async move { directory.delete("log").await }
+        });
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        let renamed = directory.rename("log", "kept").await;
+        let deleted = deletion.await.unwrap();
+        match (renamed, deleted) {
+            (Ok(()), Err(LogError::Missing(_))) => {
+                let kept = Log::open(store.clone(), "kept", Options::default()).await.unwrap();
+                assert_eq!(kept.read(0).await, Ok(Slot::Entry(entry("x"))));
+            }
+            (Err(LogError::Missing(_)), Ok(())) => assert_eq!(directory.list().await, Ok(Vec::new())),
+            other => panic!("after {pause} ms: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_append_that_fails_in_a_way_that_is_not_known_is_not_said_to_be_without_effect() {
+    let strange = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let store = {
+        let strange = strange.clone();
+        Faulty::new(move |object, _| {
+            let is_head = object.as_bytes().ends_with(b"/head");
+            if !is_head && strange.load(Ordering::Relaxed) { Fate::Unrecognized } else { Fate::Done }
+        })
+    };
+    let log = log_on(store, 1, 1).await;
+    strange.store(true, Ordering::Relaxed);
+    let error = log.append(entry("x")).await.unwrap_err();
+    strange.store(false, Ordering::Relaxed);
+    assert_eq!(log.read(0).await, Ok(Slot::Entry(entry("x"))));
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+}
