@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nacre_object::limit::REFUSAL_BYTES_MAX;
-use nacre_object::{ByteRange, ErrorKind, Intent, StoreError};
+use nacre_object::{ByteRange, ErrorKind, Intent, RangeRead, StoreError};
 
 use crate::Object;
 use crate::object::Written;
@@ -183,14 +183,12 @@ impl Object {
         let mut attempts = Attempts::new(options);
         let mut read = self.read_with(range, Intent::Update).await?;
         loop {
-            let decision = if read.data.len() == len {
-                change(&read.data)
-            } else {
-                let mut padded = read.data.to_vec();
-                padded.resize(len, 0);
-                change(&padded)
+            let Some(old) = self.whole_of(range, &read).await? else {
+                attempts.lost().map_err(|error| self.context(error, "update"))?;
+                read = self.read_with(range, Intent::Update).await?;
+                continue;
             };
-            let (new, value) = match decision {
+            let (new, value) = match change(&old) {
                 Change::Write(new, value) => (new.into(), value),
                 Change::Keep(value) => return Ok(attempts.settled(value, None)),
             };
@@ -204,6 +202,36 @@ impl Object {
             }
             attempts.lost().map_err(|error| self.context(error, "update"))?;
         }
+    }
+
+    /// Returns all bytes of a range, with zeros past the end of the fork, from a reply that may give only its beginning: a reply
+    /// has no more than so many extents. `None` if the rest was changed since the reply.
+    async fn whole_of(&self, range: ByteRange, read: &RangeRead) -> Result<Option<Bytes>, StoreError> {
+        let len = range.len as usize;
+        if read.next.is_none() && read.data.len() == len {
+            return Ok(Some(read.data.clone()));
+        }
+        let mut bytes = vec![0; len];
+        let mut put = |offset: u64, data: &Bytes| {
+            let at = (offset - range.offset) as usize;
+            let count = data.len().min(len - at);
+            bytes[at..at + count].copy_from_slice(&data[..count]);
+        };
+        put(range.offset, &read.data);
+        let (mut at, mut next) = (range.offset, read.next);
+        while let Some(from) = next {
+            if from <= at || from >= range.end() {
+                return Err(self.nonsense("update"));
+            }
+            let rest = self.read_with(from..range.end(), Intent::Update).await?;
+            // Nothing newer is in the rest, so it is what it was when the reply was given.
+            if rest.version > read.version {
+                return Ok(None);
+            }
+            put(from, &rest.data);
+            (at, next) = (from, rest.next);
+        }
+        Ok(Some(bytes.into()))
     }
 
     /// Reads a key, passes its value to `change`, and sets it to the result if no other client changed it meanwhile;

@@ -352,3 +352,29 @@ fn concurrent_updates_of_a_key_lose_nothing() {
         assert_eq!(found.version, 200, "every update took a version, and no other change");
     });
 }
+
+#[test]
+fn an_update_of_a_range_of_many_extents_sees_and_keeps_all_of_it() {
+    on_every_store(async |store| {
+        let object = store.object("o").unwrap();
+        // Every other byte, so that no two of them make one extent: more than one reply tells of.
+        let bytes: Vec<(u64, Bytes)> =
+            (0..5000_u64).map(|at| (at * 2, Bytes::from(vec![at as u8 | 1]))).collect();
+        object.write_vectored(bytes).await.unwrap();
+        let before = object.read(0..4000).await.unwrap().data;
+        let len = 9_999;
+        let mut seen = Vec::new();
+        let change = |old: &[u8]| {
+            seen = old.to_vec();
+            let mut new = old.to_vec();
+            new[0] = 99;
+            new
+        };
+        object.update(0..len, change).await.unwrap();
+        let now = object.read(0..len).await.unwrap();
+        assert_eq!(seen[..4000], before[..]);
+        assert_eq!(seen[9_998], 4_999_u64 as u8 | 1, "the closure sees the end of the range");
+        assert_eq!((now.data[0], &now.data[1..]), (99, &seen[1..]), "nothing but what it changed is changed");
+        assert_eq!(now.data[9_998], 4_999_u64 as u8 | 1);
+    });
+}
