@@ -69,7 +69,7 @@ fn names(words: &[OsString], prefix: &[u8]) -> Option<Vec<ObjectId>> {
     for id in objects {
         let id = id.ok()?;
         if id.as_bytes().starts_with(prefix) {
-            found.push(id);
+            found.extend(Some(id).filter(|id| is_plain(&id.to_string())));
         } else if id.as_bytes() > prefix {
             break;
         }
@@ -78,4 +78,29 @@ fn names(words: &[OsString], prefix: &[u8]) -> Option<Vec<ObjectId>> {
         }
     }
     Some(found)
+}
+
+/// Returns whether a name is no more than a name to a shell, which puts it into the command line as it is. Whoever may make objects
+/// names them, and `$(…)` or a flag among the names would be carried out with the line.
+fn is_plain(name: &str) -> bool {
+    let plain = |letter: char| letter.is_alphanumeric() || "._/:@%+=,-".contains(letter);
+    !name.starts_with(['-', '=', '%', '+']) && name.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_plain;
+
+    #[test]
+    fn names_that_a_shell_would_carry_out_are_not_offered() {
+        for name in ["a", "run-7/rank=3.dat", "größe", "a:b@c", "x,y%20+z"] {
+            assert!(is_plain(name), "{name}");
+        }
+        for name in [
+            "--force", "=ls", "$(id)", "a;id", "a b", "`id`", "a|b", "a>b", "~", "a*", "a\\nb", "a'b", "!1",
+            "a&",
+        ] {
+            assert!(!is_plain(name), "{name}");
+        }
+    }
 }
