@@ -603,7 +603,7 @@ async fn a_recovery_that_a_deletion_overtakes_leaves_nothing() {
     assert!(matches!(result, Err(LogError::Missing(_))), "{result:?}");
     let left = store.inner.model().list(None, 1000).into_iter();
     let left: Vec<_> = left.filter(|object| object.to_string().contains(&log.id().to_string())).collect();
-    assert_eq!(left, []);
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[tokio::test(start_paused = true)]
