@@ -160,11 +160,11 @@ impl Directory {
         let proposer = self.map.proposer(Default::default());
         // It is written down first, so that nobody renames the log while its objects go.
         let (named, version) = loop {
-            let (named, version) = self.named(name).await?;
+            let (mut named, version) = self.named(name).await?;
             if named.deleting {
                 break (named, version);
             }
-            let named = Named { deleting: true, ..named };
+            named.deleting = true;
             let update =
                 Update::new(WHO).if_version(entry.clone(), version).set(entry.clone(), named.encode()?);
             if let Proposed::Done(version) = propose(&proposer, update).await? {
