@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "N,…", help_heading = "Servers and clients")]
     pub pairs: Vec<u32>,
     /// Clients, and servers, in the figures with contention [default: 4]
-    #[arg(long, value_name = "N", help_heading = "Servers and clients")]
+    #[arg(long, alias = "contenders", value_name = "N", help_heading = "Servers and clients")]
     pub contended: Option<u32>,
     /// Clients of the greatest simulated cluster [default: 10000]
     #[arg(long, value_name = "N", help_heading = "Servers and clients")]
