@@ -6,7 +6,7 @@
 #   ONLY=simulated experiments/locks/run.sh …   a few minutes, on any machine
 #
 # STUDIES="targets 4 6 5 7" are the parts of what is measured, each of which takes a minute or two.
-# QUICK=1 takes an eighth of the regions, for a first look. PAIRS and CONTENDERS are the numbers of clients, and of as many
+# QUICK=1 takes an eighth of the regions, for a first look. PAIRS and CONTENDED are the numbers of clients, and of as many
 # servers, without contention and with it: 1, 2 and 4, and 4, where the paper has 1 to 32, and 32, on as many nodes.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -24,7 +24,7 @@ study() {
 }
 
 case $only in *measured*)
-    set -- --bound 500ms --pairs "${PAIRS:-1,2,4}" --contenders "${CONTENDERS:-4}"
+    set -- --bound 500ms --pairs "${PAIRS:-1,2,4}" --contended "${CONTENDED:-4}"
     for part in ${STUDIES:-targets 4 6 5 7}; do
         case $part in
             # What Nacre is meant to reach, beside the kernel's locks, ZooKeeper and etcd.

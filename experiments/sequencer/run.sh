@@ -4,7 +4,7 @@
 #
 #   experiments/sequencer/run.sh [path of the nacre program]
 #
-# WINDOW_MS and REPETITIONS are the time that each point is measured for, and how often: 2000 and 3. DURABILITY says where the servers
+# WINDOW and REPETITIONS are the time that each point is measured for, and how often: 2s and 3. DURABILITY says where the servers
 # keep their objects: volatile, or always for the disk.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -12,7 +12,7 @@ nacre=${1:-nacre}
 if [ -n "${QUICK:-}" ]; then
     set -- --quick --durability "${DURABILITY:-volatile}"
 else
-    set -- --window-ms "${WINDOW_MS:-2000}" --repetitions "${REPETITIONS:-3}" --durability "${DURABILITY:-volatile}"
+    set -- --window "${WINDOW:-2s}" --repeat "${REPETITIONS:-3}" --durability "${DURABILITY:-volatile}"
 fi
 "$nacre" bench sequencer --out "$here" --results "$here/sequencer.json" "$@" >"$here/sequencer.txt"
 cat "$here/sequencer.txt"

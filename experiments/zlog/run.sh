@@ -4,7 +4,7 @@
 #
 #   experiments/zlog/run.sh [path of the nacre program]
 #
-# WINDOW_MS and REPETITIONS are the time that each point is measured for, and how often: 1000 and 3. RECOVER is the lengths of the logs
+# WINDOW and REPETITIONS are the time that each point is measured for, and how often: 1s and 3. RECOVER is the lengths of the logs
 # that are recovered; to fill one of 10000000 entries takes minutes. FOLDER is where servers, peers and the disk's own measurement keep
 # their files: on the disk that is to be measured.
 set -eu
@@ -13,7 +13,7 @@ nacre=${1:-nacre}
 if [ -n "${QUICK:-}" ]; then
     set -- --quick
 else
-    set -- --window-ms "${WINDOW_MS:-1000}" --repetitions "${REPETITIONS:-3}"
+    set -- --window "${WINDOW:-1s}" --repeat "${REPETITIONS:-3}"
     set -- "$@" --recover "${RECOVER:-10000,100000,1000000}"
 fi
 [ -z "${FOLDER:-}" ] || set -- "$@" --folder "$FOLDER"

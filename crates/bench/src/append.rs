@@ -16,14 +16,17 @@ use futures::stream::FuturesUnordered;
 use nacre::ObjectId;
 use nacre::sequencer::Policy;
 use nacre::zlog::{Entry, Log, Shape, Slot};
+use nacre_quantity::parse_time;
 
 use self::client::{ClientRecord, Orders, content, failed, open_log};
 use self::point::{Measurement, Point, Recovery, Results, Sequencing, Subject, Work};
 use crate::kit::latency::Latencies;
-use crate::kit::peer::{self, Peer, validate_folder};
+use crate::kit::machine::load_average;
+use crate::kit::peer::{self, validate_folder};
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
-use crate::kit::server::{self, Durability, ServerPlan, Servers};
+use crate::kit::server::{self, Deployed, Durability, ServerPlan, Servers};
+use crate::kit::span;
 use crate::kit::study::{self, Steps, by_turns};
 use crate::{BenchError, Common};
 
@@ -51,12 +54,12 @@ pub struct Args {
     /// Parts to measure
     #[arg(long, value_enum, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
-    /// Time that each point is measured for, in milliseconds [default: 1000, or 250 with --quick]
-    #[arg(long, value_name = "MS")]
-    window_ms: Option<u64>,
-    /// Measurements of each point [default: 3, or 1 with --quick]
-    #[arg(long, value_name = "COUNT")]
-    repetitions: Option<u32>,
+    /// Length of the measured window [default: 1s, or 250ms with --quick]
+    #[arg(long, value_parser = parse_time, value_name = "TIME")]
+    window: Option<Duration>,
+    /// Number of repetitions of each point [default: 3, or 1 with --quick]
+    #[arg(long, alias = "repetitions", value_name = "N")]
+    repeat: Option<u32>,
     /// Lengths of the logs that are recovered, in entries [default: 10000,100000,1000000, or 10000 with --quick]
     #[arg(long, value_name = "COUNT", value_delimiter = ',')]
     recover: Vec<u64>,
@@ -98,13 +101,13 @@ impl Args {
     }
 
     fn window(&self, point: &Point) -> Duration {
-        let window = Duration::from_millis(self.window_ms.unwrap_or(if self.quick { 250 } else { 1000 }));
+        let window = self.window.unwrap_or(Duration::from_millis(if self.quick { 250 } else { 1000 }));
         // Its entries come at a pace, and are to be enough for a percentile.
         if point.work == Work::Follow { 2 * window } else { window }
     }
 
     fn repetitions(&self) -> u32 {
-        self.repetitions.unwrap_or(if self.quick { 1 } else { 3 })
+        self.repeat.unwrap_or(if self.quick { 1 } else { 3 })
     }
 
     fn lengths(&self) -> &[u64] {
@@ -123,12 +126,10 @@ impl Args {
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     validate_folder(args.folder.as_deref())?;
     validate_folder(args.out.as_deref())?;
-    if args.window_ms == Some(0) || args.repetitions == Some(0) || args.recover.contains(&0) {
-        return Err(BenchError::Usage("--window-ms, --repetitions and --recover are at least 1".into()));
+    if args.window == Some(Duration::ZERO) || args.repeat == Some(0) || args.recover.contains(&0) {
+        return Err(BenchError::Usage("--window, --repeat and --recover are greater than 0".into()));
     }
-    let load_at_start = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load_at_start = load_at_start.split(' ').take(3).collect::<Vec<_>>().join(" ");
-    let results = Results { load_at_start, ..Results::default() };
+    let results = Results { load_at_start: load_average(), ..Results::default() };
     let peers = [peer::redis::version(), peer::nats::version()];
     let report = Report::new("append", peers, results, args.results.as_deref());
     study::run(report, common, async |report| measure(args, common, report).await)
@@ -298,39 +299,18 @@ fn object_id(number: u32) -> Result<ObjectId, BenchError> {
     Ok(ObjectId::try_from(format!("study/{number}").as_str())?)
 }
 
-/// The servers of a measurement, which end when this is dropped.
-enum Stage {
-    Nacre(Servers),
-    Peer(Peer),
-}
-
-impl Stage {
-    async fn start(args: &Args, common: &Common, point: &Point) -> Result<Stage, BenchError> {
-        let folder = args.folder.as_deref();
-        let is_durable = point.durability == Durability::Always;
-        match point.subject {
-            Subject::Redis => Ok(Stage::Peer(peer::redis::start(is_durable, folder).await?)),
-            Subject::Nats => Ok(Stage::Peer(peer::nats::start(is_durable, folder).await?)),
-            Subject::Log | Subject::Object | Subject::Disk => {
-                let plan = ServerPlan { durability: point.durability, ..ServerPlan::volatile(1) };
-                Ok(Stage::Nacre(Servers::start(&common.nacre()?, plan, folder).await?))
-            }
+/// Starts the servers of a measurement.
+async fn deploy(args: &Args, common: &Common, point: &Point) -> Result<Deployed, BenchError> {
+    let folder = args.folder.as_deref();
+    let is_durable = point.durability == Durability::Always;
+    Ok(match point.subject {
+        Subject::Redis => Deployed::Peer(peer::redis::start(is_durable, folder).await?),
+        Subject::Nats => Deployed::Peer(peer::nats::start(is_durable, folder).await?),
+        Subject::Log | Subject::Object | Subject::Disk => {
+            let plan = ServerPlan { durability: point.durability, ..ServerPlan::volatile(1) };
+            Deployed::Nacre(Servers::start(&common.nacre()?, plan, folder).await?)
         }
-    }
-
-    fn place(&self) -> &str {
-        match self {
-            Stage::Nacre(servers) => &servers.uri,
-            Stage::Peer(peer) => &peer.address,
-        }
-    }
-
-    fn cpu_time(&self) -> Duration {
-        match self {
-            Stage::Nacre(servers) => servers.cpu_time(),
-            Stage::Peer(peer) => peer.cpu_time(),
-        }
-    }
+    })
 }
 
 /// Makes what the clients work on. Returns the log, if there is one, and the number of entries that are there.
@@ -393,9 +373,9 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         let cpu = crate::kit::machine::cpu_time() - begun;
         return Ok(measurement(entries, window, &latencies, [cpu, Duration::ZERO], Vec::new()));
     }
-    let stage = Stage::start(args, common, point).await?;
+    let deployed = deploy(args, common, point).await?;
     let store = match point.subject {
-        Subject::Log | Subject::Object => Some(server::open(stage.place()).await?),
+        Subject::Log | Subject::Object => Some(server::open(deployed.address()).await?),
         _ => None,
     };
     let (log, entries) = match &store {
@@ -406,7 +386,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         .map(|client| Orders {
             subject: point.subject,
             work: point.work,
-            place: stage.place().to_owned(),
+            place: deployed.address().to_owned(),
             client,
             writers: (point.writers + point.clients - 1 - client) / point.clients,
             depth: point.depth,
@@ -418,7 +398,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         })
         .collect();
     let mut crew = Crew::start(CLIENT, &orders).await?;
-    let before = [crew.cpu_time(), stage.cpu_time()];
+    let before = [crew.cpu_time(), deployed.cpu_time()];
     let mut reshaped = Vec::new();
     let tallies: Vec<ClientRecord> = match (point.reshape_ms, &log) {
         (Some(pause_ms), Some(log)) => {
@@ -430,7 +410,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         }
         _ => crew.round(&()).await?,
     };
-    let after = [crew.cpu_time(), stage.cpu_time()];
+    let after = [crew.cpu_time(), deployed.cpu_time()];
     let cpu = [after[0].saturating_sub(before[0]), after[1].saturating_sub(before[1])];
     if let (Some(log), Work::Append) = (&log, point.work) {
         check(point, log, &tallies).await?;
@@ -479,16 +459,14 @@ async fn reshape(log: &Log, point: &Point, pause: Duration, took_ms: &mut Vec<f6
 
 /// Checks that no position was given to two clients, and that entries that were acknowledged are there.
 async fn check(point: &Point, log: &Log, tallies: &[ClientRecord]) -> Result<(), BenchError> {
-    let mut spans: Vec<(u64, u64)> = tallies.iter().flat_map(|tally| tally.spans.iter().copied()).collect();
-    spans.sort_unstable();
-    if let Some(pair) = spans.windows(2).find(|pair| pair[0].1 > pair[1].0) {
-        let text = format!("positions were given to two entries: {:?} and {:?}", pair[0], pair[1]);
-        return Err(BenchError::Lost(text));
+    if let Some([one, other]) = span::overlap(tallies.iter().map(|tally| &tally.spans)) {
+        return Err(BenchError::Lost(format!("positions were given to two entries: {one:?} and {other:?}")));
     }
     for (client, tally) in (0..).zip(tallies) {
         let expected = content(point.entry_bytes, client);
-        let step = (tally.spans.len() / CHECKED).max(1);
-        for (first, end) in tally.spans.iter().step_by(step) {
+        let spans = tally.spans.list();
+        let step = (spans.len() / CHECKED).max(1);
+        for (first, end) in spans.iter().step_by(step) {
             for position in [*first, end - 1] {
                 match log.read(position).await.map_err(failed)? {
                     Slot::Entry(entry) if entry.data == expected => {}

@@ -3,7 +3,8 @@
 //! - `study`: a study from its start to its end, the turns in which subjects are measured, and what ends it early;
 //! - `report`: results as JSON in a file and as tables, with the machine; `table`, `figure`, `quantity` for showing them;
 //! - `target`: targets of Nacre, reached or not; `statistic`, `latency`, `machine` for what they are compared with;
-//! - `process`, `server`, `peer`: client processes, servers and peers, ended by their process ids.
+//! - `process`, `server`, `peer`: client processes, servers and peers, ended by their process ids;
+//! - `span`: the proof that no position of a sequencer or a log was given out twice.
 
 pub(crate) mod figure;
 pub(crate) mod latency;
@@ -13,6 +14,7 @@ pub(crate) mod process;
 pub(crate) mod quantity;
 pub(crate) mod report;
 pub(crate) mod server;
+pub(crate) mod span;
 pub(crate) mod statistic;
 pub(crate) mod study;
 pub(crate) mod table;

@@ -1,4 +1,4 @@
-//! The read/modify/write study (*A Case for Optimistic System in HPC Storage Systems*, section IV).
+//! The read/modify/write study (*A Case for Optimistic Coordination in HPC Storage Systems*, section IV).
 //!
 //! Many clients update shared blocks at once. The study measures the cost of coordinating them optimistically, by
 //! conditional writes, against taking locks from a lock service, against no coordination, and against other systems

@@ -10,18 +10,21 @@ mod figures;
 mod point;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub(crate) use client::main as client_main;
 use nacre::sequencer::Policy;
+use nacre_quantity::parse_time;
 
 use self::client::{ClientRecord, Orders};
 use self::failover::FailOver;
 use self::point::{Measurement, Point, Results, Series, Subject};
 use crate::kit::latency::Latencies;
-use crate::kit::peer::{self, Peer, validate_folder};
+use crate::kit::peer::{self, validate_folder};
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
-use crate::kit::server::{self, Durability, ServerPlan, Servers};
+use crate::kit::server::{self, Deployed, Durability, ServerPlan, Servers};
+use crate::kit::span;
 use crate::kit::statistic::Spread;
 use crate::kit::study::{self, Steps, by_turns};
 use crate::kit::target::Unit;
@@ -41,18 +44,18 @@ pub struct Args {
     /// Measure each point once and briefly, with fewer holds and quotas
     #[arg(long)]
     quick: bool,
-    /// Time that each point is measured for, in milliseconds [default: 2000; with --quick: 200]
-    #[arg(long, value_name = "MS")]
-    window_ms: Option<u64>,
-    /// Measurements of each point [default: 3; with --quick: 1]
-    #[arg(long, value_name = "COUNT")]
-    repetitions: Option<u32>,
+    /// Length of the measured window [default: 2s; with --quick: 200ms]
+    #[arg(long, value_parser = parse_time, value_name = "TIME")]
+    window: Option<Duration>,
+    /// Number of repetitions of each point [default: 3; with --quick: 1]
+    #[arg(long, alias = "repetitions", value_name = "N")]
+    repeat: Option<u32>,
     /// Durability of the servers' stores
     #[arg(long, alias = "keep", value_enum, default_value = "volatile")]
     durability: Durability,
-    /// Times for which a client holds the sequencer, in milliseconds [default: 1,10,100,1000; with --quick: 10]
-    #[arg(long, value_name = "MS", value_delimiter = ',')]
-    holds_ms: Option<Vec<u64>>,
+    /// Times for which a client holds the sequencer [default: 1ms,10ms,100ms,1s; with --quick: 10ms]
+    #[arg(long, value_parser = parse_time, value_name = "TIME,…", value_delimiter = ',')]
+    holds: Vec<Duration>,
     /// Positions that a client hands out when it holds the sequencer [default: 1000,100000; with --quick: 1000]
     #[arg(long, value_name = "COUNT", value_delimiter = ',')]
     quotas: Option<Vec<u64>>,
@@ -68,17 +71,20 @@ pub struct Args {
 }
 
 impl Args {
-    fn window_ms(&self) -> u64 {
-        self.window_ms.unwrap_or(if self.quick { 200 } else { 2000 })
+    fn window(&self) -> Duration {
+        self.window.unwrap_or(Duration::from_millis(if self.quick { 200 } else { 2000 }))
     }
 
     fn repetitions(&self) -> u32 {
-        self.repetitions.unwrap_or(if self.quick { 1 } else { 3 })
+        self.repeat.unwrap_or(if self.quick { 1 } else { 3 })
     }
 
-    fn holds_ms(&self) -> &[u64] {
+    fn holds(&self) -> Vec<Duration> {
         let default: &[u64] = if self.quick { &[10] } else { &[1, 10, 100, 1000] };
-        self.holds_ms.as_deref().unwrap_or(default)
+        match self.holds.is_empty() {
+            true => default.iter().copied().map(Duration::from_millis).collect(),
+            false => self.holds.clone(),
+        }
     }
 
     fn quotas(&self) -> &[u64] {
@@ -94,8 +100,8 @@ impl Args {
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     validate_folder(args.folder.as_deref())?;
     validate_folder(Some(&args.out))?;
-    if args.window_ms() == 0 || args.repetitions() == 0 {
-        return Err(BenchError::Usage("--window-ms and --repetitions are at least 1".into()));
+    if args.window().is_zero() || args.repetitions() == 0 {
+        return Err(BenchError::Usage("--window and --repeat are greater than 0".into()));
     }
     let peers = [peer::redis::version(), peer::etcd::version()];
     let report = Report::new("sequencer", peers, Results::default(), args.results.as_deref());
@@ -111,18 +117,16 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
         depth,
     };
     let cached = nacre("1C, cached", Policy::BestEffort, 1, 1, 1);
-    let hold = |ms: u64| {
-        let time = std::time::Duration::from_millis(ms);
-        nacre(&format!("2C, hold {ms} ms"), Policy::Hold(time), 2, 1, 1)
-    };
+    let hold =
+        |time: Duration| nacre(&format!("2C, hold {} ms", time.as_millis()), Policy::Hold(time), 2, 1, 1);
     let mut groups: Vec<Vec<Point>> = Vec::new();
     if args.targets {
-        groups.push(vec![cached, hold(10)]);
+        groups.push(vec![cached, hold(Duration::from_millis(10))]);
     } else {
         let mut points = vec![cached, nacre("2C, best effort", Policy::BestEffort, 2, 1, 1)];
-        points.extend(args.holds_ms().iter().map(|ms| hold(*ms)));
+        points.extend(args.holds().into_iter().map(hold));
         points.extend(args.quotas().iter().map(|operations| {
-            let within = std::time::Duration::from_millis(100);
+            let within = Duration::from_millis(100);
             let policy = Policy::Quota { operations: *operations, within };
             nacre(&format!("2C, quota {operations}"), policy, 2, 1, 1)
         }));
@@ -166,74 +170,50 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
     Ok(())
 }
 
-/// The servers of a measurement, which end when this is dropped.
-struct Deployment {
-    _servers: Option<Servers>,
-    _peer: Option<Peer>,
-    place: String,
-}
-
-async fn deployment(args: &Args, common: &Common, point: &Point) -> Result<Deployment, BenchError> {
+/// Starts the servers of a measurement.
+async fn deploy(args: &Args, common: &Common, point: &Point) -> Result<Deployed, BenchError> {
     let folder = args.folder.as_deref();
-    match point.subject {
+    Ok(match point.subject {
         Subject::Nacre(policy) => {
             let plan = ServerPlan { durability: args.durability, ..ServerPlan::volatile(1) };
             let servers = Servers::start(&common.nacre()?, plan, folder).await?;
-            let place = servers.uri.clone();
-            let store = server::open(&place).await?;
+            let store = server::open(&servers.uri).await?;
             store.sequencer(NAME).await?.create(policy).await?;
             store.end_sequencers().await;
-            Ok(Deployment { _servers: Some(servers), _peer: None, place })
+            Deployed::Nacre(servers)
         }
         Subject::Redis => {
-            let peer = peer::redis::start(args.durability == Durability::Always, folder).await?;
-            let place = peer.address.clone();
-            Ok(Deployment { _servers: None, _peer: Some(peer), place })
+            Deployed::Peer(peer::redis::start(args.durability == Durability::Always, folder).await?)
         }
-        Subject::Etcd => {
-            let peer = peer::etcd::start(folder).await?;
-            let place = peer.address.clone();
-            Ok(Deployment { _servers: None, _peer: Some(peer), place })
-        }
-    }
+        Subject::Etcd => Deployed::Peer(peer::etcd::start(folder).await?),
+    })
 }
 
 async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Measurement, BenchError> {
-    let deployment = deployment(args, common, point).await?;
+    let deployed = deploy(args, common, point).await?;
     let orders: Vec<Orders> = (0..point.clients)
         .map(|_| Orders {
             subject: point.subject,
-            place: deployment.place.clone(),
+            place: deployed.address().to_owned(),
             connections: point.connections,
             depth: point.depth,
-            window_ms: args.window_ms(),
+            window_ms: args.window().as_millis() as u64,
         })
         .collect();
     let tallies: Vec<ClientRecord> = Crew::start(CLIENT, &orders).await?.run().await?;
-    check(&tallies)?;
+    if let Some([one, other]) = span::overlap(tallies.iter().map(|tally| &tally.exact)) {
+        return Err(BenchError::Process(format!("positions were handed out twice: {one:?} and {other:?}")));
+    }
     let mut latencies = Latencies::new()?;
     tallies.iter().for_each(|tally| latencies.add(&tally.latency_ns_counts));
     let positions = tallies.iter().map(|tally| tally.positions).sum::<u64>();
     Ok(Measurement {
-        per_second: positions as f64 * 1000.0 / args.window_ms() as f64,
+        per_second: positions as f64 / args.window().as_secs_f64(),
         grants: tallies.iter().map(|tally| tally.grants).sum(),
         latency: latencies.summary(),
         latency_ns_counts: latencies.coarse_counts(),
         spans: tallies.into_iter().map(|tally| tally.spans).collect(),
     })
-}
-
-/// Checks that the clients' spans of positions do not overlap.
-fn check(tallies: &[ClientRecord]) -> Result<(), BenchError> {
-    let mut spans: Vec<(u64, u64)> = tallies.iter().flat_map(|tally| tally.exact.iter().copied()).collect();
-    spans.sort_unstable();
-    match spans.windows(2).find(|pair| pair[0].1 > pair[1].0) {
-        Some(pair) => {
-            let text = format!("positions were handed out twice: {:?} and {:?}", pair[0], pair[1]);
-            Err(BenchError::Process(text))
-        }
-        None => Ok(()),
-    }
 }
 
 fn conclude(report: &mut Report<Results>) {

@@ -183,7 +183,7 @@ fn overlapping_locks_are_granted_one_after_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().display();
     let results = lock_results(&format!(
-        "--figure 6,simulated --contenders 2 --overlaps 0,50,100 --regions 2048 --simulated-clients 20 \
+        "--figure 6,simulated --contended 2 --overlaps 0,50,100 --regions 2048 --simulated-clients 20 \
          --simulated-servers 4 --methods list,datatype --protocols one-try,alt-try --out {out}"
     ));
     let series = results["series"].as_array().unwrap();
@@ -205,7 +205,7 @@ fn overlapping_locks_are_granted_one_after_the_other() {
 }
 
 fn waiters_are_served_and_memory_is_counted() {
-    let results = lock_results("--targets --quick --regions 8192 --contenders 2 --repeat 1");
+    let results = lock_results("--targets --quick --regions 8192 --contended 2 --repeat 1");
     let reach = &results["targets"];
     let targets = reach["targets"].as_array().unwrap();
     for measure in

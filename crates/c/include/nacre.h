@@ -24,7 +24,7 @@
 #define NACRE_FOUND SIZE_MAX
 
 /**
- * It is done.
+ * Success.
  */
 #define NACRE_OK 0
 
@@ -95,7 +95,7 @@
 #define NACRE_REFUSED 100
 
 /**
- * There is no such object, key, attribute or value.
+ * The absence of the object, key, attribute or value that was asked for.
  */
 #define NACRE_ABSENT 101
 
@@ -115,7 +115,7 @@
 #define NACRE_LOCK_SHARED 0
 
 /**
- * Nobody else may hold any of the bytes.
+ * Exclusive: nobody else may hold any of the bytes.
  */
 #define NACRE_LOCK_EXCLUSIVE 1
 
@@ -180,12 +180,12 @@
 #define NACRE_EXTENT_HOLE 1
 
 /**
- * There is a value.
+ * The presence of any value.
  */
 #define NACRE_CHECK_PRESENT 0
 
 /**
- * There is none.
+ * The absence of a value.
  */
 #define NACRE_CHECK_ABSENT 1
 
@@ -225,7 +225,7 @@
 #define NACRE_INTENT_LOOK 0
 
 /**
- * The same range will be written soon, on condition that it did not change: a hint, by which the server may let contenders take turns.
+ * The same range will be written soon, on condition that it did not change: a hint, by which the server may let writers take turns.
  */
 #define NACRE_INTENT_UPDATE 1
 

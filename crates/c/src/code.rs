@@ -9,7 +9,7 @@ use nacre::{Error, ErrorKind};
 
 use crate::signal::Blocked;
 
-/// It is done.
+/// Success.
 pub const NACRE_OK: c_int = 0;
 /// An argument or the request is wrong: a null pointer, a handle that was closed, a limit exceeded.
 pub const NACRE_INVALID: c_int = 1;
@@ -38,7 +38,7 @@ pub const NACRE_BUSY: c_int = 11;
 pub const NACRE_UNRECOGNIZED: c_int = 99;
 /// A guard did not hold: the transaction was refused, and nothing was changed.
 pub const NACRE_REFUSED: c_int = 100;
-/// There is no such object, key, attribute or value.
+/// The absence of the object, key, attribute or value that was asked for.
 pub const NACRE_ABSENT: c_int = 101;
 /// The buffer is too short; the length that is needed was stored.
 pub const NACRE_TOO_SHORT: c_int = 102;

@@ -15,7 +15,7 @@ use crate::store::nacre_store;
 
 /// Others may hold the same bytes in this mode too.
 pub const NACRE_LOCK_SHARED: c_int = 0;
-/// Nobody else may hold any of the bytes.
+/// Exclusive: nobody else may hold any of the bytes.
 pub const NACRE_LOCK_EXCLUSIVE: c_int = 1;
 
 /// Locked bytes of a file.

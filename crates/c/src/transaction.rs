@@ -13,9 +13,9 @@ use crate::handle::{self, Handle, get};
 use crate::object::nacre_object;
 use crate::result::nacre_result;
 
-/// There is a value.
+/// The presence of any value.
 pub const NACRE_CHECK_PRESENT: c_int = 0;
-/// There is none.
+/// The absence of a value.
 pub const NACRE_CHECK_ABSENT: c_int = 1;
 /// The value equals the given one.
 pub const NACRE_CHECK_EQUAL: c_int = 2;
@@ -32,7 +32,7 @@ pub const NACRE_CHECK_GREATER_OR_EQUAL: c_int = 7;
 
 /// The bytes are read to be looked at.
 pub const NACRE_INTENT_LOOK: c_int = 0;
-/// The same range will be written soon, on condition that it did not change: a hint, by which the server may let contenders take turns.
+/// The same range will be written soon, on condition that it did not change: a hint, by which the server may let writers take turns.
 pub const NACRE_INTENT_UPDATE: c_int = 1;
 
 /// A range of keys: those that meet all three conditions. A NULL pointer stands for no condition.

@@ -38,7 +38,7 @@ const READ_AHEAD_BYTES: u64 = 4096;
 /// The reason for which an operation on the object failed.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// It failed with an error number and a text.
+    /// A failure, with an error number and a text.
     Errno(Errno, String),
     /// Its answer is not here yet.
     Missing,

@@ -109,7 +109,7 @@ pub enum ClassError {
         /// The defect.
         reason: String,
     },
-    /// There is no such class, or no such version of it.
+    /// An unknown class, or an unknown version of one.
     #[error("there is no class \"{name}\"{}", version.map(|version| format!(" of version {version}")).unwrap_or_default())]
     Missing {
         /// The class.

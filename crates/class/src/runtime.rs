@@ -358,7 +358,7 @@ impl Drop for Waiting<'_> {
 
 /// The end of an attempt that did not fail.
 enum Attempt {
-    /// It took effect, and used these answers.
+    /// A call that took effect, with the answers that it used.
     Done(Called, Vec<Read>),
     /// The object was changed by another client, and these answers will be needed again.
     Refused(Vec<Read>),

@@ -42,9 +42,9 @@ const PRELUDE: &str = include_str!("prelude.lua");
 pub(crate) enum Ended {
     /// The method returned a number, which may stand for a failure.
     Returned(i64),
-    /// It failed with an error number and a message.
+    /// A failure, with an error number and a message.
     Failed(Errno, String),
-    /// It cannot go on.
+    /// A call that cannot go on.
     Fatal(Fatal),
 }
 

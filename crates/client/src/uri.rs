@@ -67,11 +67,11 @@ pub struct Options {
 /// The point at which writes are on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Before they are acknowledged.
+    /// Synced before they are acknowledged.
     Always,
-    /// At most this much later.
+    /// Synced at most this much later.
     Interval(Duration),
-    /// At a time that the operating system chooses.
+    /// Synced when the operating system chooses.
     None,
 }
 

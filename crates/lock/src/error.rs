@@ -84,7 +84,7 @@ pub enum PatternError {
         /// The limit that is exceeded.
         requests_max: usize,
     },
-    /// In file order, server by server, the pattern takes too many rounds.
+    /// A pattern that takes too many rounds in file order, server by server.
     #[error(
         "a lock of this pattern by the protocol {protocol} may take {rounds} rounds at {servers} servers, and the limit is \
          {rounds_max}; alt-try takes it in few"

@@ -123,9 +123,9 @@ pub enum Reply {
         /// The number of the newest grant to this request.
         token: Token,
     },
-    /// It is done.
+    /// Success.
     Done,
-    /// It is refused, and nothing has changed unless the refusal says so.
+    /// A refusal; nothing has changed unless it says so.
     Refused(Refusal),
 }
 

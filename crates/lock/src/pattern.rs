@@ -68,9 +68,9 @@ pub struct Count {
 pub enum Search {
     /// The first byte is the one at this offset.
     Found(u64),
-    /// There is none.
+    /// No common byte.
     Absent,
-    /// There is none before this offset, and the bound was reached: the search goes on from here.
+    /// No common byte before this offset, where the bound was reached: the search goes on from here.
     Paused(u64),
 }
 

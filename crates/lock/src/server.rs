@@ -91,7 +91,7 @@ pub enum Record {
         /// The file.
         file: FileName,
     },
-    /// It may not any more.
+    /// A session that may not any more.
     Left {
         /// The session.
         session: SessionId,

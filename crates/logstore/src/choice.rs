@@ -227,7 +227,7 @@ impl Engine {
 
     /// Returns the bytes of moves that find room without new space, whatever stays unused at the ends of segments.
     fn room_for_moves(&self) -> u64 {
-        let FreeSpace { tail_bytes, next_bytes } = self.log.room();
+        let FreeSpace { tail_bytes, next_bytes } = self.log.free_space();
         let waste_bytes = u64::from(self.options.segment_bytes) / 4;
         tail_bytes.saturating_sub(waste_bytes) + next_bytes / 4 * 3
     }

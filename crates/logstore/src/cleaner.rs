@@ -7,6 +7,19 @@
 //!
 //! The number of bytes that a segment's cleaning writes is measured before it begins, and its room is kept in reserve
 //! (module `space`), so no cleaning is begun that could not be finished.
+//!
+//! A segment is freed because a count of live bytes is zero, and the count is kept beside the index, by atomics. So a segment
+//! is cleaned only behind this barrier:
+//! - it is sealed, and all snapshots that are kept have positions behind it. A transaction holds the lock of its object's
+//!   shard from before its record is in the log until its bytes are in the index and counted, and a snapshot takes the lock
+//!   of every shard after its position is fixed. So every transaction with a record in the segment has been counted, and
+//!   nobody makes new references to a sealed segment;
+//! - the count is read first, and then everything in the log is synced: what took the last reference away may be only on
+//!   its way to the disk, and were it lost, the index would refer to the segment again.
+//!
+//! Three assertions hold in the shipped program, since a breach would lose data: the count of such a segment is not
+//! negative and stays at zero ([`Segment::is_free`]), no change of the index names a segment that is gone
+//! (`SegmentTable::add_all_live`), and every extent that is read is in a segment of the table (`fetch`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -107,11 +120,11 @@ struct UnderWay {
 
 /// The result of a slice of cleaning.
 pub(crate) enum Cleaned {
-    /// This many bytes are regained, or will be when the segment is free. There may be more to do.
+    /// The bytes that are regained, or will be when the segment is free. There may be more to do.
     Gained(u64),
     /// The segment most worth cleaning is needed until a snapshot is taken.
     NeedsSnapshot,
-    /// There is nothing left to gain.
+    /// Nothing left to gain.
     Nothing,
 }
 
@@ -413,6 +426,7 @@ impl Engine {
             tracing::warn!("{} holds live data that cannot be moved; run a scrub", segment.name);
             return Ok(true);
         }
+        assert!(segment.is_free(), "{} has live data again", segment.name);
         self.maintenance.counters.cleaned.fetch_add(1, Ordering::Relaxed);
         let mut pool = self.space.pool.lock();
         drop(self.table.remove(segment.id));
@@ -434,7 +448,7 @@ impl Engine {
         while let Some(item) = heads.next() {
             let (at, record) = match item {
                 Ok(record) => record,
-                // That is this segment's trouble: others can be cleaned all the same.
+                // The failure is this segment's alone: others can be cleaned all the same.
                 Err(error) => {
                     self.leave_unreadable(&segment, &error);
                     self.relocate(&segment, batch.pieces)?;
@@ -471,7 +485,7 @@ impl Engine {
         for live in self.cut_live(pieces) {
             // A record that does not fit behind the last one leaves what is there unused. Where little is gained, that
             // could be more than the gain; so one that fits is closed before it would not.
-            let tail_bytes = self.log.room().tail_bytes;
+            let tail_bytes = self.log.free_space().tail_bytes;
             let fits = |bytes: u64| bytes + 2 * HEAD_BYTES_MIN as u64 <= tail_bytes;
             if fits(batch.bytes) && !fits(batch.bytes + live.move_bytes()) && !batch.pieces.is_empty() {
                 self.relocate(segment, std::mem::take(batch).pieces)?;
@@ -534,8 +548,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Shows what those forks of an object that replaced others hold of a segment. Their maps are searched a portion at
-    /// a time, since each portion holds up the object.
+    /// Shows what those forks of an object that replaced others hold of a segment. Their maps are searched a step at
+    /// a time, since each step holds up the object.
     pub(crate) fn visit_replaced(
         &self,
         segment: u32,

@@ -203,7 +203,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
 
 /// Checks that a folder holds a store, or, if one may be made in it, no other files.
 fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
-    let mut stranger = None;
+    let mut foreign = None;
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
         let shown = name.to_string_lossy();
@@ -213,10 +213,10 @@ fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
         }
         // File systems begin with the one; a store that was not finished, with the other.
         if shown != "lost+found" && shown != NAMES_RESERVE && !superblock::is_temporary(&shown) {
-            stranger = Some(shown.into_owned());
+            foreign = Some(shown.into_owned());
         }
     }
-    match stranger {
+    match foreign {
         _ if !create => Err(io::Error::new(io::ErrorKind::NotFound, "there is no store in it")),
         None => Ok(()),
         Some(name) => {

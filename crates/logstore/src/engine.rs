@@ -110,7 +110,7 @@ struct Work {
 /// The result of an attempt to apply a transaction.
 enum Attempt {
     Decided(Decided),
-    NeedsRoom(Wanted),
+    NeedsSpace(Wanted),
 }
 
 /// A transaction's effects, as they were kept.
@@ -130,7 +130,7 @@ struct Applied {
 
 /// The reason why a transaction was not kept.
 enum Unkept {
-    NeedsRoom(Wanted),
+    NeedsSpace(Wanted),
     Failed(StoreError),
 }
 
@@ -207,11 +207,11 @@ impl Engine {
             match self.attempt(&mut work) {
                 Err(error) => return Reply::ready(Err(error)),
                 Ok(Attempt::Decided(decided)) => return self.reply(decided),
-                Ok(Attempt::NeedsRoom(wanted)) if self.maintenance.is_threaded() => {
+                Ok(Attempt::NeedsSpace(wanted)) if self.maintenance.is_threaded() => {
                     let engine = Arc::clone(self);
                     return Reply::pending(async move { engine.apply_later(work, wanted).await });
                 }
-                Ok(Attempt::NeedsRoom(wanted)) => match self.make_space(&wanted) {
+                Ok(Attempt::NeedsSpace(wanted)) => match self.make_space(&wanted) {
                     Ok(purpose) => work.purpose = purpose,
                     Err(error) => return Reply::ready(Err(error)),
                 },
@@ -225,13 +225,15 @@ impl Engine {
             work.purpose = self.maintenance.wait_for_space(wanted).await?;
             match self.attempt(&mut work)? {
                 Attempt::Decided(decided) => return self.reply(decided).await,
-                Attempt::NeedsRoom(more) => wanted = more,
+                Attempt::NeedsSpace(more) => wanted = more,
             }
         }
     }
 
     /// Judges a transaction and applies it in memory.
     fn attempt(&self, work: &mut Work) -> Result<Attempt, StoreError> {
+        // Held until the effects are in the index: so the order of records in the log is, for each object, that of effects, and
+        // the cleaner and snapshots see a transaction wholly or not at all.
         let mut shard = self.shard_of(work.hash).lock();
         let mut absent = None;
         let (found, blocks) = shard.find_mut(work.hash, &work.object);
@@ -243,7 +245,10 @@ impl Engine {
             None => Source::Log(&self.table),
             Some(_) => Source::Memory(blocks),
         };
+        // Replies speak of this state, which may be on its way to the disk. A refusal and a read wait for it too: told of a
+        // change that a crash takes back, a client would act on what never was.
         let durable_batch = node.durable_batch;
+        // Before the guards: those of a repetition would be judged against what its first attempt changed.
         if let Some(outcome) = self.recall(work)? {
             // Whatever the earlier attempt changed, the object's durable batch covers it.
             let decided =
@@ -259,6 +264,8 @@ impl Engine {
             let decided = Decided { outcome, durable_batch, wrote: false, rolled: false, fetches };
             return Ok(Attempt::Decided(decided));
         }
+        // Guards and reads see the state before the transaction; nothing is applied yet. What is to be read is pinned under
+        // the lock, and read after it is released.
         let existed = node.exists;
         let mut answers = Vec::with_capacity(work.reads.len());
         let mut budget = REPLY_BYTES_MAX;
@@ -275,6 +282,7 @@ impl Engine {
                 Decided { outcome: Outcome::Done(done), durable_batch, wrote: false, rolled: false, fetches };
             return Ok(Attempt::Decided(decided));
         }
+        // What cannot be applied is refused before it is in the log, where nothing can be taken back.
         node.admit(&work.effects)?;
         let version = work.proposal().max(node.version + 1);
         let kept = match &self.memory {
@@ -283,11 +291,13 @@ impl Engine {
         };
         let mut applied = match kept {
             Ok(applied) => applied,
-            Err(Unkept::NeedsRoom(wanted)) => return Ok(Attempt::NeedsRoom(wanted)),
+            Err(Unkept::NeedsSpace(wanted)) => return Ok(Attempt::NeedsSpace(wanted)),
             Err(Unkept::Failed(error)) => return Err(error),
         };
+        // Nothing below fails: the record is in the log, and the effects are in the index.
         self.space.index.saw_version(version);
         node.durable_batch = applied.batch;
+        // Under the lock, so that the order of events is that of the log.
         if self.watchers.is_watched(work.hash) {
             self.watchers.changed(&work.object, version, self.durable_batch(applied.batch));
         }
@@ -311,6 +321,7 @@ impl Engine {
             }
         }
         drop(shard);
+        // Blocks that were replaced are given back outside of the lock.
         let Applied { grown, batch: durable_batch, rolled, freed, .. } = applied;
         drop(freed);
         self.space.index.add(grown);
@@ -329,10 +340,10 @@ impl Engine {
         }
         let mut wanted = work.wanted();
         wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node);
-        let Some(_growth) = self.reserve_growth(&wanted) else { return Err(Unkept::NeedsRoom(wanted)) };
+        let Some(_growth) = self.reserve_growth(&wanted) else { return Err(Unkept::NeedsSpace(wanted)) };
         let appended = match self.log.append(&mut work.head, &work.payload, work.purpose) {
             Ok(appended) => appended,
-            Err(Refused::NeedsSegment(_)) => return Err(Unkept::NeedsRoom(wanted)),
+            Err(Refused::NeedsSegment(_)) => return Err(Unkept::NeedsSpace(wanted)),
             Err(Refused::Failed(error)) => return Err(Unkept::Failed(error)),
         };
         // Asked before the effects are applied, because it depends on what they find.

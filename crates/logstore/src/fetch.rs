@@ -27,7 +27,7 @@ const DIRECT_BYTES_MIN: u32 = 8 << 10;
 /// The segments that a request reads from. Holding them keeps their files from being reused.
 #[derive(Default)]
 pub struct Pins {
-    /// In ascending order of their numbers.
+    /// The segments, in ascending order of their numbers.
     segments: Vec<Arc<Segment>>,
 }
 
@@ -65,7 +65,7 @@ pub struct Fetches {
     /// The index of each answer (meaningless for a refusal), and its plan.
     list: Vec<(usize, RangePlan)>,
     pins: Pins,
-    /// In a volatile store, the block of each piece of each plan.
+    /// The block of each piece of each plan, in a volatile store.
     blocks: Vec<Block>,
 }
 

@@ -27,7 +27,7 @@ pub struct ForkNode {
 /// its own.
 #[derive(Debug, Default)]
 pub enum Forks {
-    /// There are none.
+    /// No forks.
     #[default]
     None,
     /// The default fork.

@@ -1,8 +1,8 @@
-//! The writing of a snapshot: the index in frames, shard by shard, a portion at a time.
+//! The writing of a snapshot: the index in frames, shard by shard, a step at a time.
 //!
-//! A transaction waits for one portion at most: the lock of a shard is given back after [`PORTION_ITEMS`] items or
+//! A transaction waits for one step at most: the lock of a shard is given back after [`STEP_ITEMS`] items or
 //! [`PORTION_BYTES`] bytes, also in the middle of an object. What the snapshot holds of such an object is then not its
-//! state at one moment, but that at the first portion, mixed with effects of later transactions. These are in the log
+//! state at one moment, but that at the first step, mixed with effects of later transactions. These are in the log
 //! behind the snapshot's position, and their versions are above the one that the snapshot gives the object; so each of
 //! them is replayed, and afterwards every key and every byte that any of them wrote is as the last one left it. This
 //! holds for every effect that leaves what it writes the same whatever it finds ([`Node::may_be_replayed`]). An object
@@ -36,7 +36,7 @@ use crate::snapshot::{
 use crate::sync::{Mutex, unlock_fair};
 
 /// The number of items after which the lock of a shard is given back.
-pub(crate) const PORTION_ITEMS: u64 = 512;
+pub(crate) const STEP_ITEMS: u64 = 512;
 /// The number of bytes after which it is.
 pub(crate) const PORTION_BYTES: usize = 256 << 10;
 /// The number of bytes that are gathered before they are written.
@@ -146,9 +146,9 @@ impl Frames {
         }
     }
 
-    /// Adds an object from its beginning, or goes on with it; returns where it has to be gone on with, if `portion` ends
+    /// Adds an object from its beginning, or goes on with it; returns where it has to be gone on with, if `step` ends
     /// before the object does.
-    fn node(&mut self, id: &ObjectId, node: &Node, from: Cursor, portion: BatchLimits) -> Option<Cursor> {
+    fn node(&mut self, id: &ObjectId, node: &Node, from: Cursor, step: BatchLimits) -> Option<Cursor> {
         let (key, fork) = match from {
             Cursor::Beginning => {
                 self.object(id, node);
@@ -166,7 +166,7 @@ impl Frames {
                     put_bytes(out, &found.value);
                     put_varint(out, found.version);
                 });
-                if portion.is_full(self) {
+                if step.is_full(self) {
                     return Some(Cursor::Key(name.clone()));
                 }
             }
@@ -188,7 +188,7 @@ impl Frames {
                         put_varint(out, found.base);
                     });
                 }
-                if portion.is_full(self) {
+                if step.is_full(self) {
                     return Some(Cursor::Fork(name.clone(), 0));
                 }
             }
@@ -196,7 +196,7 @@ impl Frames {
                 // What was there before may have been overwritten with a piece that begins earlier.
                 let entry = entry.clip(start, OFFSET_MAX);
                 self.item(|out| put_entry(out, &entry));
-                if portion.is_full(self) {
+                if step.is_full(self) {
                     return Some(Cursor::Fork(name.clone(), entry.end()));
                 }
             }
@@ -241,11 +241,11 @@ enum Cursor {
     Beginning,
     /// Behind this key.
     Key(Key),
-    /// In this fork, whose header is written, at this offset.
+    /// A fork whose header is written, and an offset in it.
     Fork(Fork, u64),
 }
 
-/// A portion of the index: what is added while a shard is locked.
+/// A step of the index: what is added while a shard is locked.
 #[derive(Clone, Copy)]
 struct BatchLimits {
     /// The numbers of items and of bytes that there may be at its end.
@@ -320,7 +320,7 @@ impl Engine {
             });
         }
         for shard in &self.shards {
-            self.write_shard(shard, work.portion_items, &mut frames, &mut write)?;
+            self.write_shard(shard, work.step_items, &mut frames, &mut write)?;
         }
         frames.flush();
         let items = frames.items;
@@ -361,12 +361,12 @@ impl Engine {
         Ok(end)
     }
 
-    /// Writes a shard, and gives its lock back after each portion. The objects that there are when it begins are all
+    /// Writes a shard, and gives its lock back after each step. The objects that there are when it begins are all
     /// that the snapshot needs: what is made later is in the log behind its position, and none ever goes away.
     fn write_shard(
         &self,
         shard: &Mutex<Shard>,
-        portion_items: u64,
+        step_items: u64,
         frames: &mut Frames,
         write: &mut impl FnMut(&mut Frames) -> io::Result<()>,
     ) -> io::Result<()> {
@@ -375,21 +375,21 @@ impl Engine {
         let mut begun: Option<Begun> = None;
         loop {
             let locked = shard.lock();
-            let mut portion = BatchLimits::begin(frames, portion_items);
-            while !portion.is_full(frames) {
+            let mut step = BatchLimits::begin(frames, step_items);
+            while !step.is_full(frames) {
                 let Some(object) = begun.take().or_else(|| names.next().map(Begun::new)) else {
                     drop(locked);
                     return write(frames);
                 };
                 let Some(node) = locked.get(&object.id) else { continue };
-                begun = self.write_object(object, node, frames, portion_items, &mut portion);
+                begun = self.write_object(object, node, frames, step_items, &mut step);
             }
-            // The next portion asks for the same lock again at once.
+            // The next step asks for the same lock again at once.
             unlock_fair(locked);
-            if portion_items < PORTION_ITEMS {
+            if step_items < STEP_ITEMS {
                 frames.flush();
             }
-            if frames.gathered_bytes() >= WRITE_BYTES || portion_items < PORTION_ITEMS {
+            if frames.gathered_bytes() >= WRITE_BYTES || step_items < STEP_ITEMS {
                 write(frames)?;
             }
         }
@@ -401,15 +401,15 @@ impl Engine {
         mut object: Begun,
         node: &Node,
         frames: &mut Frames,
-        portion_items: u64,
-        portion: &mut BatchLimits,
+        step_items: u64,
+        step: &mut BatchLimits,
     ) -> Option<Begun> {
         let is_begun = !matches!(object.from, Cursor::Beginning);
         if !is_begun {
             frames.mark();
         } else if self.watched_changed.load(Ordering::SeqCst) {
             frames.go_back();
-            *portion = BatchLimits::begin(frames, portion_items);
+            *step = BatchLimits::begin(frames, step_items);
             object.from = Cursor::Beginning;
             object.restarts += 1;
         }
@@ -417,8 +417,8 @@ impl Engine {
         let from = std::mem::replace(&mut object.from, Cursor::Beginning);
         // The object's shard is locked: nothing comes between what is written now and the watch.
         self.watched_changed.store(false, Ordering::SeqCst);
-        let object_portion = if is_whole { BatchLimits::ENDLESS } else { *portion };
-        let Some(rest) = frames.node(&object.id, node, from, object_portion) else {
+        let object_step = if is_whole { BatchLimits::ENDLESS } else { *step };
+        let Some(rest) = frames.node(&object.id, node, from, object_step) else {
             self.watched.store(0, Ordering::SeqCst);
             return None;
         };

@@ -372,8 +372,8 @@ impl LogStore {
 
     /// Sets the number of items of a snapshot after which other threads get their turn. For tests.
     #[cfg(feature = "sim")]
-    pub fn set_portion_items(&self, items: u64) {
-        self.owner.engine.set_portion_items(items);
+    pub fn set_step_items(&self, items: u64) {
+        self.owner.engine.set_step_items(items);
     }
 
     /// Waits until the maintenance thread has nothing to do. For tests; there must be no writers meanwhile.

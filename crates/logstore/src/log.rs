@@ -45,14 +45,14 @@ pub enum Committer {
 /// The purpose of a record, which decides the room that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// To keep more data. Takes none of the room kept for the others, and waits for its turn where the cleaner sets the
+    /// Keeping more data. Takes none of the space kept for the others, and waits for its turn where the cleaner sets the
     /// pace.
     Write,
-    /// To keep more data, in a turn that was given.
+    /// Keeping more data, in a turn that was given.
     Paced,
-    /// To keep less data. Takes none of the room kept for the cleaner.
+    /// Keeping less data. Takes none of the space kept for the cleaner.
     Shrink,
-    /// To move live data out of a segment, so that the segment can be freed.
+    /// Moving live data out of a segment, so that the segment can be freed.
     Clean,
 }
 
@@ -63,23 +63,23 @@ impl Purpose {
     }
 }
 
-/// FreeSpace in bytes that is reserved for some purposes.
+/// Space in bytes that is reserved for some purposes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserve {
-    /// FreeSpace in files that can be made ready without new space.
+    /// Space in files that can be made ready without new space.
     pub spare_bytes: u64,
-    /// FreeSpace for the cleaner alone.
+    /// Space for the cleaner alone.
     pub clean_bytes: u64,
-    /// Further room for transactions that shrink, and the cleaner.
+    /// Further space for transactions that shrink, and the cleaner.
     pub shrink_bytes: u64,
 }
 
-/// FreeSpace in bytes that the log has without new space.
+/// Space in bytes that the log has without new space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeSpace {
-    /// FreeSpace behind the last record of the segment that is written to.
+    /// Space behind the last record of the segment that is written to.
     pub tail_bytes: u64,
-    /// FreeSpace in the segment that is ready, and in files that can be made ready.
+    /// Space in the segment that is ready, and in files that can be made ready.
     pub next_bytes: u64,
 }
 
@@ -306,7 +306,7 @@ impl Log {
     }
 
     /// Returns the room that the log has without new space.
-    pub fn room(&self) -> FreeSpace {
+    pub fn free_space(&self) -> FreeSpace {
         let tail = self.tail.lock();
         let tail_bytes = tail.segment.as_ref().map_or(0, |segment| {
             let sealed = segment.sealed.load(Ordering::Relaxed);
@@ -409,6 +409,8 @@ impl Log {
         let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
         let record_bytes = record::record_bytes(head.len(), payload_bytes) as u64;
         let mut tail = self.tail.lock();
+        // Under the lock: a record that is accepted here is in the open batch before the committing thread looks for one, or
+        // before it sees `closing`, so none is left behind.
         if let Some(failure) = self.failure.get() {
             return Err(Refused::Failed(failure.clone()));
         }
@@ -452,6 +454,9 @@ impl Log {
         };
         let offset = tail.offset;
         let batch = tail.batch.id;
+        // The head is sealed only here, because the checksum covers the record's place and number, which are known under the
+        // lock. A record therefore cannot be taken for one of another segment that had the same file. Its payload was
+        // checksummed before, outside of the lock.
         let stamp = Stamp {
             binding: segment.binding,
             offset,
@@ -462,10 +467,12 @@ impl Log {
         let payload_offset = offset + head.len() as u64;
         tail.offset += record_bytes;
         tail.since_snapshot_bytes += record_bytes;
+        // The offset and the number advance together: recovery takes a number that is missing for the end of the log.
         let first = tail.batch.records == 0;
         tail.batch.records += 1;
         tail.batch.sequence = tail.sequence;
         tail.sequence += 1;
+        // Still under the lock, so that the order of tokens is that of records, as recovery finds it.
         let tokens = self.tokens();
         if record::is_repeatable(head) {
             self.set_tokens(tokens + 1);
@@ -485,6 +492,7 @@ impl Log {
         record::put_tail(&mut run.small, head, segment.binding);
         run.bytes += record_bytes;
         drop(tail);
+        // Only the first record of a batch wakes the committer: the others are in the batch that it takes.
         if first && self.committer == Committer::Thread {
             self.work.notify_one();
         }
@@ -501,6 +509,8 @@ impl Log {
             predecessor: predecessor.as_ref().map_or(0, |segment| segment.id),
             predecessor_end: tail.offset,
         };
+        // Its last record stands in a run of this batch or an earlier one, before the run that holds the header: runs are
+        // written in order, so no header tells of an end that is not written.
         if let Some(predecessor) = predecessor {
             predecessor.sealed.store(true, Ordering::Release);
         }
@@ -519,6 +529,8 @@ impl Log {
             return false;
         }
         let id = tail.batch.id;
+        // The next batch is open before this one is written, so that transactions go on during the write and share the next
+        // sync. Its waiters stay in the tail, where one that comes late or is dropped still finds them.
         let batch = std::mem::replace(&mut tail.batch, Batch::new(id + 1));
         tail.committing = Some((id, batch.wakers));
         drop(tail);
@@ -526,6 +538,7 @@ impl Log {
         let mut bytes = 0;
         let mut result = Ok(());
         let mut written: Vec<Arc<Segment>> = Vec::with_capacity(1);
+        // In the order of the log, and nothing after the first failure: what follows a gap would not be recovered.
         for mut run in batch.runs {
             run.flush_small();
             bytes += run.bytes;
@@ -541,6 +554,7 @@ impl Log {
         self.counters.log_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.counters.batches.fetch_add(1, Ordering::Relaxed);
         self.counters.records.fetch_add(batch.records, Ordering::Relaxed);
+        // One sync for all that was written, after all of it; nothing has been told yet.
         if self.durability == Durability::Always {
             result = result.and_then(|()| self.sync_segments(&written));
         }
@@ -551,6 +565,7 @@ impl Log {
             // acknowledged after a failure.
             Ok(()) if self.failure.get().is_some() => {}
             Ok(()) => {
+                // From here on replies may be sent. The store pairs with the load in `is_acked`, which takes no lock.
                 self.acked.store(id, Ordering::Release);
                 tail.acked_sequence = batch.sequence;
                 if self.durability == Durability::Always {
@@ -566,6 +581,7 @@ impl Log {
             Err(text) => self.fail(&mut tail, text),
         }
         let wakers = tail.committing.take().map(|(_, wakers)| wakers).unwrap_or_default();
+        // A waker may run its task at once, which may ask for the lock.
         drop(tail);
         wakers.into_iter().for_each(Waker::wake);
         true

@@ -296,9 +296,9 @@ struct Turn {
 
 /// The result of a step that did not fail.
 enum Step {
-    /// There may be room now.
+    /// A chance of space: the waiter has to look again.
     Again,
-    /// There is room that may be taken for this purpose.
+    /// Space that may be taken for this purpose.
     FreeSpace(Purpose),
     /// Another thread is at work on it, and tells when it has got on; or work ahead of need would have had to wait for
     /// one that nudges this thread when it is done.
@@ -350,7 +350,7 @@ impl Engine {
             };
             if is_behind() && !self.has_cleaned_all() {
                 // A part of the room that there is may be taken at once: who comes seldom does not notice anything.
-                self.log.set_credit(Some(self.log.room().tail_bytes / 8));
+                self.log.set_credit(Some(self.log.free_space().tail_bytes / 8));
             }
             maintenance.cleaned_at.store(0, Ordering::Release);
             let mut found_all = false;
@@ -460,10 +460,10 @@ impl Engine {
         taken
     }
 
-    /// Sets the number of items of a portion.
+    /// Sets the number of items of a step.
     #[cfg(feature = "sim")]
-    pub(crate) fn set_portion_items(&self, items: u64) {
-        self.maintenance.work.lock().portion_items = items;
+    pub(crate) fn set_step_items(&self, items: u64) {
+        self.maintenance.work.lock().step_items = items;
         self.maintenance.tell_change(false);
     }
 

@@ -511,8 +511,7 @@ impl Engine {
         files: &[(String, u64)],
         opened: &mut Opened,
     ) -> Result<(), StoreError> {
-        // Moves were counted while they were replayed, transactions were not: count all of it anew.
-        self.table.reset_live();
+        // Nothing was counted during the replay, which may pass through references to segments that are gone.
         let (mut footprint, mut version_max) = (Footprint::default(), 0);
         let mut names = BTreeSet::new();
         for shard in &self.shards {

@@ -102,7 +102,10 @@ impl Engine {
             fork.map.replace(old.start(), old.end(), &[entry], |piece, chunk| {
                 changes.push((chunk.segment, -(piece.len() as i64)));
             });
-            self.table.add_all_live(&changes);
+            // A replayed move may take a piece out of a segment that was freed since: recovery counts when it is through.
+            if exact {
+                self.table.add_all_live(&changes);
+            }
         }
         self.space.index.add(Footprint::of_fork(&moved.fork, &fork.map) - before);
     }

@@ -82,7 +82,7 @@ pub struct ScrubReport {
     pub unopened: Option<String>,
     /// Damage, file by file.
     pub findings: Vec<Finding>,
-    /// LostParts, object by object.
+    /// Lost parts, object by object.
     pub lost: Vec<LostPart>,
     /// Repairs, one sentence each.
     pub repaired: Vec<String>,

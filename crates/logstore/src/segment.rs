@@ -230,29 +230,26 @@ impl SegmentTable {
     }
 
     /// Counts live bytes, as [`SegmentTable::add_live`] does, for several segments at once.
+    ///
+    /// # Panics
+    ///
+    /// If a segment is gone: then it was freed although the index refers to it, or is to.
     pub fn add_all_live(&self, changes: &[(u32, i64)]) {
         let segments = self.segments.read();
         let mut sum = 0;
         for (id, bytes) in changes {
-            if let Some(segment) = segments.get(id) {
-                segment.live_bytes.fetch_add(*bytes, Ordering::Relaxed);
-                if *bytes < 0 {
-                    segment.releases.fetch_add(1, Ordering::Relaxed);
-                }
+            let Some(segment) = segments.get(id) else {
+                panic!("the index names {}, which was freed", segment_name(*id));
+            };
+            segment.live_bytes.fetch_add(*bytes, Ordering::Relaxed);
+            if *bytes < 0 {
+                segment.releases.fetch_add(1, Ordering::Relaxed);
             }
             sum += bytes;
         }
         // A block written again, whole, is the most common change, and changes nothing here.
         if sum != 0 {
             self.live_bytes.fetch_add(sum, Ordering::Relaxed);
-        }
-    }
-
-    /// Resets the counts of live bytes to zero.
-    pub fn reset_live(&self) {
-        self.live_bytes.store(0, Ordering::Relaxed);
-        for segment in self.segments.read().values() {
-            segment.live_bytes.store(0, Ordering::Relaxed);
         }
     }
 
@@ -304,6 +301,40 @@ mod tests {
             assert_eq!(SegmentHeader::decode(&damaged), Some(header));
             assert_eq!(SegmentHeader::sound_copies(&damaged), 1);
         }
+    }
+
+    fn table_of_one() -> (SegmentTable, Arc<Segment>) {
+        let disk = crate::sim::SimDisk::new(1, crate::sim::Faults::default());
+        let file = crate::disk::Disk::create(&disk, &segment_name(1), 4096).unwrap();
+        let segment = Arc::new(Segment::new(1, Binding::new(FORMAT_VERSION, &[7; 16], 1), 4096, file));
+        let table = SegmentTable::default();
+        table.insert(Arc::clone(&segment));
+        (table, segment)
+    }
+
+    #[test]
+    fn a_segment_is_free_when_all_that_was_counted_is_released() {
+        let (table, segment) = table_of_one();
+        table.add_all_live(&[(1, 100), (1, -40)]);
+        assert!(!segment.is_free());
+        table.add_live(1, -60);
+        assert!(segment.is_free());
+    }
+
+    #[test]
+    #[should_panic(expected = "segment-0000000001 has -1 live bytes")]
+    fn a_count_below_zero_frees_nothing() {
+        let (table, segment) = table_of_one();
+        table.add_live(1, -1);
+        segment.is_free();
+    }
+
+    #[test]
+    #[should_panic(expected = "the index names segment-0000000001, which was freed")]
+    fn the_index_cannot_name_a_segment_that_is_gone() {
+        let (table, _) = table_of_one();
+        table.remove(1);
+        table.add_live(1, 10);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Snapshots: the index written down, with the log position that each covers.
 //!
-//! A snapshot is taken while transactions go on: each shard is copied under its lock, a portion at a time (module
+//! A snapshot is taken while transactions go on: each shard is copied under its lock, a step at a time (module
 //! `index_writer`), and what the log holds from the snapshot's position on is applied again on top of it. That is
 //! harmless, because a record is skipped where the object's version is not below the record's. A snapshot becomes valid, by its renaming, only when every effect that
 //! it may hold is synced in the log. Two are kept, so that damage to one loses nothing.
@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry};
 use crate::fences::FencedSessions;
 use crate::forks::ForkNode;
-use crate::index_writer::PORTION_ITEMS;
+use crate::index_writer::STEP_ITEMS;
 use crate::log::Position;
 use crate::node::Node;
 use crate::recall::KeptWrites;
@@ -90,18 +90,13 @@ pub struct SnapshotState {
     /// again.
     pub snapshot_bytes_min: u64,
     /// The number of items of a snapshot that are written under the lock of a shard. Tests lower it, and then each
-    /// portion is written to the file by itself.
-    pub portion_items: u64,
+    /// step is written to the file by itself.
+    pub step_items: u64,
 }
 
 impl Default for SnapshotState {
     fn default() -> Self {
-        Self {
-            snapshots: Vec::new(),
-            snapshots_needed: KEPT,
-            snapshot_bytes_min: 0,
-            portion_items: PORTION_ITEMS,
-        }
+        Self { snapshots: Vec::new(), snapshots_needed: KEPT, snapshot_bytes_min: 0, step_items: STEP_ITEMS }
     }
 }
 

@@ -87,7 +87,7 @@ pub struct Space {
     refused: AtomicU64,
 }
 
-/// FreeSpace in the files of snapshots, kept until the index has grown.
+/// Space in the files of snapshots, kept until the index has grown.
 pub(crate) struct Growth<'a> {
     all_bytes: &'a AtomicU64,
     bytes: u64,
@@ -117,7 +117,7 @@ struct Spare {
     file: Arc<dyn DiskFile>,
 }
 
-/// FreeSpace that a waiter wants.
+/// The space that a waiter wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The length of the record in bytes; 0 for just a segment to continue in.
@@ -324,7 +324,7 @@ impl Engine {
 
     fn reserve_is_full(&self) -> bool {
         let Reserve { clean_bytes, shrink_bytes, .. } = self.reserve();
-        self.log.room().next_bytes >= clean_bytes + shrink_bytes
+        self.log.free_space().next_bytes >= clean_bytes + shrink_bytes
     }
 
     /// Returns whether the files of snapshots will suffice when the index has grown.

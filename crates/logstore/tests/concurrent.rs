@@ -193,7 +193,7 @@ impl History {
     fn run(self: Arc<Self>) {
         let mut rng = SmallRng::seed_from_u64(!self.seed);
         if let Ok(store) = LogStore::open_on(Arc::clone(&self.disk) as _, self.options(Committer::Thread)) {
-            store.set_portion_items(rng.random_range(1..12));
+            store.set_step_items(rng.random_range(1..12));
             let over = Arc::new(AtomicBool::new(false));
             let mut threads = Vec::new();
             for index in 0..self.clients.len() {

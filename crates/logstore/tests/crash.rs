@@ -26,7 +26,7 @@ use nacre_object::{
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// The kind of trouble that a history meets.
+/// The kind of failure that a history meets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Failure {
     /// The power goes off.
@@ -394,7 +394,7 @@ static MADE_ROOM: AtomicU64 = AtomicU64::new(0);
 
 fn run(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(!seed);
-    let trouble = match rng.random_range(0..12) {
+    let failure = match rng.random_range(0..12) {
         0..5 => Failure::Crash,
         5..6 => Failure::Kill,
         6..9 => Failure::IoError,
@@ -409,7 +409,7 @@ fn run(seed: u64) {
     let steps = rng.random_range(1..80);
     let faults = |rng: &mut SmallRng| {
         let at = Some(rng.random_range(1..90));
-        match trouble {
+        match failure {
             Failure::Crash => Faults { crash_at: at, ..Faults::default() },
             Failure::Kill => Faults::default(),
             Failure::IoError => Faults { error_at: at, ..Faults::default() },
@@ -427,11 +427,11 @@ fn run(seed: u64) {
         if let Ok(store) = LogStore::open_on(Arc::clone(&disk) as _, options) {
             if seed.is_multiple_of(4) {
                 // Snapshots are written a few items at a time.
-                store.set_portion_items(2 + seed / 4 % 16);
+                store.set_step_items(2 + seed / 4 % 16);
             }
             history.run(&store, &disk, steps);
             store.check_counts();
-            if matches!(trouble, Failure::Kill | Failure::FullDisk) {
+            if matches!(failure, Failure::Kill | Failure::FullDisk) {
                 store.check_files();
             }
             if rng.random_bool(0.3) {
@@ -443,7 +443,7 @@ fn run(seed: u64) {
             }
             history.waiting.clear();
         }
-        let killed = match trouble {
+        let killed = match failure {
             Failure::Kill => true,
             Failure::IoError | Failure::WritebackError => rng.random_bool(0.7),
             Failure::Crash | Failure::FullDisk => false,
@@ -455,7 +455,7 @@ fn run(seed: u64) {
             least = history.acknowledged();
             recovered = disk.after_kill(Faults::default());
             // The disk may fail again, and again, while the store is being opened.
-            while trouble != Failure::Kill && rng.random_bool(0.4) {
+            while failure != Failure::Kill && rng.random_bool(0.4) {
                 let again = Faults { error_at: Some(rng.random_range(1..12)), ..Faults::default() };
                 recovered.set_faults(again);
                 let failing = share(recovered);
@@ -474,7 +474,7 @@ fn run(seed: u64) {
             let everything = history.promised();
             store = history.recover(&mut recovered, everything);
         }
-        let has_lost_writes = trouble == Failure::WritebackError;
+        let has_lost_writes = failure == Failure::WritebackError;
         if store.opened().damaged_snapshots > 0 && !has_lost_writes {
             history.fail(format!("a snapshot is damaged: {:?}", store.opened()));
         }

@@ -668,10 +668,10 @@ fn an_opening_takes_no_segment_with_a_lost_header_for_an_unused_one() {
 
 #[test]
 fn a_superblock_of_another_store_gives_up_no_segment() {
-    let stranger = Arc::new(SimDisk::new(3, Faults::default()));
-    drop(open(&stranger).unwrap());
+    let foreign = Arc::new(SimDisk::new(3, Faults::default()));
+    drop(open(&foreign).unwrap());
     let disk = copy(&many_objects());
-    let superblock = stranger.bytes("nacre-store").unwrap();
+    let superblock = foreign.bytes("nacre-store").unwrap();
     disk.open("nacre-store").unwrap().write_at(0, &[superblock.into()]).unwrap();
     for (name, _) in disk.list().unwrap().iter().filter(|(name, _)| name.starts_with("snapshot-")) {
         disk.remove(name).unwrap();

@@ -1,5 +1,5 @@
 //! Snapshots and cleaning in the middle of transactions: what is read back after a crash is what was acknowledged,
-//! whichever effects came between two portions of one object.
+//! whichever effects came between two steps of one object.
 //!
 //! A failure names its seed; `NACRE_SEED=n cargo test -p nacre-logstore --test snapshot` runs that one again.
 //! `NACRE_HISTORIES=n` sets how many are run.
@@ -160,7 +160,7 @@ fn run(seed: u64) {
     for _ in 0..rng.random_range(1..4) {
         let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();
         assert_eq!(store.opened().damaged_snapshots, 0);
-        store.set_portion_items(rng.random_range(1..12));
+        store.set_step_items(rng.random_range(1..12));
         {
             let mut client = client.lock().unwrap();
             for _ in 0..rng.random_range(10..200) {
@@ -304,11 +304,11 @@ fn make_large(store: &LogStore) {
             (0..1000).map(|number| (2 * (1000 * thousand + number), vec![1].into())).collect::<Vec<_>>();
         apply(store, Transaction::new().change(Write::Extents { fork: Fork::DEFAULT, extents }));
     }
-    store.set_portion_items(100);
+    store.set_step_items(100);
 }
 
-/// Applies changes to an object behind each portion of it, and checks that a crash then does not change what it holds.
-fn check_changes_between_portions(changes: &[Transaction]) {
+/// Applies changes to an object behind each step of it, and checks that a crash then does not change what it holds.
+fn check_changes_between_steps(changes: &[Transaction]) {
     for at in 1..40 {
         let disk = Arc::new(SimDisk::new(1, Faults::default()));
         let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();
@@ -318,7 +318,7 @@ fn check_changes_between_portions(changes: &[Transaction]) {
             apply(&store, Transaction::new().write(Fork::DEFAULT, number * 20, vec![1; 10]).change(set));
         }
         apply(&store, Transaction::new().write(fork("y"), 0, vec![1; 100]));
-        store.set_portion_items(4);
+        store.set_step_items(4);
         snapshot_with(&disk, &store, at, u64::MAX, changes);
         let look = |store: &LogStore| {
             let read = |name: &str| Read::Extents { fork: fork(name), range: ByteRange::new(0, 5000) };
@@ -334,17 +334,17 @@ fn check_changes_between_portions(changes: &[Transaction]) {
 }
 
 #[test]
-fn a_fork_that_is_removed_and_made_between_portions_is_as_it_was_made() {
-    check_changes_between_portions(&[
+fn a_fork_that_is_removed_and_made_between_steps_is_as_it_was_made() {
+    check_changes_between_steps(&[
         Transaction::new().change(Write::RemoveFork { fork: fork("z") }),
         Transaction::new().write(fork("z"), 1000, vec![2; 10]),
     ]);
 }
 
 #[test]
-fn holes_behind_the_end_keep_their_versions_when_a_fork_grows_between_portions() {
+fn holes_behind_the_end_keep_their_versions_when_a_fork_grows_between_steps() {
     let range = ByteRange::new(500, 100);
-    check_changes_between_portions(&[
+    check_changes_between_steps(&[
         Transaction::new().change(Write::Zero { fork: fork("y"), range }),
         Transaction::new().change(Write::Truncate { fork: fork("y"), size: 1000 }),
         Transaction::new().write(fork("y"), 2000, vec![2; 10]),
@@ -352,8 +352,8 @@ fn holes_behind_the_end_keep_their_versions_when_a_fork_grows_between_portions()
 }
 
 #[test]
-fn a_fork_that_is_truncated_and_written_between_portions_is_as_it_was_written() {
-    check_changes_between_portions(&[
+fn a_fork_that_is_truncated_and_written_between_steps_is_as_it_was_written() {
+    check_changes_between_steps(&[
         Transaction::new().change(Write::Truncate { fork: fork("y"), size: 50 }),
         Transaction::new().write(fork("y"), 70, vec![2; 10]),
         Transaction::new().change(Write::Truncate { fork: fork("y"), size: 600 }),
@@ -395,14 +395,14 @@ fn a_snapshot_is_not_longer_because_an_object_was_begun_again() {
 }
 
 #[test]
-fn forks_without_extents_are_written_in_portions() {
+fn forks_without_extents_are_written_in_steps() {
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
     let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();
     for number in 0..2000 {
         let make = Write::Extents { fork: fork(&format!("fork-{number}")), extents: Vec::new() };
         apply(&store, Transaction::new().change(make));
     }
-    store.set_portion_items(100);
+    store.set_step_items(100);
     let (writes, _) = snapshot_with(&disk, &store, u64::MAX, 1, &[]);
-    assert!(writes >= 20, "2000 items in {writes} writes, though a portion has 100");
+    assert!(writes >= 20, "2000 items in {writes} writes, though a step has 100");
 }

@@ -46,7 +46,7 @@ fn read(store: &LogStore, name: &str, range: ByteRange) -> Bytes {
 /// A disk whose files can be held up when they are read.
 struct BarrierDisk {
     disk: Arc<SimDisk>,
-    gate: Arc<Barrier>,
+    barrier: Arc<Barrier>,
 }
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ impl Barrier {
         let waiting = self.waiting.lock().unwrap();
         let (waiting, _) =
             self.changed.wait_timeout_while(waiting, PATIENCE, |waiting| *waiting == 0).unwrap();
-        assert!(*waiting > 0, "nobody comes to the gate");
+        assert!(*waiting > 0, "nobody comes to the barrier");
     }
 
     fn open(&self) {
@@ -86,12 +86,12 @@ impl Barrier {
 
 struct BarrierFile {
     file: Arc<dyn DiskFile>,
-    gate: Arc<Barrier>,
+    barrier: Arc<Barrier>,
 }
 
 impl BarrierDisk {
     fn guard(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
-        Arc::new(BarrierFile { file, gate: Arc::clone(&self.gate) })
+        Arc::new(BarrierFile { file, barrier: Arc::clone(&self.barrier) })
     }
 }
 
@@ -121,7 +121,7 @@ impl Disk for BarrierDisk {
 
 impl DiskFile for BarrierFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.gate.pass();
+        self.barrier.pass();
         self.file.read_at(offset, buffer)
     }
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {
@@ -140,8 +140,9 @@ impl DiskFile for BarrierFile {
 
 /// Holds up `work` in the middle of its reading, and checks that writes which need new segments are done meanwhile.
 fn writes_go_on_during(work: impl FnOnce(&LogStore) -> Result<(), StoreError> + Send + 'static) {
-    let gate = Arc::new(Barrier::default());
-    let disk = BarrierDisk { disk: Arc::new(SimDisk::new(1, Faults::default())), gate: Arc::clone(&gate) };
+    let barrier = Arc::new(Barrier::default());
+    let disk =
+        BarrierDisk { disk: Arc::new(SimDisk::new(1, Faults::default())), barrier: Arc::clone(&barrier) };
     let options = Options { segment_bytes: 512 << 10, ..Options::default() };
     let store = LogStore::open_on(Arc::new(disk), options).unwrap();
     for number in 0..200u32 {
@@ -152,12 +153,12 @@ fn writes_go_on_during(work: impl FnOnce(&LogStore) -> Result<(), StoreError> + 
     }
     // What is ready by then suffices for a start, and the work that is held up is not the thread's own.
     store.wait_for_maintenance();
-    gate.closed.store(true, Ordering::SeqCst);
+    barrier.closed.store(true, Ordering::SeqCst);
     let worker = std::thread::spawn({
         let store = store.clone();
         move || work(&store)
     });
-    gate.wait_for_somebody();
+    barrier.wait_for_somebody();
     let (done, finished) = mpsc::channel();
     let writer = std::thread::spawn({
         let store = store.clone();
@@ -169,7 +170,7 @@ fn writes_go_on_during(work: impl FnOnce(&LogStore) -> Result<(), StoreError> + 
         }
     });
     let result = finished.recv_timeout(PATIENCE);
-    gate.open();
+    barrier.open();
     result.expect("the writes wait for the work to end");
     writer.join().unwrap();
     worker.join().unwrap().unwrap();
@@ -449,23 +450,23 @@ fn a_capacity_bounds_all_files_together() {
 /// only overwrites, and needs segments.
 #[test]
 fn overwriting_goes_on_while_another_client_waits_for_a_snapshot() {
-    let gate = Arc::new(Barrier::default());
+    let barrier = Arc::new(Barrier::default());
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
-    let gated = Arc::clone(&gate);
+    let with_barrier = Arc::clone(&barrier);
     disk.set_hook(Arc::new(move |moment, operation, name| {
         if moment == Moment::Before && operation == Operation::Write && name == "reserve-snapshot-begun" {
-            gated.pass();
+            with_barrier.pass();
         }
     }));
     let store = LogStore::open_on(disk, Options { segment_bytes: 512 << 10, ..Options::default() }).unwrap();
     write(&store, "file", 0, vec![1; 100_000]).unwrap();
     store.wait_for_maintenance();
-    gate.closed.store(true, Ordering::SeqCst);
+    barrier.closed.store(true, Ordering::SeqCst);
     let snapshot = std::thread::spawn({
         let store = store.clone();
         move || store.snapshot()
     });
-    gate.wait_for_somebody();
+    barrier.wait_for_somebody();
     // What is left is too little for the last key, and enough for what overwriting may make the index grow by.
     let (asks, set) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let growing = std::thread::spawn({
@@ -501,7 +502,7 @@ fn overwriting_goes_on_while_another_client_waits_for_a_snapshot() {
     });
     let written = (0..40).take_while(|_| finished.recv_timeout(PATIENCE / 4).is_ok()).count();
     let is_waiting = !set.load(Ordering::SeqCst);
-    gate.open();
+    barrier.open();
     for thread in [writing, growing] {
         thread.join().unwrap();
     }

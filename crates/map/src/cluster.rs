@@ -38,11 +38,11 @@ const STOP_MAX: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// It sends beacons.
+    /// A server that sends beacons.
     Up,
-    /// It was silent for too long.
+    /// A server that was silent for too long.
     Down,
-    /// It ended in good order.
+    /// A server that ended in good order.
     Stopped,
 }
 

@@ -39,11 +39,11 @@ impl Default for Settings {
 /// The state of a server in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It sends beacons.
+    /// A server that sends beacons.
     Up,
-    /// It was silent for too long.
+    /// A server that was silent for too long.
     Down,
-    /// It ended in good order, and is not expected to send any.
+    /// A server that ended in good order, and is not expected to send any.
     Stopped,
 }
 

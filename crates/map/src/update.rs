@@ -178,13 +178,13 @@ fn of_version(version: u64) -> String {
 /// The judgement of an update by a draft.
 #[derive(Debug)]
 pub(crate) enum Judged {
-    /// It is part of the epoch.
+    /// Part of the epoch.
     Taken,
-    /// It changes nothing.
+    /// No change.
     Unchanged,
-    /// It is refused.
+    /// A refusal.
     Refused(Refused),
-    /// There is no more room in this epoch: it has to be judged by the next one.
+    /// No more space in this epoch: the update has to be judged by the next one.
     Full,
 }
 

@@ -44,7 +44,7 @@ pub enum Policy {
         /// The time.
         within: Duration,
     },
-    /// Nobody caches it: each operation is a round trip to the rank.
+    /// No caching: each operation is a round trip to the rank.
     RoundTrip,
 }
 
@@ -165,11 +165,11 @@ pub enum Order<R> {
 /// The progress of asking a holder for its resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// Nobody waits, or it is not time yet.
+    /// No demand: nobody waits, or it is not time yet.
     No,
-    /// It was told its quota, and will be asked for the resource at once at this time.
+    /// A holder that was told its quota, and will be asked for the resource at this time.
     Quota(Duration),
-    /// It was asked at this time.
+    /// A holder that was asked at this time.
     Yes(Duration),
 }
 
@@ -179,7 +179,7 @@ struct Hold {
     grant: Grant,
     since: Duration,
     asked: Asked,
-    /// For an unknown session: the time at which its lease is over at the latest.
+    /// The time at which the lease of an unknown session is over at the latest.
     until: Duration,
 }
 
@@ -193,7 +193,7 @@ enum Wanted {
 struct Resource {
     policy: Policy,
     hold: Option<Hold>,
-    /// Those who wait, in the order in which they came. With a policy that does not let it be cached, none to cache it.
+    /// The waiters, in the order in which they came. With a policy that allows no caching, none of them waits to cache it.
     line: BTreeMap<Ticket, Wanted>,
 }
 

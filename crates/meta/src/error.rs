@@ -11,10 +11,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no such entry, or what it named was removed meanwhile.
+    /// A missing entry, or one whose inode was removed meanwhile.
     #[error("no such file or directory")]
     NotFound,
-    /// There is an entry of that name already.
+    /// An entry of that name that exists already.
     #[error("it exists already")]
     Exists,
     /// Something that must be a directory is none.
@@ -29,7 +29,7 @@ pub enum Error {
     /// The permissions do not let this user do it.
     #[error("permission denied")]
     Denied,
-    /// Only the owner, or root, may do it.
+    /// An operation that only the owner, or root, may do.
     #[error("operation not permitted")]
     NotPermitted,
     /// More symbolic links were followed than are allowed, or they form a circle.
@@ -41,7 +41,7 @@ pub enum Error {
     /// A file has as many hard links as it may have.
     #[error("too many links")]
     TooManyLinks,
-    /// There is no such extended attribute.
+    /// A missing extended attribute.
     #[error("no such attribute")]
     NoAttribute,
     /// The quota of a directory would be exceeded.
@@ -56,7 +56,7 @@ pub enum Error {
     /// The call makes no sense, for this reason.
     #[error("{0}")]
     Invalid(Cow<'static, str>),
-    /// It cannot be done with this kind of inode.
+    /// An operation that this kind of inode does not have.
     #[error("it is not supported: {0}")]
     Unsupported(Cow<'static, str>),
     /// Another rank has taken over what this one wanted to change, and this rank's changes are refused from now on.

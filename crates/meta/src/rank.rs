@@ -129,7 +129,7 @@ pub(crate) struct Loaded {
 /// The result of looking for an inode.
 pub(crate) enum Sought {
     Found(Box<Loaded>, Vec<Answer>),
-    /// There is none; the version of its object tells whether there was one.
+    /// No inode; the version of its object tells whether there was one.
     Missing(u64),
 }
 

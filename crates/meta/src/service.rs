@@ -81,7 +81,7 @@ pub struct Shown {
 /// A reply to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It is done.
+    /// Success.
     Done,
     /// The sequencer as it is.
     Shown(Shown),
@@ -103,13 +103,13 @@ pub enum Reply {
     },
     /// The sequencer is not cached.
     NotCached,
-    /// There is no such sequencer.
+    /// An unknown sequencer.
     Unknown,
-    /// There is one already.
+    /// A sequencer that exists already.
     Exists,
     /// The session does not hold it by that grant.
     NotHeld,
-    /// It has not so many positions left.
+    /// A sequencer without so many positions left.
     Exhausted,
 }
 
@@ -166,7 +166,7 @@ struct Live {
     writing: Option<Record>,
     operations: VecDeque<Operation>,
     policy: Policy,
-    /// Those who wait for the policy to be durable.
+    /// The waiters for the policy to be durable.
     changes: Vec<(Ticket, Policy)>,
     removing: bool,
     /// The time since which nobody holds it.

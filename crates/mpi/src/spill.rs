@@ -19,8 +19,8 @@ pub struct Spill {
     file: Option<File>,
     read_at: u64,
     write_at: u64,
-    /// The lengths of the portions in the file, in bytes.
-    portions: VecDeque<u64>,
+    /// The lengths of the runs in the file, in bytes.
+    runs: VecDeque<u64>,
     in_file: usize,
 }
 
@@ -33,7 +33,7 @@ impl Spill {
             file: None,
             read_at: 0,
             write_at: 0,
-            portions: VecDeque::new(),
+            runs: VecDeque::new(),
             in_file: 0,
         }
     }
@@ -52,7 +52,7 @@ impl Spill {
         if self.newest.len() < IN_MEMORY_MAX {
             return Ok(());
         }
-        if self.portions.is_empty() && self.oldest.len() < IN_MEMORY_MAX {
+        if self.runs.is_empty() && self.oldest.len() < IN_MEMORY_MAX {
             self.oldest.extend(self.newest.drain(..));
             return Ok(());
         }
@@ -64,7 +64,7 @@ impl Spill {
         file.seek(SeekFrom::Start(self.write_at))?;
         file.write_all(&bytes)?;
         self.write_at += bytes.len() as u64;
-        self.portions.push_back(bytes.len() as u64);
+        self.runs.push_back(bytes.len() as u64);
         self.in_file += self.newest.len();
         self.newest.clear();
         Ok(())
@@ -82,7 +82,7 @@ impl Spill {
     }
 
     fn refill(&mut self) -> io::Result<()> {
-        let Some(len) = self.portions.front().copied() else {
+        let Some(len) = self.runs.front().copied() else {
             self.oldest.extend(self.newest.drain(..));
             return Ok(());
         };
@@ -91,11 +91,11 @@ impl Spill {
         file.seek(SeekFrom::Start(self.read_at))?;
         file.read_exact(&mut bytes)?;
         let units: Vec<Unit> = postcard::from_bytes(&bytes).map_err(io::Error::other)?;
-        self.portions.pop_front();
+        self.runs.pop_front();
         self.read_at += len;
         self.in_file -= units.len();
         self.oldest.extend(units);
-        if self.portions.is_empty() {
+        if self.runs.is_empty() {
             file.set_len(0)?;
             (self.read_at, self.write_at) = (0, 0);
         }

@@ -14,9 +14,9 @@ use crate::table::{Atomic, Open, hold};
 pub fn set(file: MPI_File, open: &Open, is_atomic: bool) -> Result<c_int, Failure> {
     match (open.atomic(), is_atomic) {
         (None, true) => {
-            let strangers = "not all processes that opened the file have Nacre's library: one was started without it, or is \
+            let missing = "not all processes that opened the file have Nacre's library: one was started without it, or is \
                 linked statically";
-            let party = open.party.ok_or_else(|| Failure::Own(strangers.to_owned()))?;
+            let party = open.party.ok_or_else(|| Failure::Own(missing.to_owned()))?;
             match enter(file, open, party) {
                 Ok(atomic) => open.set_atomic(Some(Arc::new(atomic))),
                 Err(failure) => {

@@ -406,11 +406,11 @@ impl Whence {
 /// The accesses that a file was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// It may be read.
+    /// Reading.
     pub reads: bool,
-    /// It may be written.
+    /// Writing.
     pub writes: bool,
-    /// It is only used at the shared pointer.
+    /// Use at the shared pointer only.
     pub is_sequential: bool,
 }
 

@@ -8,11 +8,11 @@ use crate::next::Next;
 /// The place at which an access begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartPosition {
-    /// At an offset in elementary types.
+    /// An offset in elementary types.
     At(MPI_Offset),
-    /// At the individual pointer, which moves.
+    /// The individual pointer, which moves.
     Individual,
-    /// At the pointer that all processes share, which moves.
+    /// The pointer that all processes share, which moves.
     Shared,
 }
 

@@ -45,7 +45,7 @@ pub enum Touched {
     Row(Region),
     /// Pieces of the file.
     Pieces(Pattern),
-    /// Those that the MPI library takes for the file type's, which cannot be described here. All of the file is locked.
+    /// The bytes that the MPI library takes for the file type's, which cannot be described here. All of the file is locked.
     Unknown,
 }
 

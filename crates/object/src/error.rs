@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Unknown = 7,
     /// The peer did not prove that it is allowed to do this.
     Denied = 8,
-    /// This store cannot do what was asked.
+    /// An operation that this store does not have.
     Unsupported = 9,
     /// The store was closed, or is shutting down. Nothing was changed.
     Closed = 10,

@@ -70,11 +70,11 @@ impl Default for PacerLimits {
 /// The admission of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It proceeds at once, and the pacer keeps no account of it.
+    /// Proceeding at once, without an account of it.
     Free,
-    /// It proceeds at once, and has the turn.
+    /// Proceeding at once, with the turn.
     Turn(Waiter),
-    /// It proceeds when its waiter is granted the turn.
+    /// Proceeding when its waiter is granted the turn.
     Wait(Waiter),
 }
 

@@ -98,9 +98,9 @@ pub enum Guard {
 /// A check of a value. Comparisons are bytewise and fail where there is no value, except `NotEqual`, which holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// There is a value.
+    /// The presence of any value.
     Present,
-    /// There is none.
+    /// The absence of a value.
     Absent,
     /// The value equals this one.
     Equal(Bytes),
@@ -150,10 +150,10 @@ impl Check {
 /// The use that the caller intends for what it reads: a hint to the master, never a promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Intent {
-    /// To look at it.
+    /// Looking at it.
     #[default]
     Look,
-    /// To write the same region soon, on condition that it did not change. Where many do so to one region, the master
+    /// Writing the same region soon, on condition that it did not change. Where many do so to one region, the master
     /// may let them read one after another, so that most of their writes succeed.
     Update,
 }

@@ -61,14 +61,14 @@ pub struct Written {
 /// The knowledge that a window has of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recall {
-    /// It was applied.
+    /// A write that was applied.
     Applied {
         /// The version that was stamped on it.
         version: u64,
         /// True if the object existed before it.
         existed: bool,
     },
-    /// It was not applied.
+    /// A write that was not applied.
     New,
     /// The window does not go back far enough to tell.
     Unknown,

@@ -174,10 +174,10 @@ fn notifications_are_bounded_in_bytes_for_one_watch_and_for_several_together() {
 fn a_change_is_told_when_its_gate_opens_and_later_ones_wait_for_it() {
     let hub = Hub::default();
     let mut watch = hub.watch(&object(), 1, 0, &WatchOptions::default()).unwrap();
-    let (open, gate) = gate();
-    hub.changed(&object(), 1, gate);
+    let (open, barrier) = barrier();
+    hub.changed(&object(), 1, barrier);
     hub.changed(&object(), 2, Reply::ready(Ok(())));
-    // Another object's events do not wait; once they are there, the first would be too if its gate were not closed.
+    // Another object's events do not wait; once they are there, the first would be too if its barrier were not closed.
     let other = ObjectId::try_from("other").unwrap();
     let mut elsewhere = hub.watch(&other, 2, 0, &WatchOptions::default()).unwrap();
     hub.changed(&other, 9, Reply::ready(Ok(())));
@@ -192,8 +192,8 @@ fn a_change_is_told_when_its_gate_opens_and_later_ones_wait_for_it() {
 fn a_change_that_was_lost_ends_the_watch_and_is_not_told() {
     let hub = Hub::default();
     let mut watch = hub.watch(&object(), 1, 0, &WatchOptions::default()).unwrap();
-    let (open, gate) = gate();
-    hub.changed(&object(), 1, gate);
+    let (open, barrier) = barrier();
+    hub.changed(&object(), 1, barrier);
     open(Err(StoreError::new(ErrorKind::ReadOnly, "a failed sync")));
     assert!(matches!(block_on(watch.next()), Some(Err(error)) if error.kind == ErrorKind::ReadOnly));
     assert_eq!(hub.watchers(), 0);
@@ -216,8 +216,8 @@ fn a_store_that_is_closed_ends_its_watches_and_notifications() {
     }
 }
 
-/// Returns a gate, and what opens it.
-fn gate() -> (impl FnOnce(Result<(), StoreError>), Reply<()>) {
+/// Returns a barrier, and what opens it.
+fn barrier() -> (impl FnOnce(Result<(), StoreError>), Reply<()>) {
     type Slot = (Option<Result<(), StoreError>>, Option<std::task::Waker>);
     let slot: Arc<std::sync::Mutex<Slot>> = Arc::default();
     let theirs = slot.clone();

@@ -569,7 +569,7 @@ impl Forwarder {
         }
     }
 
-    /// True if a member is to be confirmed as a neighbour in this second, which is noted as done.
+    /// Returns whether a member is to be confirmed as a neighbour in this second, which is noted as done.
     fn confirms(&mut self, member: MemberIndex, now: Now) -> bool {
         let (at, second) = (member.0 as usize, (now.ms / 1000) as u32);
         while self.confirmed_s.len() <= at {
@@ -684,7 +684,7 @@ fn number(table: &mut Table, index: GroupIndex, head: &mut [u8]) {
     }
 }
 
-/// True if a lane has members who get copies of what `except` sends.
+/// Returns whether a lane has members who get copies of what `except` sends.
 fn has_receivers(lane: &Lane, except: Option<SocketAddr>) -> bool {
     let gets = |address: SocketAddr| Some(address) != except;
     let mut members = lane.entries.iter().filter(|entry| entry.member().is_some());
@@ -723,7 +723,9 @@ impl FanOut<'_> {
                 (lane, known.and_then(|lane| lane.position_now(generation, position)).unwrap_or(position))
             }
         };
+        // A failure of the plane does not end the loop: the datagram is admitted, so the remaining lanes get it from the queues.
         let mut failed = None;
+        // One copy in memory, however many devices are full.
         let mut kept = None;
         for (lane, number) in table.group(index).lanes.iter().zip(0_u16..).skip(usize::from(first)) {
             let end = lane.entries.len();
@@ -732,6 +734,7 @@ impl FanOut<'_> {
                 continue;
             }
             let queue = self.backlog.queue_of(lane.path.device);
+            // A datagram may not overtake those that wait for the same device; other devices are not held up by it.
             if self.backlog.queue(queue).len() == 0 && failed.is_none() {
                 let lane_batch =
                     LaneBatch { group: index, number, lane, positions: next..end, except, tos, payload };
@@ -743,6 +746,7 @@ impl FanOut<'_> {
                         if !progress.full {
                             continue;
                         }
+                        // The rest of this lane waits from here on; no receiver gets the datagram twice.
                         next = progress.next;
                         self.backlog.queue(queue).full(self.now.ns, progress.copies);
                     }
@@ -752,9 +756,12 @@ impl FanOut<'_> {
                 Some(datagram) => datagram,
                 None => *kept.insert(self.keep(table, index, &whole)),
             };
+            // The datagram is kept before older ones are given up, since that may finish the group's last one in the kernel.
             self.make_space(table, queue, index);
             self.backlog.push(queue, QueuedCopies { datagram, lane: number, next, end });
         }
+        // A program in the kernel refuses the group's next datagrams until the torn one is finished. One that is kept again
+        // is finished when it leaves the queues.
         if from.is_some() && kept.is_none() {
             self.plane.finished(index);
         }

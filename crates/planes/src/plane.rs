@@ -73,7 +73,7 @@ impl PlaneKind {
         }
     }
 
-    /// True if a program in the kernel does the work.
+    /// Returns whether a program in the kernel does the work.
     pub fn in_kernel(self) -> bool {
         matches!(self, PlaneKind::Kernel | PlaneKind::Xdp)
     }

@@ -21,17 +21,17 @@ pub(crate) union Address {
 
 impl Address {
     /// Returns a zeroed address, for the kernel to write to.
-    pub(crate) fn room() -> Address {
+    pub(crate) fn zeroed() -> Address {
         // SAFETY: all bits zero are a valid value of each of the union's plain structures.
         unsafe { std::mem::zeroed() }
     }
 
     /// The length of the longest address, in bytes.
-    pub(crate) const ROOM: libc::socklen_t = size_of::<Address>() as libc::socklen_t;
+    pub(crate) const LENGTH_MAX: libc::socklen_t = size_of::<Address>() as libc::socklen_t;
 
     /// Writes an address, and returns its length in bytes.
     pub(crate) fn new(address: SocketAddr) -> (Address, libc::socklen_t) {
-        let mut written = Address::room();
+        let mut written = Address::zeroed();
         match address {
             SocketAddr::V4(address) => {
                 written.v4 = libc::sockaddr_in {
@@ -170,7 +170,7 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()
 
 /// Returns the address that a socket is bound to.
 pub(crate) fn bound(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
-    let (mut address, mut len) = (Address::room(), Address::ROOM);
+    let (mut address, mut len) = (Address::zeroed(), Address::LENGTH_MAX);
     // SAFETY: the kernel writes at most `len` bytes to an address that has room for them.
     check(unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) })?;
     address.read().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))

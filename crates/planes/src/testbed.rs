@@ -143,7 +143,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// True if there is a local route to an address.
+    /// Returns whether there is a local route to an address.
     fn takes(&self, address: Ipv6Addr) -> bool {
         // The destination, the length of its prefix, and at the end flags and device.
         const LOCAL: u32 = 0x8000_0000;

@@ -248,11 +248,11 @@ fn connect_blocking(location: &Location) -> Result<Pool, StoreError> {
 
 /// The result of a call, when the OSD did not fail.
 enum Called {
-    /// It changed the object.
+    /// A call that changed the object.
     Changed(Changed),
-    /// It changed nothing.
+    /// A call that changed nothing.
     Unchanged(reply::Reply),
-    /// It changed nothing, and its output got lost: librados sent it again, and the OSD remembered that it failed.
+    /// A call that changed nothing, whose output got lost: librados sent it again, and the OSD remembered that it failed.
     Lost,
     /// The OSD does not run calls, at least not for this user.
     Denied(StoreError),

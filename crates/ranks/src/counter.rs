@@ -38,9 +38,9 @@ pub struct Counters {
     pub units_received: u64,
     /// The number of tokens forwarded.
     pub tokens: u64,
-    /// The number of messages sent that the ending counts ([`Message::is_counted`]).
+    /// The number of messages sent that the shutdown counts ([`Message::is_counted`]).
     pub counted_sent: u64,
-    /// The number of messages received that the ending counts.
+    /// The number of messages received that the shutdown counts.
     pub counted_received: u64,
     /// The messages sent to each rank, if enabled by [`Options::count_peers`](super::Options::count_peers): one row of
     /// the paper's heat maps (figures 1 and 5).

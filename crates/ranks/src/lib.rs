@@ -100,9 +100,9 @@ pub use transport::Transport;
 pub enum Algorithm {
     /// Centralised parallel (algorithm 1).
     Cp,
-    /// Distributed random queue split_queue (algorithm 2).
+    /// Distributed random queue splitting (algorithm 2).
     Drqs,
-    /// Distributed equal queue split_queue (section IV-A).
+    /// Distributed equal queue splitting (section IV-A).
     Deqs,
     /// Proximity-aware DRQS (algorithm 3).
     PaDrqs,

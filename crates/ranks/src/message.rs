@@ -44,16 +44,16 @@ pub enum Message<W> {
     Refusal,
     /// An answer to a request: units that now belong to the receiver.
     Work(Vec<W>),
-    /// To the master of CP: the units that a finished unit uncovered.
+    /// The units that a finished unit uncovered, to the master of CP.
     Results(Vec<W>),
     /// The token of termination detection.
     Token(Colour),
-    /// To rank 0: a request that all ranks stop.
+    /// A request to rank 0 that all ranks stop.
     Stop,
     /// Downwards through the tree of ranks: from now on no rank requests or gives work.
     Halt(Shutdown),
     /// Upwards: the ranks of this subtree have no request open. Carries the numbers of messages that they sent and
-    /// received, of those that the ending counts ([`Message::is_counted`]); the numbers of several such messages add
+    /// received, of those that the shutdown counts ([`Message::is_counted`]); the numbers of several such messages add
     /// up.
     Drained {
         /// The number of messages sent.
@@ -66,7 +66,7 @@ pub enum Message<W> {
 }
 
 impl<W> Message<W> {
-    /// Returns whether the ending must count it ([`Message::Drained`]): it carries something that must not be lost, or
+    /// Returns whether the shutdown must count it ([`Message::Drained`]): it carries something that must not be lost, or
     /// has no answer.
     pub fn is_counted(&self) -> bool {
         matches!(self, Self::Work(_) | Self::Results(_) | Self::Token(_) | Self::Stop)

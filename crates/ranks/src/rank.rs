@@ -206,7 +206,7 @@ impl<R: Choose> Rank<R> {
         }
     }
 
-    /// Returns the ending announced to this rank, if any: from then on its engine should begin nothing (there is
+    /// Returns the shutdown announced to this rank, if any: from then on its engine should begin nothing (there is
     /// nothing to begin, or it has to stop), while messages still have to be handled.
     pub fn shutdown(&self) -> Option<Shutdown> {
         self.leave.announced()

@@ -79,7 +79,7 @@ impl Leave {
         self.state == State::Running
     }
 
-    /// Returns the ending that was announced, whether or not it is over.
+    /// Returns the shutdown that was announced, whether or not it is over.
     pub(super) fn announced(&self) -> Option<Shutdown> {
         match self.state {
             State::Running => None,

@@ -1,6 +1,6 @@
 //! The units that are given to a rank that asks, and the ranks that an idle rank asks, in DRQS and DEQS (section IV-B).
 //!
-//! The paper calls split_queue a plug-and-play module, which is [`Split`] here. DRQS has a random split, because without
+//! The paper calls splitting a plug-and-play module, which is [`Split`] here. DRQS has a random split, because without
 //! knowledge of what is below a directory equal halves are no better guess than others, and a rank that always keeps
 //! half may keep all the deep ones (section IV-A); DEQS, for comparison, gives half.
 

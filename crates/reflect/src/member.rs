@@ -113,12 +113,12 @@ pub enum MemberEvent {
         /// True if it tries no more until it is told to.
         last: bool,
     },
-    /// It could not join the group that it was to move to, and stays where it is.
+    /// A failure to join the group that it was to move to; the member stays where it is.
     Stayed {
         /// The group that it was to move to.
         target: Target,
     },
-    /// It has left all groups.
+    /// The departure from all groups.
     Left,
     /// Datagrams of the group were lost on the way.
     Gap {
@@ -387,7 +387,7 @@ impl Member {
         self.current.as_ref().map_or(0, |link| link.state_version)
     }
 
-    /// True if it was told to leave and has left all groups.
+    /// Returns whether it was told to leave and has left all groups.
     pub fn is_out(&self) -> bool {
         self.wants_out && self.current.is_none() && self.leaving.is_empty()
     }
@@ -442,7 +442,7 @@ impl Member {
         self.current.as_ref().is_some_and(|link| link.target.reflector == from && link.session == session)
     }
 
-    /// True if the member is in a group at this reflector, or is leaving one, whose datagrams are numbered or not.
+    /// Returns whether the member is in a group at this reflector, or is leaving one, whose datagrams are numbered or not.
     fn hears(&self, from: SocketAddr, numbered: bool) -> bool {
         let current = self.current.iter().map(|link| (link.target.reflector, link.sequence));
         let leaving = self.leaving.iter().map(|leaving| (leaving.target.reflector, leaving.sequence));

@@ -136,9 +136,9 @@ pub(crate) struct Buckets {
     at: HashTable<u32>,
     all: Pages<Bucket>,
     free: Vec<u32>,
-    /// Those that lost their last member since the last [`Buckets::age`], with the time that they may take to be full.
+    /// The buckets that lost their last member since the last [`Buckets::age`], with the time that they may take to be full.
     left: Vec<(u32, u64)>,
-    /// Those without members: the place, and the time from which it is full at the latest, in nanoseconds.
+    /// The buckets without members: the place, and the time from which it is full at the latest, in nanoseconds.
     idle: VecDeque<(u32, u64)>,
 }
 

@@ -71,12 +71,12 @@ impl Default for Channel {
 }
 
 impl Channel {
-    /// True if one more datagram may wait.
+    /// Returns whether one more datagram may wait.
     pub fn has_space(&self) -> bool {
         self.bytes < BYTES_MAX
     }
 
-    /// True if everything that was pushed has been taken.
+    /// Returns whether everything that was pushed has been taken.
     pub fn is_done(&self) -> bool {
         self.queue.is_empty()
     }
@@ -184,7 +184,7 @@ impl Channel {
         any
     }
 
-    /// True if a receipt is to be sent now; `late` if it waited for an item to go with for long enough.
+    /// Returns whether a receipt is to be sent now; `late` if it waited for an item to go with for long enough.
     pub fn owes_receipt(&self, late: bool) -> bool {
         self.receipt_due || late && self.owed > 0
     }

@@ -180,7 +180,7 @@ impl Lane {
         Lane { path, generation: 0, entries: Vec::new(), live: 0, left_out: None }
     }
 
-    /// True if a member with this address is in the lane.
+    /// Returns whether a member with this address is in the lane.
     pub fn holds(&self, address: SocketAddr) -> bool {
         self.entries.iter().any(|entry| entry.member().is_some() && entry.address == address)
     }
@@ -277,7 +277,7 @@ impl Member {
         (self.older != NOBODY).then_some(MemberIndex(self.older))
     }
 
-    /// True if it gets copies, and so has a place in its lane.
+    /// Returns whether it gets copies, and so has a place in its lane.
     pub fn receives(&self) -> bool {
         self.position != NOWHERE
     }
@@ -443,7 +443,7 @@ impl Table {
         self.members.get(index.0 as usize)?.as_ref()
     }
 
-    /// Returns one past the greatest place of a member, for callers that visit all of them in portions.
+    /// Returns one past the greatest place of a member, for callers that visit all of them in batches.
     pub fn members_end(&self) -> u32 {
         self.members.len() as u32
     }
@@ -611,7 +611,7 @@ impl Table {
             group.lanes[lane].live += 1;
             let entries = &mut group.lanes[lane].entries;
             if entries.len() == entries.capacity() {
-                // GroupControl for twice as many would be half of what small groups take.
+                // Space for twice as many would be half of what small groups take.
                 entries.reserve_exact((entries.len() / 4).max(2));
             }
             entries.push(Entry { address, member: index.0 });

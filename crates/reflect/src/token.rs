@@ -172,7 +172,7 @@ pub enum TokenError {
     /// The name of a location is empty or too long: it has this many bytes.
     #[error("a location's name has 1 to {LOCATION_BYTES_MAX} bytes, not {0}")]
     Location(usize),
-    /// It names no groups, or too many.
+    /// A token that names no groups, or too many.
     #[error("a token is for 1 to {SCOPES_MAX} groups or locations, not {0}")]
     Scopes(usize),
     /// The text is not that of a token.

@@ -38,7 +38,7 @@ pub const TOKEN_BYTES_MAX: usize = 256;
 /// The length in bytes of the head before the payload of a `DATA`.
 pub const DATA_HEAD_BYTES: usize = 16;
 
-/// True if a datagram is of the control protocol, in whatever version. Such a datagram is never copied to members.
+/// Returns whether a datagram is of the control protocol, in whatever version. Such a datagram is never copied to members.
 pub fn is_control(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }

@@ -135,7 +135,7 @@ impl Membership {
         &self.members.names[self.own]
     }
 
-    /// True if there is no other member.
+    /// Returns whether there is no other member.
     pub fn is_alone(&self) -> bool {
         self.members.names.len() == 1
     }

@@ -51,11 +51,11 @@ impl Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum RequestOutcome {
-    /// It succeeded.
+    /// A success.
     Done = 0,
     /// A guard did not hold.
     Refused = 1,
-    /// It failed.
+    /// A failure.
     Failed = 2,
 }
 

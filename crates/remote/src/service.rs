@@ -17,7 +17,7 @@ use crate::members::Membership;
 use crate::once::{self, Attempt};
 use crate::requests::{Operation, RequestCounts, RequestOutcome, Requests};
 use crate::writers::Writers;
-use crate::{kind, reply, request, room};
+use crate::{kind, reply, reply_bytes, request};
 
 /// The version of the protocol whose clients know nothing of members: they are served if there is only one member.
 const VERSION_WITHOUT_MEMBERS: u16 = 1;
@@ -135,7 +135,7 @@ impl StoreService {
             self.put_applied(connection, id, operation, is_once, Err(error), outbox);
             return Handled::Answered;
         }
-        match request.reserve(room::reply_bytes(&transaction, request.account_bytes())) {
+        match request.reserve(reply_bytes::reply_bytes(&transaction, request.account_bytes())) {
             Ok(true) => {}
             Ok(false) => return Handled::NoRoom(request.body),
             Err(error) => {

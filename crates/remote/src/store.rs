@@ -381,7 +381,7 @@ impl RemoteStore {
         Ok(self.inner.learn().await?.keeper(object).link().clone())
     }
 
-    /// Calls a method of the administration of the server at `address`, one of the store's. ReportSender reports go to
+    /// Calls a method of the administration of the server at `address`, one of the store's. Progress reports go to
     /// `report` while the reply is awaited.
     pub fn call(
         &self,

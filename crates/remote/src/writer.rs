@@ -46,7 +46,7 @@ struct State {
     forgotten: u64,
     /// The number of failed attempts to connect.
     failures: u64,
-    /// Those who wait for the first opening.
+    /// The waiters for the first opening.
     waiting: Vec<Waker>,
 }
 

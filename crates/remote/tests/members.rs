@@ -33,7 +33,7 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
     let proof = Proof::of(membership.members());
     vec![
         ("hello", BytesMut::from(&hello(2, 0)[..])),
-        ("hello_stranger", BytesMut::from(&hello(2, Status::Stranger as u8)[..])),
+        ("hello_stranger", BytesMut::from(&hello(2, Status::NonMember as u8)[..])),
         ("join_unknown", bytes_of(|out| join::put_join(out, 1, None))),
         ("join", bytes_of(|out| join::put_join(out, 1, Some(&proof)))),
         ("joined", bytes_of(|out| join::put_answer(out, 1, &Answer::Joined(1)))),

@@ -100,7 +100,7 @@ impl Channel {
         }
     }
 
-    /// True if everything that left the outbox has been written.
+    /// Returns whether everything that left the outbox has been written.
     pub(crate) fn is_flushed(&self) -> bool {
         self.seal.as_ref().is_none_or(|seal| seal.unwritten().is_empty())
     }
@@ -123,7 +123,7 @@ impl Channel {
         Ok(false)
     }
 
-    /// True if part of a sealed record was received and the rest was not.
+    /// Returns whether part of a sealed record was received and the rest was not.
     pub(crate) fn is_partial(&self) -> bool {
         self.seal.as_ref().is_some_and(|seal| seal.is_partial())
     }

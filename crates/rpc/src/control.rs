@@ -178,7 +178,7 @@ impl SessionKey {
     /// The absence of a session.
     pub const NONE: SessionKey = SessionKey { id: [0; SESSION_ID_BYTES], token: [0; SESSION_ID_BYTES] };
 
-    /// True if it names no session.
+    /// Returns whether it names no session.
     pub fn is_none(&self) -> bool {
         self.id == [0; SESSION_ID_BYTES]
     }

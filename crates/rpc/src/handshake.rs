@@ -56,13 +56,13 @@ pub enum Status {
     /// The server has as many connections as its limit allows.
     Full = 5,
     /// The server accepts only its own user on a Unix socket.
-    Stranger = 6,
+    NonMember = 6,
 }
 
 impl Status {
     fn from_code(code: u8) -> Option<Status> {
         use Status::*;
-        [Welcome, Version, KeyNeeded, NoKey, WrongKey, Full, Stranger]
+        [Welcome, Version, KeyNeeded, NoKey, WrongKey, Full, NonMember]
             .into_iter()
             .find(|status| *status as u8 == code)
     }
@@ -220,7 +220,7 @@ pub(crate) async fn introduce(
         Some(Status::Full) => {
             return Err(StoreError::new(ErrorKind::Unavailable, "it has as many connections as it may"));
         }
-        Some(Status::Stranger) => {
+        Some(Status::NonMember) => {
             return Err(denied("its socket is for the user that it runs as, who is another one"));
         }
         None => return Err(denied("it refused the connection for a reason that this program does not know")),

@@ -63,7 +63,7 @@ impl Inbox {
         append(&mut self.buffer)
     }
 
-    /// True if part of a frame was received and the rest was not.
+    /// Returns whether part of a frame was received and the rest was not.
     pub(crate) fn is_partial(&self) -> bool {
         !self.buffer.is_empty() || self.skipping > 0
     }

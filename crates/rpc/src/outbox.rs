@@ -42,7 +42,7 @@ impl Outbox {
         self.small.len() - self.written + self.large_bytes
     }
 
-    /// True if nothing waits.
+    /// Returns whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

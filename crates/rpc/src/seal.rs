@@ -69,7 +69,7 @@ impl Seal {
         Ok(())
     }
 
-    /// True if part of a record was received and the rest was not.
+    /// Returns whether part of a record was received and the rest was not.
     pub(crate) fn is_partial(&self) -> bool {
         !self.received.is_empty()
     }

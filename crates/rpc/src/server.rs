@@ -394,7 +394,7 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
     let full = stats.connections.get() >= shared.limits.connections_max as u64
         || stats.unproven.get() > shared.limits.unproven_max as u64;
     let shut = match () {
-        _ if !admitted => Some(Status::Stranger),
+        _ if !admitted => Some(Status::NonMember),
         _ if full => Some(Status::Full),
         _ => None,
     };

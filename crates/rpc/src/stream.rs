@@ -31,7 +31,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// True if it cannot be reached from another machine: a Unix socket, or a loopback address.
+    /// Returns whether it cannot be reached from another machine: a Unix socket, or a loopback address.
     pub fn is_local(&self) -> bool {
         match self {
             Address::Unix(_) => true,

@@ -179,7 +179,7 @@ async fn subscriptions_end_from_either_side() {
 
 /// A service that begins a request only when the one before it is finished.
 struct Line {
-    gate: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     log: Arc<Mutex<Vec<(char, u8)>>>,
 }
 
@@ -204,9 +204,9 @@ impl Service for Line {
             self.finish(&mut (), request.id, number, outbox);
             return Handled::Answered;
         }
-        let gate = self.gate.clone();
+        let permits = self.permits.clone();
         Handled::Later(Box::pin(async move {
-            gate.acquire().await.unwrap().forget();
+            permits.acquire().await.unwrap().forget();
             number
         }))
     }
@@ -219,8 +219,8 @@ impl Service for Line {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_that_asks_for_it_gets_requests_one_after_another() {
-    let (gate, log) = (Arc::new(Semaphore::new(0)), Arc::default());
-    let line = Line { gate: gate.clone(), log: Arc::clone(&log) };
+    let (permits, log) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let line = Line { permits: permits.clone(), log: Arc::clone(&log) };
     let key = nacre_rpc::ClusterKey::generate().unwrap();
     let server = serve_with(Services::new().with(line), ServerLimits::default(), Some(key.clone()));
     let link = link(&server, &key);
@@ -231,7 +231,7 @@ async fn a_service_that_asks_for_it_gets_requests_one_after_another() {
     eventually("all have come", async || server.stats().in_flight.get() == 19).await;
     calls.remove(10);
     eventually("it is gone", async || server.stats().in_flight.get() == 18).await;
-    gate.add_permits(100);
+    permits.add_permits(100);
     for call in &mut calls {
         end(call).await.unwrap();
     }

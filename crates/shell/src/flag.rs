@@ -16,7 +16,7 @@ use crate::signals::TOGETHER;
 pub struct Flag(Arc<AtomicBool>);
 
 impl Flag {
-    /// True if a signal came.
+    /// Returns whether a signal came.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

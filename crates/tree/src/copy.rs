@@ -144,7 +144,7 @@ pub(crate) struct Shared {
     pub options: Options,
     pub control: Control,
     pub counters: Counters,
-    pub faults: EntryErrors,
+    pub failures: EntryErrors,
     pub notes: EntryErrors,
     pub keeper: Preserver,
     pub links: Links,
@@ -275,7 +275,7 @@ impl Copy {
             options,
             control: Control::default(),
             counters: Counters::default(),
-            faults: EntryErrors::default(),
+            failures: EntryErrors::default(),
             notes: EntryErrors::default(),
             links: Links::default(),
             jobs: Jobs::default(),
@@ -305,8 +305,8 @@ impl Copy {
     }
 
     /// Returns the failures.
-    pub fn faults(&self) -> &EntryErrors {
-        &self.shared.faults
+    pub fn failures(&self) -> &EntryErrors {
+        &self.shared.failures
     }
 
     /// Returns the entries that were left out on purpose.
@@ -331,7 +331,7 @@ impl Copy {
         )
     }
 
-    /// Copies everything. Failures of single entries are in [`Copy::faults`].
+    /// Copies everything. Failures of single entries are in [`Copy::failures`].
     ///
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
@@ -352,13 +352,13 @@ impl Copy {
                 .and_then(rustix::fs::syncfs);
             if let Err(errno) = synced {
                 let path = self.destination.path_bytes();
-                self.shared.faults.add(EntryError::new(path, "cannot make durable what is in", errno));
+                self.shared.failures.add(EntryError::new(path, "cannot make durable what is in", errno));
             }
         }
         Ok(())
     }
 
-    /// Compares everything with its copy. Differences are in [`Copy::faults`].
+    /// Compares everything with its copy. Differences are in [`Copy::failures`].
     ///
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
@@ -428,8 +428,8 @@ impl Copy {
             .add_root(&self.source_path)
             .map_err(|_| EntryError::new(self.source.path_bytes(), "cannot copy", Errno::INVAL))
             .and_then(|root| walk.start(root, &mut visitors[0]).map_err(EntryError::from));
-        if let Err(fault) = started {
-            self.shared.faults.add(fault);
+        if let Err(failure) = started {
+            self.shared.failures.add(failure);
         }
         walk.run(&mut visitors);
         *self.shared.call.lock() = None;

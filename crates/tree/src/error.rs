@@ -9,7 +9,7 @@ use nacre_walk::{MISSING, Operation, WalkError};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-/// The maximum number of faults kept with their paths; further ones are only counted, so that memory is bounded.
+/// The maximum number of failures kept with their paths; further ones are only counted, so that memory is bounded.
 const KEPT_MAX: usize = 1000;
 
 /// The reason of a failure.
@@ -82,7 +82,7 @@ impl From<WalkError> for EntryError {
     }
 }
 
-/// All faults of a run: their number, and the first of them.
+/// All failures of a run: their number, and the first of them.
 #[derive(Debug, Default)]
 pub struct EntryErrors {
     count: AtomicU64,
@@ -90,21 +90,21 @@ pub struct EntryErrors {
 }
 
 impl EntryErrors {
-    /// Returns the number of faults.
+    /// Returns the number of failures.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Returns the first thousand faults, in no particular order.
+    /// Returns the first thousand failures, in no particular order.
     pub fn first(&self) -> Vec<EntryError> {
         self.first.lock().clone()
     }
 
-    pub(crate) fn add(&self, fault: EntryError) {
+    pub(crate) fn add(&self, failure: EntryError) {
         let mut first = self.first.lock();
         self.count.fetch_add(1, Ordering::Relaxed);
         if first.len() < KEPT_MAX {
-            first.push(fault);
+            first.push(failure);
         }
     }
 

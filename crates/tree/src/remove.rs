@@ -88,7 +88,7 @@ pub struct Removed {
     /// The number of directories removed.
     pub directories: u64,
     /// The entries that were not removed, with the reasons.
-    pub faults: EntryErrors,
+    pub failures: EntryErrors,
     /// The removal was stopped before its end.
     pub stopped: bool,
 }
@@ -190,12 +190,12 @@ impl Removal {
 
     /// Removes everything.
     pub fn run(&self) -> Removed {
-        let faults = EntryErrors::default();
+        let failures = EntryErrors::default();
         let mut first = None;
         for _ in 0..ROUNDS_MAX {
             // What changed in an earlier round may have settled.
-            faults.clear();
-            let changed = self.round(&faults);
+            failures.clear();
+            let changed = self.round(&failures);
             let first = *first.get_or_insert_with(|| self.entries());
             let outrun = self.entries() - first > first.max(LATER_MIN);
             if !changed || outrun || self.control.is_stopped() {
@@ -203,23 +203,23 @@ impl Removal {
             }
         }
         let stopped = self.control.is_stopped();
-        if !stopped && faults.count() == 0 && self.selection.is_none() {
+        if !stopped && failures.count() == 0 && self.selection.is_none() {
             for (root, _) in self.roots.iter().filter(|(root, known)| is_there(root, *known)) {
                 let cause = "entries keep appearing in it while it is removed";
-                faults.add(EntryError::new(root.path_bytes(), ATTEMPTED, cause));
+                failures.add(EntryError::new(root.path_bytes(), ATTEMPTED, cause));
             }
         }
         Removed {
             entries: self.entries(),
             directories: self.directories.load(Ordering::Relaxed),
-            faults,
+            failures,
             stopped,
         }
     }
 
     /// Walks and removes what is there; returns whether something changed meanwhile, so that another round is
     /// worthwhile.
-    fn round(&self, faults: &EntryErrors) -> bool {
+    fn round(&self, failures: &EntryErrors) -> bool {
         let changed = AtomicBool::new(false);
         let metadata = self.selection.as_ref().is_some_and(|by| by.selection.filter.needs_metadata());
         let options = Options { threads: self.threads, metadata, keep_open: true, ..Options::default() };
@@ -227,7 +227,7 @@ impl Removal {
         self.control.attach(walk.queue());
         let remover = || Remover {
             removal: self,
-            faults,
+            failures,
             changed: &changed,
             // Who cannot read a directory can still remove it if it is empty.
             unreadable: !rustix::process::geteuid().is_root() && self.selection.is_none(),
@@ -341,7 +341,7 @@ struct Remains(AtomicBool);
 
 struct Remover<'a> {
     removal: &'a Removal,
-    faults: &'a EntryErrors,
+    failures: &'a EntryErrors,
     changed: &'a AtomicBool,
     unreadable: bool,
 }
@@ -360,11 +360,11 @@ impl Remover<'_> {
         &self.removal.roots[number as usize]
     }
 
-    /// Records that something changed meanwhile. The next round looks again, and forgets this fault; after the last one
+    /// Records that something changed meanwhile. The next round looks again, and forgets this failure; after the last one
     /// it stands.
     fn has_changed(&self, path: Vec<u8>, errno: Errno) {
         self.changed.store(true, Ordering::Relaxed);
-        self.faults.add(EntryError::new(path, ATTEMPTED, errno));
+        self.failures.add(EntryError::new(path, ATTEMPTED, errno));
     }
 
     /// Removes an empty directory; returns whether it is gone.
@@ -390,7 +390,7 @@ impl Remover<'_> {
                 return false;
             }
             Err(errno) => {
-                self.faults.add(EntryError::new(directory.path_bytes(), ATTEMPTED, errno));
+                self.failures.add(EntryError::new(directory.path_bytes(), ATTEMPTED, errno));
                 return false;
             }
         }
@@ -407,7 +407,7 @@ impl Visitor for Remover<'_> {
         }
         if opened.directory.is_none() && identity_of(opened.descriptor) != Ok(self.root(opened.root).1) {
             let cause = "another one took its place meanwhile";
-            self.faults.add(EntryError::new(opened.name.to_bytes().to_vec(), ATTEMPTED, cause));
+            self.failures.add(EntryError::new(opened.name.to_bytes().to_vec(), ATTEMPTED, cause));
             return None;
         }
         Some(Remains::default())
@@ -457,7 +457,7 @@ impl Visitor for Remover<'_> {
             Err(errno) => {
                 let mut path = Vec::new();
                 entry.write_path(&mut path);
-                self.faults.add(EntryError::new(path, ATTEMPTED, errno));
+                self.failures.add(EntryError::new(path, ATTEMPTED, errno));
             }
         }
         if let Some(directory) = entry.directory {
@@ -481,7 +481,7 @@ impl Visitor for Remover<'_> {
     }
 
     fn mount_point(&mut self, path: Vec<u8>) {
-        self.faults.add(EntryError::new(path, ATTEMPTED, "another file system is mounted there"));
+        self.failures.add(EntryError::new(path, ATTEMPTED, "another file system is mounted there"));
     }
 
     fn incomplete(&mut self, directory: &Directory<Remains>) {
@@ -493,7 +493,7 @@ impl Visitor for Remover<'_> {
         if error.vanished() || error.is_missing() {
             self.changed.store(true, Ordering::Relaxed);
         } else {
-            self.faults.add(error.into());
+            self.failures.add(error.into());
         }
     }
 }

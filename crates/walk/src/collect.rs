@@ -28,7 +28,7 @@ pub struct Collector<'a> {
     pub report: Report,
     /// The files with several names that it met.
     pub links: HardLinks,
-    /// The counts since the last portion of a directory.
+    /// The counts since the last batch of a directory.
     current: Tally,
     lister: Option<Lister<'a>>,
     errors: Option<&'a Output>,

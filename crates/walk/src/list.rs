@@ -227,7 +227,7 @@ impl<'a> Lister<'a> {
         }
     }
 
-    /// Writes the buffer if it is old; called after each portion of a directory. Returns false if the output is closed.
+    /// Writes the buffer if it is old; called after each batch of a directory. Returns false if the output is closed.
     pub fn pause(&mut self) -> bool {
         if self.written.elapsed() >= BUFFER_AGE { self.flush() } else { !self.output.is_closed() }
     }

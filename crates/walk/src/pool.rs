@@ -5,7 +5,7 @@
 //! - `outstanding` counts the pieces that are queued or being worked on; a walk is over when it is 0.
 //! - No thread spins: one that finds no work sleeps, and queueing a piece wakes a sleeping thread.
 //! - Memory: a piece that stands for subdirectories holds their names only, as many as one reading of a directory
-//!   gave. Where very many names are queued, directories are read in smaller portions.
+//!   gave. Where very many names are queued, directories are read in smaller batches.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};

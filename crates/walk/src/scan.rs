@@ -19,13 +19,13 @@ use crate::pool::{Names, Queue, ThreadProgress, Work};
 use crate::unit::Unit;
 use crate::walk::{Opened, Options, Verdict, Visitor};
 
-/// The size of the portions in which directories are read while very many names are queued, in bytes.
+/// The size of the batches in which directories are read while very many names are queued, in bytes.
 const SMALL_READ_BYTES: usize = 4096;
 
 /// The smallest size of a read buffer, in bytes: the longest record of a directory fits.
 pub(crate) const READ_BYTES_MIN: usize = SMALL_READ_BYTES;
 
-/// The number of queued names from which small portions are read.
+/// The number of queued names from which small batches are read.
 const NAMES_MANY: usize = 200_000;
 
 /// One thread of a walk.
@@ -338,10 +338,10 @@ impl<V: Visitor> Scanner<'_, V> {
     /// Reads the entries of a directory, or the rest of them, and visits each.
     fn read(&mut self, directory: Node<V>) {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let portion = if self.queue.units() > NAMES_MANY { SMALL_READ_BYTES } else { buffer.len() };
+        let batch = if self.queue.units() > NAMES_MANY { SMALL_READ_BYTES } else { buffer.len() };
         loop {
             let (descriptor, len) =
-                match self.timed(&self.progress.reading, || directory.read(&mut buffer[..portion])) {
+                match self.timed(&self.progress.reading, || directory.read(&mut buffer[..batch])) {
                     Ok(read) => read,
                     Err(errno) => {
                         self.visitor.incomplete(&directory);
@@ -358,7 +358,7 @@ impl<V: Visitor> Scanner<'_, V> {
             }
             // A directory that filled the buffer probably has more entries: whoever has nothing to do reads them
             // while these are visited.
-            let mut shared = len > portion / 2 || self.queue.is_stopped();
+            let mut shared = len > batch / 2 || self.queue.is_stopped();
             if shared {
                 directory.learn_stability(&descriptor);
                 // What must not be stopped half-way is not.

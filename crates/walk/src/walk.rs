@@ -89,8 +89,8 @@ pub trait Visitor: Send {
     /// Called once for every entry.
     fn visit(&mut self, entry: &Entry<'_, Self::State>) -> Verdict;
 
-    /// Called when a portion of a directory's entries was visited by this thread; [`Visitor::leave`] comes later,
-    /// perhaps on another thread. Sums since the last portion can be added to the directory's state here.
+    /// Called when a batch of a directory's entries was visited by this thread; [`Visitor::leave`] comes later,
+    /// perhaps on another thread. Sums since the last batch can be added to the directory's state here.
     fn visited(&mut self, directory: &Directory<Self::State>) {
         let _ = directory;
     }

@@ -166,13 +166,13 @@ impl Appender {
 
 /// The result of an attempt to write entries that go to one object.
 enum Attempt {
-    /// They are in the log.
+    /// Entries that are in the log.
     Written,
-    /// They are not, and never will be at these positions.
+    /// Entries that are not, and never will be at these positions.
     NotThere,
-    /// They are not, since the log has another epoch.
+    /// Entries that are not, since the log has another epoch.
     Epoch(Option<u64>),
-    /// It is not known whether they are, or they are not and another attempt makes no sense.
+    /// Entries of which that is not known, or that are not in the log although another attempt makes no sense.
     Failed(LogError),
 }
 
@@ -284,7 +284,7 @@ impl Task {
             let text = format!("its sequencer gives out position {first}, which is before the last view");
             return self.answer(batch, usize::MAX, Err(LogError::Corrupt(text)));
         }
-        if self.reserved[0].end > view.room_ends() {
+        if self.reserved[0].end > view.positions_end() {
             self.forget_positions();
             let shape = Shape { width: view.width, unit: view.unit };
             if let Err(error) = self.log.recover(Some(shape), Some(known.version)).await {

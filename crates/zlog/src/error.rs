@@ -6,10 +6,10 @@ use nacre_object::{ErrorKind, StoreError};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// There is no log of that name, or it was deleted since it was opened.
+    /// A log that does not exist, or was deleted since it was opened.
     #[error("there is no log \"{}\"", .0.escape_debug())]
     Missing(String),
-    /// There is a log of that name already.
+    /// A log of that name that exists already.
     #[error("there is a log \"{}\" already", .0.escape_debug())]
     Exists(String),
     /// The request is wrong.

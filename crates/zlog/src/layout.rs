@@ -106,7 +106,7 @@ impl View {
     }
 
     /// Returns the first position that the objects of this view have no room for.
-    pub fn room_ends(&self) -> u64 {
+    pub fn positions_end(&self) -> u64 {
         self.position(0, POSITIONS_PER_OBJECT_MAX / u64::from(self.unit) * u64::from(self.unit))
             .unwrap_or(u64::MAX)
     }
@@ -169,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn the_room_of_a_view_ends_before_the_offset_space_does() {
+    fn the_positions_of_a_view_end_before_the_offset_space_does() {
         for (width, unit) in [(1, 1), (3, 64), (256, 4096)] {
             let view = view(0, width, unit);
-            let last = view.room_ends() - 1;
+            let last = view.positions_end() - 1;
             let (_, place) = view.locate(last);
             assert!(place < POSITIONS_PER_OBJECT_MAX);
             assert!(

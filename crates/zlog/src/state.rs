@@ -197,7 +197,7 @@ pub(crate) fn name_entry(name: &str) -> Result<Key, LogError> {
 
 /// The result of an update of a map that was conditional.
 pub(crate) enum Proposed {
-    /// It took effect, and the entry that it set has this version.
+    /// An update that took effect; the entry that it set has this version.
     Done(u64),
     /// Somebody else changed what it was about.
     Refused,

@@ -303,7 +303,7 @@ pub(crate) fn is_whole(extents: &[Extent], range: ByteRange) -> bool {
 /// The result of a write or a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It took effect.
+    /// A request that took effect.
     Done,
     /// Something was written at one of the places before.
     Occupied,

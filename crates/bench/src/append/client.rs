@@ -17,10 +17,9 @@ use super::{NAME, OBJECTS, SEQUENCER, object_id};
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
 use crate::kit::peer::{nats, redis};
+use crate::kit::span::Spans;
 use crate::kit::{process, server};
 
-/// The spans of positions that are kept for the check.
-const SPANS_MAX: usize = 200_000;
 /// The time between two appends of the client that another one follows.
 const PACE: Duration = Duration::from_millis(4);
 
@@ -48,8 +47,8 @@ pub(super) struct Orders {
 pub(super) struct ClientRecord {
     pub(super) operations: u64,
     pub(super) latency_ns_counts: LatencyCounts,
-    /// Spans of positions that entries of this client alone may have; not of all if there are many.
-    pub(super) spans: Vec<(u64, u64)>,
+    /// The positions that entries of this client alone may have.
+    pub(super) spans: Spans,
 }
 
 /// The counting side of a client.
@@ -57,7 +56,7 @@ struct Counter {
     end: Instant,
     operations: u64,
     latencies: Latencies,
-    spans: Vec<(u64, u64)>,
+    spans: Spans,
 }
 
 impl Counter {
@@ -66,15 +65,6 @@ impl Counter {
         if now <= self.end {
             self.operations += operations;
             self.latencies.record_many(now - asked, operations);
-        }
-    }
-
-    fn position(&mut self, position: u64) {
-        let has_space = self.spans.len() < SPANS_MAX;
-        match self.spans.last_mut() {
-            Some(last) if last.1 == position => last.1 += 1,
-            _ if has_space => self.spans.push((position, position + 1)),
-            _ => {}
         }
     }
 }
@@ -88,17 +78,7 @@ enum Ready {
 
 /// Runs the hidden command of a client process.
 pub(crate) fn main() -> Result<(), BenchError> {
-    process::serve_rounds(
-        async |orders: Orders| {
-            let ready = prepare(&orders).await?;
-            Ok((orders, Some(ready)))
-        },
-        async |(orders, ready): &mut (Orders, Option<Ready>), (), begin| {
-            let once = || BenchError::Process("a client has one round".into());
-            work(orders, ready.take().ok_or_else(once)?, begin).await
-        },
-        async |_| (),
-    )
+    process::serve_round(prepare, work)
 }
 
 /// Returns a failure of a log as one of the study.
@@ -155,7 +135,7 @@ fn now_ns() -> u64 {
 async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRecord, BenchError> {
     let end = begin + Duration::from_millis(orders.window_ms);
     let counter =
-        RefCell::new(Counter { end, operations: 0, latencies: Latencies::new()?, spans: Vec::new() });
+        RefCell::new(Counter { end, operations: 0, latencies: Latencies::new()?, spans: Spans::default() });
     match ready {
         Ready::Logs(store, logs) => {
             match orders.work {
@@ -220,7 +200,7 @@ async fn append(
                 let position = log.append(Entry::new(payload.clone())).await.map_err(failed)?;
                 let mut counter = counter.borrow_mut();
                 counter.count(asked, 1);
-                counter.position(position);
+                counter.spans.add(position, position + 1);
             }
             Ok::<(), BenchError>(())
         }

@@ -27,6 +27,12 @@ pub struct Machine {
     pub peers: Vec<String>,
 }
 
+/// Returns the load of the machine over the last 1, 5 and 15 minutes.
+pub(crate) fn load_average() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
+}
+
 impl Machine {
     /// Describes this machine.
     pub fn describe() -> Self {

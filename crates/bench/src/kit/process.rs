@@ -192,6 +192,29 @@ where
     }
 }
 
+/// Runs the side of a client with one round, as [`serve_rounds`] does.
+pub(crate) fn serve_round<O, P, T>(
+    prepare: impl AsyncFnOnce(&O) -> Result<P, BenchError>,
+    work: impl AsyncFn(&O, P, Instant) -> Result<T, BenchError>,
+) -> Result<(), BenchError>
+where
+    O: DeserializeOwned,
+    T: Serialize,
+{
+    serve_rounds(
+        async |orders: O| {
+            let prepared = prepare(&orders).await?;
+            Ok((orders, Some(prepared)))
+        },
+        async |(orders, prepared): &mut (O, Option<P>), (), begin| {
+            let prepared = prepared.take();
+            let once = || BenchError::Process("a client has one round".into());
+            work(orders, prepared.ok_or_else(once)?, begin).await
+        },
+        async |_| (),
+    )
+}
+
 /// Reads the orders, prepares, and reports that the client is ready.
 async fn ready<O: DeserializeOwned, P>(
     prepare: impl AsyncFnOnce(O) -> Result<P, BenchError>,

@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 
 use crate::BenchError;
 use crate::kit::machine::{cpu_time_of, memory_bytes_of};
-use crate::kit::peer::temporary_folder;
+use crate::kit::peer::{Peer, temporary_folder};
 
 /// The durability of the servers' stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -159,6 +159,30 @@ impl Servers {
     /// Returns the memory that all servers hold, apart from pages of files, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.children.iter().filter_map(Child::id).map(memory_bytes_of).sum()
+    }
+}
+
+/// The servers of a measurement, Nacre's or a peer's, which end when this is dropped.
+pub(crate) enum Deployed {
+    Nacre(Servers),
+    Peer(Peer),
+}
+
+impl Deployed {
+    /// Returns the address that clients are given.
+    pub(crate) fn address(&self) -> &str {
+        match self {
+            Self::Nacre(servers) => &servers.uri,
+            Self::Peer(peer) => &peer.address,
+        }
+    }
+
+    /// Returns the processor time that the servers have used.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        match self {
+            Self::Nacre(servers) => servers.cpu_time(),
+            Self::Peer(peer) => peer.cpu_time(),
+        }
     }
 }
 

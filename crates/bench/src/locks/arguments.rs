@@ -44,8 +44,8 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "N,…", help_heading = "Servers and clients")]
     pub pairs: Vec<u32>,
     /// Clients, and servers, in the figures with contention [default: 4]
-    #[arg(long, value_name = "N", help_heading = "Servers and clients")]
-    pub contenders: Option<u32>,
+    #[arg(long, alias = "contenders", value_name = "N", help_heading = "Servers and clients")]
+    pub contended: Option<u32>,
     /// Clients of the greatest simulated cluster [default: 10000]
     #[arg(long, value_name = "N", help_heading = "Servers and clients")]
     pub simulated_clients: Option<u32>,
@@ -152,8 +152,8 @@ impl Args {
     }
 
     /// Returns the number of clients, and of servers, with contention.
-    pub(super) fn contenders(&self) -> u32 {
-        self.contenders.unwrap_or(4)
+    pub(super) fn contended(&self) -> u32 {
+        self.contended.unwrap_or(4)
     }
 
     /// Checks what belongs together.
@@ -162,7 +162,7 @@ impl Args {
     /// [`BenchError::Usage`].
     pub(super) fn check(&self) -> Result<(), BenchError> {
         let usage = |text: &str| Err(BenchError::Usage(text.into()));
-        let counts = [self.repetitions(), self.contenders(), self.simulated_servers];
+        let counts = [self.repetitions(), self.contended(), self.simulated_servers];
         if counts.contains(&0)
             || self.pairs.contains(&0)
             || self.regions == 0
@@ -210,7 +210,7 @@ impl Args {
 
     /// Returns the points with contention at some distance of the regions.
     pub(super) fn contention(&self, figure: &str, separation_bytes: u64) -> Vec<Point> {
-        let place = |overlap| self.place(Some(figure), separation_bytes, self.contenders(), Some(overlap));
+        let place = |overlap| self.place(Some(figure), separation_bytes, self.contended(), Some(overlap));
         let mut points: Vec<Point> =
             self.overlaps.iter().flat_map(|&overlap| self.combinations(&place(overlap))).collect();
         // Servers are started once for each table.
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn figures_have_the_distances_and_overlaps_of_the_paper() {
-        let points = parse(&["--figure", "all", "--contenders", "32"]).unwrap().points();
+        let points = parse(&["--figure", "all", "--contended", "32"]).unwrap().points();
         let of = |figure: &str| {
             let of_figure = points.iter().filter(|point| point.figure.as_deref() == Some(figure));
             of_figure.cloned().collect::<Vec<_>>()

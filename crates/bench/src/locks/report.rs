@@ -8,13 +8,14 @@ use super::arguments::Args;
 use super::point::{Series, Table as LockTable};
 use super::simulate::Simulated;
 use super::targets::TargetStudy;
+use crate::kit::machine::load_average;
 use crate::kit::quantity::grouped;
 use crate::kit::report::{self, Report};
 use crate::kit::table::Table;
 use crate::kit::{Spread, peer};
 
 /// The measured and the simulated results.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Results {
     /// The load of the machine before the study, over 1, 5 and 15 minutes.
     load: String,
@@ -29,16 +30,9 @@ pub(super) struct Results {
 
 /// Creates an empty report.
 pub(super) fn new_report(args: &Args) -> Report<Results> {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-    let results =
-        Results { load, series: Vec::new(), simulated: Vec::new(), targets: TargetStudy::default() };
-    Report::new(
-        "locks",
-        [peer::etcd::version(), peer::zookeeper::version()],
-        results,
-        args.results.as_deref(),
-    )
+    let results = Results { load: load_average(), ..Results::default() };
+    let peers = [peer::etcd::version(), peer::zookeeper::version()];
+    Report::new("locks", peers, results, args.results.as_deref())
 }
 
 impl report::Results for Results {

@@ -27,7 +27,7 @@ pub(crate) struct TargetStudy {
     targets: Targets,
     /// The measured points.
     series: Vec<Series>,
-    /// Whoever locks and unlocks one range after the other.
+    /// A client that locks and unlocks one range after the other.
     loops: Vec<LoopSeries>,
     /// Everything else, with its repetitions.
     values: Vec<Value>,
@@ -227,7 +227,7 @@ async fn methods(args: &Args, bench: &Bench, report: &mut Report<Results>) -> Re
     let narrowed = Args {
         methods: vec![MethodName::Posix, MethodName::List, MethodName::Datatype],
         protocols: vec![ProtocolName::OneTry],
-        pairs: vec![args.contenders()],
+        pairs: vec![args.contended()],
         no_unrolled: true,
         ..args.clone()
     };
@@ -241,7 +241,7 @@ async fn methods(args: &Args, bench: &Bench, report: &mut Report<Results>) -> Re
     {
         let acquired = |series: &Series| series.acquired_per_s.median;
         let released = |series: &Series| series.released_per_s.unwrap_or_default().median;
-        let pairs = args.contenders();
+        let pairs = args.contended();
         let name = |what: &str| format!("{what}, one-try, {pairs} pairs");
         let by_posix = acquired(datatype) / acquired(posix);
         targets.at_least(name("acquiring, datatype ÷ posix"), by_posix, Unit::Times, 51.0);

@@ -10,14 +10,13 @@ use super::point::Subject;
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
 use crate::kit::peer::{etcd, redis};
+use crate::kit::span::Spans;
 use crate::kit::{process, server};
 
 /// The cached positions between two looks at the clock.
 const UNTIMED: u64 = 4096;
 /// The interval of the record of positions over time.
 const INTERVAL: Duration = Duration::from_millis(1);
-/// The spans of positions that are kept for the check.
-const SPANS_MAX: usize = 200_000;
 
 /// The parameters of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,8 +36,8 @@ pub(super) struct ClientRecord {
     pub(super) latency_ns_counts: LatencyCounts,
     /// The last position of each interval.
     pub(super) spans: Vec<(u64, u64)>,
-    /// Spans of positions that nobody else may have got; not of all if there are many.
-    pub(super) exact: Vec<(u64, u64)>,
+    /// The positions that nobody else may have got.
+    pub(super) exact: Spans,
 }
 
 /// The counting side of a client.
@@ -57,15 +56,6 @@ impl Counter {
             self.tally.spans.push(((now - self.begin).as_micros() as u64, position));
         }
     }
-
-    fn span(&mut self, first: u64, end: u64) {
-        let room = self.tally.exact.len() < SPANS_MAX;
-        match self.tally.exact.last_mut() {
-            Some(last) if last.1 == first => last.1 = end,
-            _ if room => self.tally.exact.push((first, end)),
-            _ => {}
-        }
-    }
 }
 
 enum Ready {
@@ -76,17 +66,7 @@ enum Ready {
 
 /// Runs the hidden command of a client process.
 pub(crate) fn main() -> Result<(), BenchError> {
-    process::serve_rounds(
-        async |orders: Orders| {
-            let ready = prepare(&orders).await?;
-            Ok((orders, Some(ready)))
-        },
-        async |(orders, ready): &mut (Orders, Option<Ready>), (), begin| {
-            let once = || BenchError::Process("a client has one round".into());
-            work(orders, ready.take().ok_or_else(once)?, begin).await
-        },
-        async |_| (),
-    )
+    process::serve_round(prepare, work)
 }
 
 async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
@@ -191,7 +171,7 @@ fn counted(counter: &std::cell::RefCell<Counter>, asked: Instant, first: u64, co
     counter.latencies.record(now - asked);
     counter.note(now, first);
     if count == 1 {
-        counter.span(first, first + 1);
+        counter.tally.exact.add(first, first + 1);
     }
 }
 
@@ -209,7 +189,7 @@ async fn cached(sequencer: &Sequencer, counter: &mut Counter) -> Result<(), Benc
             // What is not in a row was passed on in between.
             if position != next {
                 if first != u64::MAX {
-                    counter.span(first, next);
+                    counter.tally.exact.add(first, next);
                 }
                 first = position;
             }
@@ -218,7 +198,7 @@ async fn cached(sequencer: &Sequencer, counter: &mut Counter) -> Result<(), Benc
         }
         let now = Instant::now();
         if taken > 0 {
-            counter.span(first, next);
+            counter.tally.exact.add(first, next);
             counter.tally.positions += taken;
             let each = (now - begun) / taken as u32;
             counter.latencies.record_many(each, taken);
@@ -230,7 +210,7 @@ async fn cached(sequencer: &Sequencer, counter: &mut Counter) -> Result<(), Benc
             if came < counter.end {
                 counter.tally.positions += 1;
                 counter.latencies.record(came - now);
-                counter.span(position, position + 1);
+                counter.tally.exact.add(position, position + 1);
                 counter.note(came, position);
             }
         }

@@ -44,7 +44,7 @@ pub struct Args {
     /// The parameters of a new tree
     #[command(flatten)]
     pub make: MakeArgs,
-    /// Durability the tree for the next time
+    /// Keep the tree for the next time
     #[arg(long, help_heading = "Tree")]
     pub keep: bool,
 

@@ -197,9 +197,9 @@ pub struct ClassConnection {
 
 /// The end of a call.
 pub enum Finished {
-    /// It took effect, or failed.
+    /// A call that took effect, or failed.
     Ended(Result<Called, CallError>),
-    /// It did nothing, because its output is longer than what was reserved. The next one of the method will have more.
+    /// A call that did nothing, because its output is longer than what was reserved. The next one of the method will have more.
     Again,
 }
 

@@ -94,9 +94,9 @@ impl Received {
 pub enum Reply {
     /// The call took effect.
     Called(Called),
-    /// It took none.
+    /// No effect.
     Failed(CallError),
-    /// It took none, and is to be made again: there will be more room for its output.
+    /// No effect; the call is to be made again, and will have more space for its output.
     Again,
 }
 

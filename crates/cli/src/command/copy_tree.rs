@@ -13,7 +13,7 @@ use nacre_tree::remove::Counted;
 use nacre_walk_cli::Filters;
 use serde_json::{Map, Value, json};
 
-use crate::command::remove::{complain, fault};
+use crate::command::remove::{complain, failure_json};
 use crate::failure::Failure;
 use crate::progress::Ticker;
 use crate::quantity::parse_size;
@@ -88,7 +88,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
         || copy.control().stop(),
         || {
             shown(&copy, "", || copy.run())?;
-            let good = copy.faults().count() == 0 && !copy.control().is_stopped();
+            let good = copy.failures().count() == 0 && !copy.control().is_stopped();
             if args.verify && good { shown(&copy, "comparing", || copy.verify()) } else { Ok(()) }
         },
     )?;
@@ -137,10 +137,12 @@ fn get(counter: &AtomicU64) -> u64 {
 
 fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure> {
     let counters = copy.counters();
-    let errors = copy.faults().count();
+    let errors = copy.failures().count();
     let stopped = copy.control().is_stopped();
     if session.json {
-        let list = |faults: &nacre_tree::EntryErrors| faults.first().iter().map(fault).collect::<Vec<_>>();
+        let list = |failures: &nacre_tree::EntryErrors| {
+            failures.first().iter().map(failure_json).collect::<Vec<_>>()
+        };
         let mut map = Map::new();
         output::put_bytes(&mut map, "destination", copy.destination().as_os_str().as_bytes());
         let json = json!({
@@ -155,7 +157,7 @@ fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure>
             "left_out": copy.notes().count(),
             "first_left_out": list(copy.notes()),
             "errors": errors,
-            "first_errors": list(copy.faults()),
+            "first_errors": list(copy.failures()),
             "interrupted": stopped,
         });
         if let Value::Object(rest) = json {
@@ -173,7 +175,7 @@ fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure>
     if errors == 0 {
         return Ok(());
     }
-    complain(copy.faults());
+    complain(copy.failures());
     Err(Failure::Failed(format!("{}; the copy is not complete", quantity::count(errors, "error"))))
 }
 

@@ -44,8 +44,8 @@ pub struct Args {
     filters: Filters,
 }
 
-/// The number of faults that are printed; `--json` gives more.
-const FAULTS_SHOWN: usize = 20;
+/// The number of failures that are printed; `--json` gives more.
+const FAILURES_SHOWN: usize = 20;
 
 /// The time limit for counting the entries that an interrupted removal has left.
 const COUNTING_MAX: Duration = Duration::from_secs(3);
@@ -154,13 +154,13 @@ fn confirmed(args: &Args, counted: &Counted) -> Result<bool, Failure> {
 }
 
 fn report(session: &Context, removal: &Removal, removed: &Removed) -> Result<(), Failure> {
-    let errors = removed.faults.count();
+    let errors = removed.failures.count();
     let left = removed.stopped.then(|| left(removal));
     if session.json {
         let mut json = json!({
             "removed": removed.entries, "directories": removed.directories, "errors": errors,
             "interrupted": removed.stopped,
-            "first_errors": removed.faults.first().iter().map(fault).collect::<Vec<_>>(),
+            "first_errors": removed.failures.first().iter().map(failure_json).collect::<Vec<_>>(),
         });
         if let Some((left, all)) = left {
             json["left"] = left.into();
@@ -182,7 +182,7 @@ fn report(session: &Context, removal: &Removal, removed: &Removed) -> Result<(),
     if errors == 0 {
         return Ok(());
     }
-    complain(&removed.faults);
+    complain(&removed.failures);
     Err(Failure::Failed(format!("{} not removed", entries_were(errors))))
 }
 
@@ -211,25 +211,25 @@ fn left(removal: &Removal) -> (u64, bool) {
     })
 }
 
-/// Prints the first faults, each on a line.
-pub fn complain(faults: &nacre_tree::EntryErrors) {
-    let first = faults.first();
-    for fault in first.iter().take(FAULTS_SHOWN) {
-        output::complain(&format!("nacre: {fault}"));
+/// Prints the first failures, each on a line.
+pub fn complain(failures: &nacre_tree::EntryErrors) {
+    let first = failures.first();
+    for failure in first.iter().take(FAILURES_SHOWN) {
+        output::complain(&format!("nacre: {failure}"));
     }
-    let more = faults.count().saturating_sub(FAULTS_SHOWN as u64);
+    let more = failures.count().saturating_sub(FAILURES_SHOWN as u64);
     if more > 0 {
         output::complain(&format!("nacre: … and {} more", quantity::grouped(more)));
     }
 }
 
-/// Returns a fault as JSON.
-pub fn fault(fault: &nacre_tree::EntryError) -> Value {
+/// Returns a failure as JSON.
+pub fn failure_json(failure: &nacre_tree::EntryError) -> Value {
     let mut json = Map::new();
-    output::put_bytes(&mut json, "path", &fault.path);
-    json.insert("attempted".into(), fault.attempted.into());
-    json.insert("reason".into(), fault.reason().into());
-    if let nacre_tree::Cause::System(errno) = fault.cause {
+    output::put_bytes(&mut json, "path", &failure.path);
+    json.insert("attempted".into(), failure.attempted.into());
+    json.insert("reason".into(), failure.reason().into());
+    if let nacre_tree::Cause::System(errno) = failure.cause {
         json.insert("errno".into(), errno.into());
     }
     Value::Object(json)

@@ -297,7 +297,7 @@ fn refused(counters: &Counters) -> Refused {
     ])
 }
 
-/// True if all addresses are loopback addresses.
+/// Returns whether all addresses are loopback addresses.
 pub(super) fn is_loopback(addresses: &[SocketAddr]) -> bool {
     addresses.iter().all(|address| address.ip().is_loopback())
 }

@@ -182,13 +182,13 @@ impl Locations {
 /// Carries out the control plane's requests to the store, until it ends.
 pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: UnboundedReceiver<Event>) {
     let checkpoints = Checkpoints::new(Arc::new(store), STATE_PREFIX);
-    let trouble = Arc::new(std::sync::Mutex::new(RepeatedError::default()));
+    let repeated = Arc::new(std::sync::Mutex::new(RepeatedError::default()));
     let mut under_way = JoinSet::new();
     loop {
         tokio::select! {
             event = wanted.recv() => match event {
                 None => break,
-                Some(event) => drop(under_way.spawn(serve(checkpoints.clone(), tasks.clone(), trouble.clone(), event))),
+                Some(event) => drop(under_way.spawn(serve(checkpoints.clone(), tasks.clone(), repeated.clone(), event))),
             },
             Some(_) = under_way.join_next() => {}
         }
@@ -201,27 +201,27 @@ pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: Unbounde
 
 type SharedError = Arc<std::sync::Mutex<RepeatedError>>;
 
-async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, trouble: SharedError, event: Event) {
+async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, repeated: SharedError, event: Event) {
     match event {
         Event::LoadState { group, name } => match checkpoints.load(&name).await {
             Ok(found) => {
-                worked(&trouble);
+                worked(&repeated);
                 tasks.give(move |core| {
                     core.control.state_loaded(read_clocks(), group, found.version, found.bytes);
                 });
             }
-            Err(error) => failed(&tasks, &trouble, group, &name, &error),
+            Err(error) => failed(&tasks, &repeated, group, &name, &error),
         },
         Event::StoreState { group, name, base, bytes } => match checkpoints.save(&name, base, &bytes).await {
             Ok(Saved::Stored(version)) => {
-                worked(&trouble);
+                worked(&repeated);
                 tasks.give(move |core| core.control.state_stored(read_clocks(), group, version));
             }
             Ok(Saved::Newer(version)) => {
-                worked(&trouble);
+                worked(&repeated);
                 tasks.give(move |core| core.control.state_conflict(read_clocks(), group, version));
             }
-            Err(error) => failed(&tasks, &trouble, group, &name, &error),
+            Err(error) => failed(&tasks, &repeated, group, &name, &error),
         },
         Event::Joined { .. } | Event::Left { .. } => {}
     }
@@ -230,7 +230,7 @@ async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, trouble: SharedErr
 /// Failures that come again and again, of which the log has the first, then how many there were, and that they are over.
 #[derive(Debug, Default)]
 struct RepeatedError {
-    /// The time of the last line, if there is trouble.
+    /// The time of the last line, if calls fail at present.
     told: Option<Instant>,
     /// The number of failures since that line.
     untold: u64,
@@ -247,21 +247,21 @@ impl RepeatedError {
         Some(std::mem::take(&mut self.untold))
     }
 
-    /// Notes a success. Returns the number of failures that no line told of, if there was trouble.
+    /// Notes a success. Returns the number of failures that no line told of, if calls failed before.
     fn worked(&mut self) -> Option<u64> {
         self.told.take().map(|_| std::mem::take(&mut self.untold))
     }
 }
 
-fn worked(trouble: &SharedError) {
-    let over = trouble.lock().unwrap_or_else(PoisonError::into_inner).worked();
+fn worked(repeated: &SharedError) {
+    let over = repeated.lock().unwrap_or_else(PoisonError::into_inner).worked();
     if let Some(untold) = over {
         tracing::info!(failures = untold, "states can be stored and loaded again");
     }
 }
 
-fn failed(tasks: &Tasks, trouble: &SharedError, group: GroupId, name: &str, error: &nacre::Error) {
-    let due = trouble.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now());
+fn failed(tasks: &Tasks, repeated: &SharedError, group: GroupId, name: &str, error: &nacre::Error) {
+    let due = repeated.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now());
     match due {
         None => {}
         Some(1) => {
@@ -279,17 +279,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_told_once_then_counted_and_its_end_is_told() {
-        let (mut trouble, begin) = (RepeatedError::default(), Instant::now());
-        assert_eq!(trouble.worked(), None);
-        assert_eq!(trouble.failed(begin), Some(1));
+    fn a_repeated_error_is_told_once_then_counted_and_its_end_is_told() {
+        let (mut repeated, begin) = (RepeatedError::default(), Instant::now());
+        assert_eq!(repeated.worked(), None);
+        assert_eq!(repeated.failed(begin), Some(1));
         let told: Vec<_> =
-            (0..3000).filter_map(|ms| trouble.failed(begin + Duration::from_millis(2 * ms))).collect();
+            (0..3000).filter_map(|ms| repeated.failed(begin + Duration::from_millis(2 * ms))).collect();
         assert!(told.is_empty(), "{told:?}");
-        assert_eq!(trouble.failed(begin + TELL_AGAIN), Some(3001));
-        assert_eq!(trouble.failed(begin + TELL_AGAIN), None);
-        assert_eq!(trouble.worked(), Some(1));
-        assert_eq!(trouble.worked(), None);
-        assert_eq!(trouble.failed(begin + TELL_AGAIN), Some(1), "that is new trouble");
+        assert_eq!(repeated.failed(begin + TELL_AGAIN), Some(3001));
+        assert_eq!(repeated.failed(begin + TELL_AGAIN), None);
+        assert_eq!(repeated.worked(), Some(1));
+        assert_eq!(repeated.worked(), None);
+        assert_eq!(repeated.failed(begin + TELL_AGAIN), Some(1), "that is a new failure");
     }
 }

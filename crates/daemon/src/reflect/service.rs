@@ -26,7 +26,7 @@ pub const RELOCATED: MessageKind = MessageKind::new(REFLECT, 2);
 
 /// Members to throw out, or a ban to end.
 pub const EXPEL: MessageKind = MessageKind::new(REFLECT, 3);
-/// It was done. Body: the number of members that were removed, or of bans that ended.
+/// Success. Body: the number of members that were removed, or of bans that ended.
 pub const EXPELLED: MessageKind = MessageKind::new(REFLECT, 4);
 
 /// The number of changes that one connection may have under way.

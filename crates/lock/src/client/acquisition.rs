@@ -49,7 +49,7 @@ pub struct Order {
 /// The state of an operation, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It goes on.
+    /// The operation goes on.
     Pending,
     /// All bytes are held.
     Held,

@@ -41,7 +41,7 @@ pub enum Action {
 /// The end of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was released.
+    /// A lock that was released.
     Released,
     /// Others hold some of the bytes, and it does not wait.
     WouldWait,
@@ -110,7 +110,7 @@ enum LinkState {
 /// The reply that a call expects.
 #[derive(Clone, Debug)]
 enum Expected {
-    /// Of the call that opens or renews, sent at a time.
+    /// The call that opens or renews, sent at a time.
     Open(u32, Duration),
     Assert(u32),
     Asserted(u32),

@@ -17,7 +17,7 @@ use super::arithmetic::gcd;
 /// A tree.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
-    /// So many bytes in a row.
+    /// A run of so many bytes.
     Block(u64),
     /// Copies of a part at equal distances.
     Run(Arc<Run>),

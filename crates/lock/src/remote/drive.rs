@@ -226,7 +226,7 @@ impl Core {
         (self.client.next_deadline(), self.deadlines.first().map(|first| first.0))
     }
 
-    pub(super) fn is_ending(&self) -> bool {
+    pub(super) fn is_closing(&self) -> bool {
         self.ending.is_some()
     }
 

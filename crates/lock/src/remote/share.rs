@@ -146,7 +146,7 @@ impl Shared {
 
     /// Sees to it that somebody sends what was encoded.
     fn send(&self, core: &mut Core, driver: Driver) {
-        if driver != Driver::Background && (core.is_due_earlier() || core.is_ending()) {
+        if driver != Driver::Background && (core.is_due_earlier() || core.is_closing()) {
             self.kick();
         }
         if core.touched.is_empty() {

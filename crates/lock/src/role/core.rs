@@ -63,7 +63,7 @@ pub(super) struct Core {
     /// The number of the next session, and the number below which numbers are on record as given.
     next_number: u64,
     pub numbers: u64,
-    /// Those who wait for the number of a session.
+    /// The waiters for the number of a session.
     numbered: Vec<oneshot::Sender<u64>>,
     /// The cycles of waiting sessions that span servers and were found at the last look at them.
     pub spanning: Vec<Vec<SessionId>>,

@@ -118,8 +118,8 @@ impl Ledger {
     /// # Errors
     /// Those of the store.
     pub async fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
-        for portion in writes.chunks(CHANGES_MAX) {
-            let transaction = Transaction { writes: portion.to_vec(), ..Transaction::new() };
+        for batch in writes.chunks(CHANGES_MAX) {
+            let transaction = Transaction { writes: batch.to_vec(), ..Transaction::new() };
             self.store.apply(&self.object, transaction).await?;
         }
         Ok(())

@@ -32,10 +32,10 @@ pub(super) struct SessionRecord {
 /// The state of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It holds a lease.
+    /// A session that holds a lease.
     Live,
     /// Its lease is gone.
-    Ending {
+    Lapsing {
         /// The files in which its fence is being raised, with the requests that hold bytes there exclusively.
         fencing: BTreeMap<FileName, Vec<RequestKey>>,
         /// True if it was broken before its lease was over, and may rely on shared locks until then.
@@ -105,7 +105,7 @@ impl Server {
         }
         self.fenced_after_restart(session, file, out);
         let Some(found) = self.sessions.get_mut(&session) else { return };
-        let State::Ending { fencing, .. } = &mut found.state else { return };
+        let State::Lapsing { fencing, .. } = &mut found.state else { return };
         if let Some(keys) = fencing.remove(file) {
             for key in keys {
                 self.release(key, Refusal::Lapsed, out);
@@ -158,7 +158,7 @@ impl Server {
         }
         match self.sessions.get(&session).map(|session| &session.state) {
             Some(State::Live) => None,
-            Some(State::Ending { .. }) => Some(Refusal::Lapsed),
+            Some(State::Lapsing { .. }) => Some(Refusal::Lapsed),
             None if !matches!(call, Call::Open) => {
                 Some(Refusal::UnknownSession { epoch: self.settings.epoch })
             }
@@ -208,7 +208,7 @@ impl Server {
     /// one holds shared until its lease is over.
     pub(super) fn lapse(&mut self, id: SessionId, broken: bool, out: &mut Vec<Output>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.state = State::Ending { fencing: BTreeMap::new(), reads: broken };
+        session.state = State::Lapsing { fencing: BTreeMap::new(), reads: broken };
         let expires = session.expires;
         let keys: Vec<RequestKey> = session.requests.values().copied().collect();
         let mut fencing: BTreeMap<FileName, Vec<RequestKey>> = BTreeMap::new();
@@ -243,7 +243,7 @@ impl Server {
             self.expiries.remove(&(expires, id));
         }
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.state = State::Ending { fencing, reads };
+            session.state = State::Lapsing { fencing, reads };
         }
         self.forget_ended(id, out);
     }
@@ -252,7 +252,7 @@ impl Server {
     fn end_reading(&mut self, expires: Duration, id: SessionId, out: &mut Vec<Output>) {
         self.expiries.remove(&(expires, id));
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if let State::Ending { reads, .. } = &mut session.state {
+        if let State::Lapsing { reads, .. } = &mut session.state {
             *reads = false;
         }
         let keys: Vec<RequestKey> = session.requests.values().copied().collect();
@@ -268,7 +268,7 @@ impl Server {
     fn forget_ended(&mut self, id: SessionId, out: &mut Vec<Output>) {
         let ended = |session: &SessionRecord| match &session.state {
             State::Live => false,
-            State::Ending { fencing, reads } => fencing.is_empty() && !reads,
+            State::Lapsing { fencing, reads } => fencing.is_empty() && !reads,
         };
         if self.sessions.get(&id).is_some_and(ended) {
             self.forget(id, out);

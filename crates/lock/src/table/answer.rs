@@ -34,7 +34,7 @@ pub struct Woken {
 /// A refusal, which changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// There is no such request.
+    /// An unknown request.
     #[error("there is no lock request with this number")]
     Unknown,
     /// The number is taken.

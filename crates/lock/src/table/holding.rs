@@ -20,11 +20,11 @@ pub(super) struct Holdings {
 /// The end of a search for a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// There is none.
+    /// No conflict.
     Nowhere,
     /// The first is at this byte.
     Held(u64),
-    /// There is none before this offset; the rest is not searched yet.
+    /// No conflict before this offset; the rest is not searched yet.
     Paused(u64),
 }
 

@@ -82,7 +82,7 @@ pub enum Rule {
     Deadlock,
     /// A state leads to itself.
     Livelock,
-    /// There are more states than the search may visit.
+    /// More states than the search may visit.
     TooManyStates,
 }
 
@@ -104,7 +104,7 @@ pub enum Event {
 struct World {
     servers: Vec<Server>,
     clients: Vec<Participant>,
-    /// By client and server.
+    /// The messages on their way, by client and server.
     to_server: BTreeMap<(usize, usize), VecDeque<Order>>,
     to_client: BTreeMap<(usize, usize), VecDeque<Answer>>,
     /// The calls that are not answered: client, request and serial of each.

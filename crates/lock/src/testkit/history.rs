@@ -144,7 +144,7 @@ struct Worker {
 #[derive(Clone, Copy)]
 struct Clock {
     offset: Duration,
-    /// In millionths of true time.
+    /// The drift, in millionths of true time.
     rate: u32,
 }
 

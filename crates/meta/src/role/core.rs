@@ -25,11 +25,11 @@ pub(super) struct Shared {
 
 /// The position of a daemon.
 pub(super) enum State {
-    /// It takes the authority when it is asked for anything.
+    /// A standby, which takes the authority when it is asked for anything.
     Lazy,
     /// Somebody else has the authority, at these addresses.
     Standing(Vec<String>),
-    /// It has the authority until this time, unless it is renewed.
+    /// The holder of the authority until this time, unless it is renewed.
     Active(Box<ActiveRank>, Duration),
 }
 

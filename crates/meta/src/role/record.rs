@@ -67,7 +67,7 @@ pub fn decode(bytes: &[u8]) -> Option<Record> {
 /// The end of an order of a rank at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OrderOutcome<T> {
-    /// It took effect, or had taken effect before.
+    /// A write that took effect, or had taken effect before.
     Done(T),
     /// A later rank has touched the object.
     Superseded,

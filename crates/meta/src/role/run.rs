@@ -34,9 +34,9 @@ struct Watcher {
 
 /// The result of a look at the authority.
 enum Looked {
-    /// This daemon took it, at this epoch, until this time.
+    /// Authority that this daemon took, at this epoch, until this time.
     Taken(u64, Duration),
-    /// This daemon has it until this time; and whether somebody stands by.
+    /// Authority that this daemon has until this time; and whether somebody stands by.
     Reservation(Duration, bool),
     /// Another daemon has it, at these addresses.
     Elsewhere(Vec<String>),

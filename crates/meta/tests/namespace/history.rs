@@ -272,7 +272,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         let crash = random
             .random_bool(0.7)
             .then(|| (random.random_range(0..20), random.random_range(0..ranks.len())));
-        let mut trouble = String::new();
+        let mut log = String::new();
         let mut idle = 0;
         for step in 0.. {
             if step > 20_000 {
@@ -284,7 +284,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
                 {
                     *future = None;
                     let is_known = !matches!(&result, Err(error) if error.is_unknown());
-                    trouble += &format!("\n  step {step}: call {index} gives {result:?}");
+                    log += &format!("\n  step {step}: call {index} gives {result:?}");
                     seen[index].1 = is_known.then_some(result);
                 }
             }
@@ -293,7 +293,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
                 && futures.iter().any(Option::is_some)
             {
                 counts.crashes += 1;
-                trouble += &format!("\n  step {step}: rank {owner} goes away");
+                log += &format!("\n  step {step}: rank {owner} goes away");
                 for index in 0..futures.len() {
                     if owners[index] == owner && futures[index].take().is_some() {
                         store.orphan(index);
@@ -346,7 +346,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
             settle(&mut random);
         }
         let wrong = |text: String, seen: &[Seen]| {
-            format!("seed {seed}, round {round}: {text}\n  calls {seen:#?}{trouble}")
+            format!("seed {seed}, round {round}: {text}\n  calls {seen:#?}{log}")
         };
         if !is_late && round + 1 < ROUNDS && random.random_bool(0.5) {
             // Nobody checks: whoever comes by finishes what was left. So the tree is whole, whatever else is in the store.

@@ -183,7 +183,7 @@ enum Again {
     Names,
     /// A fork has more extents than one answer holds.
     Extents(Fork),
-    /// There are more keys than the answers hold.
+    /// More keys than the answers hold.
     Keys,
 }
 

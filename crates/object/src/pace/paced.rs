@@ -110,7 +110,7 @@ struct State {
 enum Clock {
     NotStarted,
     Running,
-    /// It is to end, or could not be started.
+    /// A thread that is to end, or could not be started.
     Ended,
 }
 

@@ -42,7 +42,7 @@ const NOTIFICATION_BYTES_MAX: usize = 32 << 20;
 /// The acknowledgements that all notifications together may wait for, unless there is only one notification.
 const AWAITED_MAX: usize = 1 << 20;
 /// The number of watchers that are looked up at a time when an event is delivered.
-const PORTION: usize = 256;
+const BATCH: usize = 256;
 
 /// The watchers of the objects that a process keeps.
 pub struct Hub {
@@ -433,8 +433,8 @@ impl HubShared {
         }
     }
 
-    /// Hands an item to all watchers that it is for, a portion of them at a time: whoever begins or ends a watch
-    /// meanwhile, under the object's lock, waits for no more than the look-up of a portion.
+    /// Hands an item to all watchers that it is for, a batch of them at a time: whoever begins or ends a watch
+    /// meanwhile, under the object's lock, waits for no more than the look-up of a batch.
     fn deliver(self: &Arc<Self>, object: &ObjectId, item: Item, wakers: &mut Vec<Waker>) {
         if let Content::Notified { id, payload } = &item.content {
             let mut guard = self.lock();
@@ -447,7 +447,7 @@ impl HubShared {
             }
         }
         let receiver: Arc<dyn Acknowledge> = self.clone();
-        let (mut portion, mut missed) = (Vec::with_capacity(PORTION), Vec::new());
+        let (mut batch, mut missed) = (Vec::with_capacity(BATCH), Vec::new());
         let mut from = Bound::Unbounded;
         loop {
             {
@@ -457,12 +457,12 @@ impl HubShared {
                 }
                 // The thread has the object in its hands, so it is gone only if the hub was closed.
                 let Some(watched) = state.objects.get(object) else { return };
-                let watchers = watched.watchers.range((from, Bound::Unbounded)).take(PORTION);
-                portion.extend(watchers.map(|(key, watcher)| (*key, watcher.clone())));
+                let watchers = watched.watchers.range((from, Bound::Unbounded)).take(BATCH);
+                batch.extend(watchers.map(|(key, watcher)| (*key, watcher.clone())));
             }
-            let Some((last, _)) = portion.last() else { break };
+            let Some((last, _)) = batch.last() else { break };
             from = Bound::Excluded(*last);
-            for (key, watcher) in portion.drain(..).filter(|(_, watcher)| watcher.since <= item.sequence) {
+            for (key, watcher) in batch.drain(..).filter(|(_, watcher)| watcher.since <= item.sequence) {
                 match &item.content {
                     Content::Changed { version, skipped: 0 } => watcher.feed.changed(*version),
                     Content::Changed { version, skipped } => watcher.feed.gap(Gap {

@@ -108,7 +108,7 @@ impl Backlog {
         &self.datagrams[at as usize]
     }
 
-    /// True if something waits for this device and it may be tried again.
+    /// Returns whether something waits for this device and it may be tried again.
     pub(super) fn due(&self, queue: usize, now_ns: u64) -> bool {
         let queue = &self.queues[queue];
         !queue.places.is_empty() && queue.again_ns <= now_ns
@@ -151,7 +151,7 @@ impl Backlog {
         self.release(place.datagram)
     }
 
-    /// True if a datagram of this group waits in a queue.
+    /// Returns whether a datagram of this group waits in a queue.
     pub(super) fn holds(&self, queue: usize, group: GroupIndex) -> bool {
         self.oldest(queue, group).is_some()
     }

@@ -24,13 +24,13 @@ use aya::programs::tc::SchedClassifierLinkId;
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, tc::TcAttachOptions};
 use nacre_reflect_bpf::constant;
 
+pub mod allocation;
 pub mod load;
 #[expect(unsafe_code, reason = "memory shared with the kernel is mapped")]
 pub mod mapped;
 pub mod mirror;
 pub mod netlink;
 pub mod network;
-pub mod room;
 
 mod layout;
 mod places;

@@ -125,7 +125,7 @@ impl Ring {
         }
     }
 
-    /// True if frames can be sent by a device. Sets it up for that if it was not yet.
+    /// Returns whether frames can be sent by a device. Sets it up for that if it was not yet.
     fn sender(&mut self, device: u32) -> bool {
         let place = match self.senders.entry(device) {
             Entry::Occupied(known) => return known.get().is_some(),

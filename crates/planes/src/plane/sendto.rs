@@ -83,7 +83,7 @@ pub(super) fn one(socket: BorrowedFd<'_>, head: Head, to: SocketAddr, payload: &
     Fate::Never
 }
 
-/// True if a device or a socket has no room now.
+/// Returns whether a device or a socket has no room now.
 pub(super) fn full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }

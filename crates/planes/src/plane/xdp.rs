@@ -409,7 +409,7 @@ impl Xdp {
         Ok(progress)
     }
 
-    /// True if sockets have sent datagrams that are not out yet.
+    /// Returns whether sockets have sent datagrams that are not out yet.
     fn unsent(&self) -> bool {
         self.listeners.sockets().any(|(_, socket)| system::unsent(socket) > 0)
     }

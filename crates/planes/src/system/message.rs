@@ -12,7 +12,7 @@ use super::Address;
 /// The greatest number of datagrams received or sent by one system call.
 pub(crate) const BATCH: usize = 64;
 /// The room of a batch where few come.
-const ROOM_MIN: usize = 4;
+const CAPACITY_MIN: usize = 4;
 /// The room before each datagram in bytes, for a header to be put there without copying the payload.
 pub(crate) const HEADROOM: usize = 64;
 /// The length of the longest datagram in bytes, rounded up.
@@ -48,7 +48,7 @@ pub(crate) struct Inbox {
     received: Vec<Option<Received>>,
     /// The number of datagrams that the next batch has room for: few while few come, so that these do not pay for the
     /// others' room.
-    room: usize,
+    capacity: usize,
     /// True if the last batch was full: there may be more.
     pub(crate) full: bool,
     /// The number of datagrams that the socket has dropped since it was made, as last reported.
@@ -59,10 +59,10 @@ impl Inbox {
     pub(crate) fn new() -> Inbox {
         Inbox {
             bytes: vec![0; BATCH * STRIDE],
-            names: vec![Address::room(); BATCH],
+            names: vec![Address::zeroed(); BATCH],
             told: vec![Told([0; 160]); BATCH],
             received: Vec::with_capacity(BATCH),
-            room: ROOM_MIN,
+            capacity: CAPACITY_MIN,
             full: false,
             dropped: None,
         }
@@ -76,7 +76,7 @@ impl Inbox {
         let bytes = self.bytes.as_mut_ptr();
         let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
-        for (at, (part, header)) in parts.iter_mut().zip(&mut headers).take(self.room).enumerate() {
+        for (at, (part, header)) in parts.iter_mut().zip(&mut headers).take(self.capacity).enumerate() {
             let part = part.write(libc::iovec {
                 // SAFETY: there is room for `BATCH` strides, each of which begins with the headroom.
                 iov_base: unsafe { bytes.add(at * STRIDE + HEADROOM) }.cast(),
@@ -85,7 +85,7 @@ impl Inbox {
             // SAFETY: all bits zero are a valid header without anything; its padding has no public names.
             let header = header.write(unsafe { std::mem::zeroed() });
             header.msg_hdr.msg_name = (&raw mut self.names[at]).cast();
-            header.msg_hdr.msg_namelen = Address::ROOM;
+            header.msg_hdr.msg_namelen = Address::LENGTH_MAX;
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
             header.msg_hdr.msg_control = self.told[at].0.as_mut_ptr().cast();
@@ -97,15 +97,15 @@ impl Inbox {
             libc::recvmmsg(
                 socket.as_raw_fd(),
                 headers.as_mut_ptr().cast(),
-                self.room as _,
+                self.capacity as _,
                 libc::MSG_DONTWAIT,
                 std::ptr::null_mut(),
             )
         })?;
-        self.full = count as usize == self.room;
-        self.room = match count as usize {
-            count if count == self.room => (2 * count).min(BATCH),
-            count => self.room.min((4 * count).max(ROOM_MIN)),
+        self.full = count as usize == self.capacity;
+        self.capacity = match count as usize {
+            count if count == self.capacity => (2 * count).min(BATCH),
+            count => self.capacity.min((4 * count).max(CAPACITY_MIN)),
         };
         let unix_ns = super::clock_ns(libc::CLOCK_REALTIME);
         for (header, name) in headers[..count as usize].iter().zip(&self.names) {
@@ -322,7 +322,7 @@ pub(crate) fn send_many(
     let Some(&first) = to.first() else { return Ok(0) };
     let mut control = Control::new(head, first);
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut names = [Address::room(); BATCH];
+    let mut names = [Address::zeroed(); BATCH];
     // SAFETY: all bits zero are valid headers without anything.
     let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
     for ((header, name), &to) in headers.iter_mut().zip(&mut names).zip(to) {

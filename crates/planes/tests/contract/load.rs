@@ -59,7 +59,7 @@ pub fn flood(
     sent
 }
 
-/// True if something was refused because too much waits.
+/// Returns whether something was refused because too much waits.
 pub fn refuses(world: &World) -> bool {
     let counters = world.counters();
     counters.backlog + counters.socket_full > 0

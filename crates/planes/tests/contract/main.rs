@@ -27,7 +27,7 @@ macro_rules! contract {
                 everybody_but_the_sender_gets_one_copy,
                 members_of_both_families_are_one_group,
                 who_wants_an_echo_gets_one,
-                strangers_are_refused,
+                non_members_are_refused,
                 what_is_for_the_reflector_is_copied_to_nobody,
                 what_is_longer_than_a_path_takes_is_undeliverable_there_alone,
                 groups_share_a_port,

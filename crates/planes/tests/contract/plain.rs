@@ -76,18 +76,18 @@ pub fn who_wants_an_echo_gets_one(kind: PlaneKind) {
     }
 }
 
-pub fn strangers_are_refused(kind: PlaneKind) {
+pub fn non_members_are_refused(kind: PlaneKind) {
     let world = World::new(kind, 1);
     let group = world.group(0, GroupOptions::default());
     let members = world.members(group, 2, 4);
-    let stranger = world.sides[0].member(4);
-    stranger.send(&payload(10, 1));
-    world.until("a stranger was refused", |counters| counters.non_members == 1);
+    let outsider = world.sides[0].member(4);
+    outsider.send(&payload(10, 1));
+    world.until("a outsider was refused", |counters| counters.non_members == 1);
     world.leave(0, &members[0]);
     members[0].send(&payload(10, 2));
-    world.until("who has left is a stranger", |counters| counters.non_members == 2);
-    world.join(group, &stranger, false);
-    stranger.send(&payload(10, 3));
+    world.until("who has left is a outsider", |counters| counters.non_members == 2);
+    world.join(group, &outsider, false);
+    outsider.send(&payload(10, 3));
     // The first to come is the one that was sent by a member.
     assert_eq!(members[1].receive(), payload(10, 3));
     assert!(members[0].rest().is_empty());
@@ -100,17 +100,17 @@ pub fn what_is_for_the_reflector_is_copied_to_nobody(kind: PlaneKind) {
     let members = world.members(group, 2, 4);
     let mut word = wire::MAGIC.to_vec();
     word.extend(payload(130, 1));
-    // As a member, and as a stranger.
-    let stranger = world.sides[0].member(4);
+    // As a member, and as a outsider.
+    let outsider = world.sides[0].member(4);
     members[0].send(&word);
-    stranger.send(&word);
+    outsider.send(&word);
     // Almost the magic is payload.
     members[0].send(&word[..5]);
     assert_eq!(members[1].receive(), word[..5]);
     let mut control = world.with(|desk, _| std::mem::take(&mut desk.control));
     // Each said hello with nothing but the magic.
-    let hello = members.iter().chain([&stranger]).map(|who| (who.address, who.path, wire::MAGIC.to_vec()));
-    let words = [&members[0], &stranger].map(|who| (who.address, who.path, word.clone()));
+    let hello = members.iter().chain([&outsider]).map(|who| (who.address, who.path, wire::MAGIC.to_vec()));
+    let words = [&members[0], &outsider].map(|who| (who.address, who.path, word.clone()));
     let mut expected: Vec<_> = hello.chain(words).collect();
     for words in [&mut control, &mut expected] {
         words.sort_by_key(|(from, _, word)| (*from, word.len()));
@@ -356,7 +356,7 @@ pub fn a_port_that_nobody_listens_on_disturbs_nobody(kind: PlaneKind) {
     assert_eq!((counters.admitted, counters.undeliverable, counters.copies), (300, 0, 1500), "{counters:?}");
 }
 
-/// True if the sender is behind the device of the receivers, or alone behind another.
+/// Returns whether the sender is behind the device of the receivers, or alone behind another.
 pub fn copies_are_made_by_whom_the_plane_is_named_after(kind: PlaneKind) {
     let by = |made: Made| match kind {
         PlaneKind::Sendto | PlaneKind::Batch => made.sockets,

@@ -25,8 +25,8 @@ enum Expected {
     Up,
     /// It is dropped, admitted and handed over through the ring.
     Handed(GroupIndex),
-    /// It is dropped, as a stranger's.
-    Stranger,
+    /// It is dropped, as a non-member's.
+    NonMember,
     /// It is dropped, and this many copies were made.
     Copied(u64),
 }
@@ -126,7 +126,7 @@ fn model(groups: &[Group], frame: &[u8]) -> Expected {
         group.members.iter().find(|(address, _)| same(address)).map(|(_, device)| (group, device))
     });
     match sender {
-        None => Expected::Stranger,
+        None => Expected::NonMember,
         Some((_, device)) if *device != LOOPBACK => up,
         // Of one family only, for the program.
         Some((group, _)) if group.by_user || group.local.is_ipv4() != to.is_ipv4() => {
@@ -368,7 +368,7 @@ fn the_program_decides_as_the_model_does() {
             let payload = |bytes: &[u8]| datagram(bytes).len() as u64;
             match expected {
                 Expected::Up => assert_eq!(ran.action, NEXT, "{say}"),
-                Expected::Stranger => {
+                Expected::NonMember => {
                     assert_eq!(ran.action, DROP, "{say}");
                     right.non_members = 1;
                 }
@@ -395,7 +395,7 @@ fn the_program_decides_as_the_model_does() {
             }
             seen[match expected {
                 Expected::Up => 0,
-                Expected::Stranger => 1,
+                Expected::NonMember => 1,
                 Expected::Handed(_) => 2,
                 Expected::Copied(_) => 3,
             }] += 1;

@@ -29,7 +29,7 @@ fn known_members(world: &World, group: GroupIndex, count: usize, version: u8) ->
     let members: Vec<_> = (0..count).map(|at| world.sides[at % world.sides.len()].member(version)).collect();
     for (at, member) in members.iter().enumerate() {
         member.send(b"?");
-        world.until("a stranger was heard", |counters| counters.non_members == before + at as u64 + 1);
+        world.until("a outsider was heard", |counters| counters.non_members == before + at as u64 + 1);
     }
     for member in &members {
         world.join(group, member, false);

@@ -41,7 +41,7 @@ impl Default for Limits {
 /// The result of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The ending.
+    /// The shutdown.
     pub ending: Shutdown,
     /// The number of steps.
     pub steps: u64,

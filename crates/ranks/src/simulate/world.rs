@@ -214,7 +214,7 @@ impl<R: Choose> World<R> {
         self.ranks.iter().filter_map(Rank::next_timeout_ns).min()
     }
 
-    /// Returns the ending, if all ranks have left.
+    /// Returns the shutdown, if all ranks have left.
     pub fn ended(&self) -> Option<Shutdown> {
         self.ranks.iter().all(Rank::is_finished).then(|| self.ranks[0].shutdown()).flatten()
     }

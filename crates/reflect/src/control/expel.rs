@@ -14,14 +14,14 @@ pub const BANS_MAX: usize = 4096;
 /// The members that an order is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Those whose tokens have this identity.
+    /// The members whose tokens have this identity.
     Identity(Identity),
-    /// Those in this network: an address, and how many of its first bits count.
+    /// The members in this network: an address, and how many of its first bits count.
     Network(IpAddr, u8),
 }
 
 impl Who {
-    /// True if the order is about a member with this identity and address.
+    /// Returns whether the order is about a member with this identity and address.
     pub fn is(&self, identity: Option<Identity>, address: IpAddr) -> bool {
         match *self {
             Who::Identity(wanted) => identity == Some(wanted),
@@ -102,7 +102,7 @@ impl Control {
         Some(u32::try_from(left_s.saturating_mul(1000)).unwrap_or(u32::MAX))
     }
 
-    /// True if a member may supply the state of a group.
+    /// Returns whether a member may supply the state of a group.
     pub(super) fn may_supply(&self, asks_for_tokens: bool, has_right: bool, address: IpAddr) -> bool {
         match &self.options.suppliers {
             Suppliers::Default => !asks_for_tokens || has_right,
@@ -133,10 +133,10 @@ pub enum Suppliers {
     Default,
     /// Any.
     Members,
-    /// Those whose token has the right, and in groups without tokens nobody.
+    /// The members whose token has the right; in groups without tokens nobody.
     Tokens,
     /// Nobody.
     Nobody,
-    /// Those at these addresses.
+    /// The members at these addresses.
     Addresses(Vec<IpAddr>),
 }

@@ -13,7 +13,7 @@ use crate::token::{self, Identity, Permit, Rights};
 use crate::wire::{Answer, Join, Joined, Reason};
 
 impl Control {
-    /// True if a source may be sent anything at all.
+    /// Returns whether a source may be sent anything at all.
     pub(super) fn may_send_to(&self, to: SocketAddr, local: SocketAddr) -> bool {
         let ip = to.ip().to_canonical();
         let options = &self.options;

@@ -219,7 +219,7 @@ impl Control {
         self.relays.key.is_some() && (self.relays.shared || self.options.own.contains(&peer))
     }
 
-    /// True if a standby's members may move to the reflector in charge now.
+    /// Returns whether a standby's members may move to the reflector in charge now.
     pub(super) fn may_go_back(&self, index: GroupIndex, peer: SocketAddr, is_turn: bool) -> bool {
         let unanswered = self.group_control(index).unanswered;
         let without = unanswered > 0 && unanswered.is_multiple_of(STANDBY_TRIES) || !self.can_relay(peer);
@@ -234,12 +234,12 @@ impl Control {
         }
     }
 
-    /// True if members of this group are not to move yet.
+    /// Returns whether members of this group are not to move yet.
     pub(super) fn waits_for_relay(&self, index: GroupIndex) -> bool {
         self.group_control(index).opening.is_some()
     }
 
-    /// True if this group's datagrams are relayed, and members are to move.
+    /// Returns whether this group's datagrams are relayed, and members are to move.
     pub(super) fn is_relayed(&self, index: GroupIndex) -> bool {
         self.group_control(index).relay.as_ref().is_some_and(|relay| relay.is_old && relay.ended_ms.is_none())
     }

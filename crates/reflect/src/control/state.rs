@@ -60,7 +60,7 @@ impl Default for StateOptions {
 enum Lookup {
     /// None is needed.
     No,
-    /// To be asked at the next turn.
+    /// A member to be asked at the next turn.
     Wanted,
     /// Asked, and not answered yet.
     Underway,

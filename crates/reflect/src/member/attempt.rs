@@ -15,20 +15,20 @@ const REDIRECTS_MAX: u32 = 8;
 /// The purpose of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To be in a group. Goes on until it succeeds.
+    /// Joining a group. Goes on until it succeeds.
     Enter,
-    /// To move because a reflector said so. Given up if it fails there.
+    /// Moving because a reflector said so. Given up if it fails there.
     Move,
-    /// To prove the address anew, or to show another token, where the member is. It stays in meanwhile.
+    /// Proving the address anew, or showing another token, where the member is. It stays in meanwhile.
     Renew,
 }
 
 /// The question that is asked at the moment.
 #[derive(Clone, Copy, Debug)]
 enum Question {
-    /// For the place of the location, to this reflector.
+    /// A request for the place of the location, to this reflector.
     Locate(SocketAddr),
-    /// To join this group.
+    /// A request to join this group.
     Join(Target),
 }
 

@@ -172,7 +172,7 @@ items! {
     Part = 1;
     /// The last part of a member's datagram, or the whole.
     Last = 2;
-    /// To the reflector that is moved to: the place in the order of its oldest datagram that had none yet.
+    /// The place in the order of its oldest datagram that had none yet, for the reflector that is moved to.
     Yours = 3;
     /// To the reflector that is moved to: the member of this session gets copies there from here on.
     Left = 4;

@@ -337,9 +337,9 @@ fn what_reflectors_said_is_worth_nothing_when_it_is_said_again_or_spoilt() {
         stage.relocate(&[1, 2, 3], place(&[at(2)], 1));
         // In the middle of it, by others, and with a bit turned: nothing happens, and nobody is told anything.
         stage.talk(200);
-        let stranger = address("192.0.2.66:7400");
+        let outsider = address("192.0.2.66:7400");
         for (from, to, bytes) in stage.world.recorded.clone() {
-            let answered = hears(&mut stage.world, to, stranger, &bytes);
+            let answered = hears(&mut stage.world, to, outsider, &bytes);
             assert!(answered <= bytes.len(), "seed {seed}: {answered} bytes for {}", bytes.len());
             let mut spoilt = bytes.clone();
             let at = stage.world.random.below(8 * spoilt.len() as u64) as usize;
@@ -354,7 +354,7 @@ fn what_reflectors_said_is_worth_nothing_when_it_is_said_again_or_spoilt() {
         let begun = [1, 2].map(|host| stage.count(host, Counter::RelayBegun));
         let recorded = stage.world.recorded.clone();
         for (from, to, bytes) in &recorded {
-            for from in [*from, stranger] {
+            for from in [*from, outsider] {
                 let answered = hears(&mut stage.world, *to, from, bytes);
                 assert!(answered <= bytes.len(), "seed {seed}");
             }

@@ -144,7 +144,7 @@ pub fn receive(stream: &mut TcpStream) -> std::io::Result<Frame> {
     Ok(frame)
 }
 
-/// True if the peer has closed the connection, possibly after some last bytes.
+/// Returns whether the peer has closed the connection, possibly after some last bytes.
 pub fn is_closed(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {

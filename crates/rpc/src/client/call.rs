@@ -50,7 +50,7 @@ pub trait Request {
     /// An error for the caller; nothing was written in that case.
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError>;
 
-    /// True if the request changes nothing, so that it may be repeated.
+    /// Returns whether the request changes nothing, so that it may be repeated.
     fn is_read_only(&self) -> bool;
 
     /// Prepares a request that changes something for being sent again, after the connection broke while it may have
@@ -72,7 +72,7 @@ pub trait Request {
         None
     }
 
-    /// True if only the latest part of the reply matters, so that earlier ones may be dropped.
+    /// Returns whether only the latest part of the reply matters, so that earlier ones may be dropped.
     fn wants_latest_part(&self) -> bool {
         false
     }

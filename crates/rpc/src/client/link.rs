@@ -42,7 +42,7 @@ pub struct Link {
 /// The outcome of an attempt to submit a call.
 pub(super) enum Submitted {
     Yes(Ticket),
-    /// There is no room; the waker, if one was given, will be woken when there is.
+    /// A full link; the waker, if one was given, will be woken when there is space.
     NoRoom,
 }
 

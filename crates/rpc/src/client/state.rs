@@ -144,7 +144,7 @@ impl State {
         if self.seated { self.keeper.clone() } else { self.driver.take() }
     }
 
-    /// True if there is no room for another call.
+    /// Returns whether there is no room for another call.
     pub(super) fn is_full(&self) -> bool {
         self.calls.len() >= CALLS_MAX || self.outbox.len() >= OUTBOX_BYTES_MAX
     }
@@ -254,12 +254,12 @@ impl State {
         }
     }
 
-    /// True if no call waits for its reply.
+    /// Returns whether no call waits for its reply.
     pub(super) fn is_quiet(&self) -> bool {
         !self.calls.iter().any(|(_, call)| call.is_open())
     }
 
-    /// True if a reply is waited for.
+    /// Returns whether a reply is waited for.
     pub(super) fn awaits(&self) -> bool {
         let awaits = |call: &Call| matches!(call.stage, Stage::Waiting(_) | Stage::Posted(_));
         !self.calls.is_empty() && self.calls.iter().any(|(_, call)| awaits(call))

@@ -320,7 +320,7 @@ impl Connection {
         Ok(sent > 0)
     }
 
-    /// True if the limits of this connection allow one more request.
+    /// Returns whether the limits of this connection allow one more request.
     fn may_accept(&self) -> bool {
         let limits = &self.shared.limits;
         self.resuming.is_none()
@@ -331,7 +331,7 @@ impl Connection {
             && self.handlers.iter().all(|handler| handler.may_accept())
     }
 
-    /// True if the next frame is taken: where a further request would not be, a message of the connection itself still is.
+    /// Returns whether the next frame is taken: where a further request would not be, a message of the connection itself still is.
     /// Otherwise a client could not even cancel what it waits for, nor consume the parts that hold up a reply.
     fn may_take(&self) -> bool {
         self.may_accept()

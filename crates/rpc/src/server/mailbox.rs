@@ -255,7 +255,7 @@ impl Mailbox {
         senders.into_iter().for_each(Waker::wake);
     }
 
-    /// True if parts of replies wait for their reader.
+    /// Returns whether parts of replies wait for their reader.
     pub(crate) fn holds_parts(&self) -> bool {
         self.is_used() && self.state.lock().part_bytes > 0
     }

@@ -212,7 +212,7 @@ pub enum Handled<P> {
     Uncounted,
     /// The reply is being made.
     Later(P),
-    /// There is no room for the reply. Holds the body of the request, which is handed over again when there may be.
+    /// A lack of memory for the reply. Holds the body of the request, which is handed over again when there may be enough.
     NoRoom(Bytes),
 }
 

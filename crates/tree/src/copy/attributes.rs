@@ -189,7 +189,7 @@ impl Preserver {
         Ok(owed(list(&AttributeSource::Open(a))?) == owed(list(&AttributeSource::Open(b))?))
     }
 
-    /// Returns whether losing this attribute would be a fault.
+    /// Returns whether losing this attribute would be a failure.
     fn is_owed(&self, name: &CStr) -> bool {
         let name = name.to_bytes();
         name.starts_with(b"user.")

@@ -80,7 +80,7 @@ fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> CopyError {
     move |cause| CopyError::Failed(attempted, cause.into())
 }
 
-/// Returns the trouble with a source that is named: that it no longer exists is no failure.
+/// Returns the error with a source that is named: that it no longer exists is no failure.
 fn gone_or(attempted: &'static str) -> impl Fn(Errno) -> CopyError {
     move |errno| match errno {
         Errno::NOENT => CopyError::Vanished,
@@ -187,7 +187,7 @@ impl Item<'_> {
                 Err(CopyError::Failed(_, Cause::System(libc::EMLINK | libc::EXDEV | libc::EPERM))) => {
                     copy(buffer)
                 }
-                Err(trouble) => Err(trouble),
+                Err(error) => Err(error),
             },
             Turn::Copy => {
                 let result = copy(buffer);
@@ -345,7 +345,7 @@ impl Item<'_> {
         let (finished, _record) = match made {
             Ok((target, record)) => (self.finish(source, before, last, &target, &directory, &name), record),
             Err(CopyError::Ended) => (self.ended(source, before, last), None),
-            Err(trouble) => (Err(trouble), None),
+            Err(error) => (Err(error), None),
         };
         match &finished {
             // An unfinished large file stays for the next run; of a small one there is nothing to save.

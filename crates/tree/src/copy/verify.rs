@@ -54,12 +54,12 @@ impl<'a> Verifier<'a> {
             Ok(()) => {
                 self.shared.counters.verified.fetch_add(1, Ordering::Relaxed);
             }
-            Err(Difference::Is(what)) => self.shared.faults.add(EntryError::new(path(), DIFFERS, what)),
+            Err(Difference::Is(what)) => self.shared.failures.add(EntryError::new(path(), DIFFERS, what)),
             Err(Difference::Unknown(Errno::NOENT)) => {
                 self.shared.counters.vanished.fetch_add(1, Ordering::Relaxed);
             }
             Err(Difference::Unknown(errno)) => {
-                self.shared.faults.add(EntryError::new(path(), COMPARE, errno))
+                self.shared.failures.add(EntryError::new(path(), COMPARE, errno))
             }
             Err(Difference::Stopped) => {}
         }
@@ -170,7 +170,7 @@ impl Visitor for Verifier<'_> {
             errno => errno.into(),
         });
         found
-            .map_err(|cause| self.shared.faults.add(EntryError { path: path(), attempted: DIFFERS, cause }))
+            .map_err(|cause| self.shared.failures.add(EntryError { path: path(), attempted: DIFFERS, cause }))
             .ok()
     }
 
@@ -216,15 +216,15 @@ impl Visitor for Verifier<'_> {
                 false => Err(Difference::Is("its extended attributes or ACLs are others")),
             }
         })();
-        let fault = |attempted, cause| {
-            self.shared.faults.add(EntryError { path: directory.path_bytes(), attempted, cause })
+        let failure = |attempted, cause| {
+            self.shared.failures.add(EntryError { path: directory.path_bytes(), attempted, cause })
         };
         match compared {
             Ok(()) => {
                 self.shared.counters.verified.fetch_add(1, Ordering::Relaxed);
             }
-            Err(Difference::Is(what)) => fault(DIFFERS, Cause::Other(what)),
-            Err(Difference::Unknown(errno)) => fault(COMPARE, errno.into()),
+            Err(Difference::Is(what)) => failure(DIFFERS, Cause::Other(what)),
+            Err(Difference::Unknown(errno)) => failure(COMPARE, errno.into()),
             Err(Difference::Stopped) => {}
         }
         directory.state().leave();
@@ -238,7 +238,7 @@ impl Visitor for Verifier<'_> {
         if error.vanished() {
             self.shared.counters.vanished.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.shared.faults.add(error.into());
+            self.shared.failures.add(error.into());
         }
     }
 }

@@ -49,13 +49,13 @@ pub fn account(
         Ok(Done::Unchanged) => &counters.unchanged,
         Ok(Done::Unsettled) => {
             let cause = "it changes while it is copied; the copy is what could be read of it last";
-            shared.faults.add(EntryError::new(path(), "not sure of the copy of", cause));
+            shared.failures.add(EntryError::new(path(), "not sure of the copy of", cause));
             &counters.copied
         }
         Err(CopyError::Vanished) => &counters.vanished,
         Err(CopyError::Stopped) => return,
         Err(CopyError::Ended) => {
-            return shared.faults.add(EntryError::new(path(), "cannot copy", file::ENDED));
+            return shared.failures.add(EntryError::new(path(), "cannot copy", file::ENDED));
         }
         Err(CopyError::Failed(attempted, cause)) => {
             let cause = match cause {
@@ -70,7 +70,7 @@ pub fn account(
                 ),
                 cause => cause,
             };
-            return shared.faults.add(EntryError { path: path(), attempted, cause });
+            return shared.failures.add(EntryError { path: path(), attempted, cause });
         }
     };
     counter.fetch_add(1, Ordering::Relaxed);
@@ -121,19 +121,19 @@ impl Visitor for Copier<'_> {
         let stat = match file::stat_open(opened.descriptor) {
             Ok(stat) => stat,
             Err(errno) => {
-                self.shared.faults.add(EntryError::new(path(), MAKE, errno));
+                self.shared.failures.add(EntryError::new(path(), MAKE, errno));
                 return None;
             }
         };
         let identity = directory::identity(&stat);
         if *self.shared.root.lock() == Some(identity) {
-            self.shared.faults.add(EntryError::new(path(), MAKE, "it is the destination of this copy"));
+            self.shared.failures.add(EntryError::new(path(), MAKE, "it is the destination of this copy"));
             return None;
         }
         let (force, root) = (self.shared.options.force, self.shared.keeper.is_root());
         match parent.make(name, force, root, stat.stx_atime) {
             Ok(child) if identity == child.identity() => {
-                self.shared.faults.add(EntryError::new(path(), MAKE, "its copy would be itself"));
+                self.shared.failures.add(EntryError::new(path(), MAKE, "its copy would be itself"));
                 None
             }
             Ok(child) => {
@@ -149,7 +149,7 @@ impl Visitor for Copier<'_> {
                     Obstacle::System(errno) => errno.into(),
                     Obstacle::Other(text) => Cause::Other(text),
                 };
-                self.shared.faults.add(EntryError { path: path(), attempted: MAKE, cause });
+                self.shared.failures.add(EntryError { path: path(), attempted: MAKE, cause });
                 None
             }
         }
@@ -200,8 +200,8 @@ impl Visitor for Copier<'_> {
             self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), used)
         })();
         if let Err(errno) = kept {
-            let trouble = CopyError::Failed(KEEP, Errno::into(errno));
-            account(self.shared, FileKind::Directory, Err(trouble), || directory.path_bytes());
+            let error = CopyError::Failed(KEEP, Errno::into(errno));
+            account(self.shared, FileKind::Directory, Err(error), || directory.path_bytes());
         }
         destination.leave();
     }
@@ -219,7 +219,7 @@ impl Visitor for Copier<'_> {
         if error.vanished() {
             self.shared.counters.vanished.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.shared.faults.add(error.into());
+            self.shared.failures.add(error.into());
         }
     }
 }

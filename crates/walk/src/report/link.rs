@@ -278,11 +278,11 @@ impl Source {
             let Some(run) = &mut self.run else { return Ok(None) };
             let Some((file, at, len)) = run.pieces.first_mut() else { return Ok(None) };
             let mut bytes = [0; READ_RECORDS * LINK_BYTES];
-            let portion = (*len).min(bytes.len() as u64);
-            let bytes = &mut bytes[..portion as usize];
+            let part = (*len).min(bytes.len() as u64);
+            let bytes = &mut bytes[..part as usize];
             file.read_exact_at(bytes, *at)?;
-            *at += portion;
-            *len -= portion;
+            *at += part;
+            *len -= part;
             if *len == 0 {
                 run.pieces.remove(0);
             }

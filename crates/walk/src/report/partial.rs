@@ -101,7 +101,7 @@ impl Partial {
         node
     }
 
-    /// Passes all nodes in order to `send`, as bytes, in portions that [`Received::add`] accepts.
+    /// Passes all nodes in order to `send`, as bytes, in batches that [`Received::add`] accepts.
     ///
     /// # Errors
     /// Those of `send`.
@@ -166,7 +166,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Adds the nodes and sums of a portion; returns false if it is not valid output of [`Partial::send`].
+    /// Adds the nodes and sums of a batch; returns false if it is not valid output of [`Partial::send`].
     pub fn add(&mut self, partial: &mut Partial, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let Ok(((parent, name, tally), rest)) = postcard::take_from_bytes::<(u32, &[u8], Tally)>(bytes)
@@ -273,8 +273,8 @@ mod tests {
         }
         let mut bytes = 0;
         partial
-            .send(|portion| {
-                bytes += portion.len();
+            .send(|batch| {
+                bytes += batch.len();
                 Ok(())
             })
             .unwrap();

@@ -82,7 +82,7 @@ impl Member {
     }
 }
 
-/// True if it is of no use to go on trying after a first refusal for this reason.
+/// Returns whether it is of no use to go on trying after a first refusal for this reason.
 pub fn is_final(reason: Reason) -> bool {
     !matches!(reason, Reason::TooManyJoins | Reason::Closing | Reason::NotMember)
 }

@@ -16,8 +16,8 @@ use crate::testkit::race::Race;
 use crate::*;
 
 pub(super) const CASES: &[Case] = &[
-    ("connections/nothing is built on a stranger's write", behind_a_lost_write),
-    ("connections/nothing is read as a stranger's write", read_behind_a_lost_write),
+    ("connections/nothing is built on another client's write", behind_a_lost_write),
+    ("connections/nothing is read as another client's write", read_behind_a_lost_write),
     ("connections/counting with many writes under way", counting),
     ("connections/linearizable with many transactions under way", linearizable),
 ];
@@ -65,7 +65,7 @@ fn behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
         let (first, second) = (ByteRange::new(first.offset, len), ByteRange::new(second.offset, len));
         let (knowing, unknowing) = (t.connections.of(1), t.connections.of(0));
         let write = tx().if_version(D, first, first_version).write(D, first.offset, vec![7; len as usize]);
-        let Outcome::Done(stranger) = block_on(knowing.apply(&a, write))? else {
+        let Outcome::Done(other_write) = block_on(knowing.apply(&a, write))? else {
             return Err(Failure::new("a write that nobody raced with was refused"));
         };
         let other = tx().if_version(D, second, second_version).write(D, second.offset, vec![2; len as usize]);
@@ -75,7 +75,7 @@ fn behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
         ensure!(matches!(other?, Outcome::Done(_)), "a write of another block is not refused");
         match lost? {
             Outcome::Refused(Refusal { found: Found::Region(found), .. }) => {
-                same!(found.version, stranger.version, "the refusal shows the stranger's version");
+                same!(found.version, other_write.version, "the refusal shows the other client's version");
                 same!(&found.data[..], &vec![7; len as usize][..], "and what it wrote");
             }
             outcome => {
@@ -85,7 +85,7 @@ fn behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
         for connection in 0..t.connections.count() {
             let found = read(t.connections.of(connection), &a, first)?;
             same!(&found.data[..], &vec![7; len as usize][..], "an acknowledged update is not lost");
-            same!(found.version, stranger.version, "nor is its version another one");
+            same!(found.version, other_write.version, "nor is its version another one");
         }
     }
     Ok(())

@@ -7,7 +7,7 @@
 //! - A program that began before a change may still see what was before; so rows, lanes and groups that are given up
 //!   are used again only when no such program runs ([`super::room`]).
 //! - A member that cannot be shown in full (no room, no Ethernet address yet, a device of another kind) is never passed
-//!   over: its group is left to user space meanwhile, or, if the group itself is not shown, strangers are passed up.
+//!   over: its group is left to user space meanwhile, or, if the group itself is not shown, non-members are passed up.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,6 +20,7 @@ use nacre_reflect::rate::{BucketIndex, IDLE_MAX};
 use nacre_reflect::table::{Change, Group, GroupIndex, Lane, MemberIndex, Path, Table};
 use nacre_reflect_bpf::constant;
 
+use super::allocation::{Region, Regions, Slots};
 use super::layout::{self, PLACE_HOP};
 use super::load::Maps;
 use super::network::{Changed, Network};
@@ -27,7 +28,6 @@ use super::places::{
     GAP, ShownLane, make_gap, places, read_place, release_hops, route_again, show_device, show_hops,
     show_place,
 };
-use super::room::{Region, Regions, Slots};
 use crate::plane::{Done, Made};
 
 /// The state of a group as shown to programs.
@@ -303,7 +303,7 @@ impl Mirror {
         (theirs && !shown.lanes.iter().zip(0..).any(other_receivers)).then(|| places(lane))
     }
 
-    /// True if programs copy for a group of which some sender's datagrams go to the members of one lane only.
+    /// Returns whether programs copy for a group of which some sender's datagrams go to the members of one lane only.
     pub fn may_have_only_lane(&self, group: GroupIndex) -> bool {
         let Some(Some(shown)) = self.shown.get(group.0 as usize) else { return false };
         let flags = self.maps.groups.entry(shown.slot)[layout::GROUP_FLAGS].load(Relaxed);
@@ -327,7 +327,7 @@ impl Mirror {
         (shown.slot == slot).then_some(GroupIndex(group))
     }
 
-    /// True if parts that were given up wait for programs, and for user space's own steps.
+    /// Returns whether parts that were given up wait for programs, and for user space's own steps.
     pub fn waits_for_programs(&mut self) -> bool {
         let flights = &self.maps.flights;
         let waits = [self.places.waits(flights), self.lanes.waits(flights), self.groups.waits(flights)];
@@ -645,7 +645,7 @@ impl Mirror {
     }
 }
 
-/// True if user space has to copy for this group, at least for now.
+/// Returns whether user space has to copy for this group, at least for now.
 fn user_copies(group: &Group, shown: &Shown, ipv6: bool) -> bool {
     group.options.sequence
         || shown.short

@@ -43,7 +43,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// True if nothing changed.
+    /// Returns whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.hops.is_empty() && self.devices.is_empty() && !self.routes
     }

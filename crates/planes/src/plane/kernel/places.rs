@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
 use nacre_reflect::table::{Entry, Lane, Path};
 
+use super::allocation::Region;
 use super::layout::{self, PLACE_HOP, PLACE_WORDS};
 use super::load::Maps;
 use super::netlink::Framing;
 use super::network::{HopIndex, Network};
-use super::room::Region;
 
 /// Values in place of a next hop: a gap, and a member without a way to it.
 pub(super) const GAP: u32 = u32::MAX;

@@ -109,7 +109,7 @@ pub(super) fn write(mac: [u8; 6], local: SocketAddr, tos: u8, payload: &[u8], to
 mod tests {
     use super::*;
 
-    /// With the receiver's address and port the sum is complete, for payloads of even and odd length.
+    /// Tests that the sum is complete with the receiver's address and port, for payloads of even and odd length.
     #[test]
     fn the_checksum_is_complete_but_for_the_receiver() {
         for payload in [&b""[..], b"a", b"ab", &[0xff; 1001]] {

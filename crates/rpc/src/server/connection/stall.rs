@@ -92,7 +92,7 @@ impl Connection {
         Ok(!self.may_accept())
     }
 
-    /// True if part of a frame, or of a sealed record, was received and the rest was not.
+    /// Returns whether part of a frame, or of a sealed record, was received and the rest was not.
     pub(super) fn is_partial(&self) -> bool {
         self.inbox.is_partial() || self.channel.is_partial()
     }

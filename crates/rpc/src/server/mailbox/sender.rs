@@ -122,7 +122,7 @@ impl Publisher {
         true
     }
 
-    /// True if the subscriber still wants events.
+    /// Returns whether the subscriber still wants events.
     pub fn is_open(&self) -> bool {
         self.mailbox.state.lock().subscriptions.contains_key(&self.id)
     }

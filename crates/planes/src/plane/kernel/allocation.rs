@@ -36,7 +36,7 @@ impl<T> Quarantine<T> {
         self.waiting.push_back(Given { what, seen });
     }
 
-    /// True if nothing waits.
+    /// Returns whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -80,7 +80,7 @@ impl Slots {
         })
     }
 
-    /// True if entries that were given up wait for programs still.
+    /// Returns whether entries that were given up wait for programs still.
     pub fn waits(&mut self, flights: &Mapped) -> bool {
         while let Some(slot) = self.quarantine.take(flights) {
             self.free.push(slot);
@@ -147,7 +147,7 @@ impl Regions {
         Some(Region { base, len })
     }
 
-    /// True if rows that were given up wait for programs still.
+    /// Returns whether rows that were given up wait for programs still.
     pub fn waits(&mut self, flights: &Mapped) -> bool {
         while let Some(region) = self.quarantine.take(flights) {
             self.join(region);
