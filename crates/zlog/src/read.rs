@@ -35,7 +35,7 @@ impl Inner {
         loop {
             let known = self.known();
             let Some((view, _)) = known.views.find(position) else { return Ok(Slot::Trimmed) };
-            if position >= view.room_ends() {
+            if position >= view.positions_end() {
                 return Ok(Slot::Unwritten);
             }
             let (index, place) = view.locate(position);
@@ -91,12 +91,12 @@ impl Inner {
             };
             let to = to.min(end).min(from.saturating_add(BATCH_ENTRIES_MAX as u64));
             // Nothing is ever written where its objects have no room: before that, another view begins.
-            if from >= view.room_ends() {
+            if from >= view.positions_end() {
                 return Ok(Scan {
                     slots: (from..to).map(|position| (position, Some(Slot::Unwritten))).collect(),
                 });
             }
-            let to = to.min(view.room_ends());
+            let to = to.min(view.positions_end());
             match self.scan_view(view, from, to, tag).await {
                 Ok(scan) => return Ok(scan),
                 Err(error) => self.again(&known, error, &mut patience).await?,
