@@ -175,7 +175,7 @@ fn check_record(
                 check(&moved.object, moved.len, moved.crc);
             }
         }
-        Body::Tokens { .. } | Body::Mark => {}
+        Body::Tokens { .. } | Body::Floor(_) | Body::Mark => {}
     }
     let tail = at + (record.record_bytes - record.head_bytes) as usize;
     if bytes[offset..tail].iter().any(|byte| *byte != 0) {

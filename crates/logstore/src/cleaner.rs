@@ -543,7 +543,7 @@ impl Engine {
                     chunk_offset += moved.len;
                 }
             }
-            Body::Tokens { .. } | Body::Mark => {}
+            Body::Tokens { .. } | Body::Floor(_) | Body::Mark => {}
         }
         Ok(())
     }

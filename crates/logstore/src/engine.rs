@@ -10,7 +10,8 @@
 //!    (`Maintenance::cleaning`), for one slice of its work;
 //! 2. the pool of files (`Space::pool`), for as long as it takes to make, rename or lengthen one;
 //! 3. names that are made durable (`Space::name_failures`); or a shard, one at a time, and inside of that the ordered
-//!    names (`Engine::names`);
+//!    names (`Engine::names`); or all shards in their order, one thread at a time, for as long as it takes to raise the
+//!    floor;
 //! 4. the waiters for room (`Maintenance::requests`);
 //! 5. the table of segments, the log's tail, the window of writes: while these are held no other lock is waited for but
 //!    that of the watchers (`Engine::watchers`), which is the last of all.
@@ -63,6 +64,8 @@ pub struct Engine {
     pub(crate) log: Arc<Log>,
     pub(crate) table: SegmentTable,
     pub(crate) shards: Vec<Mutex<Shard>>,
+    /// Locked by who raises the floor.
+    raising: Mutex<()>,
     /// The objects that exist, in order.
     pub(crate) names: RwLock<BTreeSet<Name>>,
     pub(crate) maintenance: Maintenance,
@@ -162,6 +165,7 @@ impl Engine {
             log: Arc::new(log),
             table,
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            raising: Mutex::new(()),
             names: RwLock::default(),
             maintenance: Maintenance::default(),
             space,
@@ -237,10 +241,13 @@ impl Engine {
         let mut shard = self.shard_of(work.hash).lock();
         let mut absent = None;
         let (found, blocks) = shard.find_mut(work.hash, &work.object);
+        let is_new = found.is_none();
         let node = match found {
             Some(node) => node,
             None => absent.insert(Node::default()),
         };
+        let floor = self.floor_of(&work.object);
+        node.rise(floor, self.log.floor_batch());
         let source = match &self.memory {
             None => Source::Log(&self.table),
             Some(_) => Source::Memory(blocks),
@@ -286,8 +293,8 @@ impl Engine {
         node.admit(&work.effects)?;
         let version = work.proposal().max(node.version + 1);
         let kept = match &self.memory {
-            None => self.keep_in_log(work, node, version),
-            Some(memory) => self.keep_in_memory(memory, work, node, blocks, version),
+            None => self.keep_in_log(work, node, is_new, version),
+            Some(memory) => self.keep_in_memory(memory, work, node, is_new, blocks, version),
         };
         let mut applied = match kept {
             Ok(applied) => applied,
@@ -320,7 +327,17 @@ impl Engine {
                 }
             }
         }
+        let mut needs_floor = false;
+        if !exists {
+            shard.note_removed(&work.object);
+            let gone;
+            (gone, needs_floor) = shard.forget_some(self.log.floor(), self.options.remembered_max());
+            applied.grown = applied.grown - gone;
+        }
         drop(shard);
+        if needs_floor {
+            applied.rolled |= self.raise_floor();
+        }
         // Blocks that were replaced are given back outside of the lock.
         let Applied { grown, batch: durable_batch, rolled, freed, .. } = applied;
         drop(freed);
@@ -332,14 +349,20 @@ impl Engine {
     }
 
     /// Appends a transaction's record to the log, and applies its effects.
-    fn keep_in_log(&self, work: &mut Work, node: &mut Node, version: u64) -> Result<Applied, Unkept> {
+    fn keep_in_log(
+        &self,
+        work: &mut Work,
+        node: &mut Node,
+        is_new: bool,
+        version: u64,
+    ) -> Result<Applied, Unkept> {
         work.head.truncate(work.head_bytes);
         record::put_version(&mut work.head, version);
         if let Some(once) = &work.once {
             record::put_repeatable(&mut work.head, &Repeatable { token: once.token, existed: node.exists });
         }
         let mut wanted = work.wanted();
-        wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node);
+        wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node, is_new);
         let Some(_growth) = self.reserve_growth(&wanted) else { return Err(Unkept::NeedsSpace(wanted)) };
         let appended = match self.log.append(&mut work.head, &work.payload, work.purpose) {
             Ok(appended) => appended,
@@ -368,12 +391,13 @@ impl Engine {
         memory: &Memory,
         work: &mut Work,
         node: &mut Node,
+        is_new: bool,
         blocks: &mut Blocks,
         version: u64,
     ) -> Result<Applied, Unkept> {
         memory.check_open().map_err(Unkept::Failed)?;
         let growth_bytes =
-            work.growth_bytes + Footprint::removal_growth_bytes(&work.object, &work.effects, node);
+            work.growth_bytes + Footprint::removal_growth_bytes(&work.object, &work.effects, node, is_new);
         let space = &self.space;
         let purpose = work.purpose;
         let reserved =
@@ -385,6 +409,46 @@ impl Engine {
         let freed = memory.count(exchange);
         let tokens = if work.once.is_some() { self.log.count_token() } else { 0 };
         Ok(Applied { grown, tokens, freed, ..Applied::default() })
+    }
+
+    /// Returns the version that an object shows at least as long as it does not exist. Called with its shard locked.
+    fn floor_of(&self, object: &ObjectId) -> u64 {
+        if object.is_remembered() { 0 } else { self.log.floor() }
+    }
+
+    /// Raises the floor so that it covers all removed objects, if nobody else does; returns whether the log continued in a new
+    /// segment. If there is no room for the record, they are remembered for longer.
+    ///
+    /// All shards are locked meanwhile: so the floor rises between two transactions, for those who read it as for the log. A
+    /// transaction behind its record found the object at the floor, if it did not exist, and so does a replay.
+    fn raise_floor(&self) -> bool {
+        let Some(_raising) = self.raising.try_lock() else { return false };
+        let shards: Vec<_> = self.shards.iter().map(|shard| shard.lock()).collect();
+        let floor = shards.iter().map(|shard| shard.floor_wanted()).max().unwrap_or(0);
+        if floor <= self.log.floor() {
+            return false;
+        }
+        if self.memory.is_some() {
+            self.log.set_floor(floor);
+            return false;
+        }
+        let appended = self.log.append(&mut record::encode_floor(floor), &[], Purpose::Shrink);
+        appended.is_ok_and(|appended| appended.rolled)
+    }
+
+    /// Forgets all removed objects that may be forgotten; returns the floor.
+    #[cfg(feature = "sim")]
+    pub(crate) fn forget_removed(&self) -> u64 {
+        if self.raise_floor() {
+            self.maintenance.nudge();
+        }
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let most = shard.removed_len();
+            let (gone, _) = shard.forget(self.log.floor(), most);
+            self.space.index.add(Footprint::default() - gone);
+        }
+        self.log.floor()
     }
 
     /// Returns the outcome of a repetition of a transaction that took effect before; `None` if the transaction is to be
@@ -443,8 +507,12 @@ impl Engine {
     /// Begins a watch of an object. See [`nacre_object::ObjectStore::watch`].
     pub fn watch(self: &Arc<Self>, object: &ObjectId, options: &WatchOptions) -> Reply<Watch> {
         let shard = self.shard(object).lock();
-        let (version, durable_batch) =
+        let (mut version, mut durable_batch) =
             shard.get(object).map_or((0, 0), |node| (node.version, node.durable_batch));
+        let floor = self.floor_of(object);
+        if version < floor && shard.get(object).is_none_or(Node::leaves_a_version_only) {
+            (version, durable_batch) = (floor, self.log.floor_batch());
+        }
         // Whatever is applied from now on is reported; what was applied before is in the version.
         let watch = self.watchers.watch(&owned(object), shard::hash(object.as_bytes()), version, options);
         drop(shard);

@@ -115,16 +115,16 @@ impl Footprint {
 impl Footprint {
     /// Bytes by which a transaction can make snapshots longer by what it removes or fences off: an object that never was
     /// leaves a tombstone, a removed fork that never held anything a hole. Without these in the account, removals alone could make the
-    /// index longer than its files, and then nothing could ever be freed. `node` is the object as it stands before.
-    pub fn removal_growth_bytes(object: &ObjectId, effects: &[Effect], node: &Node) -> u64 {
+    /// index longer than its files, and then nothing could ever be freed. `node` is the object as it stands before, and new if the
+    /// index has nothing of it.
+    pub fn removal_growth_bytes(object: &ObjectId, effects: &[Effect], node: &Node, is_new: bool) -> u64 {
         let is_empty = |fork: &Fork| node.forks.get(fork).is_some_and(|fork| fork.map.is_empty());
         let holes = effects.iter().filter(|effect| match effect {
             Effect::RemoveFork { fork } => is_empty(fork),
             _ => false,
         });
         let holes_bytes = holes.count() as i64 * EXTENT_BYTES_MAX;
-        let object_bytes =
-            if node.version == 0 { Self::of_object(object.as_bytes()).snapshot_bytes } else { 0 };
+        let object_bytes = if is_new { Self::of_object(object.as_bytes()).snapshot_bytes } else { 0 };
         (holes_bytes + object_bytes) as u64
     }
 }

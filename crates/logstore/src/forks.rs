@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, btree_map};
 use std::ops::RangeBounds;
+use std::slice;
 
 use bytes::Bytes;
 use nacre_object::Fork;
@@ -23,6 +24,9 @@ pub struct ForkNode {
     pub map: ExtentMap,
 }
 
+/// The maximum number of forks that stand in one array: a node of a map has room for eleven, whether it has them or not.
+const FEW: usize = 8;
+
 /// The forks of an object, in the order of their names. Most objects have the default fork only, and it takes no memory of
 /// its own.
 #[derive(Debug, Default)]
@@ -32,6 +36,8 @@ pub enum Forks {
     None,
     /// The default fork.
     Default(ForkNode),
+    /// Up to [`FEW`] forks.
+    Few(Vec<(Fork, ForkNode)>),
     /// Any forks.
     Many(BTreeMap<Fork, ForkNode>),
 }
@@ -42,12 +48,18 @@ fn is_default(name: &Fork) -> bool {
     name.as_bytes().is_empty()
 }
 
+/// Returns the place of a fork among a few, or else the place where it belongs.
+fn find(few: &[(Fork, ForkNode)], name: &Fork) -> Result<usize, usize> {
+    few.binary_search_by(|(other, _)| other.cmp(name))
+}
+
 impl Forks {
     /// Returns a fork.
     pub fn get(&self, name: &Fork) -> Option<&ForkNode> {
         match self {
             Self::Default(fork) if is_default(name) => Some(fork),
             Self::None | Self::Default(_) => None,
+            Self::Few(forks) => find(forks, name).ok().map(|at| &forks[at].1),
             Self::Many(forks) => forks.get(name),
         }
     }
@@ -57,62 +69,65 @@ impl Forks {
         match self {
             Self::Default(fork) if is_default(name) => Some(fork),
             Self::None | Self::Default(_) => None,
+            Self::Few(forks) => find(forks, name).ok().map(|at| &mut forks[at].1),
             Self::Many(forks) => forks.get_mut(name),
         }
     }
 
     /// Adds a fork, or replaces it.
     pub fn insert(&mut self, name: Fork, fork: ForkNode) {
-        match self {
-            Self::None | Self::Default(_) if is_default(&name) => *self = Self::Default(fork),
-            _ => {
-                self.many().insert(name, fork);
-            }
-        }
+        *self.get_or_insert(&name, || name.clone()) = fork;
     }
 
     /// Returns a fork, made if there is none. Names are copied: the caller's may be a slice of a large buffer.
     pub fn get_or_default(&mut self, name: &Fork) -> &mut ForkNode {
+        self.get_or_insert(name, || Fork::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_default())
+    }
+
+    fn get_or_insert(&mut self, name: &Fork, own: impl FnOnce() -> Fork) -> &mut ForkNode {
         if is_default(name) && matches!(self, Self::None) {
             *self = Self::Default(ForkNode::default());
         }
-        if !is_default(name) && !matches!(self, Self::Many(_)) {
-            self.many();
-        }
+        self.make_room_for(name);
         match self {
+            Self::None => unreachable!("there is room for the fork"),
             Self::Default(fork) => fork,
-            forks => {
-                let forks = forks.many();
+            Self::Few(forks) => {
+                let at = find(forks, name).unwrap_or_else(|at| {
+                    forks.reserve_exact(1);
+                    forks.insert(at, (own(), ForkNode::default()));
+                    at
+                });
+                &mut forks[at].1
+            }
+            Self::Many(forks) => {
                 if !forks.contains_key(name) {
-                    let name = Fork::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_default();
-                    forks.insert(name, ForkNode::default());
+                    forks.insert(own(), ForkNode::default());
                 }
                 forks.entry(name.clone()).or_default()
             }
         }
     }
 
-    fn many(&mut self) -> &mut BTreeMap<Fork, ForkNode> {
-        if !matches!(self, Self::Many(_)) {
-            let mut forks = BTreeMap::new();
-            if let Self::Default(fork) = std::mem::take(self) {
-                forks.insert(Fork::DEFAULT, fork);
-            }
-            *self = Self::Many(forks);
-        }
+    /// Makes it a kind in which there is room for a fork, if it has none of that name.
+    fn make_room_for(&mut self, name: &Fork) {
         match self {
-            Self::Many(forks) => forks,
-            _ => unreachable!("it was made so above"),
+            Self::None => *self = Self::Few(Vec::new()),
+            Self::Default(_) if !is_default(name) => {
+                if let Self::Default(fork) = std::mem::take(self) {
+                    *self = Self::Few(vec![(Fork::DEFAULT, fork)]);
+                }
+            }
+            Self::Few(forks) if forks.len() == FEW && find(forks, name).is_err() => {
+                *self = Self::Many(std::mem::take(forks).into_iter().collect());
+            }
+            Self::Default(_) | Self::Few(_) | Self::Many(_) => {}
         }
     }
 
     /// Returns all forks.
     pub fn iter(&self) -> Iter<'_> {
-        match self {
-            Self::None => Iter { one: None, many: None },
-            Self::Default(fork) => Iter { one: Some(fork), many: None },
-            Self::Many(forks) => Iter { one: None, many: Some(forks.range::<Fork, _>(..)) },
-        }
+        self.range::<Fork, _>(..)
     }
 
     /// Returns the forks whose names are in a range.
@@ -123,9 +138,15 @@ impl Forks {
         Fork: Borrow<Q>,
     {
         match self {
-            Self::None => Iter { one: None, many: None },
-            Self::Default(fork) => Iter { one: range.contains(DEFAULT.borrow()).then_some(fork), many: None },
-            Self::Many(forks) => Iter { one: None, many: Some(forks.range(range)) },
+            Self::None => Iter::One(None),
+            Self::Default(fork) => Iter::One(range.contains(DEFAULT.borrow()).then_some(fork)),
+            Self::Few(forks) => {
+                let is_in = |(name, _): &(Fork, ForkNode)| range.contains(name.borrow());
+                let first = forks.iter().position(is_in).unwrap_or(0);
+                let end = forks.iter().rposition(is_in).map_or(first, |last| last + 1);
+                Iter::Few(forks[first..end].iter())
+            }
+            Self::Many(forks) => Iter::Many(forks.range(range)),
         }
     }
 
@@ -142,18 +163,23 @@ impl Forks {
 
 /// Forks with their names, in the order of these.
 #[derive(Clone)]
-pub struct Iter<'a> {
-    one: Option<&'a ForkNode>,
-    many: Option<btree_map::Range<'a, Fork, ForkNode>>,
+pub enum Iter<'a> {
+    /// The default fork, if it is left.
+    One(Option<&'a ForkNode>),
+    /// Some of a few.
+    Few(slice::Iter<'a, (Fork, ForkNode)>),
+    /// Some of many.
+    Many(btree_map::Range<'a, Fork, ForkNode>),
 }
 
 impl<'a> Iterator for Iter<'a> {
     type Item = (&'a Fork, &'a ForkNode);
 
     fn next(&mut self) -> Option<Self::Item> {
-        match &mut self.many {
-            Some(many) => many.next(),
-            None => self.one.take().map(|fork| (&DEFAULT, fork)),
+        match self {
+            Self::One(one) => one.take().map(|fork| (&DEFAULT, fork)),
+            Self::Few(few) => few.next().map(|(name, fork)| (name, fork)),
+            Self::Many(many) => many.next(),
         }
     }
 }
@@ -181,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_as_a_map(changes in prop::collection::vec((0u8..4, 0u64..1000, 0u8..12), 0..30)) {
+        fn behaves_as_a_map(changes in prop::collection::vec((0u8..12, 0u64..1000, 0u8..40), 0..60)) {
             let mut forks = Forks::default();
             let mut model = BTreeMap::new();
             for (name, size, kind) in changes {
@@ -190,11 +216,11 @@ mod tests {
                         forks.clear();
                         model.clear();
                     }
-                    1..4 => {
+                    1..12 => {
                         forks.insert(fork(name), ForkNode { size, ..ForkNode::default() });
                         model.insert(name, size);
                     }
-                    4..8 => {
+                    12..26 => {
                         forks.get_or_default(&fork(name)).size += size;
                         *model.entry(name).or_default() += size;
                     }
@@ -211,7 +237,7 @@ mod tests {
                 };
                 prop_assert_eq!(sizes(forks.iter()), expected(0));
                 prop_assert_eq!(forks.values().count(), model.len());
-                for index in 0..4 {
+                for index in 0..12 {
                     prop_assert_eq!(forks.get(&fork(index)).map(|found| found.size), model.get(&index).copied());
                     prop_assert_eq!(sizes(forks.range::<Fork, _>(&fork(index)..)), expected(index));
                     let behind = forks.range::<Fork, _>((Excluded(&fork(index)), Unbounded));

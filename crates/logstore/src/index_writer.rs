@@ -293,9 +293,9 @@ impl Engine {
     /// its size for a later snapshot that needs it, unless that is far too large and larger than files are made at the
     /// moment.
     pub(crate) fn write_snapshot(&self, work: &SnapshotState, begun: SnapshotBegun) -> io::Result<u64> {
-        let SnapshotBegun { position, sequence, tokens } = begun;
-        let header =
-            SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence, tokens };
+        let SnapshotBegun { position, sequence, tokens, floor } = begun;
+        let (store, format) = (self.identity, FORMAT_VERSION);
+        let header = SnapshotHeader { store, format, position, sequence, tokens, floor };
         let file = self.begin_snapshot_file(work)?;
         let mut synced_bytes = 0;
         let mut write = |frames: &mut Frames| {
@@ -362,7 +362,8 @@ impl Engine {
     }
 
     /// Writes a shard, and gives its lock back after each step. The objects that there are when it begins are all
-    /// that the snapshot needs: what is made later is in the log behind its position, and none ever goes away.
+    /// that the snapshot needs: what is made later is in the log behind its position. One that goes away meanwhile was removed
+    /// and then forgotten: the floor that covers it is the snapshot's, or behind its position in the log too.
     fn write_shard(
         &self,
         shard: &Mutex<Shard>,
@@ -381,7 +382,15 @@ impl Engine {
                     drop(locked);
                     return write(frames);
                 };
-                let Some(node) = locked.get(&object.id) else { continue };
+                let Some(node) = locked.get(&object.id) else {
+                    if !matches!(object.from, Cursor::Beginning) {
+                        // The part of it that was written was there before it was removed.
+                        frames.go_back();
+                        step = BatchLimits::begin(frames, step_items);
+                        self.watched.store(0, Ordering::SeqCst);
+                    }
+                    continue;
+                };
                 begun = self.write_object(object, node, frames, step_items, &mut step);
             }
             // The next step asks for the same lock again at once.

@@ -376,6 +376,18 @@ impl LogStore {
         self.owner.engine.set_step_items(items);
     }
 
+    /// Forgets all removed objects that may be forgotten, however few there are, and returns the floor. For tests.
+    #[cfg(feature = "sim")]
+    pub fn forget_removed(&self) -> u64 {
+        self.owner.engine.forget_removed()
+    }
+
+    /// Returns the number of removed objects that the store remembers although it need not. For tests.
+    #[cfg(feature = "sim")]
+    pub fn removed_objects(&self) -> usize {
+        self.owner.engine.shards.iter().map(|shard| shard.lock().removed_len()).sum()
+    }
+
     /// Waits until the maintenance thread has nothing to do. For tests; there must be no writers meanwhile.
     #[cfg(feature = "sim")]
     pub fn wait_for_maintenance(&self) {
@@ -527,6 +539,9 @@ const SEGMENT_BYTES_DEFAULT_MAX: u32 = 64 << 20;
 
 /// Bytes of a store's capacity for each write that its window keeps.
 const CAPACITY_BYTES_PER_WRITE: u64 = 16 << 10;
+/// The bounds on the number of removed objects that each shard remembers although it need not.
+const REMEMBERED_MIN: u64 = 4;
+const REMEMBERED_MAX: u64 = 1024;
 /// The least number of writes that a window keeps.
 const WINDOW_WRITES_MIN: usize = 1024;
 
@@ -535,6 +550,17 @@ impl Options {
     pub(crate) fn window_writes(&self) -> usize {
         let most = self.capacity_bytes.map_or(u64::MAX, |bytes| bytes / CAPACITY_BYTES_PER_WRITE);
         usize::try_from(most).unwrap_or(usize::MAX).clamp(WINDOW_WRITES_MIN, WINDOW_WRITES_MAX)
+    }
+
+    /// Returns the number of removed objects that each shard remembers although it need not: all together they take little of
+    /// what the store may take. Segments follow that.
+    pub(crate) fn remembered_max(&self) -> usize {
+        let share = match (self.segment_bytes, self.capacity_bytes) {
+            (0, None) => u64::MAX,
+            (0, Some(capacity_bytes)) => capacity_bytes / (256 << 10),
+            (segment_bytes, _) => u64::from(segment_bytes) / (4 << 10),
+        };
+        share.clamp(REMEMBERED_MIN, REMEMBERED_MAX) as usize
     }
 
     fn segment_bytes_for(&self, capacity_bytes: u64) -> u32 {

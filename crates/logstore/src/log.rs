@@ -96,6 +96,10 @@ pub struct Log {
     synced: AtomicU64,
     /// The number of records with tokens ever appended. Changed with the tail locked.
     tokens: AtomicU64,
+    /// The version up to which removed objects may be forgotten. Changed with the tail locked, and all shards.
+    floor: AtomicU64,
+    /// The batch that has the floor.
+    floor_batch: AtomicU64,
     failure: OnceLock<StoreError>,
     /// Counters, for reports.
     pub counters: Counters,
@@ -176,6 +180,8 @@ pub struct SnapshotBegun {
     pub sequence: u64,
     /// The number of records with tokens before it.
     pub tokens: u64,
+    /// The version up to which removed objects may have been forgotten before it.
+    pub floor: u64,
 }
 
 /// The place of an appended record.
@@ -265,6 +271,8 @@ impl Log {
             acked: AtomicU64::new(0),
             synced: AtomicU64::new(sequence - 1),
             tokens: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            floor_batch: AtomicU64::new(0),
             failure: OnceLock::new(),
             counters: Counters::default(),
         }
@@ -374,7 +382,28 @@ impl Log {
     pub fn begin_snapshot(&self) -> SnapshotBegun {
         let mut tail = self.tail.lock();
         tail.since_snapshot_bytes = 0;
-        SnapshotBegun { position: tail.position(), sequence: tail.sequence, tokens: self.tokens() }
+        SnapshotBegun {
+            position: tail.position(),
+            sequence: tail.sequence,
+            tokens: self.tokens(),
+            floor: self.floor(),
+        }
+    }
+
+    /// Returns the version up to which removed objects may be forgotten. What is asked with a shard locked is the same for
+    /// as long as it is.
+    pub fn floor(&self) -> u64 {
+        self.floor.load(Ordering::Acquire)
+    }
+
+    /// Returns the batch that has the floor: who is told of an object that looks removed at the floor waits for it.
+    pub fn floor_batch(&self) -> u64 {
+        self.floor_batch.load(Ordering::Acquire)
+    }
+
+    /// Sets the floor. Called with the tail locked and all shards, or before anybody looks.
+    pub fn set_floor(&self, floor: u64) {
+        self.floor.store(floor, Ordering::Release);
     }
 
     /// Returns the number of records with tokens ever appended.
@@ -476,6 +505,11 @@ impl Log {
         let tokens = self.tokens();
         if record::is_repeatable(head) {
             self.set_tokens(tokens + 1);
+        }
+        if let Some(floor) = record::raised_floor(head) {
+            // Under the lock of the tail, so that a snapshot knows the floor that holds at its position.
+            self.floor_batch.store(batch, Ordering::Release);
+            self.set_floor(floor);
         }
         segment.end.store(tail.offset, Ordering::Relaxed);
         segment.last_batch.store(batch, Ordering::Relaxed);

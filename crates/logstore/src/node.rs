@@ -34,6 +34,8 @@ pub struct Node {
     pub durable_batch: u64,
     /// True if forks of it replaced each other, so that records in the log may refer to them by earlier names.
     pub replaced: bool,
+    /// True if its name is in its shard's queue of removed objects.
+    pub is_queued: bool,
     /// Its forks, including those that were removed and have holes left.
     pub forks: Forks,
     /// The parts that most objects lack; [`Node::deref`] gives them.
@@ -95,6 +97,20 @@ pub struct RangePlan {
 }
 
 impl Node {
+    /// Returns whether the object does not exist, and nothing is left of it but its version.
+    pub fn leaves_a_version_only(&self) -> bool {
+        !self.exists && self.fences == FencedSessions::none()
+    }
+
+    /// Makes an object that does not exist, and may be forgotten or was, look as if it had been removed at the floor, which
+    /// batch `batch` has.
+    pub fn rise(&mut self, floor: u64, batch: u64) {
+        if self.version < floor && self.leaves_a_version_only() {
+            (self.version, self.tombstone_version) = (floor, floor);
+            self.durable_batch = self.durable_batch.max(batch);
+        }
+    }
+
     /// Returns the greatest version in a range.
     pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
         let Some(fork) = self.forks.get(fork) else { return self.tombstone_version };

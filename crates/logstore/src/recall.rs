@@ -186,7 +186,7 @@ fn tokens_before(
                     token = Some(Written { token: its, version, existed });
                 }
                 Body::Tokens { first, writes } => tokens = Some((first, writes)),
-                Body::Transaction { .. } | Body::Moves(_) | Body::Mark => {}
+                Body::Transaction { .. } | Body::Moves(_) | Body::Floor(_) | Body::Mark => {}
             }
             records.push((record.sequence, token, tokens));
         }
@@ -246,6 +246,7 @@ mod tests {
             position: Position { segment: 1, offset: 0 },
             sequence: 1,
             tokens: 1300,
+            floor: 0,
         };
         let window = |kept: KeptWrites, most| window(&SegmentTable::default(), &header, kept, most);
         let whole = window(kept.clone(), 1000);

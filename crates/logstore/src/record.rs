@@ -159,6 +159,8 @@ pub enum Body {
         /// The transactions, in order.
         writes: Vec<Written>,
     },
+    /// The version up to which removed objects may be forgotten from now on. Not in records before format 4.
+    Floor(u64),
     /// Nothing but the head's own fields: proof that all records before it were synced.
     Mark,
 }
@@ -190,7 +192,7 @@ impl Body {
                 })
                 .sum(),
             Self::Moves(moves) => moves.iter().map(|moved| moved.len as usize).sum(),
-            Self::Tokens { .. } | Self::Mark => 0,
+            Self::Tokens { .. } | Self::Floor(_) | Self::Mark => 0,
         }
     }
 }
@@ -294,6 +296,8 @@ const BODY_MOVES_FROM: u8 = 4;
 const BODY_TRANSACTION_ONCE: u8 = 5;
 /// The latest transactions with tokens, as the first programs of format 3 wrote them when a store was closed.
 const BODY_TOKENS: u8 = 6;
+/// The version up to which removed objects may be forgotten; since format 4.
+const BODY_FLOOR: u8 = 7;
 
 const EFFECT_CREATE: u8 = 1;
 const EFFECT_CHUNK: u8 = 2;
@@ -436,6 +440,20 @@ pub fn encode_mark() -> Vec<u8> {
     let mut out = vec![0; HEAD_BYTES_MIN];
     out.push(BODY_MARK);
     out
+}
+
+/// Encodes the body of a record that raises the floor, with room in front of it for the fixed part of the head.
+pub fn encode_floor(floor: u64) -> Vec<u8> {
+    let mut out = vec![0; HEAD_BYTES_MIN];
+    out.push(BODY_FLOOR);
+    put_varint(&mut out, floor);
+    out
+}
+
+/// Returns the floor to which a head that an `encode` function began raises it, if it does.
+pub fn raised_floor(head: &[u8]) -> Option<u64> {
+    let (kind, floor) = head.get(HEAD_BYTES_MIN..)?.split_first()?;
+    (*kind == BODY_FLOOR).then(|| Reader::new(Bytes::copy_from_slice(floor)).varint())?
 }
 
 /// Returns the length of a record in bytes, from the length of its head before padding and that of its payload.
@@ -633,6 +651,7 @@ fn decode_body(bytes: Bytes, payload_bytes: usize) -> Option<Body> {
             }
             Body::Tokens { first, writes }
         }
+        BODY_FLOOR => Body::Floor(reader.varint()?),
         BODY_MARK => Body::Mark,
         _ => return None,
     };

@@ -138,6 +138,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     }
     if let Some(header) = &header {
         engine.log.set_tokens(header.tokens);
+        engine.log.set_floor(header.floor);
         *engine.window.lock() = recall::window(&engine.table, header, kept, engine.options.window_writes());
     }
     for (part, item) in replay.items {
@@ -451,7 +452,7 @@ pub(crate) fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> boo
             _ => true,
         }),
         Body::Moves(moves) => moves.iter().all(|moved| sound(moved.len, moved.crc)),
-        Body::Tokens { .. } | Body::Mark => true,
+        Body::Tokens { .. } | Body::Floor(_) | Body::Mark => true,
     }
 }
 
@@ -480,6 +481,10 @@ impl Engine {
                 }
                 let mut shard = self.shard(&object).lock();
                 let node = shard.get_or_default(&object);
+                // As it was found when the record was written.
+                if !object.is_remembered() {
+                    node.rise(self.log.floor(), 0);
+                }
                 if node.version < version {
                     // Live bytes are counted when all is replayed.
                     node.apply(
@@ -498,6 +503,7 @@ impl Engine {
                 }
             }
             Body::Tokens { first, writes } => self.window.lock().recover(first, &writes),
+            Body::Floor(floor) => self.log.set_floor(floor.max(self.log.floor())),
             Body::Mark => {}
         }
     }
@@ -515,7 +521,9 @@ impl Engine {
         let (mut footprint, mut version_max) = (Footprint::default(), 0);
         let mut names = BTreeSet::new();
         for shard in &self.shards {
-            for (name, node) in shard.lock().iter() {
+            let mut shard = shard.lock();
+            shard.find_removed(self.log.floor());
+            for (name, node) in shard.iter() {
                 if node.exists {
                     names.insert(name.clone());
                 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use nacre_object::limit::FLOOR_MAX;
 use nacre_object::window::Window;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
@@ -32,7 +33,9 @@ use crate::scrub::LostPart;
 use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, segment_name,
 };
+use crate::shard::Shard;
 use crate::snapshot::{SnapshotHeader, snapshot_name};
+use crate::sync::Mutex;
 
 /// The name in reports for objects whose names are lost too.
 const UNKNOWN: &str = "(unknown, or none)";
@@ -66,6 +69,8 @@ struct Base {
     sequence: u64,
     /// The header of the newest snapshot.
     newest: Option<SnapshotHeader>,
+    /// The greatest floor of any snapshot.
+    floor: u64,
     broken: BTreeSet<ObjectId>,
 }
 
@@ -128,14 +133,22 @@ pub fn rebuild(
         std::mem::take(&mut base.segment_ends),
         std::mem::take(&mut base.objects).into_iter().collect(),
     );
+    engine.log.set_floor(base.floor);
     let last_gap = log.gaps.last().map_or(0, |(_, to, _)| *to);
     let mut headless: BTreeMap<ObjectId, u64> = BTreeMap::new();
     for left in log.records {
-        if let Body::Transaction { object, version, .. } = &left.record.body {
-            // The first version that is left of an object that no snapshot has, or one that may not be the last.
-            let is_new = *version == 1 && left.record.sequence > last_gap;
-            if !is_complete && !is_new && !known.contains(object) && !engine.has(object) {
+        if let Body::Transaction { object, version, repeatable, .. } = &left.record.body
+            && !is_complete
+            && !known.contains(object)
+            && !engine.has(object)
+        {
+            // The first version that is left of an object that no snapshot has, or one that may not be the last. Above a floor
+            // only the record can tell that it made the object.
+            let is_made = *version == 1 || repeatable.is_some_and(|repeatable| !repeatable.existed);
+            if !is_made || left.record.sequence <= last_gap {
                 headless.insert(crate::engine::owned(object), *version);
+            } else {
+                engine.shard(object).lock().get_or_default(object).rise(*version - 1, 0);
             }
         }
         engine.replay(left.segment, left.at, left.record);
@@ -168,7 +181,9 @@ pub fn rebuild(
         add_segment(&**disk, last, u64::from(options.segment_bytes), header(&store, last, log.end))?;
     engine.table.insert(Arc::clone(&segment));
     let tail = Some((segment, SEGMENT_HEAD_BYTES));
+    let floor = engine.floor_to_be_safe();
     engine.log = Arc::new(Log::new(store, options.committer, options.durability, tail, sequence));
+    engine.log.set_floor(floor);
     // Records that are lost may have had tokens, so the window begins anew.
     let tokens = recall::fresh_position(base.newest.map_or(0, |newest| newest.tokens));
     engine.log.set_tokens(tokens);
@@ -191,6 +206,7 @@ fn gather(snapshots: &[(u64, Bytes)], store: &[u8; 16]) -> Base {
         let remains = salvage_snapshot(bytes, store);
         base.sequence = remains.header.map_or(base.sequence, |header| header.sequence);
         base.newest = base.newest.or(remains.header);
+        base.floor = remains.header.map_or(base.floor, |header| header.floor.max(base.floor));
         base.segment_ends.extend(remains.segment_ends);
         base.broken.extend(remains.broken);
         for (id, node) in remains.objects {
@@ -324,6 +340,18 @@ impl Engine {
     /// Returns whether anything is known of an object.
     fn has(&self, object: &ObjectId) -> bool {
         self.shard(object).lock().contains_key(object)
+    }
+
+    /// Returns a floor for a store that may have lost a record of it: if it ever forgot anything, the greatest version of any
+    /// object of which something is left.
+    fn floor_to_be_safe(&self) -> u64 {
+        let floor = self.log.floor();
+        let versions = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            shard.values().map(|node| node.version).filter(|version| *version <= FLOOR_MAX).max()
+        };
+        let greatest = self.shards.iter().filter_map(versions).max().unwrap_or(0);
+        if floor == 0 { 0 } else { floor.max(greatest) }
     }
 
     /// Removes what is known of an object except its version and its fences.

@@ -24,7 +24,7 @@ use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Mutex, RwLock};
 pub const SEGMENT_HEAD_BYTES: u64 = 2 * HEADER_BYTES as u64;
 /// The version of the format of everything that is written to disk. A store of a greater one is refused; segments and
 /// snapshots of lesser ones are read.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// The greatest number of a segment. A file with a greater one in its name is not a store's.
 pub const SEGMENT_NUMBER_MAX: u32 = u32::MAX - (1 << 16);

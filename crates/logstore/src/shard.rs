@@ -2,22 +2,37 @@
 //!
 //! The table holds a pointer for each object, and the object its name: what a table leaves free of its slots, up to a half,
 //! is then little.
+//!
+//! Removed objects stand in a queue, from which they are forgotten once there are too many: the longest removed first, and only
+//! those that the store's floor covers ([`Shard::forget`]).
 
+use std::collections::VecDeque;
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use nacre_object::ObjectId;
+use nacre_object::limit::FLOOR_MAX;
 
+use crate::footprint::Footprint;
 use crate::memory::Blocks;
 use crate::name::Name;
 use crate::node::Node;
+
+/// The maximum number of objects that are forgotten at a time.
+const FORGOTTEN_MAX: usize = 8;
+/// The number of places in a table below which it does not shrink.
+const PLACES_MIN: usize = 1024;
 
 /// The objects whose names have hashes in one class.
 #[derive(Default)]
 pub struct Shard {
     objects: HashTable<Box<Named>>,
+    /// Removed objects that may be forgotten, the longest removed first; among them some that exist again.
+    removed: VecDeque<Name>,
+    /// The greatest version that any of these ever had when it was removed.
+    removed_version_max: u64,
     /// The blocks of a volatile store's objects.
     blocks: Blocks,
 }
@@ -92,6 +107,82 @@ impl Shard {
             }
         };
         &mut found.into_mut().node
+    }
+
+    /// Notes that an object was removed.
+    pub fn note_removed(&mut self, object: &ObjectId) {
+        let name = object.as_bytes();
+        let found = self.objects.find_mut(hash(name), |named| named.name.as_bytes() == name);
+        let Some(Named { name, node }) = found.map(|named| &mut **named) else { return };
+        if object.is_remembered() || node.version > FLOOR_MAX || !node.leaves_a_version_only() {
+            return;
+        }
+        self.removed_version_max = self.removed_version_max.max(node.version);
+        if !node.is_queued {
+            node.is_queued = true;
+            self.removed.push_back(name.clone());
+        }
+    }
+
+    /// Returns the floor that covers all removed objects that may be forgotten.
+    pub fn floor_wanted(&self) -> u64 {
+        self.removed_version_max
+    }
+
+    /// Forgets some removed objects that are not above the floor, if there are more than `remembered_max`; returns the
+    /// footprint that they had, and whether the floor has to rise for more.
+    pub fn forget_some(&mut self, floor: u64, remembered_max: usize) -> (Footprint, bool) {
+        let too_many = self.removed.len().saturating_sub(remembered_max);
+        self.forget(floor, too_many.min(FORGOTTEN_MAX))
+    }
+
+    /// Forgets the removed objects that are not above the floor, among the `most` that were removed first.
+    pub fn forget(&mut self, floor: u64, most: usize) -> (Footprint, bool) {
+        let mut gone = Footprint::default();
+        for _ in 0..most {
+            let Some(name) = self.removed.pop_front() else { break };
+            let bytes = name.as_bytes();
+            let found = self.objects.find_entry(hash(bytes), |named| named.name.as_bytes() == bytes);
+            let Ok(mut entry) = found else { continue };
+            let node = &mut entry.get_mut().node;
+            if !node.leaves_a_version_only() || node.version > FLOOR_MAX {
+                // It exists again, or must be remembered.
+                node.is_queued = false;
+            } else if node.version <= floor {
+                entry.remove();
+                gone += Footprint::of_object(bytes);
+            } else {
+                self.removed.push_front(name);
+                return (gone, true);
+            }
+        }
+        let places = self.objects.capacity();
+        if places > PLACES_MIN && self.objects.len() < places / 8 {
+            self.objects.shrink_to(places / 4, |named| hash(named.name.as_bytes()));
+            self.removed.shrink_to(2 * self.removed.len());
+        }
+        (gone, false)
+    }
+
+    /// Finds the removed objects, when the store was opened, and forgets those that are not above the floor.
+    pub fn find_removed(&mut self, floor: u64) {
+        let removed = self.objects.iter().filter(|named| named.node.leaves_a_version_only());
+        let removed: Vec<ObjectId> = removed.map(|named| named.name.to_id()).collect();
+        for object in removed {
+            self.note_removed(&object);
+        }
+        // Those that are not covered go to the end, in no order.
+        for _ in 0..self.removed.len() {
+            if self.forget(floor, 1).1 {
+                self.removed.rotate_left(1);
+            }
+        }
+    }
+
+    /// Returns the number of removed objects that are remembered and may be forgotten, at most.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn removed_len(&self) -> usize {
+        self.removed.len()
     }
 
     /// Returns all objects, in no order.

@@ -122,6 +122,8 @@ pub struct SnapshotHeader {
     pub sequence: u64,
     /// The number of transactions with tokens in the log before that record. 0 in snapshots before format 3.
     pub tokens: u64,
+    /// The version up to which removed objects may have been forgotten before that record. 0 in snapshots before format 4.
+    pub floor: u64,
 }
 
 impl Engine {
@@ -227,6 +229,7 @@ impl SnapshotHeader {
         out.extend_from_slice(&self.position.offset.to_le_bytes());
         out.extend_from_slice(&self.sequence.to_le_bytes());
         out.extend_from_slice(&self.tokens.to_le_bytes());
+        out.extend_from_slice(&self.floor.to_le_bytes());
         out
     }
 
@@ -237,7 +240,8 @@ impl SnapshotHeader {
         let position = Position { segment: reader.u32()?, offset: reader.u64()? };
         let sequence = reader.u64()?;
         let tokens = if format < 3 { 0 } else { reader.u64()? };
-        Some(Self { store, format, position, sequence, tokens })
+        let floor = if format < 4 { 0 } else { reader.u64()? };
+        Some(Self { store, format, position, sequence, tokens, floor })
     }
 }
 

@@ -41,6 +41,8 @@ enum Failure {
 }
 
 struct Issued {
+    /// The floor to which the store rose by itself, rather than that anybody issued a transaction.
+    floor: Option<u64>,
     object: ObjectId,
     transaction: Transaction,
     /// True if it changes the object, provided that all before it did what they should.
@@ -50,6 +52,8 @@ struct Issued {
     token: Option<(WriteToken, u64)>,
     /// The version that it was given, if it changed the object.
     version: u64,
+    /// True if its answer shows a removal at the floor.
+    shows_floor: bool,
 }
 
 /// One history: the store's side, and what is known of it.
@@ -145,6 +149,10 @@ impl History {
         {
             return Some(error.kind);
         }
+        let state = self.generator.model().state(&object);
+        let shows_floor = state.leaves_a_version_only()
+            && state.version() == self.generator.model().floor()
+            && !object.is_remembered();
         let expected = self.generator.apply(&object, &transaction);
         let number = self.issued.len();
         let writes = !transaction.writes.is_empty() && matches!(expected, Ok(Outcome::Done(_)));
@@ -152,12 +160,42 @@ impl History {
             Ok(Outcome::Done(done)) => done.version,
             _ => 0,
         };
-        self.issued.push(Issued { object, transaction, writes, acknowledged: false, token, version });
+        self.issued.push(Issued {
+            floor: None,
+            object,
+            transaction,
+            writes,
+            acknowledged: false,
+            token,
+            version,
+            shows_floor,
+        });
         match first {
             Poll::Ready(found) => self.answered(number, &expected, found),
             Poll::Pending => self.waiting.push((number, expected, reply)),
         }
         None
+    }
+
+    /// Has the store forget all removed objects.
+    fn forget(&mut self, store: &LogStore) {
+        let before = self.generator.model().floor();
+        let floor = store.forget_removed();
+        if floor > before {
+            self.generator.model_mut().raise_floor(floor);
+            let object = self.generator.objects()[0].clone();
+            self.issued.push(Issued {
+                floor: Some(floor),
+                object,
+                transaction: Transaction::new(),
+                writes: false,
+                acknowledged: false,
+                token: None,
+                version: 0,
+                shows_floor: false,
+            });
+            FORGOTTEN_OBJECTS.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Removes everything from a disk that was found full, as a person would: there is always room for that, and for
@@ -200,7 +238,13 @@ impl History {
                 // Whoever is told of an object is told of all its writes so far, those that are still waiting included.
                 let (before, rest) = self.issued.split_at_mut(number);
                 rest[0].acknowledged = rest[0].writes;
-                for issued in before.iter_mut().filter(|issued| issued.object == rest[0].object) {
+                let shows_floor = rest[0].shows_floor;
+                for issued in before.iter_mut().filter(|issued| issued.floor.is_some()) {
+                    issued.acknowledged |= shows_floor;
+                }
+                let of_object =
+                    |issued: &&mut Issued| issued.floor.is_none() && issued.object == rest[0].object;
+                for issued in before.iter_mut().filter(of_object) {
                     issued.acknowledged = issued.writes;
                 }
             }
@@ -241,10 +285,11 @@ impl History {
                     }
                     self.collect();
                 }
-                96..98 => {
+                96 => {
                     let _ = store.compact();
                     self.collect();
                 }
+                97 => self.forget(store),
                 _ => {
                     if let Err(error) = compare_if_alive(store, disk, self) {
                         self.fail(error);
@@ -294,8 +339,8 @@ impl History {
                 found => self.fail(format!("{found:?} for a repetition of version {}", issued.version)),
             }
         }
-        if let Some(Issued { object, transaction, token: Some((token, since)), .. }) = lost.into_iter().next()
-        {
+        let first = lost.into_iter().find(|issued| issued.floor.is_none());
+        if let Some(Issued { object, transaction, token: Some((token, since)), .. }) = first {
             self.issue_this(store, object, transaction, Some((token, since.min(told))), true);
             while store.turn().is_ok() && !self.waiting.is_empty() {
                 self.collect();
@@ -316,8 +361,9 @@ impl History {
             }
         };
         let mut model = Model::new();
-        let apply = |model: &mut Model, issued: &Issued| {
-            let _ = model.apply(&issued.object, &issued.transaction);
+        let apply = |model: &mut Model, issued: &Issued| match issued.floor {
+            Some(floor) => model.raise_floor(floor),
+            None => drop(model.apply(&issued.object, &issued.transaction)),
         };
         self.issued[..least].iter().for_each(|issued| apply(&mut model, issued));
         let mut differences = Vec::new();
@@ -328,8 +374,8 @@ impl History {
                     let lost = self.issued.split_off(end);
                     let mut generator = generator(self.rng.random(), &mut self.rng);
                     for issued in &mut self.issued {
-                        let _ = generator.apply(&issued.object, &issued.transaction);
-                        issued.acknowledged = issued.writes;
+                        apply(generator.model_mut(), issued);
+                        issued.acknowledged = issued.writes || issued.floor.is_some();
                     }
                     self.generator = generator;
                     // Whoever reads a store that was opened reads what is on the device.
@@ -372,8 +418,9 @@ fn generator(seed: u64, rng: &mut SmallRng) -> Generator {
         1 => Shape::contended(),
         _ => Shape { span_bytes: 200_000, extent_bytes_max: 90_000, extents_max: 2, ..Shape::default() },
     };
+    let shape = if rng.random_bool(0.3) { Shape { remove_percent: 20, ..shape } } else { shape };
     // All generators of one history know the same objects.
-    let objects = ["a", "b", "c"].map(|name| ObjectId::try_from(name).unwrap());
+    let objects = ["a", "b", "c", "nacre/d"].map(|name| ObjectId::try_from(name).unwrap());
     Generator::with_objects(seed, shape, objects.to_vec())
 }
 
@@ -388,6 +435,9 @@ const RESERVE_FITS_BYTES: u64 = 700 << 10;
 /// The writes that were recalled after a crash, and those of which the store could not tell.
 static RECALLED: AtomicU64 = AtomicU64::new(0);
 static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
+
+/// The number of times that removed objects were forgotten.
+static FORGOTTEN_OBJECTS: AtomicU64 = AtomicU64::new(0);
 
 /// The number of times that removals were tried on a disk that was found full.
 static MADE_ROOM: AtomicU64 = AtomicU64::new(0);
@@ -518,6 +568,8 @@ fn run_all(part: u64, parts: u64) {
         assert!(MADE_ROOM.load(Ordering::Relaxed) > 20, "hardly any disk was found full");
         let (recalled, forgotten) = (RECALLED.load(Ordering::Relaxed), FORGOTTEN.load(Ordering::Relaxed));
         println!("{recalled} writes recalled, {forgotten} forgotten");
+        let floors = FORGOTTEN_OBJECTS.load(Ordering::Relaxed);
+        assert!(floors > histories / 20, "removed objects were forgotten {floors} times");
         assert!(recalled > histories, "{recalled} writes recalled, {forgotten} forgotten");
     }
 }

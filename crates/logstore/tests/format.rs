@@ -47,7 +47,11 @@ fn copy_of(folder: &Path) -> tempfile::TempDir {
 /// Returns the shape of the history that a golden store holds: what there was when its format was the newest.
 fn shape(format: u32, replace_percent: u32) -> Shape {
     let is_recent = format >= 3;
+    let older = Shape::default();
+    let (objects, remove_percent) = if format >= 4 { (6, 15) } else { (older.objects, older.remove_percent) };
     Shape {
+        objects,
+        remove_percent,
         replace_percent,
         version_guards: is_recent,
         key_versions_and_sessions: is_recent,
@@ -65,6 +69,7 @@ fn golden_stores() -> Vec<(PathBuf, Shape)> {
         (golden(2), shape(2, 0)),
         (golden_with_replacements(), shape(2, REPLACE_PERCENT)),
         (golden(3), shape(3, REPLACE_PERCENT)),
+        (golden(4), shape(4, REPLACE_PERCENT)),
     ]
 }
 
@@ -72,12 +77,26 @@ fn options() -> Options {
     Options { segment_bytes: 64 << 10, committer: Committer::Caller, ..Options::default() }
 }
 
+/// Returns whether removed objects are forgotten behind a step of the history of a shape: before format 4 none were.
+fn forgets_behind(shape: &Shape, number: usize) -> bool {
+    shape.remove_percent > Shape::default().remove_percent && number % 25 == 24
+}
+
 /// Runs the history that a golden store holds: half of it in a snapshot, half in the log only.
 fn history(shape: Shape, mut each: impl FnMut(usize, nacre_object::testkit::history::Step)) -> Generator {
-    let mut generator = Generator::new(1, shape);
+    let mut generator = Generator::new(1, shape.clone());
+    let mut floor = 0;
     for number in 0..80 {
         let step = generator.step();
+        let object = step.object.clone();
         each(number, step);
+        let state = generator.model().state(&object);
+        if state.leaves_a_version_only() {
+            floor = floor.max(state.version());
+        }
+        if forgets_behind(&shape, number) {
+            generator.model_mut().raise_floor(floor);
+        }
     }
     generator
 }
@@ -91,10 +110,14 @@ fn first(number: usize) -> Once {
 fn write_golden(folder: &Path, shape: Shape) {
     let _ = std::fs::remove_dir_all(folder);
     let store = LogStore::open(folder, options()).unwrap();
-    history(shape, |number, step| {
+    history(shape.clone(), |number, step| {
         let reply = store.apply_once(&step.object, step.transaction, first(number));
         store.turn().unwrap();
         assert_eq!(block_on(reply).is_ok(), step.expected.is_ok());
+        if forgets_behind(&shape, number) {
+            store.forget_removed();
+            store.turn().unwrap();
+        }
         if number == 40 {
             store.snapshot().unwrap();
         }
@@ -135,6 +158,11 @@ fn stores_of_all_formats_open_and_hold_what_they_held() {
             assert!(objects.iter().copied().any(differ), "keys are older than their objects");
         }
         assert_eq!(store.scrub(|_| {}).unwrap().findings, []);
+        let floor = generator.model().floor();
+        assert_eq!(floor > 0, folder == golden(4), "only the newest forgets");
+        let never = ObjectId::try_from("never made").unwrap();
+        let looked = block_on(store.apply(&never, Transaction::new().read(Read::Stat))).unwrap();
+        assert!(matches!(looked, Outcome::Done(done) if done.version == floor && !done.existed));
     }
 }
 
@@ -176,14 +204,16 @@ fn keys_of_older_formats_are_as_old_as_their_object_was_and_keep_that_version() 
 
 #[test]
 fn stores_of_older_formats_go_on_in_the_newest() {
-    for (format, segment) in [(1, "segment-0000000001"), (2, "segment-0000000001")] {
+    for (format, segment) in [(1, "segment-0000000001"), (2, "segment-0000000001"), (3, "segment-0000000003")]
+    {
         goes_on_in_the_newest(format, segment);
     }
 }
 
 fn goes_on_in_the_newest(older: u32, older_segment: &str) {
     let first = copy_of(&golden(older));
-    let mut generator = history(shape(older, 0), |_, _| {});
+    let replace_percent = if older < 3 { 0 } else { REPLACE_PERCENT };
+    let mut generator = history(shape(older, replace_percent), |_, _| {});
     let store = LogStore::open(first.path(), options()).unwrap();
     assert!(store.opened().replayed_records > 0, "{:?}", store.opened());
     for _ in 0..30 {
@@ -232,7 +262,7 @@ fn a_store_of_a_newer_format_is_refused_with_a_sentence() {
     assert_eq!(error.kind, ErrorKind::Unsupported);
     assert_eq!(
         error.message,
-        "nacre-store is of format 4, and this program knows formats up to 3; use a newer program"
+        "nacre-store is of format 5, and this program knows formats up to 4; use a newer program"
     );
 }
 
@@ -390,6 +420,17 @@ fn the_head_of_a_transaction_with_a_token_is_pinned() {
     };
     let body = Body::Transaction { object, version: 6, effects, repeatable: Some(repeatable) };
     assert_eq!(decoded.body, body);
+}
+
+/// Pins the record that only format 4 has.
+#[test]
+fn the_record_of_a_floor_is_pinned() {
+    let head = sealed(record::encode_floor(300), 4, 0);
+    assert_eq!(hex(&head), include_str!("golden/floor-4.hex").trim(), "the encoding changed");
+    let Some(Found::Head(decoded)) = record::decode(&head, Binding::new(4, STORE, 7), 4096) else {
+        panic!("the head is sound")
+    };
+    assert_eq!(decoded.body, Body::Floor(300));
 }
 
 #[test]

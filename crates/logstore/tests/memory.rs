@@ -67,6 +67,41 @@ fn small_objects_take_little_memory() {
     });
 }
 
+fn make_and_remove(store: &LogStore, objects: std::ops::Range<u64>) {
+    let data = Bytes::from(vec![7; 64]);
+    for index in objects {
+        write(store, &numbered(index), vec![(0, data.clone())]);
+        block_on(store.apply(&numbered(index), Transaction::new().change(Write::Remove))).unwrap();
+    }
+}
+
+#[test]
+fn removed_objects_take_no_memory() {
+    in_a_folder("removed_objects_take_no_memory", |store| {
+        // As many as are remembered.
+        make_and_remove(store, 0..70_000);
+        let before = process_bytes("VmRSS");
+        make_and_remove(store, 70_000..350_000);
+        let grown = process_bytes("VmRSS").saturating_sub(before);
+        assert!(grown <= 16 << 20, "{grown} bytes more for 280,000 removed objects");
+        assert!(store.removed_objects() <= 66_000, "{} are remembered", store.removed_objects());
+        store.check_counts();
+    });
+}
+
+#[test]
+fn objects_removed_from_a_volatile_store_take_no_memory() {
+    alone("objects_removed_from_a_volatile_store_take_no_memory", || {
+        let store = LogStore::memory(Options::default());
+        make_and_remove(&store, 0..70_000);
+        let before = process_bytes("VmRSS");
+        make_and_remove(&store, 70_000..350_000);
+        let grown = process_bytes("VmRSS").saturating_sub(before);
+        assert!(grown <= 16 << 20, "{grown} bytes more for 280,000 removed objects");
+        store.check_counts();
+    });
+}
+
 #[test]
 fn a_compaction_holds_what_it_moves_and_no_more() {
     in_a_folder("a_compaction_holds_what_it_moves_and_no_more", |store| {

@@ -363,6 +363,40 @@ fn a_fork_that_is_truncated_and_written_between_steps_is_as_it_was_written() {
 }
 
 #[test]
+fn an_object_that_is_forgotten_between_steps_stays_removed() {
+    for at in 1..40 {
+        let disk = Arc::new(SimDisk::new(1, Faults::default()));
+        let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();
+        for number in 0..40 {
+            apply(&store, Transaction::new().write(Fork::DEFAULT, number * 20, vec![1; 10]));
+        }
+        store.set_step_items(4);
+        let forgetting = store.clone();
+        let count = AtomicU64::new(0);
+        disk.set_hook(Arc::new(move |moment, operation, name| {
+            let is_step = operation == Operation::Write && name == "reserve-snapshot-begun";
+            if moment == Moment::After && is_step && count.fetch_add(1, Ordering::SeqCst) + 1 == at {
+                drop(forgetting.apply(&object(), Transaction::new().change(Write::Remove)));
+                forgetting.forget_removed();
+            }
+        }));
+        store.snapshot().unwrap();
+        disk.set_hook(Arc::new(|_, _, _| {}));
+        store.turn().unwrap();
+        store.check_counts();
+        let look = |store: &LogStore| {
+            let reads = vec![Read::Stat, Read::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL }];
+            format!("{:?}", block_on(store.apply(&object(), Transaction { reads, ..Transaction::new() })))
+        };
+        let before = look(&store);
+        let again = LogStore::open_on(Arc::new(disk.after_crash(Faults::default())), options()).unwrap();
+        assert_eq!(again.opened().damaged_snapshots, 0);
+        assert_eq!(look(&again), before, "after write {at}");
+        again.check_counts();
+    }
+}
+
+#[test]
 fn a_snapshot_is_not_longer_because_an_object_was_begun_again() {
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
     let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();

@@ -150,6 +150,17 @@ name! {
     Key, "key", (1..=KEY_BYTES_MAX)
 }
 
+impl ObjectId {
+    /// The beginning of the names of the objects in which Nacre's own services keep what they know.
+    pub const SERVICES: &str = "nacre/";
+
+    /// Returns whether stores remember the object for ever after its removal. Nacre's own services tell by that what was removed from
+    /// what never was: a file that somebody else is about to make for the first time, say.
+    pub fn is_remembered(&self) -> bool {
+        self.0.starts_with(Self::SERVICES.as_bytes())
+    }
+}
+
 impl Fork {
     /// The default, unnamed fork.
     pub const DEFAULT: Fork = Fork(Bytes::new());

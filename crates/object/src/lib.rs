@@ -23,6 +23,13 @@
 //! - removing the object leaves a hole over every byte of every fork (its *tombstone version*), and an object made again goes
 //!   on above every version it ever had.
 //!
+//! Stores do not remember every removed object for ever. A store that has many forgets them, and keeps their greatest version as its
+//! *floor*. From then on every object of which it knows nothing looks like one that was removed at the floor: its version, and that of
+//! every byte, is the floor, and an object that is made goes on above it. So versions rise by themselves while there is no
+//! object, and a guard on what was read before is refused; and version 0 says that an object never was only as long as nothing was
+//! forgotten. Remembered for ever are objects with a fence, those above [`limit::FLOOR_MAX`], and those of Nacre's own services
+//! ([`ObjectId::is_remembered`]).
+//!
 //! A key carries the version of the transaction that last set it, which is gone with the key.
 //!
 //! # Fences

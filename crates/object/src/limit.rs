@@ -36,6 +36,9 @@ pub const OFFSET_MAX: u64 = i64::MAX as u64;
 /// The greatest version that a write may propose. It leaves half of the sequence to the object itself, so that no
 /// proposal can exhaust it.
 pub const PROPOSAL_MAX: u64 = 1 << 62;
+/// The greatest version up to which a store forgets removed objects: one that was removed above it is remembered for ever. So
+/// no proposal raises the versions of other clients' objects out of the reach of theirs.
+pub const FLOOR_MAX: u64 = 1 << 48;
 /// The maximum payload of a notification, in bytes.
 pub const NOTIFICATION_BYTES_MAX: usize = 60 << 10;
 /// The maximum reply of a watcher that acknowledges a notification, in bytes.

@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nacre_object::testkit::ObjectState;
 use nacre_object::testkit::history::{Generator, Shape};
+use nacre_object::testkit::{Model, ObjectState};
 use nacre_object::*;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 /// The number of bytes of a fork that the rows keep.
 const SPAN: usize = 400;
@@ -84,7 +86,7 @@ fn every_byte_is_that_of_its_last_write() {
         let (mut rows, mut before) = (Rows::default(), ObjectState::default());
         for _ in 0..60 {
             let step = generator.step();
-            let object = generator.model().object(&step.object).cloned().unwrap_or_default();
+            let object = generator.model().state(&step.object);
             if matches!(step.expected, Ok(Outcome::Done(_))) {
                 // One write for each transaction, so that the sizes it saw are those before the transaction.
                 for write in &step.transaction.writes {
@@ -163,4 +165,116 @@ fn histories_have_everything() {
     assert_eq!(refused.len(), 9, "each guard fails at times: {refused:?}");
     assert_eq!((reads.len(), writes.len()), (11, 13), "{reads:?} {writes:?}");
     assert!(done * 10 > steps * 7 && done * 100 < steps * 97, "most guards hold: {done} of {steps}");
+}
+
+/// A guard that held when it was made, with the number of writes to the object before, and what it is about.
+struct Seen {
+    object: ObjectId,
+    guard: Guard,
+    writes: u64,
+    /// The version of the region by a model that remembers everything.
+    plain_version: u64,
+}
+
+/// Histories of a store that forgets, beside one that raises the same floor and forgets nothing, and one that has no floor.
+#[test]
+fn what_is_forgotten_is_never_taken_for_what_it_was() {
+    let names = ["a", "b", "c", "d", "e", "nacre/own"].map(|name| ObjectId::try_from(name).unwrap());
+    let (mut forgotten, mut kept, mut refused, mut raised) = (0, 0, 0, 0);
+    for seed in 0..100 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let shape = Shape { remove_percent: 15, far_percent: 0, miss_percent: 5, ..Shape::default() };
+        let mut generator = Generator::with_objects(seed, shape, names.to_vec());
+        let (mut store, mut remembering, mut plain) = (Model::new(), Model::new(), Model::new());
+        let mut writes: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        let mut told: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        let mut seen: Vec<Seen> = Vec::new();
+        let mut fenced: BTreeSet<(ObjectId, u64)> = BTreeSet::new();
+        for _ in 0..120 {
+            if rng.random_bool(0.1) {
+                let removed = names.iter().map(|name| store.state(name)).filter(|state| !state.exists());
+                let floor = removed.map(|state| state.version()).max().unwrap_or(0) + rng.random_range(0..3);
+                store.raise_floor(floor);
+                remembering.raise_floor(floor);
+                raised += 1;
+            }
+            if rng.random_bool(0.3) {
+                let object = &names[rng.random_range(0..names.len())];
+                let fences = store.state(object).fences();
+                if store.forget(object) {
+                    assert!(!object.is_remembered() && fences == Fences::default());
+                    forgotten += 1;
+                } else {
+                    kept += 1;
+                }
+            }
+            // Mostly what the store of this history says, and now and then whatever comes.
+            let (object, transaction) = generator.transaction();
+            let outcome = store.apply(&object, &transaction);
+            assert_eq!(remembering.apply(&object, &transaction), outcome, "seed {seed}: nobody can tell");
+            let Ok(outcome) = outcome else { continue };
+            generator.observe(&object, &outcome);
+            let version = match &outcome {
+                Outcome::Done(done) => done.version,
+                Outcome::Refused(refusal) => refusal.version,
+            };
+            let before = told.insert(object.clone(), version).unwrap_or(0);
+            assert!(version >= before, "seed {seed}: version {version} of {object} after {before}");
+            if matches!(outcome, Outcome::Done(_)) && !transaction.writes.is_empty() {
+                assert!(version > before, "seed {seed}: version {version} is given twice");
+                *writes.entry(object.clone()).or_default() += 1;
+                let effects = Transaction { writes: transaction.writes.clone(), ..Transaction::new() };
+                plain.apply(&object, &effects).unwrap();
+                let _ = generator.apply(&object, &effects);
+            }
+            for Seen { object, guard, writes: count, plain_version } in &seen {
+                let probe = Transaction::new().guard(guard.clone());
+                let holds = matches!(store.state(object).apply(&probe), Ok(Outcome::Done(_)));
+                let written = writes.get(object).copied().unwrap_or(0) != *count;
+                match guard {
+                    Guard::Version { .. } => {
+                        assert!(!holds || !written, "seed {seed}: {guard:?} of {object} holds again")
+                    }
+                    Guard::Region { fork, range, .. } => {
+                        let now = plain.state(object).region_version(fork, *range);
+                        assert!(!holds || now == *plain_version, "seed {seed}: {guard:?} of {object}");
+                    }
+                    Guard::Fence { token } => {
+                        // Refused is who was fenced, from then on, and nobody else.
+                        let is_fenced = plain.state(object).fences();
+                        let is_fenced = *token < is_fenced.fence || is_fenced.sessions.contains(token);
+                        assert_eq!(holds, !is_fenced, "seed {seed}: {guard:?} of {object}");
+                        if !holds {
+                            fenced.insert((object.clone(), *token));
+                        }
+                        assert!(!holds || !fenced.contains(&(object.clone(), *token)));
+                    }
+                    _ => unreachable!(),
+                }
+                refused += u32::from(!holds);
+            }
+            let object = names[rng.random_range(0..names.len())].clone();
+            let state = store.state(&object);
+            let range = ByteRange::new(rng.random_range(0..200), rng.random_range(1..60));
+            let region = state.region_version(&Fork::DEFAULT, range);
+            let guards = [
+                Guard::Version { version: state.version() },
+                Guard::Region { fork: Fork::DEFAULT, range, version: region },
+                Guard::Fence { token: rng.random_range(0..24) },
+            ];
+            if seen.len() == 25 {
+                seen.swap_remove(rng.random_range(0..25));
+            }
+            seen.push(Seen {
+                guard: guards[rng.random_range(0..guards.len())].clone(),
+                writes: writes.get(&object).copied().unwrap_or(0),
+                plain_version: plain.state(&object).region_version(&Fork::DEFAULT, range),
+                object,
+            });
+        }
+    }
+    assert!(
+        forgotten > 50 && kept > 300 && refused > 1000 && raised > 300,
+        "{forgotten} {kept} {refused} {raised}"
+    );
 }

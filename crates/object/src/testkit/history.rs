@@ -154,6 +154,11 @@ impl Generator {
         &self.model
     }
 
+    /// Returns the model, to change what the store that it stands for did by itself.
+    pub fn model_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
     /// Returns the objects that transactions are about.
     pub fn objects(&self) -> &[ObjectId] {
         &self.objects
@@ -175,7 +180,7 @@ impl Generator {
     /// fail. Guards are made from the model and from what [`Generator::observe`] was told.
     pub fn transaction(&mut self) -> (ObjectId, Transaction) {
         let object = self.objects[self.rng.random_range(0..self.objects.len())].clone();
-        let state = self.model.object(&object).cloned().unwrap_or_default();
+        let state = self.model.state(&object);
         let mut transaction = Transaction::new();
         for _ in 0..self.up_to(self.shape.guards_max) {
             let guard = self.guard(&object, &state);

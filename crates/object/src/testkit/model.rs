@@ -3,6 +3,10 @@
 //! Invariants: the pieces of a fork do not overlap and none is empty; no piece is newer than its object's version
 //! or older than its tombstone version; an object that does not exist has no forks, keys or attributes; no fenced session is below
 //! the fence.
+//!
+//! A store may forget removed objects, at any moment and without telling: it raises its *floor* to a version that none of those
+//! which it forgets ever passed, and an object of which it knows nothing shows a removal at the floor from then on. So does one
+//! that it has not forgotten yet, so nobody can tell the two apart ([`Model::raise_floor`], [`Model::forget`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -16,6 +20,8 @@ use crate::*;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Model {
     objects: BTreeMap<ObjectId, ObjectState>,
+    /// The version that no forgotten object ever passed; 0 if none was forgotten.
+    floor: u64,
 }
 
 impl Model {
@@ -26,15 +32,45 @@ impl Model {
 
     /// Applies a transaction to an object. Its answer and effect are those required of an engine.
     pub fn apply(&mut self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
+        let floor = if object.is_remembered() { 0 } else { self.floor };
         if let Some(state) = self.objects.get_mut(object) {
+            state.rise(floor);
             return state.apply(transaction);
         }
         let mut state = ObjectState::default();
+        state.rise(floor);
         let result = state.apply(transaction);
-        if state.version > 0 {
+        if state.version > floor {
             self.objects.insert(object.clone(), state);
         }
         result
+    }
+
+    /// Returns the state that an object shows, whether anything is known of it or not.
+    pub fn state(&self, object: &ObjectId) -> ObjectState {
+        let mut state = self.objects.get(object).cloned().unwrap_or_default();
+        if !object.is_remembered() {
+            state.rise(self.floor);
+        }
+        state
+    }
+
+    /// Returns the floor.
+    pub fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Raises the floor, if `floor` is above it, up to [`FLOOR_MAX`]: what may be forgotten now are the removed objects that
+    /// are not above it.
+    pub fn raise_floor(&mut self, floor: u64) {
+        self.floor = self.floor.max(floor.min(FLOOR_MAX));
+    }
+
+    /// Forgets an object, if that may be done; returns whether it was.
+    pub fn forget(&mut self, object: &ObjectId) -> bool {
+        let may_go = |state: &ObjectState| state.leaves_a_version_only() && state.version <= self.floor;
+        let goes = !object.is_remembered() && self.objects.get(object).is_some_and(may_go);
+        goes && self.objects.remove(object).is_some()
     }
 
     /// Returns the objects that exist, in ascending order, after `after`: at most `limit`, and at most a page of them.
@@ -45,12 +81,12 @@ impl Model {
         existing.take(limit.min(PAGE_ENTRIES_MAX)).collect()
     }
 
-    /// Returns the state of an object, also of one that was removed; `None` if it was never written to.
+    /// Returns what is known of an object, also of one that was removed; `None` if it was never written to, or was forgotten.
     pub fn object(&self, object: &ObjectId) -> Option<&ObjectState> {
         self.objects.get(object)
     }
 
-    /// Returns every object that was ever written to, whether it exists or was removed, in ascending order.
+    /// Returns every object of which something is known, whether it exists or was removed, in ascending order.
     pub fn objects(&self) -> impl Iterator<Item = (&ObjectId, &ObjectState)> {
         self.objects.iter()
     }
@@ -101,6 +137,18 @@ impl ObjectState {
     /// Returns whether the object exists.
     pub fn exists(&self) -> bool {
         self.exists
+    }
+
+    /// Returns whether the object does not exist, and nothing is left of it but its version: no fence.
+    pub fn leaves_a_version_only(&self) -> bool {
+        !self.exists && self.fence == 0 && self.fenced.is_empty()
+    }
+
+    /// Makes a removal at the floor of what leaves no more than a version, if that is below.
+    fn rise(&mut self, floor: u64) {
+        if self.leaves_a_version_only() && self.version < floor {
+            (self.version, self.tombstone_version) = (floor, floor);
+        }
     }
 
     /// Returns the object's version.

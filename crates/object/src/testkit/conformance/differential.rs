@@ -68,7 +68,7 @@ fn compare_by(
     is_meant: impl Fn(&Transaction) -> bool,
 ) -> Result<(), Failure> {
     for object in objects {
-        let mut state = model.object(object).cloned().unwrap_or_default();
+        let mut state = model.state(object);
         for probe in probes(&state).into_iter().filter(&is_meant) {
             let expected = state.apply(&probe);
             let found = block_on(store.apply(object, probe.clone()));
