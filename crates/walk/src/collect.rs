@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use crate::directory::Directory;
 use crate::entry::Entry;
+use crate::error::Operation;
 use crate::filter::{Choice, Selection};
 use crate::list::{self, Lister, Output};
+use crate::record::Recorder;
 use crate::report::link::HardLinks;
 use crate::report::{Report, Shape, Shared, Sums, Tally};
 use crate::{Opened, Queue, Verdict, Visitor, WalkError};
@@ -32,6 +34,7 @@ pub struct Collector<'a> {
     current: Tally,
     lister: Option<Lister<'a>>,
     errors: Option<&'a Output>,
+    recorder: Option<Box<dyn Recorder + 'a>>,
     queue: Arc<Queue<Sums>>,
     shared: Arc<Shared>,
 }
@@ -52,9 +55,15 @@ impl<'a> Collector<'a> {
             current: Tally::default(),
             lister,
             errors,
+            recorder: None,
             queue: Arc::clone(queue),
             shared: Arc::clone(shared),
         }
+    }
+
+    /// Has everything that is counted recorded as well.
+    pub fn set_recorder(&mut self, recorder: Box<dyn Recorder + 'a>) {
+        self.recorder = Some(recorder);
     }
 
     /// Moves the counts and links into `into` and `links`, leaving none here.
@@ -70,28 +79,62 @@ impl<'a> Collector<'a> {
         {
             self.queue.stop();
         }
+        if let Some(recorder) = &mut self.recorder
+            && !recorder.flush()
+        {
+            self.queue.stop();
+        }
+    }
+
+    /// Counts or lists an entry that is selected.
+    fn take_in(&mut self, entry: &Entry<'_, Sums>) {
+        match &mut self.lister {
+            Some(lister) => lister.list(entry),
+            None => self.report.count(entry, &mut self.current, &mut self.links),
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(entry);
+        }
+        if entry.directory.is_none() {
+            // A root is in no directory that is walked.
+            self.current = Tally::default();
+        }
     }
 }
 
 impl Visitor for Collector<'_> {
     type State = Sums;
 
-    fn enter(&mut self, _directory: &Opened<'_, Sums>) -> Option<Sums> {
-        Some(Sums::default())
+    fn enter(&mut self, directory: &Opened<'_, Sums>) -> Option<Sums> {
+        Some(Sums::at(self.recorder.as_mut().and_then(|recorder| recorder.enter(directory))))
     }
 
     fn visit(&mut self, entry: &Entry<'_, Sums>) -> Verdict {
+        if let (Some(recorder), None) = (&mut self.recorder, entry.metadata) {
+            // The walk does not read metadata, because the recorder knows most of it.
+            return match recorder.metadata(entry) {
+                Ok(Some(known)) => {
+                    let choice = self.request.selection.choose(entry);
+                    if choice.selected {
+                        self.take_in(&Entry { metadata: Some(&known), kind: known.kind(), ..*entry });
+                    }
+                    choice.verdict
+                }
+                Ok(None) => Verdict::Pass,
+                Err(errno) => {
+                    if let Some(directory) = entry.directory {
+                        recorder.incomplete(directory);
+                    }
+                    let mut path = Vec::new();
+                    entry.write_path(&mut path);
+                    self.failed(WalkError::new(path, Operation::Stat, errno));
+                    Verdict::Pass
+                }
+            };
+        }
         let Choice { selected, verdict } = self.request.selection.choose(entry);
-        if !selected {
-            return verdict;
-        }
-        match &mut self.lister {
-            Some(lister) => lister.list(entry),
-            None => self.report.count(entry, &mut self.current, &mut self.links),
-        }
-        if entry.directory.is_none() {
-            // A root is in no directory that is walked.
-            self.current = Tally::default();
+        if selected {
+            self.take_in(entry);
         }
         verdict
     }
@@ -104,15 +147,32 @@ impl Visitor for Collector<'_> {
         {
             self.queue.stop();
         }
+        if let Some(recorder) = &mut self.recorder
+            && !recorder.pause()
+        {
+            self.queue.stop();
+        }
+    }
+
+    fn incomplete(&mut self, directory: &Directory<Sums>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.incomplete(directory);
+        }
     }
 
     fn leave(&mut self, directory: &Directory<Sums>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.leave(directory);
+        }
         if self.lister.is_none() {
             self.report.leave(directory, &self.shared.partial);
         }
     }
 
     fn mount_point(&mut self, path: Vec<u8>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.mount_point(&path);
+        }
         self.report.mount_point(path);
     }
 
@@ -124,6 +184,9 @@ impl Visitor for Collector<'_> {
             }
             if let Some(lister) = &mut self.lister {
                 lister.list_error(&error);
+            }
+            if let Some(recorder) = &mut self.recorder {
+                recorder.failed(&error);
             }
         }
         self.report.fail(error);

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-pub use parse::{Comparison, Days, Depths, Kinds, Reference, Size, User};
+pub use parse::{Comparison, Days, Depths, Group, Kinds, Reference, Size, User};
 
-use crate::entry::{Entry, FileKind, Time};
+use crate::entry::{Entry, FileKind, Metadata, Time};
 use crate::walk::Verdict;
 
 /// The conditions on entries to count or list.
@@ -25,14 +25,20 @@ pub struct Filter {
     pub kinds: Option<Kinds>,
     /// Conditions on the size, all of which must hold.
     pub sizes: Vec<Size>,
-    /// Conditions on the age, all of which must hold.
+    /// Conditions on the days since the last modification, all of which must hold.
     pub ages: Vec<Days>,
+    /// Conditions on the days since the last access, all of which must hold.
+    pub accesses: Vec<Days>,
+    /// Conditions on the days since the last change of the inode, all of which must hold.
+    pub changes: Vec<Days>,
     /// The time that ages are relative to.
     pub now: Time,
     /// The time after which an entry must be modified.
     pub newer: Option<Time>,
     /// Owners, of which one must match.
     pub users: Vec<u32>,
+    /// Groups, of which one must match.
+    pub groups: Vec<u32>,
     /// The minimum depth.
     pub depth_min: u32,
     /// True if there are no conditions. [`Filter::ready`] sets it.
@@ -49,7 +55,12 @@ impl Filter {
 
     /// Returns whether it needs an entry's metadata.
     pub fn needs_metadata(&self) -> bool {
-        !self.sizes.is_empty() || !self.ages.is_empty() || self.newer.is_some() || !self.users.is_empty()
+        let ages = [&self.ages, &self.accesses, &self.changes];
+        !self.sizes.is_empty()
+            || ages.iter().any(|ages| !ages.is_empty())
+            || self.newer.is_some()
+            || !self.users.is_empty()
+            || !self.groups.is_empty()
     }
 
     /// Returns whether an entry is to be counted or listed.
@@ -62,20 +73,31 @@ impl Filter {
         if entry.depth < self.depth_min || self.kinds.is_some_and(|kinds| !kinds.contains(entry.kind)) {
             return false;
         }
-        if let Some(names) = &self.names
-            && !names.is_match(OsStr::from_bytes(base_name(entry)))
-        {
-            return false;
-        }
-        if !self.needs_metadata() {
-            return true;
-        }
-        let Some(metadata) = entry.metadata else { return false };
+        self.matches_name(OsStr::from_bytes(base_name(entry)))
+            && (!self.needs_metadata()
+                || entry.metadata.is_some_and(|metadata| self.matches_values(metadata)))
+    }
+
+    /// Returns whether an entry that is known by its name and metadata is to be counted or listed, at whatever depth.
+    pub fn matches_metadata(&self, name: &OsStr, metadata: &Metadata) -> bool {
+        self.kinds.is_none_or(|kinds| kinds.contains(metadata.kind()))
+            && self.matches_name(name)
+            && self.matches_values(metadata)
+    }
+
+    fn matches_name(&self, name: &OsStr) -> bool {
+        self.names.as_ref().is_none_or(|names| names.is_match(name))
+    }
+
+    fn matches_values(&self, metadata: &Metadata) -> bool {
         let modified = metadata.modified();
         self.sizes.iter().all(|size| size.matches(metadata.size()))
             && self.ages.iter().all(|days| days.matches(self.now, modified))
+            && self.accesses.iter().all(|days| days.matches(self.now, metadata.accessed()))
+            && self.changes.iter().all(|days| days.matches(self.now, metadata.changed()))
             && self.newer.is_none_or(|newer| modified > newer)
             && (self.users.is_empty() || self.users.contains(&metadata.user()))
+            && (self.groups.is_empty() || self.groups.contains(&metadata.group()))
     }
 }
 

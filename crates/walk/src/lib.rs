@@ -20,6 +20,7 @@ pub mod filter;
 pub mod getdents;
 pub mod list;
 mod pool;
+pub mod record;
 pub mod report;
 mod scan;
 mod sync;

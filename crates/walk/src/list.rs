@@ -417,7 +417,8 @@ pub(crate) fn user_name(known: &mut HashMap<u32, String>, number: u32) -> &str {
     })
 }
 
-fn group_name(known: &mut HashMap<u32, String>, number: u32) -> &str {
+/// Returns the name of a group; the number if there is none.
+pub(crate) fn group_name(known: &mut HashMap<u32, String>, number: u32) -> &str {
     known.entry(number).or_insert_with(|| {
         let group = nix::unistd::Group::from_gid(number.into());
         group.ok().flatten().map_or_else(|| number.to_string(), |group| group.name)

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::WalkError;
 use crate::directory::Directory;
 use crate::entry::{Entry, FileKind};
+use crate::record::Place;
 
 /// The number of kinds of entries.
 pub const KINDS: usize = FileKind::Unknown as usize + 1;
@@ -68,16 +69,28 @@ impl Tally {
 }
 
 /// The state of a directory while it is walked: the number of its own entries, and the bytes of everything below it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Sums {
     entries: AtomicU64,
     apparent: AtomicU64,
     allocated: AtomicU64,
     /// The number of its node in the partial sums plus one; 0 if it has none.
     node: AtomicU32,
+    /// The state that a recorder attached to it.
+    place: Option<Place>,
 }
 
 impl Sums {
+    /// Returns empty sums with the state that a recorder attaches to the directory.
+    pub fn at(place: Option<Place>) -> Sums {
+        Sums { place, ..Sums::default() }
+    }
+
+    /// Returns the state that a recorder attached to the directory.
+    pub fn place<T: 'static>(&self) -> Option<&T> {
+        self.place.as_ref()?.downcast_ref()
+    }
+
     /// Adds counts from elsewhere.
     pub fn add(&self, tally: &Tally) {
         self.entries.fetch_add(tally.entries, Ordering::Relaxed);

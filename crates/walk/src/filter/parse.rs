@@ -95,7 +95,7 @@ pub struct Days {
 }
 
 impl Days {
-    /// Returns whether the age of an entry modified at `modified` satisfies it.
+    /// Returns whether the age of an entry, since it was modified, read or changed at `modified`, satisfies it.
     pub fn matches(&self, now: Time, modified: Time) -> bool {
         let borrow = i64::from(modified.nanoseconds > now.nanoseconds);
         let age_s = now.seconds.saturating_sub(modified.seconds).saturating_sub(borrow);
@@ -204,6 +204,22 @@ impl FromStr for User {
             Ok(Some(user)) => Ok(User(user.uid.as_raw())),
             Ok(None) => text.parse().map(User).map_err(|_| format!("there is no user \"{text}\" here")),
             Err(error) => Err(format!("cannot look up the user \"{text}\": {error}")),
+        }
+    }
+}
+
+/// A group, by name or number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group(pub u32);
+
+impl FromStr for Group {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Group, String> {
+        match nix::unistd::Group::from_name(text) {
+            Ok(Some(group)) => Ok(Group(group.gid.as_raw())),
+            Ok(None) => text.parse().map(Group).map_err(|_| format!("there is no group \"{text}\" here")),
+            Err(error) => Err(format!("cannot look up the group \"{text}\": {error}")),
         }
     }
 }
@@ -317,5 +333,7 @@ mod tests {
         assert_eq!("root".parse(), Ok(User(0)));
         assert_eq!("4294967290".parse(), Ok(User(4_294_967_290)));
         assert!("no such user".parse::<User>().is_err());
+        assert_eq!("root".parse(), Ok(Group(0)));
+        assert!("no such group".parse::<Group>().is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::entry::{Entry, FileKind};
+use crate::entry::{Entry, FileKind, Time};
 use crate::report::{Sums, Tally};
 
 /// The quantity that a histogram measures.
@@ -21,12 +21,26 @@ pub enum Measure {
     Owner,
     /// Types of entries
     Type,
+    /// Groups
+    Group,
+    /// Days since the last access, by powers of two
+    Access,
+    /// Days since the last change of the inode, by powers of two
+    Change,
 }
 
 impl Measure {
     /// All measures.
-    pub const ALL: [Measure; 5] =
-        [Measure::Size, Measure::Age, Measure::Depth, Measure::Owner, Measure::Type];
+    pub const ALL: [Measure; 8] = [
+        Measure::Size,
+        Measure::Age,
+        Measure::Access,
+        Measure::Change,
+        Measure::Depth,
+        Measure::Owner,
+        Measure::Group,
+        Measure::Type,
+    ];
 
     /// Returns its one-line description for a help text.
     pub fn description(self) -> &'static str {
@@ -36,6 +50,9 @@ impl Measure {
             Measure::Depth => "Levels below the root",
             Measure::Owner => "Owners",
             Measure::Type => "Types of entries",
+            Measure::Group => "Groups",
+            Measure::Access => "Days since the last access, by powers of two",
+            Measure::Change => "Days since the last change of the inode, by powers of two",
         }
     }
 
@@ -47,12 +64,20 @@ impl Measure {
             Measure::Depth => "depth",
             Measure::Owner => "owner",
             Measure::Type => "type",
+            Measure::Group => "group",
+            Measure::Access => "access",
+            Measure::Change => "change",
         }
     }
 
     /// Returns whether it needs an entry's metadata.
     pub fn needs_metadata(self) -> bool {
-        matches!(self, Measure::Size | Measure::Age | Measure::Owner)
+        !matches!(self, Measure::Depth | Measure::Type)
+    }
+
+    /// Returns whether it counts days.
+    pub fn is_age(self) -> bool {
+        matches!(self, Measure::Age | Measure::Access | Measure::Change)
     }
 }
 
@@ -95,15 +120,20 @@ impl Histogram {
         Some(match self.measure {
             Measure::Size if entry.kind == FileKind::File => logarithm(entry.metadata?.size()),
             Measure::Size => return None,
-            Measure::Age => {
-                let age = self.now.saturating_sub(entry.metadata?.modified().seconds);
-                // What is from the future has a bucket of its own.
-                if age < 0 { 0 } else { logarithm((age / DAY_S) as u64) + 1 }
-            }
+            Measure::Age => self.age_bucket(entry.metadata?.modified()),
+            Measure::Access => self.age_bucket(entry.metadata?.accessed()),
+            Measure::Change => self.age_bucket(entry.metadata?.changed()),
+            Measure::Group => entry.metadata?.group(),
             Measure::Depth => entry.depth,
             Measure::Owner => entry.metadata?.user(),
             Measure::Type => entry.kind as u32,
         })
+    }
+
+    fn age_bucket(&self, time: Time) -> u32 {
+        let age = self.now.saturating_sub(time.seconds);
+        // What is from the future has a bucket of its own.
+        if age < 0 { 0 } else { logarithm((age / DAY_S) as u64) + 1 }
     }
 
     fn tally(&mut self, bucket: u32) -> &mut Tally {
@@ -131,7 +161,7 @@ impl Histogram {
     /// are visible.
     pub fn shown_buckets(&self) -> Vec<(u32, Tally)> {
         let held: BTreeMap<u32, Tally> = self.buckets().collect();
-        let scale = matches!(self.measure, Measure::Size | Measure::Age | Measure::Depth);
+        let scale = matches!(self.measure, Measure::Size | Measure::Depth) || self.measure.is_age();
         match (held.first_key_value(), held.last_key_value()) {
             (Some((first, _)), Some((last, _))) if scale && (*last as usize) < SMALL => {
                 (*first..=*last).map(|bucket| (bucket, self.small[bucket as usize])).collect()
@@ -149,8 +179,8 @@ impl Histogram {
         };
         match self.measure {
             Measure::Size => Some(bounds(bucket)),
-            Measure::Age => bucket.checked_sub(1).map(bounds),
-            Measure::Depth | Measure::Owner | Measure::Type => None,
+            Measure::Age | Measure::Access | Measure::Change => bucket.checked_sub(1).map(bounds),
+            Measure::Depth | Measure::Owner | Measure::Group | Measure::Type => None,
         }
     }
 }

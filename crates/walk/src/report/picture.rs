@@ -42,14 +42,15 @@ fn draw(histograms: &[Histogram], area: &Area<'_>) -> Result<(), Box<dyn std::er
         style.pos(Pos::new(horizontal, VPos::Center)).color(&BLACK)
     };
     let mut y = 0;
-    let mut users = HashMap::new();
     for histogram in histograms {
+        // Of users in one, of groups in another.
+        let mut names = HashMap::new();
         let place = (ROW, y + HEAD / 2);
         area.draw(&Text::new(title(histogram.measure()), place, style(16, HPos::Left)))?;
         y += HEAD;
         let most = histogram.buckets().map(|(_, tally)| tally.entries).max().unwrap_or(1);
         for (bucket, tally) in histogram.shown_buckets() {
-            let name = bucket_name(histogram, bucket, &mut users);
+            let name = bucket_name(histogram, bucket, &mut names);
             let middle = y + ROW / 2;
             area.draw(&Text::new(name, (NAMES - 8, middle), style(12, HPos::Right)))?;
             let length = (tally.entries as f64 / most as f64 * f64::from(WIDTH - NAMES - NUMBERS)).ceil();

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::WalkError;
 use crate::entry::FileKind;
-use crate::list::{kind_word, user_name};
+use crate::list::{group_name, kind_word, user_name};
 use crate::report::histogram::{Histogram, Measure};
 use crate::report::rank::Ranking;
 use crate::report::{Report, Tally};
@@ -130,19 +130,23 @@ pub(crate) fn title(measure: Measure) -> &'static str {
         Measure::Depth => "entries by levels below the root",
         Measure::Owner => "entries by owner",
         Measure::Type => "entries by type",
+        Measure::Group => "entries by group",
+        Measure::Access => "entries by days since their last access",
+        Measure::Change => "entries by days since the last change of their inode",
     }
 }
 
-/// Returns the label of a bucket.
-pub(crate) fn bucket_name(histogram: &Histogram, bucket: u32, users: &mut HashMap<u32, String>) -> String {
+/// Returns the label of a bucket. `names` keeps those of users or groups between calls for one histogram.
+pub(crate) fn bucket_name(histogram: &Histogram, bucket: u32, names: &mut HashMap<u32, String>) -> String {
     let bounds = histogram.bounds(bucket);
     match (histogram.measure(), bounds) {
         (Measure::Size, Some((0, _))) => "empty".into(),
         (Measure::Size, Some((low, _))) => format!("from {}", size(low)),
-        (Measure::Age, Some((low, high))) if low == high => low.to_string(),
-        (Measure::Age, Some((low, high))) => format!("{low} to {high}"),
-        (Measure::Age, None) => "in the future".into(),
-        (Measure::Owner, _) => user_name(users, bucket).to_owned(),
+        (_, Some((low, high))) if low == high => low.to_string(),
+        (_, Some((low, high))) => format!("{low} to {high}"),
+        (Measure::Age | Measure::Access | Measure::Change, None) => "in the future".into(),
+        (Measure::Owner, _) => user_name(names, bucket).to_owned(),
+        (Measure::Group, _) => group_name(names, bucket).to_owned(),
         (Measure::Type, _) => KINDS.get(bucket as usize).map_or("unknown", |kind| kind_word(*kind)).into(),
         (Measure::Depth | Measure::Size, _) => bucket.to_string(),
     }
@@ -217,8 +221,14 @@ pub fn json(report: &Report) -> Value {
                     (Measure::Type, _) => {
                         object.insert("type".into(), bucket_name(histogram, bucket, &mut users).into());
                     }
-                    // Modified in the future.
-                    (Measure::Age | Measure::Size, None) => drop(object.insert("to".into(), (-1).into())),
+                    (Measure::Group, _) => {
+                        object.insert("group".into(), group_name(&mut users, bucket).into());
+                        object.insert("gid".into(), bucket.into());
+                    }
+                    // In the future.
+                    (Measure::Age | Measure::Access | Measure::Change | Measure::Size, None) => {
+                        drop(object.insert("to".into(), (-1).into()))
+                    }
                 }
                 if let Value::Object(counted) = tally(&counted) {
                     object.extend(counted);

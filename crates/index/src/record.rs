@@ -1,0 +1,269 @@
+//! One thread's recorder: it numbers directories and entries, and hands them on in batches.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use nacre_walk::record::{Place, Recorder};
+use nacre_walk::report::Sums;
+use nacre_walk::{Directory, Entry, FileKind, Metadata, Opened, Operation, WalkError};
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::schema::{DIRECTORIES_MAX, NUMBER_BITS, nanoseconds};
+use crate::since::{Earlier, Kept};
+use crate::write::{Shared, Writer};
+
+/// The number of entries, and of bytes of names, at which a batch is handed on.
+const BATCH_ENTRIES: usize = 1024;
+const BATCH_BYTES: usize = 64 << 10;
+
+/// An entry on its way to the writer.
+#[derive(Debug)]
+pub(crate) struct EntryRow {
+    pub id: u64,
+    name: (u32, u32),
+    pub kind: FileKind,
+    pub mode: u32,
+    pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub size: i64,
+    pub allocated: i64,
+    pub atime: i64,
+    pub mtime: i64,
+    pub ctime: i64,
+    pub device: i64,
+    pub inode: i64,
+}
+
+/// A directory on its way to the writer, once everything below it was visited.
+#[derive(Debug)]
+pub(crate) struct DirectoryRow {
+    pub id: u64,
+    pub parent: u64,
+    pub name: Vec<u8>,
+    pub root: u32,
+    pub depth: u32,
+    pub device: i64,
+    pub inode: i64,
+    pub mtime: i64,
+    pub ctime: i64,
+    pub complete: bool,
+    pub entries: i64,
+    pub apparent: i64,
+    pub allocated: i64,
+}
+
+/// What one thread met since it last handed something on.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub entries: Vec<EntryRow>,
+    names: Vec<u8>,
+    pub directories: Vec<DirectoryRow>,
+    pub errors: Vec<WalkError>,
+    pub mount_points: Vec<Vec<u8>>,
+    pub users: Vec<u32>,
+    pub groups: Vec<u32>,
+}
+
+impl Batch {
+    /// Returns the name of an entry.
+    pub fn name(&self, entry: &EntryRow) -> &[u8] {
+        &self.names[entry.name.0 as usize..entry.name.1 as usize]
+    }
+
+    fn is_full(&self) -> bool {
+        let others = self.directories.len() + self.errors.len() + self.mount_points.len();
+        self.entries.len() + others >= BATCH_ENTRIES || self.names.len() >= BATCH_BYTES
+    }
+}
+
+/// The state of a directory that is being walked.
+struct Known {
+    number: u64,
+    /// The identity and times when it was opened; 0 for a device that could not be asked for.
+    device: i64,
+    inode: i64,
+    mtime: i64,
+    ctime: i64,
+    entries: AtomicU32,
+    incomplete: Arc<AtomicBool>,
+    /// What an earlier index holds of it.
+    earlier: Option<Kept>,
+}
+
+/// The recorder of one thread.
+pub struct SweepRecorder {
+    shared: Arc<Shared>,
+    sender: SyncSender<Batch>,
+    batch: Batch,
+    /// The owner and group of the last entry, which most others share.
+    last: Option<(u32, u32)>,
+    earlier: Option<Earlier>,
+    /// The mark of the directory in which the next error is.
+    failing: Option<Arc<AtomicBool>>,
+    open: bool,
+}
+
+impl SweepRecorder {
+    /// Creates the recorder of one thread. With an earlier index, what did not change is taken from it.
+    pub fn new(writer: &Writer, earlier: Option<Earlier>) -> SweepRecorder {
+        SweepRecorder {
+            shared: Arc::clone(writer.shared()),
+            sender: writer.sender(),
+            batch: Batch::default(),
+            last: None,
+            earlier,
+            failing: None,
+            open: true,
+        }
+    }
+
+    fn hand_on(&mut self) -> bool {
+        let batch = std::mem::take(&mut self.batch);
+        self.last = None;
+        // Whoever receives is gone only if it failed.
+        self.open = self.open && self.sender.send(batch).is_ok();
+        self.open
+    }
+
+    fn hand_on_if_full(&mut self) {
+        if self.batch.is_full() {
+            self.hand_on();
+        }
+    }
+}
+
+impl Recorder for SweepRecorder {
+    fn enter(&mut self, directory: &Opened<'_, Sums>) -> Option<Place> {
+        let number = self.shared.directories.fetch_add(1, Ordering::Relaxed) + 1;
+        if number >= DIRECTORIES_MAX {
+            self.shared.full.store(true, Ordering::Relaxed);
+            self.shared.failed.store(true, Ordering::Relaxed);
+            self.open = false;
+        }
+        // Asked before its entries are read: if it changes later, its time then is a later one than is kept here.
+        let flags = StatxFlags::BASIC_STATS;
+        let stat =
+            rustix::fs::statx(directory.descriptor, c"", AtFlags::EMPTY_PATH, flags).ok().map(Metadata);
+        let times =
+            stat.as_ref().map_or((0, 0), |stat| (nanoseconds(stat.modified()), nanoseconds(stat.changed())));
+        let earlier = self.earlier.as_mut().and_then(|earlier| {
+            let above = match directory.directory {
+                None => 0,
+                Some(parent) => parent.state().place::<Known>()?.earlier.as_ref()?.number,
+            };
+            earlier.directory(above, directory.name.to_bytes(), stat.as_ref()?)
+        });
+        Some(Box::new(Known {
+            number,
+            device: stat.as_ref().map_or(0, |stat| stat.device() as i64),
+            inode: stat.as_ref().map_or(0, |stat| stat.inode() as i64),
+            mtime: times.0,
+            ctime: times.1,
+            entries: AtomicU32::new(0),
+            incomplete: Arc::new(AtomicBool::new(stat.is_none())),
+            earlier,
+        }))
+    }
+
+    fn metadata(&mut self, entry: &Entry<'_, Sums>) -> Result<Option<Metadata>, Errno> {
+        let known = entry.directory.and_then(|directory| directory.state().place::<Known>());
+        if let Some(earlier) = known.and_then(|known| known.earlier.as_ref())
+            && let Some(metadata) = earlier.metadata(entry.name.to_bytes(), entry.kind, entry.inode)
+        {
+            return Ok(Some(metadata));
+        }
+        nacre_walk::directory::stat(entry.parent(), entry.name).map(|stat| Some(Metadata(stat)))
+    }
+
+    fn record(&mut self, entry: &Entry<'_, Sums>) {
+        let Some(metadata) = entry.metadata else { return };
+        let id = match entry.directory {
+            None => self.shared.roots.fetch_add(1, Ordering::Relaxed),
+            Some(directory) => {
+                let Some(known) = directory.state().place::<Known>() else { return };
+                known.number << NUMBER_BITS | u64::from(known.entries.fetch_add(1, Ordering::Relaxed))
+            }
+        };
+        let (uid, gid) = (metadata.user(), metadata.group());
+        if self.last != Some((uid, gid)) {
+            self.last = Some((uid, gid));
+            self.batch.users.push(uid);
+            self.batch.groups.push(gid);
+        }
+        let begin = self.batch.names.len() as u32;
+        self.batch.names.extend_from_slice(entry.name.to_bytes());
+        self.batch.entries.push(EntryRow {
+            id,
+            name: (begin, self.batch.names.len() as u32),
+            kind: entry.kind,
+            mode: metadata.mode() & 0o7777,
+            links: metadata.links(),
+            uid,
+            gid,
+            size: i64::try_from(metadata.size()).unwrap_or(i64::MAX),
+            allocated: i64::try_from(metadata.allocated()).unwrap_or(i64::MAX),
+            atime: nanoseconds(metadata.accessed()),
+            mtime: nanoseconds(metadata.modified()),
+            ctime: nanoseconds(metadata.changed()),
+            // The numbers are kept as they are; those beyond 2^63 appear as negative ones.
+            device: metadata.device() as i64,
+            inode: metadata.inode() as i64,
+        });
+        self.hand_on_if_full();
+    }
+
+    fn pause(&mut self) -> bool {
+        self.open
+    }
+
+    fn incomplete(&mut self, directory: &Directory<Sums>) {
+        // What is wrong comes next.
+        self.failing = directory.state().place::<Known>().map(|known| Arc::clone(&known.incomplete));
+    }
+
+    fn leave(&mut self, directory: &Directory<Sums>) {
+        let Some(known) = directory.state().place::<Known>() else { return };
+        let parent = directory.parent().and_then(|parent| parent.state().place::<Known>());
+        let sums = directory.state().tally();
+        self.batch.directories.push(DirectoryRow {
+            id: known.number,
+            parent: parent.map_or(0, |parent| parent.number),
+            name: directory.name().to_bytes().to_vec(),
+            root: directory.root(),
+            depth: directory.depth(),
+            device: known.device,
+            inode: known.inode,
+            mtime: known.mtime,
+            ctime: known.ctime,
+            complete: !known.incomplete.load(Ordering::Relaxed),
+            entries: i64::try_from(sums.entries).unwrap_or(i64::MAX),
+            apparent: i64::try_from(sums.apparent).unwrap_or(i64::MAX),
+            allocated: i64::try_from(sums.allocated).unwrap_or(i64::MAX),
+        });
+        self.hand_on_if_full();
+    }
+
+    fn mount_point(&mut self, path: &[u8]) {
+        self.failing = None;
+        self.batch.mount_points.push(path.to_vec());
+        self.hand_on_if_full();
+    }
+
+    fn failed(&mut self, error: &WalkError) {
+        // The entry of a directory that cannot be opened is there; one without metadata is not.
+        if let Some(incomplete) = self.failing.take()
+            && matches!(error.operation, Operation::List | Operation::Stat)
+        {
+            incomplete.store(true, Ordering::Relaxed);
+        }
+        self.batch.errors.push(error.clone());
+        self.hand_on_if_full();
+    }
+
+    fn flush(&mut self) -> bool {
+        self.hand_on()
+    }
+}

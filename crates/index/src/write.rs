@@ -1,0 +1,396 @@
+//! The one thread that writes an index, in large transactions.
+//!
+//! - The database is made beside its name, as `NAME.partial`, and takes its name when it is complete and synced. What
+//!   is there before stays until then. A sweep that ends early leaves the partial file, which says so itself.
+//! - There is no journal: nobody reads the file before it is complete, and a partial one is never continued.
+//! - Neither the name nor the partial one is ever taken from a file that is not an index.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use nacre_walk::{Operation, Time, WalkError};
+use rusqlite::{Connection, Statement};
+
+use crate::record::Batch;
+use crate::schema::{
+    APPLICATION_ID, INDICES, INSERT_DIRECTORY, INSERT_ENTRY, Name, TABLES, VERSION, letter, nanoseconds,
+};
+
+/// The number of rows that are sorted and written at once.
+const SORTED_ROWS: usize = 1 << 15;
+
+/// The number of rows of a transaction.
+const TRANSACTION_ROWS: usize = 1 << 18;
+
+/// The size of the cache of pages, in KiB.
+const CACHE_KIB: i32 = 8 << 10;
+
+/// The reason why an index cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// There is something else under the name.
+    #[error("{0:?} is not an index of a sweep, and is not replaced; give another name, or remove it")]
+    Foreign(PathBuf),
+    /// Another process is writing the same index.
+    #[error("another sweep is writing {0:?}")]
+    Busy(PathBuf),
+    /// The file cannot be created, written or renamed.
+    #[error("cannot write the index {0:?}: {1}")]
+    File(PathBuf, io::Error),
+    /// The database refused something.
+    #[error("cannot write the index {0:?}: {1}")]
+    Database(PathBuf, rusqlite::Error),
+    /// The tree has more directories than an index can hold.
+    #[error("cannot write the index {0:?}: it holds at most 2^31 directories")]
+    Full(PathBuf),
+}
+
+/// The facts about a sweep that are kept with it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The roots, as they were given.
+    pub roots: Vec<Vec<u8>>,
+    /// The flags, as names and values.
+    pub flags: Vec<(String, String)>,
+    /// True if filters left nothing out.
+    pub whole: bool,
+    /// The time at which the sweep began.
+    pub began: Time,
+    /// The index from which unchanged directories were taken, if any.
+    pub since: Option<Vec<u8>>,
+}
+
+/// The way in which a sweep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Everything was visited, as far as possible.
+    Complete,
+    /// The sweep was interrupted.
+    Interrupted,
+}
+
+/// The counters and flags that threads and writer share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The number of directories so far.
+    pub directories: AtomicU64,
+    /// The number of roots that are entries so far.
+    pub roots: AtomicU64,
+    /// True if nothing can be written any more.
+    pub failed: AtomicBool,
+    /// True if there were too many directories.
+    pub full: AtomicBool,
+}
+
+/// An index that is being written.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    partial: PathBuf,
+    shared: std::sync::Arc<Shared>,
+    sender: SyncSender<Batch>,
+    thread: JoinHandle<Result<Database, rusqlite::Error>>,
+    /// Holds the lock that keeps others from writing the same file.
+    lock: File,
+}
+
+/// The database with what is written at its end.
+#[derive(Debug)]
+struct Database {
+    connection: Connection,
+    users: BTreeSet<u32>,
+    groups: BTreeSet<u32>,
+}
+
+impl Writer {
+    /// Creates the database beside `path`, and begins to wait for batches. At most `batches` wait to be written.
+    ///
+    /// # Errors
+    /// [`WriteError`] if something else has the name, or the file cannot be created.
+    pub fn create(path: &Path, settings: &Settings, batches: usize) -> Result<Writer, WriteError> {
+        refuse_foreign(path)?;
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let lock = take_over(&partial)?;
+        let database = |error| WriteError::Database(path.to_owned(), error);
+        let connection = begin(&partial, settings).map_err(database)?;
+        let (sender, receiver) = sync_channel(batches);
+        let shared = std::sync::Arc::<Shared>::default();
+        let failed = std::sync::Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("index".into()).spawn(move || {
+            let written = write(connection, &receiver);
+            if written.is_err() {
+                failed.failed.store(true, Ordering::Relaxed);
+            }
+            written
+        });
+        let thread = thread.map_err(|error| WriteError::File(path.to_owned(), error))?;
+        Ok(Writer { path: path.to_owned(), partial, shared, sender, thread, lock })
+    }
+
+    pub(crate) fn shared(&self) -> &std::sync::Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn sender(&self) -> SyncSender<Batch> {
+        self.sender.clone()
+    }
+
+    /// Returns whether writing has failed; [`Writer::finish`] gives the reason.
+    pub fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Relaxed)
+    }
+
+    /// Returns the path of the file until it is complete.
+    pub fn partial(&self) -> &Path {
+        &self.partial
+    }
+
+    /// Writes what is left, and gives a complete index its name. All recorders must be gone by now.
+    ///
+    /// # Errors
+    /// [`WriteError`] if anything could not be written. The file keeps its partial name then.
+    pub fn finish(self, ending: Ending, ended: Time) -> Result<(), WriteError> {
+        let Writer { path, partial, shared, sender, thread, lock } = self;
+        drop(sender);
+        let database = |error| WriteError::Database(path.clone(), error);
+        let joined = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let written = joined.map_err(database)?;
+        if shared.full.load(Ordering::Relaxed) {
+            return Err(WriteError::Full(path.clone()));
+        }
+        close(written, ending, ended).map_err(database)?;
+        let file = |error| WriteError::File(path.clone(), error);
+        lock.sync_all().map_err(file)?;
+        if ending == Ending::Interrupted {
+            return Ok(());
+        }
+        // Somebody may have put another file there while the walk went on.
+        refuse_foreign(&path)?;
+        std::fs::rename(&partial, &path).map_err(file)?;
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(file)
+    }
+}
+
+/// Refuses a path under which there is anything but an index or an empty file.
+fn refuse_foreign(path: &Path) -> Result<(), WriteError> {
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(WriteError::File(path.to_owned(), error)),
+        Ok(about) if about.is_file() => {
+            let ours = File::open(path)
+                .and_then(|file| is_ours(&file))
+                .map_err(|error| WriteError::File(path.to_owned(), error))?;
+            if ours { Ok(()) } else { Err(WriteError::Foreign(path.to_owned())) }
+        }
+        Ok(_) => Err(WriteError::Foreign(path.to_owned())),
+    }
+}
+
+/// Returns whether a file is an index, or empty.
+fn is_ours(mut file: &File) -> io::Result<bool> {
+    let mut header = Vec::new();
+    file.by_ref().take(100).read_to_end(&mut header)?;
+    Ok(header.is_empty()
+        || header.starts_with(b"SQLite format 3\0")
+            && header.get(68..72) == Some(&APPLICATION_ID.to_be_bytes()))
+}
+
+/// Creates the partial file empty, in place of one that an earlier sweep left, and locks it.
+fn take_over(partial: &Path) -> Result<File, WriteError> {
+    refuse_foreign(partial)?;
+    let cannot = |error| WriteError::File(partial.to_owned(), error);
+    let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(partial);
+    let file = open().map_err(cannot)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(WriteError::Busy(partial.to_owned())),
+        Err(TryLockError::Error(error)) => return Err(cannot(error)),
+    }
+    if !is_ours(&file).map_err(cannot)? {
+        return Err(WriteError::Foreign(partial.to_owned()));
+    }
+    file.set_len(0).map_err(cannot)?;
+    Ok(file)
+}
+
+fn begin(partial: &Path, settings: &Settings) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(partial)?;
+    connection.pragma_update(None, "page_size", 16_384)?;
+    connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+    connection.pragma_update(None, "user_version", VERSION)?;
+    connection.pragma_update_and_check(None, "journal_mode", "OFF", |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "OFF")?;
+    connection.pragma_update_and_check(None, "locking_mode", "EXCLUSIVE", |_| Ok(()))?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    connection.execute_batch("BEGIN")?;
+    connection.execute_batch(TABLES)?;
+    let put = |key: &str, value: &dyn rusqlite::ToSql| {
+        connection.execute("INSERT INTO sweep VALUES (?, ?)", (key, value)).map(|_| ())
+    };
+    put("state", &"incomplete")?;
+    put("program", &concat!("nacre ", env!("CARGO_PKG_VERSION")))?;
+    put("began", &nanoseconds(settings.began))?;
+    put("whole", &settings.whole)?;
+    if let Some(since) = &settings.since {
+        put("since", &Name(since))?;
+    }
+    for (flag, value) in &settings.flags {
+        put(&format!("flag {flag}"), value)?;
+    }
+    for (number, root) in settings.roots.iter().enumerate() {
+        connection.execute("INSERT INTO roots VALUES (?, ?)", (number as i64, Name(root)))?;
+    }
+    connection.execute_batch("COMMIT")?;
+    Ok(connection)
+}
+
+/// Writes batches until all senders are gone.
+fn write(connection: Connection, receiver: &Receiver<Batch>) -> rusqlite::Result<Database> {
+    let (mut users, mut groups) = (BTreeSet::new(), BTreeSet::new());
+    {
+        let mut entry = connection.prepare(INSERT_ENTRY)?;
+        let mut directory = connection.prepare(INSERT_DIRECTORY)?;
+        let mut error = connection.prepare("INSERT INTO errors VALUES (?, ?, ?, ?)")?;
+        let mut mount_point = connection.prepare("INSERT INTO mount_points VALUES (?)")?;
+        let (mut batches, mut rows, mut since_commit) = (Vec::new(), 0, 0);
+        connection.execute_batch("BEGIN")?;
+        loop {
+            let received = receiver.recv();
+            let over = received.is_err();
+            if let Ok(batch) = received {
+                rows += batch.entries.len();
+                batches.push(batch);
+            }
+            if over || rows >= SORTED_ROWS || batches.len() >= SORTED_ROWS {
+                insert_entries(&batches, &mut entry)?;
+                for batch in &batches {
+                    users.extend(&batch.users);
+                    groups.extend(&batch.groups);
+                    insert_directories(batch, &mut directory)?;
+                    for failed in &batch.errors {
+                        insert_error(failed, &mut error)?;
+                    }
+                    for path in &batch.mount_points {
+                        mount_point.execute([Name(path)])?;
+                    }
+                }
+                since_commit += rows;
+                rows = 0;
+                batches.clear();
+            }
+            if over || since_commit >= TRANSACTION_ROWS {
+                connection.execute_batch("COMMIT")?;
+                since_commit = 0;
+                if over {
+                    break;
+                }
+                connection.execute_batch("BEGIN")?;
+            }
+        }
+    }
+    Ok(Database { connection, users, groups })
+}
+
+/// Inserts the entries of some batches in the order of their keys, so that the table grows at its end.
+fn insert_entries(batches: &[Batch], statement: &mut Statement<'_>) -> rusqlite::Result<()> {
+    let mut order: Vec<(u64, u32, u32)> = Vec::new();
+    for (number, batch) in batches.iter().enumerate() {
+        order.extend(
+            batch.entries.iter().enumerate().map(|(row, entry)| (entry.id, number as u32, row as u32)),
+        );
+    }
+    order.sort_unstable();
+    for (id, number, row) in order {
+        let batch = &batches[number as usize];
+        let entry = &batch.entries[row as usize];
+        statement.raw_bind_parameter(1, id as i64)?;
+        statement.raw_bind_parameter(2, Name(batch.name(entry)))?;
+        statement.raw_bind_parameter(3, letter(entry.kind))?;
+        statement.raw_bind_parameter(4, entry.mode)?;
+        statement.raw_bind_parameter(5, entry.links)?;
+        statement.raw_bind_parameter(6, entry.uid)?;
+        statement.raw_bind_parameter(7, entry.gid)?;
+        statement.raw_bind_parameter(8, entry.size)?;
+        statement.raw_bind_parameter(9, entry.allocated)?;
+        statement.raw_bind_parameter(10, entry.atime)?;
+        statement.raw_bind_parameter(11, entry.mtime)?;
+        statement.raw_bind_parameter(12, entry.ctime)?;
+        statement.raw_bind_parameter(13, entry.device)?;
+        statement.raw_bind_parameter(14, entry.inode)?;
+        statement.raw_execute()?;
+    }
+    Ok(())
+}
+
+fn insert_directories(batch: &Batch, statement: &mut Statement<'_>) -> rusqlite::Result<()> {
+    for row in &batch.directories {
+        statement.raw_bind_parameter(1, row.id as i64)?;
+        statement.raw_bind_parameter(2, row.parent as i64)?;
+        statement.raw_bind_parameter(3, Name(&row.name))?;
+        statement.raw_bind_parameter(4, row.root)?;
+        statement.raw_bind_parameter(5, row.depth)?;
+        statement.raw_bind_parameter(6, row.device)?;
+        statement.raw_bind_parameter(7, row.inode)?;
+        statement.raw_bind_parameter(8, row.mtime)?;
+        statement.raw_bind_parameter(9, row.ctime)?;
+        statement.raw_bind_parameter(10, row.complete)?;
+        statement.raw_bind_parameter(11, row.entries)?;
+        statement.raw_bind_parameter(12, row.apparent)?;
+        statement.raw_bind_parameter(13, row.allocated)?;
+        statement.raw_execute()?;
+    }
+    Ok(())
+}
+
+fn insert_error(error: &WalkError, statement: &mut Statement<'_>) -> rusqlite::Result<()> {
+    let operation = match error.operation {
+        Operation::Open => "open",
+        Operation::List => "list",
+        Operation::Stat => "stat",
+        Operation::Loop => "loop",
+    };
+    let message = error.to_string();
+    statement.execute((Name(&error.path), operation, error.errno, message)).map(|_| ())
+}
+
+/// Writes what is known at the end only, and closes the database.
+fn close(database: Database, ending: Ending, ended: Time) -> rusqlite::Result<()> {
+    let Database { connection, users, groups } = database;
+    connection.execute_batch("BEGIN")?;
+    {
+        let mut insert = connection.prepare("INSERT INTO users VALUES (?, ?)")?;
+        for uid in users {
+            let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+            if let Some(user) = user {
+                insert.execute((uid, user.name))?;
+            }
+        }
+        let mut insert = connection.prepare("INSERT INTO groups VALUES (?, ?)")?;
+        for gid in groups {
+            let group = nix::unistd::Group::from_gid(gid.into()).ok().flatten();
+            if let Some(group) = group {
+                insert.execute((gid, group.name))?;
+            }
+        }
+    }
+    connection.execute_batch(INDICES)?;
+    let state = match ending {
+        Ending::Complete => "complete",
+        Ending::Interrupted => "interrupted",
+    };
+    connection.execute("INSERT INTO sweep VALUES ('ended', ?)", [nanoseconds(ended)])?;
+    connection.execute("UPDATE sweep SET value = ? WHERE key = 'state'", [state])?;
+    connection.execute_batch("COMMIT")?;
+    connection.close().map_err(|(_, error)| error)
+}

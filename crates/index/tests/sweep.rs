@@ -1,0 +1,374 @@
+//! Sweeps of made trees, in this process: what an index holds, what is never replaced, differences, and sweeps that take
+//! what did not change from an earlier one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nacre_index::difference::{Changed, compare};
+use nacre_index::query::{By, Condition, Query};
+use nacre_index::{Earlier, Ending, Index, OpenError, Settings, SweepRecorder, WriteError, Writer};
+use nacre_walk::collect::{Collector, Request};
+use nacre_walk::filter::{Filter, Selection};
+use nacre_walk::report::{Shape, Shared, Sums};
+use nacre_walk::{Options, Time, Walk};
+
+fn now() -> Time {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
+}
+
+fn settings(root: &Path) -> Settings {
+    let roots = vec![root.as_os_str().as_bytes().to_vec()];
+    Settings { roots, flags: Vec::new(), whole: true, began: now(), since: None }
+}
+
+/// Walks a tree into an index. Returns the number of entries.
+fn sweep(root: &Path, index: &Path, since: Option<&Path>, threads: usize) -> u64 {
+    let writer = Writer::create(index, &settings(root), threads).unwrap();
+    let selection = Selection { filter: Filter::default().ready(), ..Selection::default() };
+    let request = Request { selection, shape: Shape::default(), json: false };
+    let threads = NonZeroUsize::new(threads).unwrap();
+    let mut walk = Walk::<Sums>::new(Options { threads, metadata: since.is_none(), ..Options::default() });
+    let number = walk.add_root(root).unwrap();
+    let shared = Arc::<Shared>::default();
+    let mut earlier = since.map(|since| Earlier::open(since, threads.get()).unwrap().into_iter());
+    let mut collectors: Vec<Collector<'_>> = (0..threads.get())
+        .map(|_| {
+            let mut collector = Collector::new(&request, (None, None), walk.queue(), &shared, threads.get());
+            let earlier = earlier.as_mut().and_then(Iterator::next);
+            collector.set_recorder(Box::new(SweepRecorder::new(&writer, earlier)));
+            collector
+        })
+        .collect();
+    walk.start(number, &mut collectors[0]).unwrap();
+    walk.run(&mut collectors);
+    let entries = collectors.iter().map(|collector| collector.report.total().entries).sum();
+    collectors.iter_mut().for_each(Collector::flush);
+    drop(collectors);
+    writer.finish(Ending::Complete, now()).unwrap();
+    entries
+}
+
+/// The facts of all entries of a tree: type, mode, links, owner, group, size, blocks, device and inode.
+type Facts = BTreeMap<Vec<u8>, Vec<u64>>;
+
+fn facts_of_tree(root: &Path) -> Facts {
+    let mut facts = Facts::new();
+    let mut pending = vec![root.to_owned()];
+    while let Some(path) = pending.pop() {
+        let about = fs::symlink_metadata(&path).unwrap();
+        if about.is_dir() {
+            pending.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        let numbers = [
+            u64::from(about.mode() & 0o7777),
+            about.nlink(),
+            about.uid().into(),
+            about.gid().into(),
+            about.size(),
+            about.blocks(),
+            about.dev(),
+            about.ino(),
+        ];
+        facts.insert(path.into_os_string().into_vec(), numbers.into());
+    }
+    facts
+}
+
+fn facts_of_index(index: &Path) -> Facts {
+    let index = Index::open(index, false).unwrap();
+    let sql = "SELECT path(directory, name), mode, links, uid, gid, size, allocated / 512, device, inode FROM entries";
+    let mut facts = Facts::new();
+    let row = &mut |_: &[String], values: &[rusqlite::types::ValueRef<'_>]| {
+        use rusqlite::types::ValueRef;
+        let (ValueRef::Text(path) | ValueRef::Blob(path)) = values[0] else { panic!("a path is bytes") };
+        let numbers = values[1..].iter().map(|value| value.as_i64().unwrap() as u64).collect();
+        assert!(facts.insert(path.to_vec(), numbers).is_none(), "every path is there once");
+        true
+    };
+    Query::plain(sql).run(&index, row).unwrap();
+    facts
+}
+
+fn make(root: &Path) {
+    for directory in ["a/b/c", "d", "empty"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    for (number, directory) in ["", "a", "a/b", "a/b/c", "d"].iter().enumerate() {
+        for file in 0..number * 40 {
+            fs::write(root.join(directory).join(format!("{file}.dat")), vec![1; file * 10]).unwrap();
+        }
+    }
+    fs::write(root.join("d").join(OsStr::from_bytes(b"not \xff text")), "x").unwrap();
+    fs::hard_link(root.join("a/1.dat"), root.join("d/second name")).unwrap();
+    std::os::unix::fs::symlink("nowhere", root.join("link")).unwrap();
+}
+
+fn folders() -> (tempfile::TempDir, PathBuf, tempfile::TempDir) {
+    let (tree, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let root = tree.path().to_owned();
+    (tree, root, place)
+}
+
+#[test]
+fn an_index_holds_every_entry_once() {
+    let (_tree, root, place) = folders();
+    make(&root);
+    let index = place.path().join("index");
+    for threads in [1, 3] {
+        let entries = sweep(&root, &index, None, threads);
+        let facts = facts_of_index(&index);
+        assert_eq!(facts, facts_of_tree(&root));
+        assert_eq!(facts.len() as u64, entries);
+        assert!(!place.path().join("index.partial").exists());
+    }
+}
+
+#[test]
+fn nothing_but_an_index_is_replaced() {
+    let (_tree, root, place) = folders();
+    let (index, partial) = (place.path().join("index"), place.path().join("index.partial"));
+    for file in [&index, &partial] {
+        fs::write(file, "SQLite format 3\0 of somebody else").unwrap();
+        assert!(matches!(Writer::create(&index, &settings(&root), 1), Err(WriteError::Foreign(_))));
+        assert_eq!(fs::read(file).unwrap(), b"SQLite format 3\0 of somebody else");
+        fs::remove_file(file).unwrap();
+    }
+    let first = Writer::create(&index, &settings(&root), 1).unwrap();
+    assert!(matches!(Writer::create(&index, &settings(&root), 1), Err(WriteError::Busy(_))));
+    // Somebody else is faster with the name.
+    fs::write(&index, "mine").unwrap();
+    assert!(matches!(first.finish(Ending::Complete, now()), Err(WriteError::Foreign(_))));
+    assert_eq!(fs::read(&index).unwrap(), b"mine");
+}
+
+#[test]
+fn an_interrupted_sweep_leaves_the_earlier_index_and_is_refused() {
+    let (_tree, root, place) = folders();
+    make(&root);
+    let (index, partial) = (place.path().join("index"), place.path().join("index.partial"));
+    sweep(&root, &index, None, 1);
+    let before = fs::read(&index).unwrap();
+    Writer::create(&index, &settings(&root), 1).unwrap().finish(Ending::Interrupted, now()).unwrap();
+    assert_eq!(fs::read(&index).unwrap(), before);
+    assert!(matches!(Index::open(&partial, false), Err(OpenError::Incomplete(_))));
+    assert!(Index::open(&partial, true).is_ok());
+    sweep(&root, &index, None, 1);
+    assert!(!partial.exists());
+}
+
+#[test]
+fn sums_count_the_bytes_of_a_file_once() {
+    let (_tree, root, place) = folders();
+    for (name, size) in [("a.dat", 100), ("b.dat", 1000), ("c.TXT", 7), ("none", 1)] {
+        fs::write(root.join(name), vec![0; size]).unwrap();
+    }
+    fs::hard_link(root.join("b.dat"), root.join("again.dat")).unwrap();
+    let path = place.path().join("index");
+    sweep(&root, &path, None, 2);
+    let index = Index::open(&path, false).unwrap();
+    let sums = |by, condition: &Condition| {
+        let mut rows = Vec::new();
+        let row = &mut |_: &[String], values: &[rusqlite::types::ValueRef<'_>]| {
+            let key = values[0].as_str().map_or_else(|_| "-".to_owned(), str::to_owned);
+            rows.push((key, values[1].as_i64().unwrap(), values[2].as_i64().unwrap()));
+            true
+        };
+        Query::sums(by, condition, None, 100).run(&index, row).unwrap();
+        rows.sort();
+        rows
+    };
+    let all = Condition::default();
+    let expected = [("-", 1, 1), ("dat", 3, 1100), ("txt", 1, 7)];
+    assert_eq!(
+        sums(By::Extension, &all),
+        expected.map(|(key, entries, bytes)| (key.to_owned(), entries, bytes))
+    );
+    for by in By::ALL {
+        assert!(!sums(by, &all).is_empty(), "{by:?}");
+    }
+    let mut large = Condition::default();
+    large.and_sql("size > 50 -- only these");
+    let files: Vec<_> = sums(By::Type, &large).into_iter().filter(|row| row.0 == "f").collect();
+    assert_eq!(files, [("f".to_owned(), 3, 1100)]);
+    for forbidden in [
+        "DELETE FROM entries",
+        "ATTACH 'x' AS x",
+        "CREATE TABLE t (x)",
+        "SELECT 1; SELECT 2",
+        "VACUUM INTO 'x'",
+    ] {
+        assert!(Query::plain(forbidden).run(&index, &mut |_, _| true).is_err(), "{forbidden}");
+    }
+}
+
+/// Returns the lines of a difference: change, earlier path and path below the root.
+fn differences(old: &Path, new: &Path, root: &Path) -> BTreeSet<String> {
+    let mut lines = BTreeSet::new();
+    let mut count = 0;
+    let below = |path: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(path)).strip_prefix(root).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let report = &mut |changed: &Changed| {
+        count += 1;
+        let from = changed.from.as_ref().map(|from| format!("{} -> ", below(from))).unwrap_or_default();
+        lines.insert(format!("{} {from}{}", changed.change.word(), below(&changed.path)));
+        true
+    };
+    let counts = compare(old, new, report).unwrap();
+    assert_eq!(counts.made + counts.removed + counts.changed + counts.moved, count);
+    assert_eq!((counts.is_same(), counts.unknown), (count == 0, 0));
+    lines
+}
+
+#[test]
+fn a_difference_is_what_was_made_removed_changed_and_moved() {
+    let (_tree, root, place) = folders();
+    for directory in ["stays/below", "goes/deep", "moves/inner", "target"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    for file in ["stays/same", "stays/written", "goes/deep/file", "moves/inner/a", "moves/b", "away"] {
+        fs::write(root.join(file), file).unwrap();
+    }
+    let (old, new) = (place.path().join("old"), place.path().join("new"));
+    sweep(&root, &old, None, 1);
+    assert_eq!(differences(&old, &old, &root), BTreeSet::new());
+    fs::write(root.join("stays/written"), "longer than before").unwrap();
+    fs::create_dir(root.join("fresh")).unwrap();
+    fs::write(root.join("fresh/file"), "new").unwrap();
+    fs::rename(root.join("moves"), root.join("target/moved")).unwrap();
+    fs::write(root.join("target/moved/b"), "changed on the way").unwrap();
+    fs::rename(root.join("away"), root.join("stays/below/back")).unwrap();
+    // Last, so that nothing new is given its inode.
+    fs::remove_dir_all(root.join("goes")).unwrap();
+    sweep(&root, &new, None, 2);
+    let expected = [
+        "changed stays/written",
+        "changed target/moved/b",
+        "made fresh",
+        "made fresh/file",
+        "moved away -> stays/below/back",
+        "moved moves -> target/moved",
+        "removed goes",
+        "removed goes/deep",
+        "removed goes/deep/file",
+    ];
+    assert_eq!(differences(&old, &new, &root), expected.map(str::to_owned).into());
+}
+
+/// Waits until the clock of the file system is past the times that are there, so that a sweep can trust them.
+fn settle(folder: &Path) {
+    let probe = folder.join("probe of the clock");
+    fs::write(&probe, "").unwrap();
+    let begun = fs::metadata(&probe).unwrap().modified().unwrap();
+    loop {
+        fs::write(&probe, "x").unwrap();
+        let now = fs::metadata(&probe).unwrap().modified().unwrap();
+        if now.duration_since(begun).is_ok_and(|passed| passed > Duration::from_millis(150)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Makes a random change below a folder. Adds the inodes of files that are written in place, which no directory tells of.
+fn change(random: &mut impl FnMut(u64) -> u64, root: &Path, in_place: &mut BTreeSet<u64>) {
+    let all: Vec<PathBuf> = facts_of_tree(root)
+        .into_keys()
+        .map(|path| PathBuf::from(std::ffi::OsString::from_vec(path)))
+        .filter(|path| path != root)
+        .collect();
+    let directories: Vec<&PathBuf> = all.iter().filter(|path| path.is_dir()).collect();
+    let within = match directories.len() as u64 {
+        0 => root.to_owned(),
+        number => directories[random(number) as usize].clone(),
+    };
+    let name = within.join(format!("n{}", random(40)));
+    let any = (!all.is_empty()).then(|| all[random(all.len() as u64) as usize].clone());
+    match (random(7), any) {
+        (0 | 1, _) | (_, None) => drop(fs::create_dir(&name)),
+        (2 | 3, _) if !name.exists() => fs::write(&name, vec![0; random(5000) as usize]).unwrap(),
+        (4, Some(any)) if any.is_file() => {
+            fs::write(&any, vec![1; random(9000) as usize]).unwrap();
+            in_place.insert(fs::metadata(&any).unwrap().ino());
+        }
+        (5, Some(any)) if any.is_dir() => fs::remove_dir_all(any).unwrap(),
+        (5, Some(any)) => fs::remove_file(any).unwrap(),
+        (_, Some(any)) => drop(fs::rename(any, &name)),
+    }
+}
+
+#[test]
+fn a_sweep_since_another_one_equals_a_full_one_but_for_what_was_written_in_place() {
+    let seed = std::env::var("NACRE_SEED")
+        .ok()
+        .map_or_else(|| u64::from(now().nanoseconds), |seed| seed.parse().unwrap());
+    println!("NACRE_SEED={seed}");
+    let mut state = seed | 1;
+    let mut random = move |bound: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % bound
+    };
+    let (_tree, root, place) = folders();
+    let [old, new, full] = ["old", "new", "full"].map(|name| place.path().join(name));
+    let mut in_place = BTreeSet::new();
+    (0..120).for_each(|_| change(&mut random, &root, &mut in_place));
+    in_place.clear();
+    sweep(&root, &old, None, 2);
+    for _ in 0..5 {
+        settle(place.path());
+        sweep(&root, &old, Some(&old), 2);
+        for _ in 0..random(12) {
+            change(&mut random, &root, &mut in_place);
+        }
+        sweep(&root, &new, Some(&old), 2);
+        sweep(&root, &full, None, 2);
+        let (seen, truth) = (facts_of_index(&new), facts_of_index(&full));
+        assert_eq!(truth, facts_of_tree(&root));
+        assert!(seen.keys().eq(truth.keys()), "the names are those of now");
+        for (path, facts) in &truth {
+            let inode = facts[facts.len() - 1];
+            assert_eq!(seen[path].last(), Some(&inode));
+            assert!(
+                seen[path] == *facts || in_place.contains(&inode),
+                "{path:?}: {:?}, not {facts:?}",
+                seen[path]
+            );
+        }
+    }
+}
+
+#[test]
+fn files_of_an_unchanged_directory_are_taken_from_the_earlier_sweep() {
+    let (_tree, root, place) = folders();
+    for directory in ["quiet", "busy"] {
+        fs::create_dir(root.join(directory)).unwrap();
+    }
+    for file in ["quiet/file", "quiet/linked", "busy/file"] {
+        fs::write(root.join(file), "before").unwrap();
+    }
+    fs::hard_link(root.join("quiet/linked"), root.join("busy/linked")).unwrap();
+    settle(place.path());
+    let (old, new) = (place.path().join("old"), place.path().join("new"));
+    sweep(&root, &old, None, 1);
+    for file in ["quiet/file", "quiet/linked", "busy/file"] {
+        fs::write(root.join(file), "written in place").unwrap();
+    }
+    fs::write(root.join("busy/another"), "").unwrap();
+    sweep(&root, &new, Some(&old), 1);
+    let facts = facts_of_index(&new);
+    let size = |file: &str| facts[root.join(file).as_os_str().as_bytes()][4];
+    // The first one is stale: its directory has not changed.
+    let sizes = ["quiet/file", "quiet/linked", "busy/file", "busy/linked", "busy/another"].map(size);
+    assert_eq!(sizes, [6, 16, 16, 16, 0]);
+}
