@@ -204,7 +204,9 @@ pub enum Command {
     Mpirun(mpirun::Args),
     Watch(watch::WatchArgs),
     Notify(watch::NotifyArgs),
-    Walk(Box<nacre_walk_cli::Args>),
+    Walk(Box<walk::Args>),
+    Query(query::Args),
+    Diff(diff::Args),
     Copy(copy_tree::Args),
     Remove(remove::Args),
     #[command(subcommand)]

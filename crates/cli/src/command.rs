@@ -8,6 +8,7 @@ pub mod class;
 pub mod copy;
 pub mod copy_tree;
 pub mod daemon;
+pub mod diff;
 pub mod extents;
 pub mod fail;
 pub mod fence;
@@ -22,6 +23,7 @@ pub mod map;
 pub mod mount;
 pub mod mpirun;
 pub mod ping;
+pub mod query;
 pub mod read;
 pub mod reflect;
 pub mod remove;
@@ -52,6 +54,8 @@ pub fn run(line: Line) -> Result<(), Failure> {
         Command::Remove(args) => remove::run(&session, args),
         Command::Keygen(args) => keygen::run(args),
         Command::Walk(args) => walk::run(&session, &args),
+        Command::Query(args) => query::run(&session, &args),
+        Command::Diff(args) => diff::run(&session, &args),
         Command::Reflect(command) => reflect::run(&line.common, command),
         Command::Bench(args) => bench::run(&line.common, args),
         Command::Mount(args) => mount::run(&session, &args),
@@ -102,6 +106,8 @@ async fn on_objects(session: &Context, command: Command) -> Result<(), Failure> 
         | Command::Remove(_)
         | Command::Keygen(_)
         | Command::Walk(_)
+        | Command::Query(_)
+        | Command::Diff(_)
         | Command::Reflect(_)
         | Command::Bench(_)
         | Command::Mount(_)

@@ -328,7 +328,26 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre walk /home", "count everything below a directory"),
             ("nacre walk /home --list --type f --size +1G", "list the files larger than 1 GiB"),
             ("nacre walk /scratch --top 20 --histogram age", "show the largest files, and how old all are"),
+            ("nacre walk /scratch --index scratch.sqlite", "keep the sweep as a database"),
         ],
+    ),
+    (
+        "query",
+        &[
+            ("nacre query scratch.sqlite --by owner", "show whose files take how much space"),
+            ("nacre query scratch.sqlite --by directory --top 20", "show the largest directories"),
+            (
+                "nacre query scratch.sqlite --sql 'SELECT count(*) FROM entries WHERE size = 0'",
+                "ask something else",
+            ),
+        ],
+    ),
+    (
+        "diff",
+        &[(
+            "nacre diff monday.sqlite tuesday.sqlite",
+            "list what was made, removed, changed or moved between",
+        )],
     ),
     (
         "copy",
@@ -346,6 +365,10 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             (
                 "nacre remove --mtime +30 --empty-directories /scratch",
                 "remove files that nobody has changed for a month",
+            ),
+            (
+                "nacre remove --yes --from old.json",
+                "remove what \"nacre query --list --json\" has listed, where it is still the same",
             ),
         ],
     ),
@@ -440,7 +463,9 @@ const RELATED: &[(&str, &[&str])] = &[
     ("mount", &["nacre-fs"]),
     ("watch", &["nacre-notify"]),
     ("notify", &["nacre-watch"]),
-    ("walk", &["nacre-copy", "nacre-remove"]),
+    ("walk", &["nacre-query", "nacre-diff", "nacre-copy", "nacre-remove"]),
+    ("query", &["nacre-walk", "nacre-diff"]),
+    ("diff", &["nacre-walk", "nacre-query"]),
     ("copy", &["nacre-walk", "nacre-remove", "nacre-copy-objects"]),
     ("remove", &["nacre-walk", "nacre-copy"]),
     ("keygen", &["nacre-serve", "nacre-reflect-token-key"]),

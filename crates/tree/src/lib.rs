@@ -6,6 +6,7 @@
 mod control;
 pub mod copy;
 mod error;
+pub mod listed;
 pub mod remove;
 mod root;
 

@@ -87,26 +87,18 @@ pub struct Args {
 impl Args {
     /// Returns the flags, with their values, that two runs must share to be the same walk.
     pub fn identity(&self) -> Vec<(String, String)> {
-        let flags: [(&str, String); 17] = [
+        let flags: [(&str, String); 7] = [
             ("ROOT", format!("{:?}", self.roots)),
             ("--cross-mounts", self.cross_mounts.to_string()),
             ("--list", self.list.to_string()),
             ("--fields", format!("{:?}", self.fields)),
             ("--top", format!("{:?}", self.top)),
             ("--histogram", format!("{:?}", self.histogram)),
-            ("--name", format!("{:?}", self.filters.name)),
-            ("--iname", format!("{:?}", self.filters.iname)),
-            ("--type", format!("{:?}", self.filters.kinds)),
-            ("--size", format!("{:?}", self.filters.size)),
-            ("--mtime", format!("{:?}", self.filters.mtime)),
-            ("--newer", format!("{:?}", self.filters.newer)),
-            ("--user", format!("{:?}", self.filters.user)),
-            ("--depth", format!("{:?}", self.filters.depth)),
-            ("--prune", format!("{:?}", self.filters.prune)),
-            ("--exclude-from", format!("{:?}", self.filters.exclude_from)),
             ("--null", self.null.to_string()),
         ];
-        flags.map(|(flag, value)| (flag.to_owned(), value)).into()
+        let mut flags: Vec<_> = flags.map(|(flag, value)| (flag.to_owned(), value)).into();
+        flags.extend(self.filters.identity());
+        flags
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nacre_walk::Time;
 use nacre_walk::filter::{
-    Days, Depths, Descent, Filter, Kinds, Reference, Selection, Size, User, exclusions, globs,
+    Days, Depths, Descent, Filter, Group, Kinds, Reference, Selection, Size, User, exclusions, globs,
 };
 
 /// The flags of a selection of entries.
@@ -27,12 +27,21 @@ pub struct Filters {
     /// Entries modified more than +N, less than -N, or N whole days ago
     #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
     pub mtime: Vec<Days>,
+    /// Like --mtime, by the last access, as far as the file system keeps it
+    #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
+    pub atime: Vec<Days>,
+    /// Like --mtime, by the last change of the inode: of the contents, the owner, the permissions or a name
+    #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
+    pub ctime: Vec<Days>,
     /// Entries modified after a file was, or after a date: 2026-01-31, 2026-01-31T12:00, @1767225600
     #[arg(long, help_heading = "Filters", value_name = "FILE|DATE")]
     pub newer: Option<Reference>,
     /// Entries of this owner; may be repeated, any of them
     #[arg(long, help_heading = "Filters", value_name = "NAME|UID")]
     pub user: Vec<User>,
+    /// Entries of this group; may be repeated, any of them
+    #[arg(long, help_heading = "Filters", value_name = "NAME|GID")]
+    pub group: Vec<Group>,
     /// Entries at these levels below their root: 2, 1..3, ..3 or 2..; deeper ones are not even looked at
     #[arg(long, help_heading = "Filters", value_name = "MIN..MAX")]
     pub depth: Option<Depths>,
@@ -51,11 +60,32 @@ impl Filters {
         lists.iter().any(|list| !list.is_empty())
             || self.kinds.is_some()
             || !self.size.is_empty()
-            || !self.mtime.is_empty()
+            || [&self.mtime, &self.atime, &self.ctime].iter().any(|ages| !ages.is_empty())
             || self.newer.is_some()
             || !self.user.is_empty()
+            || !self.group.is_empty()
             || self.depth.is_some()
             || !self.exclude_from.is_empty()
+    }
+
+    /// Returns the flags with their values.
+    pub fn identity(&self) -> Vec<(String, String)> {
+        let flags: [(&str, String); 13] = [
+            ("--name", format!("{:?}", self.name)),
+            ("--iname", format!("{:?}", self.iname)),
+            ("--type", format!("{:?}", self.kinds)),
+            ("--size", format!("{:?}", self.size)),
+            ("--mtime", format!("{:?}", self.mtime)),
+            ("--atime", format!("{:?}", self.atime)),
+            ("--ctime", format!("{:?}", self.ctime)),
+            ("--newer", format!("{:?}", self.newer)),
+            ("--user", format!("{:?}", self.user)),
+            ("--group", format!("{:?}", self.group)),
+            ("--depth", format!("{:?}", self.depth)),
+            ("--prune", format!("{:?}", self.prune)),
+            ("--exclude-from", format!("{:?}", self.exclude_from)),
+        ];
+        flags.map(|(flag, value)| (flag.to_owned(), value)).into()
     }
 
     /// Returns what they select, at a time that ages are relative to.
@@ -70,9 +100,12 @@ impl Filters {
             kinds: self.kinds,
             sizes: self.size.clone(),
             ages: self.mtime.clone(),
+            accesses: self.atime.clone(),
+            changes: self.ctime.clone(),
             now,
             newer: self.newer.as_ref().map(Reference::time).transpose()?,
             users: self.user.iter().map(|user| user.0).collect(),
+            groups: self.group.iter().map(|group| group.0).collect(),
             depth_min: self.depth.map_or(0, |depths| depths.min),
             ..Filter::default()
         }

@@ -1,5 +1,7 @@
 //! `nacre remove`: removes files and directories, on all processors.
 
+mod list;
+
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -23,8 +25,17 @@ use crate::{interrupt, output, quantity};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Files, links or directories
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "from", value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// Remove the files of this list instead, - for standard input: JSON lines from "nacre query --list --json", or from
+    /// "nacre walk --list --json --fields path,inode,…". Each is looked at again, and stays if it is not the listed one
+    /// any more, was changed, or no filter selects it. Directories stay
+    #[arg(
+        long,
+        value_name = "LIST",
+        conflicts_with_all = ["paths", "list", "empty_directories", "depth", "prune", "exclude_from"]
+    )]
+    from: Option<PathBuf>,
     /// Do not count, do not ask
     #[arg(long, short)]
     yes: bool,
@@ -52,6 +63,9 @@ const COUNTING_MAX: Duration = Duration::from_secs(3);
 
 /// Runs `nacre remove`.
 pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
+    if let Some(from) = &args.from {
+        return list::run(session, &args, from);
+    }
     let asks = !args.yes && !args.dry_run;
     let can_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());

@@ -1,16 +1,18 @@
 //! `nacre walk`: counts and lists file trees, in this process.
 
+mod index;
 mod watch;
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use index::Sweep;
 use nacre_walk::collect::Collector;
 use nacre_walk::list::Output;
 use nacre_walk::report::Sums;
 use nacre_walk::{Ended, Walk};
-use nacre_walk_cli::{Args, CommandError, Counted, Plan, quoted, raw_stdout};
+use nacre_walk_cli::{CommandError, Counted, Plan, quoted, raw_stdout};
 use watch::Watch;
 
 use crate::failure::Failure;
@@ -20,10 +22,19 @@ use crate::session::Context;
 /// The inverse of the largest share of the time that saving checkpoints may take.
 const SAVING_PART_MAX: u32 = 20;
 
+/// The flags of `nacre walk`: those of every walk, and those of an index.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    walk: nacre_walk_cli::Args,
+    #[command(flatten)]
+    index: index::Args,
+}
+
 /// Runs `nacre walk`.
 pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
     let complain = |line: &str| output::complain(&format!("nacre: {line}"));
-    walk(args, session.json, complain).map_err(|error| match error {
+    walk(&args.walk, &args.index, session.json, complain).map_err(|error| match error {
         CommandError::Usage(sentence) => Failure::Usage(sentence),
         CommandError::Failed(sentence) => Failure::Failed(sentence),
         CommandError::Unread => Failure::Unread,
@@ -31,8 +42,14 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
 }
 
 /// Walks, and prints to standard output. `complain` is given lines for standard error.
-fn walk(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<(), CommandError> {
+fn walk(
+    args: &nacre_walk_cli::Args,
+    index: &index::Args,
+    json: bool,
+    mut complain: impl FnMut(&str),
+) -> Result<(), CommandError> {
     let mut plan = Plan::new(args, json)?;
+    let sweep = Sweep::begin(index, args, &mut plan)?;
     for (root, within) in &plan.dropped {
         complain(&format!("{root:?} is visited as part of {within:?}"));
     }
@@ -60,6 +77,9 @@ fn walk(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<(), C
     let errors = plan.error_log(resumed.is_some())?;
     let mut walk = plan.walk()?;
     let mut collectors = plan.collectors(&output, errors.as_ref(), walk.queue(), &counted.shared);
+    if let Some(sweep) = &sweep {
+        sweep.record(&mut collectors)?;
+    }
     match resumed {
         Some(units) => walk.queue().put(units),
         None => plan.start(&walk, &mut collectors[0])?,
@@ -72,6 +92,9 @@ fn walk(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<(), C
         // What cannot be saved later is not begun.
         save(&mut counted, target, &plan, &mut walk, &mut collectors, &output)?;
         watch.set_due(args.every);
+    } else if sweep.is_some() {
+        let caught = watch.catch_signals();
+        caught.map_err(|error| CommandError::Failed(format!("cannot wait for signals: {error}")))?;
     }
     let walked = std::thread::scope(|scope| {
         if watch.is_needed() {
@@ -79,9 +102,25 @@ fn walk(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<(), C
             scope.spawn(|| watch.wait_for_signals());
         }
         let _end = EndOnDrop(&watch);
-        walk_on(&mut counted, target, args, &plan, &mut walk, &mut collectors, &output, &watch, &mut complain)
+        walk_on(
+            &mut counted,
+            (target, sweep.as_ref()),
+            args,
+            &plan,
+            &mut walk,
+            &mut collectors,
+            &output,
+            &watch,
+            &mut complain,
+        )
     });
-    walked?;
+    // The recorders hand on what they have, and the writer ends when all of them are gone.
+    drop(collectors);
+    if let Some(sweep) = sweep {
+        sweep.finish(walked)?;
+    } else {
+        walked?;
+    }
     plan.finish(&mut counted)?;
     plan.print(&counted.report, &mut io::stdout().lock())?;
     if let Some(target) = target
@@ -110,8 +149,8 @@ impl Drop for EndOnDrop<'_> {
 #[allow(clippy::too_many_arguments, reason = "the pieces of one function that is called once")]
 fn walk_on(
     counted: &mut Counted,
-    target: Option<&Path>,
-    args: &Args,
+    (target, sweep): (Option<&Path>, Option<&Sweep>),
+    args: &nacre_walk_cli::Args,
     plan: &Plan,
     walk: &mut Walk<Sums>,
     collectors: &mut [Collector<'_>],
@@ -127,7 +166,13 @@ fn walk_on(
         let Some(target) = target else {
             // Somebody who lists could not write.
             counted.take(collectors, output)?;
-            continue;
+            match sweep {
+                Some(sweep) if sweep.has_failed() => {
+                    return Err(CommandError::Failed("the index cannot be written".into()));
+                }
+                Some(sweep) if watch.is_signalled() => return Err(sweep.interrupted()),
+                _ => continue,
+            }
         };
         let signalled = watch.is_signalled();
         if !signalled && !watch.is_due() && !output.is_closed() {

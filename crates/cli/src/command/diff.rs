@@ -1,0 +1,115 @@
+//! `nacre diff`: the difference between two sweeps.
+
+use std::path::PathBuf;
+
+use nacre_index::difference::{Change, Changed, Counts, DifferenceError, compare};
+use serde_json::{Map, Value};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::quantity;
+use crate::session::Context;
+
+const AFTER_HELP: &str = "\
+Exit codes, as those of diff: 0 nothing differs; 1 something does; 2 the indices could not be compared, or one of the sweeps could \
+not read a directory, so that nothing is known of what is in it.";
+
+/// Compare two sweeps of a file tree
+///
+/// OLD and NEW are indices from "nacre walk ROOT --index FILE.sqlite". Lines begin with + for what was made, - for what was
+/// removed, ~ for what was changed, with the names of what differs, and > for what was moved: found by its device and
+/// inode, and for files by the time of their last modification. What is in a moved directory is not listed unless it was
+/// changed. Access times are not compared.
+#[derive(clap::Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// The index of the earlier sweep
+    old: PathBuf,
+    /// The index of the later one
+    new: PathBuf,
+    /// Print the numbers only
+    #[arg(long)]
+    summary: bool,
+}
+
+/// Runs `nacre diff`.
+pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
+    let mut written = Ok(());
+    let report = &mut |changed: &Changed| {
+        if !args.summary {
+            written = output::line(&if session.json { json(changed) } else { text(changed) });
+        }
+        written.is_ok()
+    };
+    let counts = compare(&args.old, &args.new, report).map_err(|error| match error {
+        error @ (DifferenceError::Open(_) | DifferenceError::Filters(..)) => {
+            Failure::Usage(error.to_string())
+        }
+        error => Failure::Command { code: 2, sentence: Some(error.to_string()) },
+    })?;
+    written?;
+    if args.summary {
+        summarise(session, &counts)?;
+    }
+    output::flush()?;
+    if counts.unknown > 0 {
+        let directories = match counts.unknown {
+            1 => "one directory".to_owned(),
+            number => format!("{} directories", quantity::grouped(number)),
+        };
+        let sentence =
+            format!("nothing or not all is known of {directories}, which one of the sweeps could not read");
+        return Err(Failure::Command { code: 2, sentence: Some(sentence) });
+    }
+    match counts.is_same() {
+        true => Ok(()),
+        false => Err(Failure::Command { code: 1, sentence: None }),
+    }
+}
+
+fn text(changed: &Changed) -> String {
+    let path = output::text(&changed.path);
+    let fields = match changed.fields.is_empty() {
+        true => String::new(),
+        false => format!("  ({})", changed.fields.join(", ")),
+    };
+    match (changed.change, &changed.from) {
+        (Change::Made, _) => format!("+ {path}"),
+        (Change::Removed, _) => format!("- {path}"),
+        (Change::Moved, Some(from)) => format!("> {} -> {path}{fields}", output::text(from)),
+        (Change::Changed | Change::Moved, _) => format!("~ {path}{fields}"),
+    }
+}
+
+fn json(changed: &Changed) -> String {
+    let mut json = Map::new();
+    json.insert("change".into(), changed.change.word().into());
+    output::put_bytes(&mut json, "path", &changed.path);
+    if let Some(from) = &changed.from {
+        output::put_bytes(&mut json, "from", from);
+    }
+    json.insert("type".into(), changed.kind.clone().into());
+    if !changed.fields.is_empty() {
+        json.insert("fields".into(), changed.fields.clone().into());
+    }
+    Value::Object(json).to_string()
+}
+
+fn summarise(session: &Context, counts: &Counts) -> Result<(), Failure> {
+    let Counts { made, removed, changed, moved, unknown } = *counts;
+    if session.json {
+        let json = serde_json::json!({
+            "made": made, "removed": removed, "changed": changed, "moved": moved, "unknown_directories": unknown,
+        });
+        return Ok(output::line(&json.to_string())?);
+    }
+    let grouped = quantity::grouped;
+    let line = format!(
+        "{} made, {} removed, {} changed, {} moved",
+        grouped(made),
+        grouped(removed),
+        grouped(changed),
+        grouped(moved)
+    );
+    Ok(output::line(&line)?)
+}

@@ -1,0 +1,121 @@
+//! The index of a sweep, beside a walk.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use nacre_index::{Earlier, Ending, Settings, SweepRecorder, Writer};
+use nacre_walk::collect::Collector;
+use nacre_walk_cli::{CommandError, Plan};
+
+/// The flags of an index.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Keep the sweep as an SQLite database in this file, for "nacre query" and "nacre diff"; an index that is there is
+    /// replaced when the sweep is done
+    #[arg(
+        long,
+        help_heading = "Index",
+        value_name = "FILE.sqlite",
+        conflicts_with_all = ["list", "checkpoint", "resume"]
+    )]
+    index: Option<PathBuf>,
+    /// Take the files of directories that have the same times as in this earlier index from there: files that were
+    /// written in place since keep their old size, time and owner
+    #[arg(long, help_heading = "Index", value_name = "INDEX", requires = "index")]
+    since: Option<PathBuf>,
+}
+
+/// The number of batches that wait for the writer, for each thread.
+const BATCHES_PER_THREAD: usize = 4;
+
+/// An index that is being written.
+pub struct Sweep {
+    writer: Writer,
+    since: Option<PathBuf>,
+}
+
+impl Sweep {
+    /// Begins to write the index, if one is asked for.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if something else has its name, or the earlier index cannot be used.
+    pub fn begin(
+        args: &Args,
+        walk: &nacre_walk_cli::Args,
+        plan: &mut Plan,
+    ) -> Result<Option<Sweep>, CommandError> {
+        let Some(path) = &args.index else { return Ok(None) };
+        if path.extension().is_some_and(|extension| extension == "parquet") {
+            let sentence = format!("cannot write {path:?}: an index is an SQLite database");
+            return Err(CommandError::Usage(sentence));
+        }
+        let whole = !walk.filters.is_given();
+        if let Some(since) = &args.since {
+            if !whole {
+                let sentence = "--since is for whole sweeps, without filters".to_owned();
+                return Err(CommandError::Usage(sentence));
+            }
+            Earlier::open(since, 1).map_err(|error| CommandError::Usage(error.to_string()))?;
+        }
+        // What does not change is not asked for; the recorder asks for the rest.
+        plan.options.metadata = args.since.is_none();
+        let settings = Settings {
+            roots: plan.root_bytes(),
+            flags: walk.filters.identity(),
+            whole,
+            began: plan.head.now,
+            since: args.since.as_ref().map(|since| since.as_os_str().as_bytes().to_vec()),
+        };
+        let batches = plan.options.threads.get() * BATCHES_PER_THREAD;
+        let writer = Writer::create(path, &settings, batches)
+            .map_err(|error| CommandError::Usage(error.to_string()))?;
+        Ok(Some(Sweep { writer, since: args.since.clone() }))
+    }
+
+    /// Has all threads record what they count.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if the earlier index cannot be opened.
+    pub fn record(&self, collectors: &mut [Collector<'_>]) -> Result<(), CommandError> {
+        let earlier = match &self.since {
+            Some(since) => Earlier::open(since, collectors.len())
+                .map_err(|error| CommandError::Usage(error.to_string()))?
+                .into_iter()
+                .map(Some)
+                .collect(),
+            None => collectors.iter().map(|_| None).collect::<Vec<_>>(),
+        };
+        for (collector, earlier) in collectors.iter_mut().zip(earlier) {
+            collector.set_recorder(Box::new(SweepRecorder::new(&self.writer, earlier)));
+        }
+        Ok(())
+    }
+
+    /// Returns whether the index cannot be written any more.
+    pub fn has_failed(&self) -> bool {
+        self.writer.has_failed()
+    }
+
+    /// Returns the error with which an interrupted sweep ends.
+    pub fn interrupted(&self) -> CommandError {
+        let partial = self.writer.partial();
+        CommandError::Failed(format!(
+            "interrupted; the index is not complete, and stays in {partial:?} until the next sweep; \"nacre query \
+             --incomplete\" reads it"
+        ))
+    }
+
+    /// Ends the index of a walk that ended in this way.
+    ///
+    /// # Errors
+    /// The walk's error, or that of the index, which is the cause if it has failed.
+    pub fn finish(self, walked: Result<(), CommandError>) -> Result<(), CommandError> {
+        let failed = self.writer.has_failed();
+        let ending = if walked.is_ok() { Ending::Complete } else { Ending::Interrupted };
+        let finished = self
+            .writer
+            .finish(ending, nacre_walk_cli::now())
+            .map_err(|error| CommandError::Failed(error.to_string()));
+        if failed { finished.and(walked) } else { walked.and(finished) }
+    }
+}
