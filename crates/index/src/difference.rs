@@ -343,7 +343,9 @@ impl Comparison<'_> {
     }
 
     fn directory(&self, schema: &str, parent: i64, entry: &Compared) -> rusqlite::Result<Option<i64>> {
-        let sql = format!("SELECT id FROM {schema}.directories WHERE parent = ? AND name = ?");
+        // The numbers grow on the way down: a damaged index leads nowhere twice.
+        let sql =
+            format!("SELECT id FROM {schema}.directories WHERE parent = ? AND name = ? AND id > parent");
         let mut statement = self.connection.prepare_cached(&sql)?;
         statement.query_row((parent, crate::schema::Name(&entry.name)), |row| row.get(0)).optional()
     }
@@ -366,6 +368,7 @@ impl Comparison<'_> {
             "INSERT INTO {table} SELECT entries.id, type, entries.device, entries.inode, entries.mtime, directories.id \
              FROM {schema}.entries AS entries LEFT JOIN {schema}.directories AS directories ON entries.type = 'd' \
              AND directories.parent = entries.id >> 32 AND directories.name = entries.name \
+             AND directories.id > directories.parent \
              WHERE entries.id BETWEEN ? AND ?"
         );
         self.connection.prepare_cached(&insert)?.execute((first, last))?;

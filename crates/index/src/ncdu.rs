@@ -47,8 +47,9 @@ pub fn export(index: &Index, output: &mut impl Write) -> Result<(), ExportError>
     let mut next = connection.prepare(
         "SELECT id, name, type, size, allocated, device, inode, links FROM entries WHERE id > ? AND id <= ? LIMIT 1",
     )?;
-    let mut below =
-        connection.prepare("SELECT id, complete FROM directories WHERE parent = ? AND name = ?")?;
+    // The numbers grow on the way down: a damaged index leads nowhere twice.
+    let mut below = connection
+        .prepare("SELECT id, complete FROM directories WHERE parent = ? AND name = ? AND id > parent")?;
     let mut open = vec![(root, first_key(root) - 1)];
     while let Some((directory, last)) = open.last_mut() {
         let mut rows = next.query((*last, last_key(*directory)))?;

@@ -45,7 +45,7 @@ pub struct Listed {
 }
 
 /// The result of a removal from a list.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct ListedRemoval {
     /// The number of entries that were removed, or would be.
     pub removed: AtomicU64,
@@ -56,7 +56,7 @@ pub struct ListedRemoval {
     /// The number of entries that a filter does not select any more, or never did.
     pub passed: AtomicU64,
     /// The entries that were not removed, with the reasons.
-    pub faults: EntryErrors,
+    pub failures: EntryErrors,
     /// The switch that stops it.
     pub control: Control,
 }
@@ -128,9 +128,9 @@ impl ListedRemoval {
             Ok(Outcome::Vanished) => drop(self.vanished.fetch_add(1, Ordering::Relaxed)),
             Ok(Outcome::Passed) => drop(self.passed.fetch_add(1, Ordering::Relaxed)),
             Ok(Outcome::Kept(reason)) => {
-                self.faults.add(EntryError::new(listed.path.clone(), ATTEMPTED, reason))
+                self.failures.add(EntryError::new(listed.path.clone(), ATTEMPTED, reason))
             }
-            Err(errno) => self.faults.add(EntryError::new(listed.path.clone(), ATTEMPTED, errno)),
+            Err(errno) => self.failures.add(EntryError::new(listed.path.clone(), ATTEMPTED, errno)),
         }
     }
 }

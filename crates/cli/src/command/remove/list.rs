@@ -12,7 +12,7 @@ use nacre_tree::listed::{Listed, ListedRemoval};
 use nacre_walk::FileKind;
 use serde_json::{Map, Value, json};
 
-use crate::command::remove::{Args, complain, entries, fault};
+use crate::command::remove::{Args, complain, entries, failure_json};
 use crate::failure::Failure;
 use crate::session::Context;
 use crate::{interrupt, output, quantity};
@@ -26,7 +26,7 @@ pub fn run(session: &Context, args: &Args, from: &Path) -> Result<(), Failure> {
         let text = "nothing was removed: a list is removed with --yes; look first with --dry-run";
         return Err(Failure::Usage(text.into()));
     }
-    let selection = args.filters.selection(&[], nacre_walk_cli::now()).map_err(Failure::Usage)?;
+    let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let filter = args.filters.is_given().then_some(&selection.filter);
     let source: Box<dyn Read + Send> = match from.as_os_str() == "-" {
         true => Box::new(std::io::stdin()),
@@ -48,11 +48,11 @@ pub fn run(session: &Context, args: &Args, from: &Path) -> Result<(), Failure> {
     if removal.control.is_stopped() {
         return Err(Failure::Failed("interrupted; the same command goes on".into()));
     }
-    match removal.faults.count() {
+    match removal.failures.count() {
         0 => Ok(()),
-        faults => {
-            complain(&removal.faults);
-            let kept = quantity::count(faults, "listed path");
+        failures => {
+            complain(&removal.failures);
+            let kept = quantity::count(failures, "listed path");
             Err(Failure::Failed(format!("not removed: {kept}")))
         }
     }
@@ -63,10 +63,10 @@ fn report(session: &Context, args: &Args, removal: &ListedRemoval) -> Result<(),
     let (removed, bytes) = (count(&removal.removed), count(&removal.bytes));
     let (vanished, passed) = (count(&removal.vanished), count(&removal.passed));
     if session.json {
-        let errors: Vec<Value> = removal.faults.first().iter().map(fault).collect();
+        let errors: Vec<Value> = removal.failures.first().iter().map(failure_json).collect();
         let json = json!({
             "dry_run": args.dry_run, "removed": removed, "bytes": bytes, "vanished": vanished, "not_selected": passed,
-            "errors": removal.faults.count(), "first_errors": errors, "interrupted": removal.control.is_stopped(),
+            "errors": removal.failures.count(), "first_errors": errors, "interrupted": removal.control.is_stopped(),
         });
         return Ok(output::line(&json.to_string())?);
     }
