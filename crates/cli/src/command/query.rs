@@ -69,7 +69,7 @@ struct Conditions {
     name: Option<String>,
     /// Entries for which this SQL expression is true, such as "size > 1000000 AND days(atime) > 365"
     #[arg(long = "where", help_heading = "Filters", value_name = "SQL")]
-    sql: Option<String>,
+    expression: Option<String>,
 }
 
 impl Conditions {
@@ -94,8 +94,8 @@ impl Conditions {
         if let Some(name) = &self.name {
             condition.and("CAST(name AS TEXT) GLOB ?", name.clone());
         }
-        if let Some(sql) = &self.sql {
-            condition.and_sql(sql);
+        if let Some(expression) = &self.expression {
+            condition.and_sql(expression);
         }
         condition
     }

@@ -24,6 +24,7 @@ const SAVING_PART_MAX: u32 = 20;
 
 /// The flags of `nacre walk`: those of every walk, and those of an index.
 #[derive(clap::Args, Clone, Debug)]
+#[group(skip)]
 pub struct Args {
     #[command(flatten)]
     walk: nacre_walk_cli::Args,

@@ -9,6 +9,7 @@ use nacre_walk_cli::{CommandError, Plan};
 
 /// The flags of an index.
 #[derive(clap::Args, Clone, Debug)]
+#[group(skip)]
 pub struct Args {
     /// Keep the sweep as an SQLite database in this file, for "nacre query" and "nacre diff"; an index that is there is
     /// replaced when the sweep is done
