@@ -66,7 +66,7 @@ fn facts_of_find(root: &str) -> Facts {
 
 fn facts_of_index(index: &str) -> Facts {
     let sql = "SELECT path(directory, name) AS path, type || ' ' || printf('%o', mode) || ' ' || links || ' ' || uid || ' ' \
-               || gid || ' ' || size || ' ' || allocated / 512 || ' ' || device || ' ' || inode AS facts FROM entries";
+               || gid || ' ' || size || ' ' || (allocated / 512) || ' ' || device || ' ' || inode AS facts FROM entries";
     let rows = rows(&[index, "--sql", sql]);
     let facts = |row: &Value| (bytes(row, "path"), row["facts"].as_str().unwrap().to_owned());
     rows.iter().map(facts).collect()

@@ -22,7 +22,8 @@ use crate::session::Context;
 /// The inverse of the largest share of the time that saving checkpoints may take.
 const SAVING_PART_MAX: u32 = 20;
 
-/// The flags of `nacre walk`: those of every walk, and those of an index.
+// The flags of `nacre walk`: those of every walk, and those of an index. A documentation comment would become the
+// command's description, which comes from those of every walk.
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {

@@ -7,7 +7,7 @@ use nacre_index::{Earlier, Ending, Settings, SweepRecorder, Writer};
 use nacre_walk::collect::Collector;
 use nacre_walk_cli::{CommandError, Plan};
 
-/// The flags of an index.
+// The flags of an index. A documentation comment would become the description of the whole command.
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {
