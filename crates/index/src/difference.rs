@@ -379,11 +379,11 @@ impl Comparison<'_> {
     }
 
     /// Adds everything that is below what only one of them has.
-    fn expand(&mut self, table: &str, schema: &str) -> rusqlite::Result<()> {
+    fn expand(&self, table: &str, schema: &str) -> rusqlite::Result<()> {
         let sql = format!("SELECT number, directory FROM {table}_queue WHERE number > ? LIMIT 1");
         let mut next = self.connection.prepare(&sql)?;
         let mut number = 0;
-        while !self.ended {
+        loop {
             let queued: Option<(i64, i64)> =
                 next.query_row([number], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
             let Some((this, directory)) = queued else { break };

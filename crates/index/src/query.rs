@@ -208,7 +208,7 @@ impl Query {
     ) -> rusqlite::Result<()> {
         add_functions(index)?;
         let mut statement = index.connection.prepare(&self.sql)?;
-        let columns: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
         if !statement.readonly() || columns.is_empty() {
             return Err(rusqlite::Error::InvalidQuery);
         }
