@@ -208,6 +208,7 @@ pub enum Command {
     Query(query::Args),
     Diff(diff::Args),
     Copy(copy_tree::Args),
+    Compare(compare::Args),
     Remove(remove::Args),
     #[command(subcommand)]
     Reflect(reflect::Command),

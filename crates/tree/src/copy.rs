@@ -21,30 +21,32 @@ mod visitor;
 
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use attributes::Preserver;
 use data::{BUFFER_BYTES, Halt, ShortCuts};
-use destination::Destination;
+pub use destination::Destination;
 pub use file::is_unfinished;
 use job::{Job, Jobs, Surroundings};
 use link::Links;
 use nacre_walk::Queue;
 use nacre_walk::directory::{self, Identity};
-use nacre_walk::filter::Selection;
+use nacre_walk::filter::{Descent, Filter, Selection};
 use nacre_walk::{FileKind, Metadata, Time};
 use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
+pub use verify::{Aspects, Difference, Differing, Report, Verifier};
+pub use visitor::Copier;
 
 use crate::control::Control;
-use crate::error::{EntryError, EntryErrors};
-use crate::remove::Counted;
+use crate::error::{Cause, EntryError, EntryErrors};
+use crate::remove::{Counted, Removal};
 use crate::root::{Root, identity_of};
 
 /// The options of a copy.
@@ -65,6 +67,9 @@ pub struct Options {
     pub cross_mounts: bool,
     /// Keeps extended attributes, with ACLs.
     pub extended: bool,
+    /// Removes what is at the destination and not in the source, and replaces directories that are in the place of
+    /// other entries.
+    pub mirror: bool,
     /// The entries to copy; directories are made where the walk enters them. The source itself is copied in any case.
     pub selection: Arc<Selection>,
 }
@@ -73,10 +78,12 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The source does not exist or cannot be reached.
-    #[error("cannot copy {path:?}: {error}", error = std::io::Error::from(*errno))]
+    #[error("cannot {attempted} {path:?}: {error}", error = std::io::Error::from(*errno))]
     Missing {
         /// The path.
         path: PathBuf,
+        /// What was attempted: "copy" or "compare".
+        attempted: &'static str,
         /// The error number.
         errno: Errno,
     },
@@ -110,6 +117,14 @@ pub enum StartError {
         "not copying to {0:?}: it is a device, pipe or socket; name another place, or replace it with --force"
     )]
     Special(PathBuf),
+    /// Only a directory can be mirrored: anything else would replace a directory at the destination.
+    #[error(
+        "not mirroring {0:?}: it is no directory; a slash behind a link means the directory that it points to"
+    )]
+    NotMirrored(PathBuf),
+    /// The source is inside the destination of a mirror.
+    #[error("not mirroring {0:?} to {1:?}, which it is in: the mirror would remove it")]
+    Around(PathBuf, PathBuf),
     /// Another copy is writing to the destination.
     #[error("not copying to {0:?}: another copy is writing there at the moment")]
     Busy(PathBuf),
@@ -136,6 +151,8 @@ pub struct Counters {
     pub vanished: AtomicU64,
     /// The number of chunks that an earlier run had finished.
     pub chunks_resumed: AtomicU64,
+    /// The number of entries that were removed at the destination, because the source has none of their names.
+    pub removed: AtomicU64,
     /// The number of entries that were compared with their copies afterwards.
     pub verified: AtomicU64,
 }
@@ -154,6 +171,8 @@ pub(crate) struct Shared {
     pub boot: [u8; 16],
     /// The time at which the copy began.
     pub began: Time,
+    /// The identity of the source, which no mirror removes, whatever its paths are.
+    pub source: Identity,
     /// The identity of the copy's root, once known: it must not be met in the source.
     pub root: Mutex<Option<Identity>>,
     verifying: AtomicBool,
@@ -161,6 +180,27 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    fn new(options: Options, source: Identity) -> Shared {
+        let boot = if options.fsync { [0; 16] } else { boot() };
+        Shared {
+            keeper: Preserver::new(options.extended),
+            options,
+            control: Control::default(),
+            counters: Counters::default(),
+            failures: EntryErrors::default(),
+            notes: EntryErrors::default(),
+            links: Links::default(),
+            jobs: Jobs::default(),
+            cuts: ShortCuts::default(),
+            boot,
+            began: now(),
+            source,
+            root: Mutex::new(None),
+            verifying: AtomicBool::new(false),
+            call: Mutex::new(None),
+        }
+    }
+
     pub fn verifying(&self) -> bool {
         self.verifying.load(Ordering::Relaxed)
     }
@@ -182,6 +222,67 @@ impl Shared {
     pub fn help(&self, buffer: &mut Vec<u8>) -> bool {
         buffer.resize(BUFFER_BYTES, 0);
         self.jobs.help(&self.around(), buffer)
+    }
+
+    /// Removes an entry of the destination, with everything in it; returns whether it is gone.
+    pub fn remove_extra(
+        &self,
+        directory: &Destination,
+        name: &std::ffi::CStr,
+        shown: impl Fn() -> Vec<u8>,
+    ) -> bool {
+        const REMOVE: &str = "cannot remove what the source has not:";
+        let failure = |path, cause: Cause| self.failures.add(EntryError { path, attempted: REMOVE, cause });
+        if directory.foreign && !self.options.cross_mounts {
+            failure(
+                shown(),
+                "it is in another file system, mounted at the destination; --cross-mounts goes on in it"
+                    .into(),
+            );
+            return false;
+        }
+        let opened = match directory.descriptor() {
+            Ok(opened) => opened,
+            Err(errno) => {
+                failure(shown(), errno.into());
+                return false;
+            }
+        };
+        match retry_on_intr(|| rustix::fs::unlinkat(&opened, name, rustix::fs::AtFlags::empty())) {
+            Ok(()) => {
+                self.counters.removed.fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+            Err(Errno::NOENT) => return true,
+            Err(Errno::ISDIR | Errno::PERM) => {}
+            Err(errno) => {
+                failure(shown(), errno.into());
+                return false;
+            }
+        }
+        let removed = match Removal::within(opened.as_fd(), name, &self.control) {
+            Ok(removal) => removal.sparing(self.source).run(),
+            Err(refusal) => {
+                let cause = match refusal {
+                    crate::remove::StartError::Missing { errno: Errno::NOENT, .. } => return true,
+                    crate::remove::StartError::Missing { errno, .. } => errno.into(),
+                    _ => "another file system is mounted there".into(),
+                };
+                failure(shown(), cause);
+                return false;
+            }
+        };
+        self.counters.removed.fetch_add(removed.entries, Ordering::Relaxed);
+        let prefix = crate::remove::by_descriptor(opened.as_fd(), name).into_os_string().into_encoded_bytes();
+        for error in removed.failures.first() {
+            let below = error.path.strip_prefix(&prefix[..]).unwrap_or_default();
+            self.failures.add(EntryError {
+                path: [&shown()[..], below].concat(),
+                attempted: REMOVE,
+                ..error
+            });
+        }
+        removed.failures.count() == 0 && !removed.stopped
     }
 
     fn attach<S: Send + Sync + 'static>(&self, queue: &Arc<Queue<S>>) {
@@ -210,7 +311,7 @@ impl Copy {
     /// # Errors
     /// [`StartError`] if the source is missing or the destination cannot be used.
     pub fn new(source: &Path, destination: &Path, options: Options) -> Result<Copy, StartError> {
-        let missing = |errno| StartError::Missing { path: source.to_owned(), errno };
+        let missing = |errno| StartError::Missing { path: source.to_owned(), attempted: "copy", errno };
         let from = Root::find(source).map_err(missing)?;
         let mut source_path = from.path().to_owned();
         if from.slash && from.path() != Path::new("/") {
@@ -223,6 +324,9 @@ impl Copy {
         let nowhere = |errno| StartError::Nowhere { path: destination.to_owned(), errno };
         let found = Root::find(destination).map_err(nowhere)?;
         let there = found.stat().ok().map(|stat| Metadata(stat).kind());
+        if options.mirror && kind != FileKind::Directory {
+            return Err(StartError::NotMirrored(source.to_owned()));
+        }
         let into = found.slash
             || found.is_dot()
             || kind != FileKind::Directory && there == Some(FileKind::Directory);
@@ -266,27 +370,51 @@ impl Copy {
             Ok(_) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(nowhere(errno)),
         }
-        if kind == FileKind::Directory && is_within(&to, identity).map_err(nowhere)? {
+        if kind == FileKind::Directory && is_within(to.parent(), identity).map_err(nowhere)? {
             return Err(StartError::Inside(source.to_owned(), to.path().to_owned()));
         }
-        let boot = if options.fsync { [0; 16] } else { boot() };
-        let shared = Shared {
-            keeper: Preserver::new(options.extended),
-            options,
-            control: Control::default(),
-            counters: Counters::default(),
-            failures: EntryErrors::default(),
-            notes: EntryErrors::default(),
-            links: Links::default(),
-            jobs: Jobs::default(),
-            cuts: ShortCuts::default(),
-            boot,
-            began: now(),
-            root: Mutex::new(None),
-            verifying: AtomicBool::new(false),
-            call: Mutex::new(None),
-        };
+        if options.mirror
+            && let Ok(there) = to.stat()
+        {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat(CWD, &source_path, flags, Mode::empty()).map_err(missing)?;
+            if is_within(opened.as_fd(), directory::identity(&there)).map_err(missing)? {
+                return Err(StartError::Around(source.to_owned(), to.path().to_owned()));
+            }
+        }
+        let shared = Shared::new(options, identity);
         Ok(Copy { source: from, source_path, kind, destination: to, shared })
+    }
+
+    /// Prepares a comparison: source and destination are what the paths name, whatever their types.
+    ///
+    /// # Errors
+    /// [`StartError`] if one of them does not exist or cannot be reached.
+    pub fn for_comparison(source: &Path, destination: &Path, options: Options) -> Result<Copy, StartError> {
+        let find = |path: &Path| {
+            let missing = |errno| StartError::Missing { path: path.to_owned(), attempted: "compare", errno };
+            let root = Root::find(path).map_err(missing)?;
+            // Through a link, if there is a slash behind it.
+            let root =
+                match root.slash && root.stat().is_ok_and(|stat| Metadata(stat).kind() == FileKind::Link) {
+                    true => Root::find(
+                        &path
+                            .canonicalize()
+                            .map_err(|error| missing(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?,
+                    )
+                    .map_err(missing)?,
+                    false => root,
+                };
+            let stat = root.stat().map_err(missing)?;
+            if root.slash && Metadata(stat).kind() != FileKind::Directory {
+                return Err(missing(Errno::NOTDIR));
+            }
+            Ok((root, stat))
+        };
+        let ((source, stat), (destination, _)) = (find(source)?, find(destination)?);
+        let (kind, shared) = (Metadata(stat).kind(), Shared::new(options, directory::identity(&stat)));
+        let source_path = source.path().to_owned();
+        Ok(Copy { source, source_path, kind, destination, shared })
     }
 
     /// Returns the path of the copy.
@@ -336,6 +464,8 @@ impl Copy {
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
     pub fn run(&self) -> Result<(), StartError> {
+        // Those of a preview are found again, or are no more.
+        self.shared.failures.clear();
         let top = self.top()?;
         let _lock = self.lock(&top)?;
         if self.kind == FileKind::Directory {
@@ -343,19 +473,7 @@ impl Copy {
         } else {
             self.copy_one(&top);
         }
-        if self.shared.options.fsync && !self.shared.control.is_stopped() {
-            let synced = top
-                .descriptor()
-                .and_then(|top| {
-                    rustix::fs::openat(&top, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                })
-                .and_then(rustix::fs::syncfs);
-            if let Err(errno) = synced {
-                let path = self.destination.path_bytes();
-                self.shared.failures.add(EntryError::new(path, "cannot make durable what is in", errno));
-            }
-        }
-        Ok(())
+        self.sync()
     }
 
     /// Compares everything with its copy. Differences are in [`Copy::failures`].
@@ -365,25 +483,67 @@ impl Copy {
     pub fn verify(&self) -> Result<(), StartError> {
         self.shared.verifying.store(true, Ordering::Relaxed);
         self.shared.counters.bytes.store(0, Ordering::Relaxed);
-        let top = self.top()?;
+        // A preview counts, too.
+        self.shared.counters.verified.store(0, Ordering::Relaxed);
         // What is still to be written cannot be forgotten by memory, and so would not be read from the device.
-        if let Ok(fd) = top.descriptor()
+        if let Ok(fd) = self.top()?.descriptor()
             && let Ok(fd) = rustix::fs::openat(&fd, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         {
             let _ = rustix::fs::syncfs(fd);
         }
+        let aspects =
+            Aspects { contents: true, metadata: true, accessed: true, extras: false, below_missing: false };
+        self.compare(aspects, &|differing: Differing| {
+            let path = self.source.join(&differing.path);
+            self.shared.failures.add(EntryError::new(
+                path,
+                "the copy differs:",
+                differing.difference.sentence(),
+            ));
+        })
+    }
+
+    /// Compares source and destination, and passes every difference to `report`. What cannot be compared is in
+    /// [`Copy::failures`].
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn compare(&self, aspects: Aspects, report: verify::Report<'_>) -> Result<(), StartError> {
+        let top = self.top()?;
+        let roots = (&self.source, &self.destination);
+        let verifier = || verify::Verifier::new(&self.shared, (aspects, report), &top, roots);
         if self.kind == FileKind::Directory {
-            self.walk(|| verify::Verifier::new(&self.shared, &top, &self.destination));
+            self.walk(verifier);
         } else {
-            self.alone(|buffer| {
-                let mut verifier = verify::Verifier::new(&self.shared, &top, &self.destination);
-                let (parent, name) = (self.source.parent(), self.source.name());
-                verifier.compare(parent, name, self.kind, &top, self.destination.name(), buffer, || {
-                    self.source.path_bytes()
-                });
-            });
+            self.alone(|buffer| verifier().compare_roots(self.kind, buffer));
         }
         Ok(())
+    }
+
+    /// Finds out what [`Copy::run`] would do, and passes everything that is not up to date to `report`. Nothing is read
+    /// but metadata, and nothing changed.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
+        let extras = self.shared.options.mirror;
+        let aspects =
+            Aspects { contents: false, metadata: true, accessed: false, extras, below_missing: true };
+        self.compare(aspects, report)
+    }
+
+    /// Returns whether entries of the destination that the source has not are removed.
+    pub fn is_mirror(&self) -> bool {
+        self.shared.options.mirror
+    }
+
+    /// Counts an entry of the destination with everything in it, by its path there.
+    pub fn count_at_destination(&self, below: &[u8]) -> u64 {
+        let path = PathBuf::from(std::ffi::OsString::from_vec(self.destination.join(below)));
+        let options = WalkOptions { threads: NonZeroUsize::MIN, metadata: false, ..WalkOptions::default() };
+        let all = Selection { filter: Filter::default().ready(), descent: Descent::default() };
+        let control = self.shared.control.of_part();
+        crate::remove::count_below([path.as_path()], &options, &control, None, (&all, true)).entries
     }
 
     fn top(&self) -> Result<Arc<Destination>, StartError> {
@@ -411,7 +571,7 @@ impl Copy {
         }
     }
 
-    fn walk<V: nacre_walk::Visitor<State = Arc<Destination>>>(&self, visitor: impl Fn() -> V) {
+    fn walk<V: nacre_walk::Visitor<State: 'static>>(&self, visitor: impl Fn() -> V) {
         let options = WalkOptions {
             threads: self.shared.options.threads,
             // Files are opened, and asked when they are.
@@ -433,6 +593,24 @@ impl Copy {
         }
         walk.run(&mut visitors);
         *self.shared.call.lock() = None;
+    }
+
+    /// Makes what was copied durable, if that was asked for.
+    fn sync(&self) -> Result<(), StartError> {
+        if self.shared.options.fsync && !self.shared.control.is_stopped() {
+            let top = self.top()?;
+            let synced = top
+                .descriptor()
+                .and_then(|top| {
+                    rustix::fs::openat(&top, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                })
+                .and_then(rustix::fs::syncfs);
+            if let Err(errno) = synced {
+                let path = self.destination.path_bytes();
+                self.shared.failures.add(EntryError::new(path, "cannot make durable what is in", errno));
+            }
+        }
+        Ok(())
     }
 
     /// Copies a source that is a single file: the other threads help with it, if it is large.
@@ -492,10 +670,10 @@ fn name_of(path: &Path) -> std::ffi::CString {
     std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Returns whether a place is inside a directory, at any depth.
-fn is_within(place: &Root, directory: Identity) -> Result<bool, Errno> {
+/// Returns whether an open directory is another one, or inside of it at any depth.
+fn is_within(place: BorrowedFd<'_>, directory: Identity) -> Result<bool, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut at = rustix::fs::openat(place.parent(), ".", flags, Mode::empty())?;
+    let mut at = rustix::fs::openat(place, ".", flags, Mode::empty())?;
     let mut here = identity_of(at.as_fd())?;
     loop {
         if here == directory {

@@ -9,9 +9,10 @@
 //! - A root is identified by device and inode when it is first looked at: another one that took its name is not
 //!   touched.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -66,6 +67,8 @@ pub struct Removal {
     roots: Vec<(Root, Identity)>,
     threads: NonZeroUsize,
     selection: Option<Restriction>,
+    /// A directory that stays, with everything in it, wherever it is met.
+    spared: Option<Identity>,
     control: Control,
     entries: AtomicU64,
     directories: AtomicU64,
@@ -152,10 +155,28 @@ impl Removal {
             roots,
             threads,
             selection: None,
+            spared: None,
             control: Control::default(),
             entries: AtomicU64::new(0),
             directories: AtomicU64::new(0),
         })
+    }
+
+    /// Prepares the removal of an entry of an open directory, as a part of other work, by one thread.
+    pub(crate) fn within(
+        directory: BorrowedFd<'_>,
+        name: &CStr,
+        control: &Control,
+    ) -> Result<Removal, StartError> {
+        let path = by_descriptor(directory, name);
+        let removal = Removal::new(&[path], NonZeroUsize::MIN)?;
+        Ok(Removal { control: control.of_part(), ..removal })
+    }
+
+    /// Leaves a directory where it is, with everything in it: wherever it is met, that is a failure.
+    pub(crate) fn sparing(mut self, directory: Identity) -> Removal {
+        self.spared = Some(directory);
+        self
     }
 
     /// Restricts the removal to some entries. The roots stay then, if they are directories.
@@ -230,7 +251,9 @@ impl Removal {
             failures,
             changed: &changed,
             // Who cannot read a directory can still remove it if it is empty.
-            unreadable: !rustix::process::geteuid().is_root() && self.selection.is_none(),
+            unreadable: !rustix::process::geteuid().is_root()
+                && self.selection.is_none()
+                && self.spared.is_none(),
         };
         let mut visitors: Vec<_> = (0..self.threads.get()).map(|_| remover()).collect();
         for (root, known) in &self.roots {
@@ -244,6 +267,12 @@ impl Removal {
         walk.run(&mut visitors);
         changed.into_inner()
     }
+}
+
+/// Returns a path of an entry of an open directory, which stays valid whatever happens to the names above it.
+pub(crate) fn by_descriptor(directory: BorrowedFd<'_>, name: &CStr) -> PathBuf {
+    let folder = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    folder.join(OsStr::from_bytes(name.to_bytes()))
 }
 
 /// Counts the entries below some roots, including the roots: those of a selection, with or without directories.
@@ -408,6 +437,20 @@ impl Visitor for Remover<'_> {
         if opened.directory.is_none() && identity_of(opened.descriptor) != Ok(self.root(opened.root).1) {
             let cause = "another one took its place meanwhile";
             self.failures.add(EntryError::new(opened.name.to_bytes().to_vec(), ATTEMPTED, cause));
+            return None;
+        }
+        if let Some(spared) = self.removal.spared
+            && identity_of(opened.descriptor).map_or(true, |identity| identity == spared)
+        {
+            let (cause, name) = ("it is the source of the mirror", opened.name.to_bytes());
+            let path = match opened.directory {
+                Some(parent) => [&parent.path_bytes(), &b"/"[..], name].concat(),
+                None => self.root(opened.root).0.path_bytes(),
+            };
+            self.failures.add(EntryError::new(path, ATTEMPTED, cause));
+            if let Some(parent) = opened.directory {
+                self.incomplete(parent);
+            }
             return None;
         }
         Some(Remains::default())

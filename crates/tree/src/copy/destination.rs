@@ -13,6 +13,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxTimestamp};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::copy::attributes;
+use crate::copy::data::open_for_reading;
+use crate::copy::file::{is_unfinished, stat_open};
 use crate::root::identity_of;
 
 /// An open descriptor, counted against the limit.
@@ -48,6 +50,8 @@ pub struct Destination {
     descriptor: Mutex<Option<Arc<Open>>>,
     count: Arc<AtomicUsize>,
     count_max: usize,
+    /// True if it is in a file system that is mounted below the copy's directory.
+    pub foreign: bool,
     /// True if this copy created it, so that it was empty.
     pub fresh: bool,
     /// True if new entries in it inherit an ACL.
@@ -89,17 +93,18 @@ impl Destination {
             count,
             // The walk of the source takes half of them.
             count_max: (limit.min(1 << 16) / 4) as usize,
+            foreign: false,
             fresh: false,
             inherits,
             accessed: None,
         }))
     }
 
-    /// Makes a directory in it, or opens the existing one. With `force`, another entry may be removed for it.
+    /// Makes a directory in it, or opens the existing one. An entry of a type that `force` is true for is removed for it.
     pub fn make(
         self: &Arc<Destination>,
         name: &CStr,
-        force: bool,
+        force: impl Fn(FileKind) -> bool,
         root: bool,
         accessed: StatxTimestamp,
     ) -> Result<Arc<Destination>, Obstacle> {
@@ -109,7 +114,7 @@ impl Destination {
         if made == Err(Errno::EXIST) {
             let kind = Metadata(directory::stat(parent.as_fd(), name)?).kind();
             if kind != FileKind::Directory {
-                if !force {
+                if !force(kind) {
                     return Err(Obstacle::Other(match kind {
                         FileKind::Link => {
                             "a symbolic link is where a directory has to be; --force replaces it"
@@ -147,7 +152,7 @@ impl Destination {
         accessed: Option<StatxTimestamp>,
     ) -> Result<Arc<Destination>, Errno> {
         let fd = open(parent.as_fd(), name)?;
-        let identity = identity_of(fd.as_fd())?;
+        let stat = stat_open(fd.as_fd())?;
         if self.parent.is_some() && self.count.load(Ordering::Relaxed) > self.count_max {
             // It is opened again when something is put into it again.
             self.close();
@@ -155,7 +160,8 @@ impl Destination {
         Ok(Arc::new(Destination {
             parent: Some(Arc::clone(self)),
             name: name.into(),
-            identity,
+            identity: directory::identity(&stat),
+            foreign: self.foreign || !self.is_top() && Metadata(stat).is_mount_point(),
             // What was made here has a default ACL only if its parent has one.
             inherits: (!fresh || self.inherits) && attributes::inherits(fd.as_fd()),
             descriptor: Mutex::new(Some(Open::new(fd, &self.count))),
@@ -246,30 +252,54 @@ impl Destination {
     /// Removes every entry whose name is `chosen`.
     pub fn sweep(&self, chosen: impl Fn(&CStr) -> bool) -> Result<(), Errno> {
         let descriptor = self.descriptor()?;
+        let mut failed = None;
+        self.each(
+            |name| Ok(chosen(name)),
+            |name| match rustix::fs::unlinkat(descriptor.as_fd(), name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
+                Err(errno) => failed = Some(errno),
+            },
+        )?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Passes the names of those entries to `act` that another directory has not, which this one is compared with.
+    pub fn each_beyond(&self, other: impl AsFd, act: impl FnMut(&CStr)) -> Result<(), Errno> {
+        // Asked name by name: no set of names has to be kept, and what cannot be asked for is not taken for missing.
+        let is_beyond = |name: &CStr| match directory::stat(other.as_fd(), name) {
+            Ok(_) => Ok(false),
+            // A directory that was itself removed meanwhile has no names, which says nothing about those it had.
+            Err(Errno::NOENT) if stat_open(other.as_fd())?.stx_nlink == 0 => Err(Errno::STALE),
+            Err(Errno::NOENT) => Ok(!is_unfinished(name)),
+            Err(errno) => Err(errno),
+        };
+        self.each(is_beyond, act)
+    }
+
+    /// Passes the names of those entries to `act` that are `chosen`. `act` may remove them.
+    fn each(
+        &self,
+        mut chosen: impl FnMut(&CStr) -> Result<bool, Errno>,
+        mut act: impl FnMut(&CStr),
+    ) -> Result<(), Errno> {
+        let descriptor = self.descriptor()?;
         // Reading moves a position, and the other descriptor's is not ours to move.
-        let own = open(descriptor.as_fd(), c".")?;
+        let own = open_for_reading(descriptor.as_fd(), c".")?;
         let mut buffer = vec![0; 32 << 10];
         let mut names: Vec<CString> = Vec::new();
         loop {
             let len = nacre_walk::getdents::read(own.as_fd(), &mut buffer)
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             if len == 0 {
-                break;
+                return Ok(());
             }
-            names.extend(
-                Records(&buffer[..len])
-                    .map(|record| record.name)
-                    .filter(|name| chosen(name))
-                    .map(CString::from),
-            );
-        }
-        for name in names {
-            match rustix::fs::unlinkat(descriptor.as_fd(), &name, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
-                Err(errno) => return Err(errno),
+            for record in Records(&buffer[..len]) {
+                if chosen(record.name)? {
+                    names.push(record.name.into());
+                }
             }
+            names.drain(..).for_each(|name| act(&name));
         }
-        Ok(())
     }
 }
 
@@ -280,5 +310,28 @@ impl Drop for Destination {
         while let Some(directory) = parent {
             parent = Arc::into_inner(directory).and_then(|mut directory| directory.parent.take());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_directory_does_not_say_what_another_has_beyond_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+        std::fs::create_dir(&source).unwrap();
+        std::fs::create_dir(&target).unwrap();
+        std::fs::write(target.join("file"), "").unwrap();
+        let opened = std::fs::File::open(&source).unwrap();
+        let destination = Destination::top(std::fs::File::open(&target).unwrap().into()).unwrap();
+        let beyond = || {
+            let mut names = Vec::new();
+            destination.each_beyond(&opened, |name| names.push(name.to_owned())).map(|()| names)
+        };
+        assert_eq!(beyond(), Ok(vec![c"file".to_owned()]));
+        std::fs::remove_dir(&source).unwrap();
+        assert_eq!(beyond(), Err(Errno::STALE));
     }
 }

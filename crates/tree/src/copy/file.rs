@@ -150,7 +150,7 @@ impl Item<'_> {
             return Ok(false);
         }
         let Ok(source) = directory::stat(self.source, self.source_name) else { return Ok(false) };
-        let Some(there) = self.existing(&source)? else { return Ok(false) };
+        let Ok(Some(there)) = self.destination.stat(self.name) else { return Ok(false) };
         let same = [&source, &there].iter().all(|stat| Metadata(**stat).kind() == FileKind::File)
             && source.stx_nlink == 1
             && source.stx_size == there.stx_size
@@ -229,6 +229,13 @@ impl Item<'_> {
         }
         let existing = self.destination.stat(self.name).map_err(failed("cannot stat the copy of"))?;
         match existing {
+            Some(stat) if Metadata(stat).kind() == FileKind::Directory && self.shared.options.mirror => {
+                match self.shared.remove_extra(self.destination, self.name, || self.name.to_bytes().to_vec())
+                {
+                    true => Ok(None),
+                    false => Err(failed(COPY)("the directory in its place cannot be removed")),
+                }
+            }
             Some(stat) if Metadata(stat).kind() == FileKind::Directory => {
                 Err(failed(COPY)("a directory is in its place at the destination"))
             }

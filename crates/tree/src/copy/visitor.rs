@@ -16,9 +16,11 @@ use crate::copy::destination::{Destination, Obstacle};
 use crate::copy::file::{CopyError, Done, Item, is_unfinished};
 use crate::copy::{Shared, file};
 use crate::error::{Cause, EntryError};
+use crate::remove::ROUNDS_MAX;
 use crate::root::Root;
 
 const MAKE: &str = "cannot make the copy of the directory";
+const MIRROR: &str = "cannot find out what the mirror has and the source has not, in";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
 
 /// The visitor of one thread.
@@ -30,8 +32,32 @@ pub struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    pub fn new(shared: &'a Shared, top: &'a Arc<Destination>, destination: &'a Root) -> Copier<'a> {
+    pub(crate) fn new(shared: &'a Shared, top: &'a Arc<Destination>, destination: &'a Root) -> Copier<'a> {
         Copier { shared, top, destination, buffer: Vec::new() }
+    }
+}
+
+impl Copier<'_> {
+    /// Removes what is in the copy of a directory and not in the directory.
+    fn remove_extras(&self, directory: &Directory<Arc<Destination>>, source: impl AsFd) -> Result<(), Errno> {
+        let destination = directory.state();
+        // Some file systems leave out entries of a directory while others are removed from it.
+        for _ in 0..ROUNDS_MAX {
+            let mut removed = false;
+            destination.each_beyond(source.as_fd(), |name| {
+                let shown = || {
+                    let below = [&directory.path_below_root(), &b"/"[..], name.to_bytes()].concat();
+                    self.destination.join(&below)
+                };
+                if !self.shared.control.is_stopped() {
+                    removed |= self.shared.remove_extra(destination, name, shown);
+                }
+            })?;
+            if !removed {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -78,7 +104,7 @@ pub fn account(
 }
 
 /// Returns the verdict on an entry that is not to be copied, or is a directory to be entered; `None` for another one.
-pub fn passed(shared: &Shared, entry: &Entry<'_, Arc<Destination>>) -> Option<Verdict> {
+pub fn passed<S>(shared: &Shared, entry: &Entry<'_, S>) -> Option<Verdict> {
     let selection = &shared.options.selection;
     if entry.directory.is_none() {
         // It is a directory, or became something else since it was looked at; then it has no parent here.
@@ -92,7 +118,7 @@ pub fn passed(shared: &Shared, entry: &Entry<'_, Arc<Destination>>) -> Option<Ve
 }
 
 /// Returns the reason why an entry is never copied, if there is one.
-pub fn left_out(entry: &Entry<'_, Arc<Destination>>) -> Option<&'static str> {
+pub fn left_out<S>(entry: &Entry<'_, S>) -> Option<&'static str> {
     if entry.kind == FileKind::Socket {
         return Some("it is a socket: its server makes it anew");
     }
@@ -130,7 +156,9 @@ impl Visitor for Copier<'_> {
             self.shared.failures.add(EntryError::new(path(), MAKE, "it is the destination of this copy"));
             return None;
         }
-        let (force, root) = (self.shared.options.force, self.shared.keeper.is_root());
+        let options = &self.shared.options;
+        let force = |kind| options.force || options.mirror && matches!(kind, FileKind::File | FileKind::Link);
+        let root = self.shared.keeper.is_root();
         match parent.make(name, force, root, stat.stx_atime) {
             Ok(child) if identity == child.identity() => {
                 self.shared.failures.add(EntryError::new(path(), MAKE, "its copy would be itself"));
@@ -140,8 +168,6 @@ impl Visitor for Copier<'_> {
                 if opened.directory.is_none() {
                     *self.shared.root.lock() = Some(child.identity());
                 }
-                self.shared.counters.directories.fetch_add(1, Ordering::Relaxed);
-                self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
                 Some(child)
             }
             Err(obstacle) => {
@@ -179,7 +205,8 @@ impl Visitor for Copier<'_> {
             destination: directory.state(),
             name: entry.name,
         };
-        account(self.shared, entry.kind, item.copy(entry.kind, &mut self.buffer), path);
+        let done = item.copy(entry.kind, &mut self.buffer);
+        account(self.shared, entry.kind, done, path);
         Verdict::Pass
     }
 
@@ -188,11 +215,19 @@ impl Visitor for Copier<'_> {
             return;
         }
         let destination = directory.state();
+        self.shared.counters.directories.fetch_add(1, Ordering::Relaxed);
+        self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
         let kept = (|| {
             if !destination.fresh {
                 destination.sweep(is_unfinished)?;
             }
             let source = directory.descriptor()?;
+            if self.shared.options.mirror
+                && !destination.fresh
+                && let Err(errno) = self.remove_extras(directory, &*source)
+            {
+                self.shared.failures.add(EntryError::new(directory.path_bytes(), MIRROR, errno));
+            }
             let mut stat = file::stat_open(source.as_fd())?;
             stat.stx_atime = destination.accessed.unwrap_or(stat.stx_atime);
             let target = destination.descriptor()?;
