@@ -21,7 +21,7 @@
 --@ core
 local unpack, pack, fmt, sub, concat = string.unpack, string.pack, string.format, string.sub, table.concat
 local OFFSET_MAX = math.maxinteger
-local REFUSED, ANSWERED, CROWDED, CORRUPT, NEWER, EXHAUSTED = 1, 2, 3, 4, 7, 8
+local REFUSED, ANSWERED, CROWDED, CORRUPT, NEWER, EXHAUSTED, UNINDEXED = 1, 2, 3, 4, 7, 8, 9
 local ECANCELED = -125
 -- The request, and how far it was read.
 local request, at
@@ -928,11 +928,12 @@ local function commit()
 end
 
 --@ apply
--- One transaction. `expected` is the version at which the client holds the answers to the reads, or -1.
+-- One transaction. `expected` is the version at which the client holds the answers to the reads, or -1. `marked` says
+-- whether the index of names has a mark of this call: without one, it neither makes nor removes the object.
 local function apply()
   load_header()
   token = take("c16")
-  local expected = take("<i8")
+  local expected, marked = take("<i8"), take("<B")
   local proposal = 0
   local guards = take("<I4")
   if guards > 0 then proposal = check_guards(guards) end
@@ -949,7 +950,9 @@ local function apply()
   if header.version == math.maxinteger - 1 then error({ code = -34 }, 0) end
   header.flags = header.flags & 4 | (header.flags & 1) << 1 | header.flags & 1
   header.version = math.max(header.version + 1, proposal)
+  if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
   change(count)
+  if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
   if header.attributes > 256 then fail(CROWDED, pack("<I4", header.attributes)) end
   settle()
   return commit()

@@ -18,6 +18,7 @@ mod cache;
 mod discard;
 mod error;
 mod fences;
+mod index;
 mod limit;
 mod name;
 mod native;

@@ -224,6 +224,7 @@ impl Header {
 /// The answer of a call that changed an object: within 32 bytes, which every OSD is set to let pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Changed {
+    pub(crate) exists: bool,
     pub(crate) existed: bool,
     pub(crate) unswept: bool,
     pub(crate) version: u64,
@@ -236,6 +237,7 @@ impl Changed {
 
     pub(crate) fn decode(output: &[u8]) -> Option<Self> {
         (output.len() == Self::BYTES).then(|| Self {
+            exists: output[0] & 1 != 0,
             existed: output[0] & 2 != 0,
             unswept: output[0] & 4 != 0,
             version: u64_at(output, 1),
@@ -252,8 +254,8 @@ impl Changed {
 
 impl From<&Header> for Changed {
     fn from(header: &Header) -> Self {
-        let Header { existed, unswept, version, tail, live, .. } = *header;
-        Self { existed, unswept, version, tail, live }
+        let Header { exists, existed, unswept, version, tail, live, .. } = *header;
+        Self { exists, existed, unswept, version, tail, live }
     }
 }
 
