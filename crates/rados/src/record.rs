@@ -214,6 +214,13 @@ impl Header {
         (plausible && in_use).then_some(header).ok_or(NoHeader::Damaged)
     }
 
+    /// Adds the bytes by which a fork becomes longer to the sum of the sizes.
+    pub(crate) fn lengthen(&mut self, from: u64, to: u64) {
+        self.size_high = self.size_high.wrapping_add(to >> 32).wrapping_sub(from >> 32);
+        let low = |size: u64| size & 0xffff_ffff;
+        self.size_low = self.size_low.wrapping_add(low(to)).wrapping_sub(low(from));
+    }
+
     /// Returns the sum of the sizes of all forks, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let sum = (u128::from(self.size_high) << 32) + u128::from(self.size_low);
@@ -327,6 +334,17 @@ impl ForkRecord {
     /// Returns the record of a fork that has none. `key` is the key that the record would have.
     pub(crate) fn none(key: &[u8]) -> Self {
         Self { size: None, base: 0, stem: Bytes::copy_from_slice(key.get(1..).unwrap_or_default()) }
+    }
+
+    /// Encodes the value of the fork's key.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut record = vec![FORMAT_2, u8::from(self.size.is_some())];
+        record.extend(self.size.unwrap_or(0).to_le_bytes());
+        record.extend(self.base.to_le_bytes());
+        record.extend((self.stem.len() as u16).to_le_bytes());
+        record.extend(&self.stem[..]);
+        record.extend(checksum(&record).to_le_bytes());
+        record
     }
 
     /// Decodes the value of a fork's key.
@@ -549,6 +567,10 @@ mod tests {
         let fork = [&[2_u8, 1][..], &10_u64.to_le_bytes(), &3_u64.to_le_bytes(), &[4, 0], b"stem"].concat();
         let fork = ForkRecord::decode(b"fname", &sealed::<28>(&fork)).unwrap();
         assert_eq!(fork, ForkRecord { size: Some(10), base: 3, stem: "stem".into() });
+        for size in [None, Some(7)] {
+            let fork = ForkRecord { size, ..fork.clone() };
+            assert_eq!(ForkRecord::decode(b"fname", &fork.encode()), Some(fork));
+        }
         let extent = Placed { start: 5, end: 15, version: 7, kind: ExtentKind::Data, place: 16 };
         let hex: String = extent.encode().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "070000000000000005000000000000001000000001010000c82e784a");

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -177,7 +178,10 @@ impl ObjectStore for Engine {
             return Reply::ready(Err(error));
         }
         let (engine, object) = (self.clone(), object.clone());
-        started(async move { engine.connected().await?.apply(&object, &transaction).await })
+        let takes_turns = !transaction.reads.is_empty() && !transaction.writes.is_empty();
+        let applied = async move { engine.connected().await?.apply(&object, &transaction).await };
+        // One that has its turn must come to its end whether somebody waits for it or not, for others wait for that.
+        if takes_turns { driven(applied) } else { started(applied) }
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
@@ -203,6 +207,52 @@ fn started<T: Send + 'static>(
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Reply::ready(result),
         Poll::Pending => Reply::Pending(future),
+    }
+}
+
+/// Starts a reply that comes to its end by itself: whoever wakes it, such as a callback of librados, goes on with it.
+fn driven<T: Send + 'static>(
+    future: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Reply<T> {
+    let (sender, receiver) = oneshot::channel();
+    let future = Box::pin(async move {
+        sender.send(future.await).ok();
+    });
+    Arc::new(Driven { wakes: AtomicUsize::new(0), future: Mutex::new(Some(future)) }).wake();
+    started(async move {
+        let lost = || StoreError::new(ErrorKind::Io, "the operation was lost");
+        receiver.await.unwrap_or_else(|_| Err(lost()))
+    })
+}
+
+/// A future that is polled by whoever wakes it.
+struct Driven {
+    /// The number of wakes that no poll has followed yet.
+    wakes: AtomicUsize,
+    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+}
+
+impl Wake for Driven {
+    fn wake(self: Arc<Self>) {
+        // Whoever wakes it first polls it, also for those who wake it meanwhile.
+        if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
+        let waker = Waker::from(Arc::clone(&self));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            let wakes = self.wakes.load(Ordering::Acquire);
+            {
+                let mut slot = self.future.lock();
+                let over = slot.as_mut().is_none_or(|future| future.as_mut().poll(&mut context).is_ready());
+                if over {
+                    *slot = None;
+                }
+            }
+            if self.wakes.fetch_sub(wakes, Ordering::AcqRel) == wakes {
+                return;
+            }
+        }
     }
 }
 
@@ -284,20 +334,59 @@ impl Inner {
     async fn apply(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
         let name = object_name(object);
         let known = self.knowledge.of(object);
+        if transaction.writes.is_empty() {
+            return self.read(object, &name, &known, transaction).await;
+        }
+        if self.location.native
+            && let Some(outcome) = self.write_natively(object, &name, &known, transaction).await?
+        {
+            return Ok(outcome);
+        }
+        self.call(object, &name, &known, transaction).await
+    }
+
+    /// Answers a transaction that writes nothing.
+    async fn read(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+    ) -> Result<Outcome, StoreError> {
         if self.location.native {
             if let Some(read) = native::only_read(transaction)
-                && let Some(outcome) = self.read_natively(object, &name, &known, read).await?
+                && let Some(outcome) = self.read_natively(object, name, known, read).await?
             {
                 return Ok(outcome);
             }
-            if let Some(outcome) = self.write_natively(object, &name, &known, transaction).await? {
+            if let Some(outcome) = self.read_largely(object, name, known, transaction).await? {
                 return Ok(outcome);
             }
         }
-        if transaction.writes.is_empty() {
-            return self.ask(object, &name, transaction).await;
+        self.ask(object, name, transaction).await
+    }
+
+    /// Answers reads of ranges natively, if everything but the bytes is known; or if they are so long that it pays off to
+    /// read the index first, which is then known for those that follow. Returns `None` if it takes a call.
+    async fn read_largely(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+    ) -> Result<Option<Outcome>, StoreError> {
+        if let Some(outcome) = self.read_known_ranges(object, name, known, transaction).await? {
+            return Ok(Some(outcome));
         }
-        self.call(object, &name, &known, transaction).await
+        match native::is_large_read(transaction) {
+            true => self.read_one_state(object, name, transaction).await,
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the knowledge of an object.
+    pub(crate) fn known(&self, object: &ObjectId) -> Arc<Mutex<ObjectCache>> {
+        self.knowledge.of(object)
     }
 
     /// Applies a transaction as one native write, if it is one as far as is known, and the object is as it was known to
@@ -313,13 +402,17 @@ impl Inner {
         if wants_fences {
             self.learn_fences(object, name, known).await?;
         }
+        let unknown = native::unknown(transaction, &known.lock());
+        if let Some(native::Unknown { fork, ranges }) = unknown {
+            self.learn_extents(object, name, known, fork, &ranges).await?;
+        }
         let (write, operation, generation) = {
             // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
             // order.
             let mut known = known.lock();
             let Some(write) = native::plan(transaction, &known, self.tokens.next()) else { return Ok(None) };
             let operation = write.send(&self.pool, name);
-            known.foretell(write.after, &write.fork, write.extent);
+            known.foretell(write.after, &write.fork, write.extent, write.record.clone());
             (write, operation, known.generation)
         };
         let code = operation.await.code;
@@ -333,6 +426,10 @@ impl Inner {
             if known.generation == generation {
                 known.restart(None);
             }
+        }
+        // An object that becomes too long may have garbage: a call compacts it.
+        if -code == errno::EFBIG {
+            return Ok(None);
         }
         if !matches!(-code, errno::ECANCELED | errno::ENOENT) {
             return Err(failed(code, Attempt::Write, &self.location, object));
@@ -383,13 +480,28 @@ impl Inner {
         // Answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts
         // on the object's version being still the same; if it is not, it brings the fresh answers back.
         let mut held: Option<(u64, Vec<Answer>)> = None;
+        // Those of one client take turns: at once, all but one of them would have read in vain, again and again.
+        let mut _turn = None;
         if !transaction.reads.is_empty() {
+            let turns = known.lock().turns();
+            _turn = Some(turns.lock_owned().await);
             let (guards, reads) = (transaction.guards.clone(), transaction.reads.clone());
             let reading = Transaction { guards, reads, writes: Vec::new() };
-            match self.ask(object, name, &reading).await? {
-                Outcome::Done(done) => held = Some((done.version, done.answers)),
+            let (version, answers) = match self.read(object, name, known, &reading).await? {
+                Outcome::Done(done) => (done.version, done.answers),
                 refused => return Ok(refused),
+            };
+            // The guards held at this version: where it is still the object's, they hold. Proposals say more.
+            let mut guards = transaction.guards.clone();
+            guards.retain(|guard| matches!(guard, Guard::Proposal { .. }));
+            guards.push(Guard::Version { version });
+            let writing = Transaction { guards, reads: Vec::new(), writes: transaction.writes.clone() };
+            if self.location.native
+                && let Some(Outcome::Done(done)) = self.write_natively(object, name, known, &writing).await?
+            {
+                return Ok(Outcome::Done(Done { answers, ..done }));
             }
+            held = Some((version, answers));
         }
         // Whether a write makes the object is seldom known beforehand: the class tells.
         let mut mark = None;
