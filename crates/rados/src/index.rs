@@ -43,8 +43,8 @@ const STATE: &CStr = c"nacre-index";
 const FORMAT: u8 = 1;
 /// The letter that keys of entries and marks begin with.
 const LETTER: u8 = b'n';
-/// What stands in the key of a mark between the object's name and the mark's token. No escape begins like this, so that
-/// an object's marks follow its entry, and no other entry comes between.
+/// The separator in the key of a mark, between the object's name and the mark's token. No escape begins like this, so
+/// that an object's marks follow its entry, and no other entry comes between.
 const MARK: [u8; 2] = [1, 1];
 /// The age from which on a mark is taken for that of a client that died: what such a client sent has long been applied,
 /// or never will be.
@@ -160,7 +160,7 @@ fn encode_root(complete: bool) -> Vec<u8> {
     record
 }
 
-/// What the index holds of one object.
+/// An object in the index.
 #[derive(Debug)]
 struct Entry {
     object: ObjectId,

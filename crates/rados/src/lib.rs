@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod cache;
+mod compact;
 mod discard;
 mod error;
 mod fences;
@@ -35,6 +36,7 @@ mod store;
 mod sys;
 mod uri;
 
+pub use compact::CompactionReport;
 pub use scrub::ScrubReport;
 pub use store::RadosStore;
 pub use uri::Location;

@@ -46,7 +46,7 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     sections
 }
 
-/// What a call says beside its transaction.
+/// The parameters of a call, beside its transaction.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     /// The token that its changes are stamped with.

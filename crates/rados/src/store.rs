@@ -20,6 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
+use crate::compact::CompactionReport;
 use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
 use crate::index::{IndexState, Mark};
 use crate::limit::object_bytes_max;
@@ -36,7 +37,7 @@ use crate::uri::Location;
 /// The number of bytes by which a compaction in the background must make an object shorter; the next constant is that
 /// for a compaction for a write that did not fit into the object.
 const COMPACTION_BYTES_MIN: u32 = 64 << 10;
-const NEEDED_COMPACTION_BYTES_MIN: u32 = 4 << 10;
+pub(crate) const NEEDED_COMPACTION_BYTES_MIN: u32 = 4 << 10;
 /// The maximum number of extents that one sweep takes out of an index.
 const SWEPT_EXTENTS_MAX: u32 = 16 << 10;
 /// The shortest time that a client has to update a contended region before the turn passes on; the next constant is the
@@ -139,6 +140,15 @@ impl RadosStore {
     /// are done, and of all objects.
     pub async fn scrub(&self, progress: impl FnMut(u64, u64)) -> Result<ScrubReport, StoreError> {
         self.0.inner().connected().await?.scrub(progress).await
+    }
+
+    /// Has the OSDs move the live bytes of every object together where that makes it shorter by 4 KiB, and take out of the
+    /// indexes what belongs to no content any more. `progress` gets the number of objects that are done, and of all objects.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if this user may not call the class.
+    pub async fn compact(&self, progress: impl FnMut(u64, u64)) -> Result<CompactionReport, StoreError> {
+        self.0.inner().connected().await?.compact_all(progress).await
     }
 
     /// Returns the location of the store.
@@ -669,7 +679,7 @@ impl Inner {
     }
 
     /// Makes the OSD move an object's live bytes together, if that makes it shorter by `bytes_min` bytes.
-    fn compact(&self, name: &CStr, bytes_min: u32) -> Operation {
+    pub(crate) fn compact(&self, name: &CStr, bytes_min: u32) -> Operation {
         let sections = Sections::default().with(Section::Index).with(Section::Compact);
         self.tend(name, Routine { handler: "compact", sections }, bytes_min)
     }
@@ -681,7 +691,7 @@ impl Inner {
     }
 
     /// Makes the OSD take all such extents out of the index, in calls of bounded length. A failure leaves the rest.
-    async fn sweep_all(&self, name: &CStr) {
+    pub(crate) async fn sweep_all(&self, name: &CStr) {
         loop {
             let completed = self.sweep(name).await;
             let output = completed.answers.into_iter().next().map(|answer| answer.into_bytes());

@@ -116,6 +116,29 @@ fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
 }
 
 #[test]
+fn a_compaction_gives_back_what_garbage_takes_and_changes_nothing() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("compact");
+    let store = open(&uri);
+    // A third of it is garbage, which is too little for the OSDs to compact it by themselves.
+    block_on(store.apply(&id("a"), Transaction::new().write(Fork::DEFAULT, 0, vec![1; 300_000]))).unwrap();
+    block_on(store.apply(&id("a"), Transaction::new().write(Fork::DEFAULT, 250_000, vec![2; 100_000])))
+        .unwrap();
+    block_on(store.apply(&id("b"), Transaction::new().write(Fork::DEFAULT, 0, "no garbage"))).unwrap();
+    let before = read(&store, "a", ByteRange::ALL);
+    let bytes = || {
+        let stat = String::from_utf8(cluster.rados_in(&uri, &["stat", "nacre.a"], b"")).unwrap();
+        stat.trim().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let long = bytes();
+    let report = block_on(store.compact(|_, _| {})).unwrap();
+    assert_eq!((report.objects, report.compacted), (2, 1));
+    assert!(bytes() + 45_000 < long, "{} of {long} bytes", bytes());
+    assert!(read(&store, "a", ByteRange::ALL) == before);
+    assert_eq!(block_on(store.compact(|_, _| {})).unwrap().compacted, 0);
+}
+
+#[test]
 fn transactions_that_read_and_write_one_object_at_once_make_one_chain() {
     const EACH: u64 = 48;
     let cluster = Cluster::shared();
