@@ -21,8 +21,8 @@ use crate::record::{Author, ForkRecord, Header, Placed, Token};
 const SHARDS: usize = 16;
 /// The maximum number of objects kept per shard and generation; there are two generations.
 const OBJECTS_MAX: usize = 1024;
-/// The maximum number of extents and vacant ranges kept per object; what was read at once may be more.
-const EXTENTS_MAX: usize = 8192;
+/// The maximum number of extents and vacant ranges kept per object.
+const EXTENTS_MAX: usize = 4096;
 
 /// The knowledge of one object.
 #[derive(Debug, Default)]
@@ -182,6 +182,10 @@ impl ObjectCache {
                 self.steady = own;
             }
         }
+        // So many at once are not worth keeping: they would only be forgotten again and again.
+        if 2 * extents.len() + 1 > EXTENTS_MAX {
+            return;
+        }
         self.make_room(2 * extents.len() + 1);
         if self.forks.get(fork) != Some(record) {
             self.forks.insert(fork.clone(), record.clone());
@@ -205,6 +209,7 @@ impl ObjectCache {
         record: Option<ForkRecord>,
     ) {
         self.header = Some(header);
+        self.make_room(3);
         if let Some(record) = record {
             self.forks.insert(fork.clone(), record);
         }
@@ -376,6 +381,14 @@ mod tests {
             assert!(known.extent_count <= EXTENTS_MAX);
         }
         assert_eq!(known.extent_count, known.extents[&fork].len() + known.vacancies[&fork].len());
+        for at in 0..2 * EXTENTS_MAX as u64 {
+            known.foretell(header, &fork, extent(2 * at, 2 * at + 1, 1), Some(record.clone()));
+            assert!(known.extent_count <= EXTENTS_MAX);
+        }
+        let many: Vec<Placed> =
+            (0..EXTENTS_MAX as u64).map(|at| extent(1 << 40 | at, 1 << 40 | (at + 1), 1)).collect();
+        known.saw(&header, &fork, &record, ByteRange::from(0..1 << 41), &many);
+        assert!(known.extent_count <= EXTENTS_MAX);
     }
 
     #[test]
