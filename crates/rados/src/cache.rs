@@ -45,8 +45,6 @@ pub(crate) struct ObjectCache {
     pub(crate) generation: u64,
     /// The number of calls under way whose effect on the header is not known before they are over.
     calls: u32,
-    /// The turns of transactions that read and write.
-    turns: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// A call under way. It is over when this is dropped, also where nobody waits for its end any more: what an OSD may
@@ -150,11 +148,6 @@ impl ObjectCache {
         let base = self.fork(fork)?.base;
         let newest = self.covering(fork, range)?.iter().map(|extent| extent.version).max();
         Some(tombstone_version.max(base).max(newest.unwrap_or(0)))
-    }
-
-    /// Returns what transactions that read and write wait for, in the order in which they came.
-    pub(crate) fn turns(&self) -> Arc<tokio::sync::Mutex<()>> {
-        Arc::clone(&self.turns)
     }
 
     /// Returns whether nothing is under way that will change the object in a way that cannot be foretold.

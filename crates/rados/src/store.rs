@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, RandomState};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -188,10 +187,7 @@ impl ObjectStore for Engine {
             return Reply::ready(Err(error));
         }
         let (engine, object) = (self.clone(), object.clone());
-        let takes_turns = !transaction.reads.is_empty() && !transaction.writes.is_empty();
-        let applied = async move { engine.connected().await?.apply(&object, &transaction).await };
-        // One that has its turn must come to its end whether somebody waits for it or not, for others wait for that.
-        if takes_turns { driven(applied) } else { started(applied) }
+        started(async move { engine.connected().await?.apply(&object, &transaction).await })
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
@@ -217,52 +213,6 @@ fn started<T: Send + 'static>(
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Reply::ready(result),
         Poll::Pending => Reply::Pending(future),
-    }
-}
-
-/// Starts a reply that comes to its end by itself: whoever wakes it, such as a callback of librados, goes on with it.
-fn driven<T: Send + 'static>(
-    future: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-) -> Reply<T> {
-    let (sender, receiver) = oneshot::channel();
-    let future = Box::pin(async move {
-        sender.send(future.await).ok();
-    });
-    Arc::new(Driven { wakes: AtomicUsize::new(0), future: Mutex::new(Some(future)) }).wake();
-    started(async move {
-        let lost = || StoreError::new(ErrorKind::Io, "the operation was lost");
-        receiver.await.unwrap_or_else(|_| Err(lost()))
-    })
-}
-
-/// A future that is polled by whoever wakes it.
-struct Driven {
-    /// The number of wakes that no poll has followed yet.
-    wakes: AtomicUsize,
-    future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
-}
-
-impl Wake for Driven {
-    fn wake(self: Arc<Self>) {
-        // Whoever wakes it first polls it, also for those who wake it meanwhile.
-        if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
-            return;
-        }
-        let waker = Waker::from(Arc::clone(&self));
-        let mut context = Context::from_waker(&waker);
-        loop {
-            let wakes = self.wakes.load(Ordering::Acquire);
-            {
-                let mut slot = self.future.lock();
-                let over = slot.as_mut().is_none_or(|future| future.as_mut().poll(&mut context).is_ready());
-                if over {
-                    *slot = None;
-                }
-            }
-            if self.wakes.fetch_sub(wakes, Ordering::AcqRel) == wakes {
-                return;
-            }
-        }
     }
 }
 
@@ -490,11 +440,7 @@ impl Inner {
         // Answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts
         // on the object's version being still the same; if it is not, it brings the fresh answers back.
         let mut held: Option<(u64, Vec<Answer>)> = None;
-        // Those of one client take turns: at once, all but one of them would have read in vain, again and again.
-        let mut _turn = None;
         if !transaction.reads.is_empty() {
-            let turns = known.lock().turns();
-            _turn = Some(turns.lock_owned().await);
             let (guards, reads) = (transaction.guards.clone(), transaction.reads.clone());
             let reading = Transaction { guards, reads, writes: Vec::new() };
             let (version, answers) = match self.read(object, name, known, &reading).await? {
