@@ -161,11 +161,13 @@ pub(crate) fn unknown<'a>(transaction: &'a Transaction, known: &ObjectCache) -> 
 /// The maximum number of regions that are looked at for one write.
 const REGIONS_MAX: usize = 4;
 
+/// An answer still without data; where it has data, also its length in bytes and the parts of the byte stream.
+pub(crate) type KnownRead = (RangeRead, Option<(usize, Vec<Segment>)>);
+
 /// A transaction without writes of which everything but the bytes is known.
 pub(crate) struct KnownReads {
     pub(crate) header: Header,
-    /// The answers, still without data; for those that have data, its length in bytes and the parts of the byte stream.
-    pub(crate) answers: Vec<(RangeRead, Option<(usize, Vec<Segment>)>)>,
+    pub(crate) answers: Vec<KnownRead>,
 }
 
 /// Returns the answers to reads of ranges under guards of regions, as far as they are known: all but the bytes.
