@@ -17,7 +17,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|at| ((at + seed) * 0x9e37_79b9 >> 7) as u8).collect()
+    (0..bytes as u64).map(|at| (((at + seed) * 0x9e37_79b9) >> 7) as u8).collect()
 }
 
 async fn whole(stream: &Stream) -> Vec<u8> {
