@@ -21,7 +21,7 @@
 --@ core
 local unpack, pack, fmt, sub, concat = string.unpack, string.pack, string.format, string.sub, table.concat
 local OFFSET_MAX = math.maxinteger
-local REFUSED, ANSWERED, CROWDED, CORRUPT, NEWER, EXHAUSTED = 1, 2, 3, 4, 7, 8
+local REFUSED, ANSWERED, CROWDED, CORRUPT, NEWER, EXHAUSTED, UNINDEXED = 1, 2, 3, 4, 7, 8, 9
 local ECANCELED = -125
 -- The request, and how far it was read.
 local request, at
@@ -453,7 +453,8 @@ local function check_guards(count)
       local fork, from, length, version = take("<s2"), take("<i8"), take("<i8"), take("<i8")
       local limit, record = tag == 2 and version or version - 1, fork_of(fork)
       local over = floor_of(record, length) > limit
-      if not over then
+      -- Nothing in the object is newer than the object.
+      if not over and header.version > limit then
         each_extent(record, from, from + length, function(extent)
           over = extent.version > limit
           return over
@@ -604,9 +605,9 @@ local function add_size(size, sign)
 end
 
 -- `list` holds the extents that were loaded or made, in order; `loaded` those that stand in the omap, by key; all of
--- the fork between `low` and `high` is loaded.
+-- the fork between `low` and `high` is loaded. `step` is the number of entries to load next.
 local function adopt(name, state, high)
-  state.name, state.list, state.loaded, state.low, state.high = name, {}, {}, 0, high
+  state.name, state.list, state.loaded, state.low, state.high, state.step = name, {}, {}, 0, high, 8
   forks[name] = state
   states[#states + 1] = state
   return state
@@ -648,32 +649,40 @@ local function position_of(list, offset)
   return low
 end
 
--- Loads the stored extents that share a byte with a range, or as many of them as a limit allows; `high` says how far.
--- What was painted over was loaded before, so an extent that is not known yet lies where nothing was painted.
-local function load(state, from, to, limit)
+-- Loads the stored extents that share a byte with a range, and those that come with them. Ranges that lie far apart load
+-- a few entries each; where one follows the other, more and more at a time. What was painted over was loaded before, so
+-- an extent that is not known yet lies where nothing was painted.
+local function load(state, from, to)
   if cleared then return end
   if from >= state.low and from <= state.high then
     if to <= state.high then return end
     from = state.high
+    state.step = math.min(2 * state.step, 256)
   else
-    state.low, state.high = from, from
+    state.low, state.high, state.step = from, from, 8
   end
-  local list, reached, count = state.list, to, 0
-  each_extent(state, from, to, function(extent)
-    if not state.loaded[extent.key] then
-      state.loaded[extent.key] = extent
-      local position = position_of(list, extent.start)
-      spend(#list - position + 1)
-      table.insert(list, position, extent)
+  local list, prefix, before = state.list, prefix_of(state.stem), 0
+  local after = prefix .. fmt("%016x", from)
+  while state.high < to do
+    local keys, values, last = page(after, prefix, state.step)
+    for i = 1, #keys do
+      local extent = extent_of(keys[i], values[keys[i]]:str(), state.base)
+      if extent.start < before then corrupt(keys[i]) end
+      before = extent.stop
+      if not state.loaded[extent.key] then
+        state.loaded[extent.key] = extent
+        local position = position_of(list, extent.start)
+        spend(#list - position + 1)
+        table.insert(list, position, extent)
+      end
     end
-    count = count + 1
-    if count == limit then
-      reached = extent.stop
-      return true
+    if last or #keys == 0 then
+      state.high = OFFSET_MAX
+      return
     end
-    if extent.stop > reached then reached = extent.stop end
-  end)
-  state.high = reached
+    state.high, after = math.max(state.high, before), keys[#keys]
+    state.step = math.min(2 * state.step, 256)
+  end
 end
 
 -- Lays extents, in order and apart from each other, over whatever is there; `last` is the end of a range that is
@@ -732,11 +741,6 @@ end
 local function paint_data(state, table_at, count)
   local layers, size = {}, state.size or 0
   spend(count << 6)
-  -- Pieces near each other load what they touch in one go; those that lie far apart, each by itself.
-  if count > 8 then
-    local last, length = unpack("<i8I4", request, table_at + (count - 1) * 12)
-    load(state, (unpack("<i8", request, table_at)), last + length, 4 * count)
-  end
   for i = 0, count - 1 do
     local from, length = unpack("<i8I4", request, table_at + i * 12)
     if length > 0 then
@@ -928,11 +932,12 @@ local function commit()
 end
 
 --@ apply
--- One transaction. `expected` is the version at which the client holds the answers to the reads, or -1.
+-- One transaction. `expected` is the version at which the client holds the answers to the reads, or -1. `marked` says
+-- whether the index of names has a mark of this call: without one, it neither makes nor removes the object.
 local function apply()
   load_header()
   token = take("c16")
-  local expected = take("<i8")
+  local expected, marked = take("<i8"), take("<B")
   local proposal = 0
   local guards = take("<I4")
   if guards > 0 then proposal = check_guards(guards) end
@@ -949,7 +954,9 @@ local function apply()
   if header.version == math.maxinteger - 1 then error({ code = -34 }, 0) end
   header.flags = header.flags & 4 | (header.flags & 1) << 1 | header.flags & 1
   header.version = math.max(header.version + 1, proposal)
+  if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
   change(count)
+  if marked == 0 and header.flags & 1 == 0 then fail(UNINDEXED) end
   if header.attributes > 256 then fail(CROWDED, pack("<I4", header.attributes)) end
   settle()
   return commit()

@@ -65,27 +65,47 @@ fn objects_are_stored_listed_read_and_removed() {
 }
 
 #[test]
-fn content_longer_than_an_object_is_refused_before_anything_is_written() {
+fn content_longer_than_an_object_becomes_a_stream_if_that_is_known_and_is_else_refused() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("limit");
     let folder = harness::folder();
     let file = folder.path().join("content");
     fs::File::create(&file).unwrap().set_len((128 << 20) + 1).unwrap();
     let file = file.to_str().unwrap();
-    nacre(&uri, &["put", "new", file]).failed(1, &["134217729", "134217728", "its content is as it was"]);
     nacre_with(&uri, &["put", "old", "-"], b"content").ok();
-    nacre(&uri, &["put", "old", file]).failed(1, &["134217728"]);
-    // The upload of a stream is visible only after a while.
-    let stream = vec![7; 140 << 20];
+    // Another fork of an object is no stream.
+    nacre(&uri, &["put", "old", file, "--fork", "side"])
+        .failed(1, &["134217729", "134217728", "its content is as it was"]);
+    // The length of standard input is known only after a while.
+    let stream = content(140 << 20);
     nacre_with(&uri, &["put", "streamed", "-"], &stream)
         .failed(1, &["134217728", "its content is as it was"]);
     assert_eq!(nacre(&uri, &["ls"]).text(), "old");
     assert_eq!(nacre(&uri, &["get", "old", "-"]).ok(), b"content");
     // RADOS holds nothing of the file; of the stream it holds the version that was reached.
     let names = String::from_utf8(cluster.rados_in(&uri, &["ls"], b"")).unwrap();
-    let mut names: Vec<&str> = names.lines().collect();
+    let mut names: Vec<&str> = names.lines().filter(|name| name.starts_with("nacre.")).collect();
     names.sort_unstable();
     assert_eq!(names, ["nacre.old", "nacre.streamed"]);
+
+    // As a stream it fits, in the place of an object or not, and whatever it is replaced with stays one.
+    nacre_with(&uri, &["put", "old", "-", "--striped"], &stream).ok();
+    assert_eq!(nacre(&uri, &["get", "old", "-"]).ok(), stream);
+    nacre(&uri, &["put", "new", file]).ok();
+    let copy = folder.path().join("copy");
+    nacre(&uri, &["get", "new", copy.to_str().unwrap()]).ok();
+    assert_eq!(fs::metadata(&copy).unwrap().len(), (128 << 20) + 1);
+    assert!(fs::read(&copy).unwrap().iter().all(|byte| *byte == 0));
+    nacre_with(&uri, &["put", "old", "-"], b"brief").ok();
+    assert_eq!(nacre(&uri, &["get", "old", "-"]).ok(), b"brief");
+    nacre(&uri, &["rm", "old", "new"]).ok();
+    assert_eq!(nacre(&uri, &["ls"]).text(), "");
+}
+
+#[test]
+fn many_ranks_write_one_stream_that_is_striped_over_rados_objects() {
+    let cluster = Cluster::shared();
+    harness::check_stream(&cluster.uri("stream"));
 }
 
 #[test]

@@ -176,3 +176,10 @@ fn every_server_is_asked_for_itself_and_one_that_is_gone_hides_no_other() {
     let answered: u64 = summaries.filter_map(|summary| summary["answered"].as_u64()).sum();
     assert_eq!(answered, 2, "{lines}");
 }
+
+#[test]
+fn many_ranks_write_one_stream_that_is_striped_over_all_servers() {
+    let folder = harness::folder();
+    let (_servers, all) = Server::together(folder.path(), &["mem:"; 3], &[]);
+    harness::check_stream(&all);
+}

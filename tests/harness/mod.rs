@@ -348,3 +348,42 @@ impl Random {
         self.next() % bound
     }
 }
+
+/// Checks a stream on a store: many ranks write one checkpoint, which is fetched, truncated, replaced and removed.
+pub fn check_stream(uri: &str) {
+    // One checkpoint of many ranks, each with a handle of its own, which write parts of their own in no order.
+    const RANKS: usize = 40;
+    const PART: usize = 96 << 10;
+    let part =
+        |rank: usize| -> Vec<u8> { (0..PART).map(|at| (at * 31 + rank * 7 + at / 251) as u8).collect() };
+    let layout = nacre::stream::Layout { unit_bytes: 64 << 10, width: 6, object_bytes: 256 << 10 };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let open = || nacre::open(uri).unwrap().stream("checkpoint").unwrap();
+        assert!(open().create(layout).await.unwrap());
+        let ranks: Vec<_> = (0..RANKS)
+            .map(|rank| {
+                let (stream, data) = (open(), part(rank * 17 % RANKS));
+                tokio::spawn(async move { stream.write((rank * 17 % RANKS * PART) as u64, data).await })
+            })
+            .collect();
+        for rank in ranks {
+            rank.await.unwrap().unwrap();
+        }
+        let mut all = Vec::new();
+        open().get(nacre::ByteRange::ALL, &mut all).await.unwrap();
+        let expected: Vec<u8> = (0..RANKS).flat_map(part).collect();
+        assert!(all == expected);
+        // A put replaces the checkpoint as a whole, and a removal leaves nothing.
+        open().truncate(100_000).await.unwrap();
+        open().write(300_000, "end").await.unwrap();
+        let mut shorter = expected[..100_000].to_vec();
+        shorter.resize(300_000, 0);
+        shorter.extend(b"end");
+        assert!(open().read(0, 1 << 20).await.unwrap() == shorter);
+        open().put(&expected[..3 * PART]).await.unwrap();
+        assert!(open().read(0, 1 << 20).await.unwrap() == expected[..3 * PART]);
+        assert!(open().remove().await.unwrap());
+        assert!(nacre::open(uri).unwrap().list().next().await.unwrap().is_none());
+    });
+}

@@ -367,7 +367,11 @@ async fn administer_rados(
                 "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
             }))
         }
-        "compact" => by_ceph("the OSDs compact an object when half of its bytes are garbage"),
+        "compact" => {
+            let look = |done, all| progress(serde_json::json!({ "objects": done, "total_objects": all }));
+            let report = store.compact(look).await?;
+            Ok(serde_json::json!({ "objects": report.objects, "compacted": report.compacted }))
+        }
         "locks" | "lock-waits" | "break-lock-session" => by_ceph(
             "start \"nacre serve --roles store,lock\" in front of it, which keeps locks, and ask there",
         ),

@@ -45,6 +45,9 @@
 //! [`Store::apply`] covers what the object-level calls do not: any [`Transaction`] of guards, reads and writes on one
 //! object, applied wholly or not at all.
 //!
+//! A [`Stream`] is a byte stream larger than one object: striped over many, written by many at once in parts that share no
+//! stripe. An object stays the unit of atomicity; [`Stream::put`] replaces a stream as a whole.
+//!
 //! # Errors
 //!
 //! An [`Error`] is a kind, a sentence for people, and as data the operation, the object and the store, where damage is concerned
@@ -104,6 +107,7 @@ mod pager;
 pub mod sequencer;
 mod session;
 mod store;
+pub mod stream;
 mod transfer;
 mod update;
 mod uri;
@@ -127,6 +131,7 @@ pub use nacre_object::{
 pub use object::{Extents, Object, Written};
 pub use pager::{Keys, Objects};
 pub use store::Store;
+pub use stream::{Stream, StreamStat};
 pub use update::{Change, Settled, UpdateOptions, Updated};
 pub use uri::{Durability, Engine, Options, Uri};
 pub use versioned::{KeyWritten, VersionedKeys};

@@ -23,6 +23,7 @@ pub(crate) const PIECE_BYTES: usize = 4 << 20;
 pub(crate) const PIECES_MAX: usize = 4;
 
 const STORE: &str = "store all of";
+const FETCH: &str = "fetch all of";
 
 /// The wait before another attempt to reach a server that is away.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -96,10 +97,10 @@ impl Object {
         let mut bytes = 0;
         while let Some(piece) = download.next().await? {
             let written = target.write_all(&piece).await;
-            written.map_err(|error| self.context(target_error(error), "fetch all of"))?;
+            written.map_err(|error| self.context(target_error(error), FETCH))?;
             bytes += piece.len() as u64;
         }
-        target.flush().await.map_err(|error| self.context(target_error(error), "fetch all of"))?;
+        target.flush().await.map_err(|error| self.context(target_error(error), FETCH))?;
         Ok(bytes)
     }
 
@@ -115,7 +116,6 @@ impl Object {
         range: impl Into<ByteRange>,
         mut target: impl AsyncWrite + AsyncSeek + Unpin,
     ) -> Result<u64, StoreError> {
-        let attempted = "fetch all of";
         let mut download = Download::new(self, range.into());
         let mut bytes = 0;
         loop {
@@ -123,15 +123,15 @@ impl Object {
             if hole > 0 {
                 let Ok(step) = i64::try_from(hole) else { break };
                 let stepped = target.seek(SeekFrom::Current(step)).await;
-                stepped.map_err(|error| self.context(target_error(error), attempted))?;
+                stepped.map_err(|error| self.context(target_error(error), FETCH))?;
                 bytes += hole;
             }
             let Some(piece) = download.next().await? else { break };
             let written = target.write_all(&piece).await;
-            written.map_err(|error| self.context(target_error(error), attempted))?;
+            written.map_err(|error| self.context(target_error(error), FETCH))?;
             bytes += piece.len() as u64;
         }
-        target.flush().await.map_err(|error| self.context(target_error(error), attempted))?;
+        target.flush().await.map_err(|error| self.context(target_error(error), FETCH))?;
         Ok(bytes)
     }
 }
@@ -343,17 +343,21 @@ impl Staging<'_> {
     }
 }
 
-/// A range on its way out of an object.
+/// A range on its way out of an object: a few pieces ahead of the one that is wanted next.
 pub(crate) struct Download<'a> {
     object: &'a Object,
     whole: ByteRange,
+    /// The offset of the piece that is wanted next, and that of the piece to be asked for next.
     next: u64,
-    /// The version of the whole range, once it is known.
-    version: Option<u64>,
+    asked_until: u64,
+    /// The pieces that were asked for, side by side from `next` to `asked_until`.
+    ahead: VecDeque<(ByteRange, nacre_object::Reply<Outcome>)>,
+    /// The version of the whole range and the size of the fork, once they are known.
+    known: Option<(u64, u64)>,
     over: bool,
-    /// The large holes that are known, and the offset up to which all are.
+    /// The large holes that are known, and the offset up to which all are; `None` if they are not asked for.
     holes: VecDeque<Range<u64>>,
-    holes_until: u64,
+    holes_until: Option<u64>,
 }
 
 /// The length of a hole in bytes from which on it is worth stepping over.
@@ -361,14 +365,26 @@ const HOLE_BYTES: u64 = 64 << 10;
 
 impl<'a> Download<'a> {
     pub(crate) fn new(object: &'a Object, whole: ByteRange) -> Self {
-        let (holes, holes_until) = (VecDeque::new(), whole.offset);
-        Self { object, whole, next: whole.offset, version: None, over: false, holes, holes_until }
+        Self {
+            object,
+            whole,
+            next: whole.offset,
+            asked_until: whole.offset,
+            ahead: VecDeque::new(),
+            known: None,
+            over: false,
+            holes: VecDeque::new(),
+            holes_until: None,
+        }
     }
 
     /// Steps over the hole that comes next, if it is large. Returns the number of its bytes.
     async fn skip_hole(&mut self) -> Result<u64, StoreError> {
-        let attempted = "fetch all of";
-        self.whole.validate().map_err(|error| self.object.context(error, attempted))?;
+        self.whole.validate().map_err(|error| self.object.context(error, FETCH))?;
+        // Pieces are asked for up to the next hole.
+        if !self.ahead.is_empty() {
+            return Ok(0);
+        }
         let began = self.next;
         while !self.over && self.next < self.whole.end() {
             while self.holes.front().is_some_and(|hole| hole.end <= self.next) {
@@ -376,10 +392,11 @@ impl<'a> Download<'a> {
             }
             match self.holes.front() {
                 Some(hole) if hole.start <= self.next => self.next = hole.end,
-                _ if self.next < self.holes_until => break,
+                _ if self.holes_until.is_some_and(|until| self.next < until) => break,
                 _ => self.look_for_holes().await?,
             }
         }
+        self.asked_until = self.next;
         Ok(self.next - began)
     }
 
@@ -387,25 +404,23 @@ impl<'a> Download<'a> {
     async fn look_for_holes(&mut self) -> Result<(), StoreError> {
         let fork = self.object.fork_name().clone();
         let rest = ByteRange::new(self.next, self.whole.end() - self.next);
-        let transaction = Transaction::new().read(Read::Extents { fork: fork.clone(), range: rest });
-        let transaction = match self.version {
-            // All is still to come, so that its version is that of the whole range.
-            None => transaction,
-            Some(version) => transaction.if_version(fork, self.whole, version),
-        };
-        let Some(Answer::Range(found)) = self.ask(transaction).await?.into_iter().next() else {
+        // All is still to come the first time, so that its version is that of the whole range.
+        let transaction = self.guarded().read(Read::Extents { fork, range: rest });
+        let reply = self.object.store().apply(self.object.id(), transaction);
+        let Some(Answer::Range(found)) = self.answers(reply).await?.into_iter().next() else {
             self.over = true;
             return Ok(());
         };
-        self.version.get_or_insert(found.version);
+        self.known.get_or_insert((found.version, found.size));
         let end = self.whole.end().min(found.size);
         self.over = self.next >= end;
-        self.holes_until = found.next.unwrap_or(end).min(end);
+        let until = found.next.unwrap_or(end).min(end);
+        self.holes_until = Some(until);
         // Whatever is not data is a hole, written or not.
         let data =
             found.extents.iter().filter(|extent| extent.kind == ExtentKind::Data).map(|extent| extent.range);
         let mut hole = self.next;
-        for data in data.chain([ByteRange::new(self.holes_until, 0)]) {
+        for data in data.chain([ByteRange::new(until, 0)]) {
             if data.offset.saturating_sub(hole) >= HOLE_BYTES {
                 self.holes.push_back(hole..data.offset);
             }
@@ -414,43 +429,72 @@ impl<'a> Download<'a> {
         Ok(())
     }
 
-    /// Reads, on condition that nothing has changed since the first time.
-    async fn ask(&mut self, transaction: Transaction) -> Result<Vec<Answer>, StoreError> {
-        let attempted = "fetch all of";
-        let outcome = self.object.store().apply(self.object.id(), transaction).await;
-        match outcome.map_err(|error| self.object.context(error, attempted))? {
-            Outcome::Done(done) => Ok(done.answers),
-            Outcome::Refused(_) => {
-                let error = StoreError::new(ErrorKind::Busy, "it was changed meanwhile; try again");
-                Err(self.object.context(error, attempted))
+    /// Returns a transaction on condition that nothing has changed since the first one.
+    fn guarded(&self) -> Transaction {
+        match self.known {
+            None => Transaction::new(),
+            Some((version, _)) => {
+                Transaction::new().if_version(self.object.fork_name().clone(), self.whole, version)
             }
         }
     }
 
+    async fn answers(&self, reply: nacre_object::Reply<Outcome>) -> Result<Vec<Answer>, StoreError> {
+        match reply.await.map_err(|error| self.object.context(error, FETCH))? {
+            Outcome::Done(done) => Ok(done.answers),
+            Outcome::Refused(_) => {
+                let error = StoreError::new(ErrorKind::Busy, "it was changed meanwhile; try again");
+                Err(self.object.context(error, FETCH))
+            }
+        }
+    }
+
+    /// Asks for the next piece, before `end`. The first one, from the same moment, brings the version of the whole.
+    fn ask(&mut self, end: u64) {
+        let fork = self.object.fork_name().clone();
+        let range = ByteRange::new(self.asked_until, (end - self.asked_until).min(PIECE_BYTES as u64));
+        let mut transaction =
+            self.guarded().read(Read::Range { fork: fork.clone(), range, intent: Intent::Look });
+        if self.known.is_none() {
+            transaction = transaction.read(Read::Extents { fork, range: self.whole });
+        }
+        self.asked_until = range.end();
+        self.ahead.push_back((range, self.object.store().apply(self.object.id(), transaction)));
+    }
+
     /// Returns the next piece, or `None` after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
-        let attempted = "fetch all of";
-        self.whole.validate().map_err(|error| self.object.context(error, attempted))?;
+        self.whole.validate().map_err(|error| self.object.context(error, FETCH))?;
         if self.over || self.next >= self.whole.end() {
             return Ok(None);
         }
-        let fork = self.object.fork_name().clone();
-        let end = self.holes.front().map_or(self.whole.end(), |hole| hole.start.min(self.whole.end()));
-        let range = ByteRange::new(self.next, (end - self.next).min(PIECE_BYTES as u64));
-        let mut transaction =
-            Transaction::new().read(Read::Range { fork: fork.clone(), range, intent: Intent::Look });
-        transaction = match self.version {
-            // The version of the whole range comes with the first piece, from the same moment.
-            None => transaction.read(Read::Extents { fork, range: self.whole }),
-            Some(version) => transaction.if_version(fork, self.whole, version),
+        let mut end = self.holes.front().map_or(self.whole.end(), |hole| hole.start.min(self.whole.end()));
+        end = end.min(self.holes_until.unwrap_or(end));
+        // How long the fork is, and what the others are to be guarded by, the first piece tells.
+        let pieces_max = if self.known.is_some() { PIECES_MAX } else { 1 };
+        end = end.min(self.known.map_or(end, |(_, size)| size));
+        while self.ahead.len() < pieces_max && self.asked_until < end {
+            self.ask(end);
+        }
+        let Some((range, reply)) = self.ahead.pop_front() else {
+            self.over = true;
+            return Ok(None);
         };
-        let mut answers = self.ask(transaction).await?.into_iter();
-        let Some(Answer::Range(RangeRead { data, size, .. })) = answers.next() else { return Ok(None) };
+        let mut answers = self.answers(reply).await?.into_iter();
+        let Some(Answer::Range(RangeRead { data, size, .. })) = answers.next() else {
+            self.over = true;
+            return Ok(None);
+        };
         if let Some(Answer::Range(whole)) = answers.next() {
-            self.version = Some(whole.version);
+            self.known = Some((whole.version, whole.size));
         }
         self.next += data.len() as u64;
         self.over = data.is_empty() || self.next >= size;
+        if self.next < range.end() {
+            // It was cut, because of its many extents: the next one begins earlier than was thought.
+            self.ahead.clear();
+            self.asked_until = self.next;
+        }
         Ok(if data.is_empty() { None } else { Some(data) })
     }
 }

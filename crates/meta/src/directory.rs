@@ -16,7 +16,7 @@ use nacre_object::{Key, StoreError};
 
 use crate::codec::{Reader, Writer};
 use crate::error::{Error, Result};
-use crate::inode::{Ino, Inode, InodeKind, Layout, TARGET_BYTES_MAX, key};
+use crate::inode::{Ino, Inode, InodeKind, Layout, TARGET_BYTES_MAX, decode_layout, encode_layout, key};
 
 /// The maximum length of an entry's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -96,7 +96,7 @@ impl Entry {
         out.flag(self.initial.is_some());
         if let Some(initial) = &self.initial {
             out.u32(initial.mode).u32(initial.uid).u32(initial.gid).i64(initial.time);
-            initial.layout.encode(&mut out);
+            encode_layout(&initial.layout, &mut out);
             out.bytes(&initial.target);
         }
         out.finish()
@@ -113,7 +113,7 @@ impl Entry {
                 uid: reader.u32()?,
                 gid: reader.u32()?,
                 time: reader.i64()?,
-                layout: Layout::decode(&mut reader)?,
+                layout: decode_layout(&mut reader)?,
                 target: reader.bytes(TARGET_BYTES_MAX)?,
             }),
         };

@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
+pub use nacre_object::stripe::Piece;
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Fork, Guard, Intent, Outcome, Read, StoreError, Transaction, Write,
     limit::OFFSET_MAX,
@@ -24,7 +25,7 @@ use nacre_object::{
 
 use crate::credentials::{Credentials, WRITE};
 use crate::error::{Error, Result};
-use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, InodeKind, Layout, PREFIX, object};
+use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, InodeKind, PREFIX, object};
 use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, nonsense, too_busy};
 
 /// The maximum length of a file in bytes.
@@ -35,78 +36,6 @@ const OBJECTS_ASKED_MAX: u64 = 4096;
 const LIST_MAX: usize = 1024;
 /// The number of requests about objects of one file that are under way at a time.
 const REQUESTS_MAX: usize = 16;
-
-/// A piece of a byte range of a file: what one object holds of it, without a gap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// The number of the object.
-    pub object: u64,
-    /// The range in the object.
-    pub offset: u64,
-    /// The length in bytes.
-    pub len: u64,
-    /// The offset in the file.
-    pub at: u64,
-}
-
-impl Layout {
-    /// Returns the place of a byte of a file: the number of its object, the offset there, and the number of bytes that
-    /// follow in the same stripe, itself counted.
-    fn place(&self, at: u64) -> (u64, u64, u64) {
-        let (unit, width) = (u64::from(self.unit_bytes), u64::from(self.width));
-        let round_bytes = width * self.object_bytes;
-        let (round, inside) = (at / round_bytes, at % round_bytes);
-        let stripe = inside / unit;
-        let offset = stripe / width * unit + inside % unit;
-        (round * width + stripe % width, offset, unit - inside % unit)
-    }
-
-    /// Cuts a range of a file into pieces, in ascending order.
-    pub fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = Piece> + use<> {
-        let layout = *self;
-        let end = offset.saturating_add(len);
-        let mut at = offset;
-        std::iter::from_fn(move || {
-            let left = end.checked_sub(at).filter(|left| *left > 0)?;
-            let (object, offset, rest) = layout.place(at);
-            let piece = Piece { object, offset, len: rest.min(left), at };
-            at += piece.len;
-            Some(piece)
-        })
-    }
-
-    /// Returns the number of objects, from the first one on, that files up to a size are in.
-    pub fn objects(&self, size: u64) -> u64 {
-        let Some(last) = size.checked_sub(1) else { return 0 };
-        let (unit, width) = (u64::from(self.unit_bytes), u64::from(self.width));
-        let round_bytes = width * self.object_bytes;
-        let in_last_round = (last % round_bytes / unit + 1).min(width);
-        last / round_bytes * width + in_last_round
-    }
-
-    /// Returns the numbers, of the first `objects` objects, of those in whose rounds bytes from one offset to another are.
-    fn objects_behind(&self, objects: u64, from: u64, to: u64) -> Range<u64> {
-        let Some(last) = to.checked_sub(1).filter(|last| from <= *last) else { return 0..0 };
-        let width = u64::from(self.width);
-        let round_bytes = width * self.object_bytes;
-        let end = objects.min((last / round_bytes + 1) * width);
-        (from / round_bytes * width).min(end)..end
-    }
-
-    /// Returns the range of an object that holds bytes of a file from one offset to another and no byte before that; what
-    /// lies behind the file in between is no loss. `None` if there is none.
-    fn region_behind(&self, object: u64, from: u64, to: u64) -> Option<ByteRange> {
-        let width = u64::from(self.width);
-        let round_bytes = width * self.object_bytes;
-        let round_begin = object / width * round_bytes;
-        let begin = first_behind(self, object % width, from.saturating_sub(round_begin));
-        let end = match to >= round_begin + round_bytes {
-            true => self.object_bytes,
-            false => first_behind(self, object % width, to.saturating_sub(round_begin)),
-        };
-        (begin < end).then(|| ByteRange::from(begin..end))
-    }
-}
 
 impl Rank {
     /// Reads at most `len` bytes of a file. Fewer come only at the file's end.
@@ -609,11 +538,4 @@ fn padded(bytes: Bytes, len: usize) -> Bytes {
     longer.extend_from_slice(&bytes);
     longer.resize(len, 0);
     longer.freeze()
-}
-
-/// Returns the offset in an object of a round, the `column`th, of the first byte of it that is not before `inside`.
-fn first_behind(layout: &Layout, column: u64, inside: u64) -> u64 {
-    let (unit, width) = (u64::from(layout.unit_bytes), u64::from(layout.width));
-    let (row, rest) = (inside / (unit * width), inside % (unit * width));
-    row * unit + rest.saturating_sub(column * unit).min(unit)
 }

@@ -9,6 +9,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+pub use nacre_object::stripe::Layout;
 use nacre_object::{Key, ObjectId, StoreError};
 
 use crate::codec::{Reader, Writer};
@@ -136,43 +137,15 @@ impl InodeKind {
     }
 }
 
-/// The way in which a file's bytes are dealt out to objects: stripes of `unit_bytes` go round `width` objects until each
-/// of them holds `object_bytes`, then round the next `width` ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Layout {
-    /// The length of a stripe in bytes.
-    pub unit_bytes: u32,
-    /// The number of objects that are written side by side.
-    pub width: u32,
-    /// The maximum number of bytes in an object, a multiple of the stripe's length.
-    pub object_bytes: u64,
+pub(crate) fn encode_layout(layout: &Layout, out: &mut Writer) {
+    out.u32(layout.unit_bytes).u32(layout.width).u64(layout.object_bytes);
 }
 
-impl Default for Layout {
-    fn default() -> Self {
-        Self { unit_bytes: 1 << 20, width: 4, object_bytes: 64 << 20 }
-    }
-}
-
-impl Layout {
-    /// Returns whether the layout can be used.
-    pub fn is_sound(&self) -> bool {
-        (4096..=16 << 20).contains(&self.unit_bytes)
-            && (1..=1024).contains(&self.width)
-            && self.object_bytes.is_multiple_of(self.unit_bytes.into())
-            && (1..=1 << 40).contains(&self.object_bytes)
-    }
-
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u32(self.unit_bytes).u32(self.width).u64(self.object_bytes);
-    }
-
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Layout, StoreError> {
-        let layout = Layout { unit_bytes: reader.u32()?, width: reader.u32()?, object_bytes: reader.u64()? };
-        match layout.is_sound() {
-            true => Ok(layout),
-            false => Err(reader.wrong("its layout cannot be")),
-        }
+pub(crate) fn decode_layout(reader: &mut Reader<'_>) -> Result<Layout, StoreError> {
+    let layout = Layout { unit_bytes: reader.u32()?, width: reader.u32()?, object_bytes: reader.u64()? };
+    match layout.is_sound() {
+        true => Ok(layout),
+        false => Err(reader.wrong("its layout cannot be")),
     }
 }
 
@@ -234,7 +207,7 @@ impl Inode {
             out.u64(*link);
         }
         out.u64(self.size);
-        self.layout.encode(&mut out);
+        encode_layout(&self.layout, &mut out);
         out.u64(self.content).count(self.contents.len());
         for content in &self.contents {
             out.u64(content.number).u64(content.objects).flag(content.dead);
@@ -262,7 +235,7 @@ impl Inode {
             links.push(reader.u64()?);
         }
         let size = reader.u64()?;
-        let layout = Layout::decode(&mut reader)?;
+        let layout = decode_layout(&mut reader)?;
         let content = reader.u64()?;
         let count = reader.count(CONTENTS_MAX)?;
         let mut contents = Vec::with_capacity(count);

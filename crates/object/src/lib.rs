@@ -52,6 +52,7 @@ mod outcome;
 pub mod pace;
 pub mod stage;
 mod store;
+pub mod stripe;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod transaction;

@@ -4,7 +4,7 @@
 //! relies on, and the OSD compares. So knowledge may be stale, evicted or absent; it must not be a mixture.
 //!
 //! Invariants: the extents kept for an object are some of those that it has in the state that the kept header stands
-//! for; they do not overlap within a fork. No two states of an object have the same header, since each change stamps it
+//! for; they do not overlap within a fork, and no extent of that state shares a byte with a range that is kept as vacant. No two states of an object have the same header, since each change stamps it
 //! with a token of its own. The header may be ahead of the OSD by native writes that are under way: RADOS applies the
 //! operations of one client on one object in the order they were sent in, so that each finds the header that the one
 //! before it left, or fails as that one did, whatever another client wrote meanwhile.
@@ -21,7 +21,7 @@ use crate::record::{Author, ForkRecord, Header, Placed, Token};
 const SHARDS: usize = 16;
 /// The maximum number of objects kept per shard and generation; there are two generations.
 const OBJECTS_MAX: usize = 1024;
-/// The maximum number of extents kept per object.
+/// The maximum number of extents and vacant ranges kept per object.
 const EXTENTS_MAX: usize = 4096;
 
 /// The knowledge of one object.
@@ -29,6 +29,9 @@ const EXTENTS_MAX: usize = 4096;
 pub(crate) struct ObjectCache {
     header: Option<Header>,
     extents: HashMap<Fork, BTreeMap<u64, Placed>>,
+    /// Ranges of forks that are known to hold no extent: their ends by their starts. They are apart from each other.
+    vacancies: HashMap<Fork, BTreeMap<u64, u64>>,
+    /// The number of extents and vacant ranges.
     extent_count: usize,
     /// The records of the forks that extents are known of.
     forks: HashMap<Fork, ForkRecord>,
@@ -110,8 +113,57 @@ impl ObjectCache {
         Some((*self.header.as_ref()?, *extent, self.fork(fork)?.size.unwrap_or(0)))
     }
 
-    /// Takes in a header that was read, with what was read of a fork.
-    pub(crate) fn saw(&mut self, header: &Header, fork: &Fork, record: &ForkRecord, extents: &[Placed]) {
+    /// Returns the end of the vacant range that a byte is in, if it is known to be in one.
+    fn vacant_until(&self, fork: &Fork, offset: u64) -> Option<u64> {
+        let (_, end) = self.vacancies.get(fork)?.range(..=offset).next_back()?;
+        (offset < *end).then_some(*end)
+    }
+
+    /// Returns whether a range is known to hold no extent.
+    pub(crate) fn is_vacant(&self, fork: &Fork, range: ByteRange) -> bool {
+        self.vacant_until(fork, range.offset).is_some_and(|end| range.end() <= end)
+    }
+
+    /// Returns all extents that share a byte with a range, if they are known.
+    pub(crate) fn covering(&self, fork: &Fork, range: ByteRange) -> Option<Vec<Placed>> {
+        let (mut extents, mut at) = (Vec::new(), range.offset);
+        while at < range.end() {
+            at = match self.extent(fork, at) {
+                Some(extent) => {
+                    extents.push(*extent);
+                    extent.end
+                }
+                None => self.vacant_until(fork, at)?,
+            };
+        }
+        Some(extents)
+    }
+
+    /// Returns the version of a range, if it is known.
+    pub(crate) fn region_version(&self, fork: &Fork, range: ByteRange) -> Option<u64> {
+        let tombstone_version = self.header()?.tombstone_version;
+        if range.len == 0 {
+            return Some(tombstone_version);
+        }
+        let base = self.fork(fork)?.base;
+        let newest = self.covering(fork, range)?.iter().map(|extent| extent.version).max();
+        Some(tombstone_version.max(base).max(newest.unwrap_or(0)))
+    }
+
+    /// Returns whether nothing is under way that will change the object in a way that cannot be foretold.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.calls == 0
+    }
+
+    /// Takes in a header that was read, with what was read of a fork: all extents that share a byte with a range.
+    pub(crate) fn saw(
+        &mut self,
+        header: &Header,
+        fork: &Fork,
+        record: &ForkRecord,
+        range: ByteRange,
+        extents: &[Placed],
+    ) {
         match &self.header {
             // Older than what is known: of no use.
             Some(known) if known.version > header.version => return,
@@ -123,29 +175,57 @@ impl ObjectCache {
                 self.steady = own;
             }
         }
-        if !extents.is_empty() && self.forks.get(fork) != Some(record) {
+        // So many at once are not worth keeping: they would only be forgotten again and again.
+        if 2 * extents.len() + 1 > EXTENTS_MAX {
+            return;
+        }
+        self.make_room(2 * extents.len() + 1);
+        if self.forks.get(fork) != Some(record) {
             self.forks.insert(fork.clone(), record.clone());
         }
+        let mut at = range.offset;
         for extent in extents {
+            self.put_vacant(fork, at, extent.start);
             self.put(fork, *extent);
+            at = extent.end;
         }
+        self.put_vacant(fork, at, range.end());
     }
 
-    /// Takes in the expected effect of a native write on the object.
-    pub(crate) fn foretell(&mut self, header: Header, fork: &Fork, extent: Placed) {
+    /// Takes in the expected effect of a native write on the object: its header, an extent, and the record of the fork
+    /// if that changes.
+    pub(crate) fn foretell(
+        &mut self,
+        header: Header,
+        fork: &Fork,
+        extent: Placed,
+        record: Option<ForkRecord>,
+    ) {
         self.header = Some(header);
-        if let Some(known) = self.extents.get_mut(fork).and_then(|extents| extents.get_mut(&extent.start)) {
-            *known = extent;
+        self.make_room(3);
+        if let Some(record) = record {
+            self.forks.insert(fork.clone(), record);
         }
+        let vacancies = self.vacancies.get_mut(fork);
+        let found = vacancies.as_ref().and_then(|all| all.range(..=extent.start).next_back());
+        if let Some((start, end)) = found.map(|(start, end)| (*start, *end))
+            && extent.end <= end
+            && let Some(vacancies) = vacancies
+        {
+            // Splitting one makes at most one more.
+            vacancies.remove(&start);
+            self.extent_count -= 1;
+            self.put_vacant(fork, start, extent.start);
+            self.put_vacant(fork, extent.end, end);
+        }
+        self.put(fork, extent);
     }
 
     /// Restarts from a header, or from nothing.
     pub(crate) fn restart(&mut self, header: Option<Header>) {
         self.header = header;
-        self.extents.clear();
-        self.forks.clear();
+        self.forget_content();
         self.fences = None;
-        self.extent_count = 0;
         self.generation += 1;
         self.steady = false;
         self.left = None;
@@ -157,17 +237,43 @@ impl ObjectCache {
         self.left = token;
     }
 
-    fn put(&mut self, fork: &Fork, extent: Placed) {
-        if self.extent_count >= EXTENTS_MAX {
-            self.extents.clear();
-            self.forks.clear();
-            self.extent_count = 0;
+    fn forget_content(&mut self) {
+        self.extents.clear();
+        self.vacancies.clear();
+        self.forks.clear();
+        self.extent_count = 0;
+    }
+
+    /// Forgets what is known of the content where there is no room for more.
+    fn make_room(&mut self, count: usize) {
+        if self.extent_count + count > EXTENTS_MAX {
+            self.forget_content();
         }
+    }
+
+    fn put(&mut self, fork: &Fork, extent: Placed) {
         let extents = match self.extents.get_mut(fork) {
             Some(extents) => extents,
             None => self.extents.entry(fork.clone()).or_default(),
         };
         self.extent_count += usize::from(extents.insert(extent.start, extent).is_none());
+    }
+
+    /// Takes in a vacant range, which may share bytes with others.
+    fn put_vacant(&mut self, fork: &Fork, mut start: u64, mut end: u64) {
+        if start >= end {
+            return;
+        }
+        let vacancies = self.vacancies.entry(fork.clone()).or_default();
+        while let Some((&before, &until)) =
+            vacancies.range(..=end).next_back().filter(|(_, until)| **until >= start)
+        {
+            vacancies.remove(&before);
+            self.extent_count -= 1;
+            (start, end) = (start.min(before), end.max(until));
+        }
+        vacancies.insert(start, end);
+        self.extent_count += 1;
     }
 }
 
@@ -208,7 +314,75 @@ impl Knowledge {
 
 #[cfg(test)]
 mod tests {
+    use nacre_object::ExtentKind;
+
     use super::*;
+
+    fn extent(start: u64, end: u64, version: u64) -> Placed {
+        Placed { start, end, version, kind: ExtentKind::Data, place: 0 }
+    }
+
+    #[test]
+    fn what_is_known_of_a_range_is_its_extents_and_the_rest_is_vacant() {
+        let (mut known, fork) = (ObjectCache::default(), Fork::DEFAULT);
+        let header = Header { exists: true, version: 9, ..Header::default() };
+        let record = ForkRecord { size: Some(40), base: 2, stem: Default::default() };
+        let all = ByteRange::from(10..50);
+        known.saw(&header, &fork, &record, all, &[extent(5, 15, 3), extent(20, 30, 4)]);
+        assert_eq!(known.covering(&fork, all), Some(vec![extent(5, 15, 3), extent(20, 30, 4)]));
+        assert_eq!(known.covering(&fork, ByteRange::from(10..51)), None);
+        assert_eq!(known.covering(&fork, ByteRange::from(4..10)), None);
+        assert_eq!(known.region_version(&fork, ByteRange::from(12..22)), Some(4));
+        assert_eq!(known.region_version(&fork, ByteRange::from(15..20)), Some(2));
+        // Bytes that are written are vacant no more, on both sides of them the rest is.
+        let header = Header { version: 10, ..header };
+        known.foretell(
+            header,
+            &fork,
+            extent(32, 36, 10),
+            Some(ForkRecord { size: Some(41), ..record.clone() }),
+        );
+        assert_eq!(known.region_version(&fork, ByteRange::from(30..50)), Some(10));
+        assert!(
+            known.is_vacant(&fork, ByteRange::from(30..32))
+                && known.is_vacant(&fork, ByteRange::from(36..50))
+        );
+        assert!(!known.is_vacant(&fork, ByteRange::from(31..33)));
+        assert_eq!(known.fork(&fork).unwrap().size, Some(41));
+        // What is read of it again adds nothing that is there.
+        let found = [extent(20, 30, 4), extent(32, 36, 10)];
+        known.saw(
+            &header,
+            &fork,
+            known.fork(&fork).cloned().as_ref().unwrap(),
+            ByteRange::from(15..60),
+            &found,
+        );
+        assert_eq!(known.covering(&fork, ByteRange::from(15..60)), Some(found.to_vec()));
+        let count = known.extents[&fork].len() + known.vacancies[&fork].len();
+        assert_eq!((known.extent_count, count), (count, 6));
+    }
+
+    #[test]
+    fn knowledge_is_bounded() {
+        let (mut known, fork) = (ObjectCache::default(), Fork::DEFAULT);
+        let header = Header { exists: true, version: 9, ..Header::default() };
+        let record = ForkRecord { size: Some(40), base: 2, stem: Default::default() };
+        for start in 0..5 * EXTENTS_MAX as u64 {
+            let at = 10 * start;
+            known.saw(&header, &fork, &record, ByteRange::from(at..at + 9), &[extent(at, at + 5, 1)]);
+            assert!(known.extent_count <= EXTENTS_MAX);
+        }
+        assert_eq!(known.extent_count, known.extents[&fork].len() + known.vacancies[&fork].len());
+        for at in 0..2 * EXTENTS_MAX as u64 {
+            known.foretell(header, &fork, extent(2 * at, 2 * at + 1, 1), Some(record.clone()));
+            assert!(known.extent_count <= EXTENTS_MAX);
+        }
+        let many: Vec<Placed> =
+            (0..EXTENTS_MAX as u64).map(|at| extent(1 << 40 | at, 1 << 40 | (at + 1), 1)).collect();
+        known.saw(&header, &fork, &record, ByteRange::from(0..1 << 41), &many);
+        assert!(known.extent_count <= EXTENTS_MAX);
+    }
 
     #[test]
     fn a_call_that_nobody_waits_for_any_more_is_over() {

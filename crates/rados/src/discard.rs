@@ -77,9 +77,13 @@ impl Inner {
         if !sessions.is_empty() {
             steps.push(WriteStep::SetOmap(fences::KEY, &entry));
         }
+        let mark = self.mark(object).await?;
         let completed = self.pool.write(&name, &steps, flag::FULL_TRY).await;
         match -completed.code {
-            code if code <= 0 => Ok(true),
+            code if code <= 0 => {
+                self.settle(&mark, version, false);
+                Ok(true)
+            }
             errno::ECANCELED | errno::ENOENT => {
                 let error = StoreError::new(ErrorKind::Busy, "somebody else mended or removed it meanwhile");
                 Err(self.context(error, object))

@@ -15,9 +15,11 @@
 #![deny(unsafe_code)]
 
 mod cache;
+mod compact;
 mod discard;
 mod error;
 mod fences;
+mod index;
 mod limit;
 mod name;
 mod native;
@@ -34,6 +36,7 @@ mod store;
 mod sys;
 mod uri;
 
+pub use compact::CompactionReport;
 pub use scrub::ScrubReport;
 pub use store::RadosStore;
 pub use uri::Location;

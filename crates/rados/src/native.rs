@@ -1,8 +1,9 @@
-//! Transactions that RADOS has operations for, run without an interpreter: reads of one range, key or attribute, and
-//! writes of a region that is exactly one extent, with the guards that such a write usually has.
+//! Transactions that RADOS has operations for, run without an interpreter: reads of ranges, or of one key or attribute, and
+//! writes of a region that is exactly one extent, or where there is none yet, with the guards that such a write usually
+//! has.
 //!
-//! Such a write is four steps of one RADOS operation: compare the header, write the bytes where they are, set the
-//! extent's entry, set the header. The header holds the token of the change that wrote it, so comparing it proves that
+//! Such a write is four or five steps of one RADOS operation: compare the header, write the bytes, set the extent's entry
+//! and, if the fork becomes longer, that of the fork, and set the header. The header holds the token of the change that wrote it, so comparing it proves that
 //! the object is in the very state that the write was planned for, and thereby settles all guards; if it changed
 //! meanwhile, the transaction runs as a call instead, which judges by the region. Versions alone would prove nothing:
 //! another client's write takes the same version as the one that failed for it.
@@ -10,15 +11,15 @@
 use std::ffi::CStr;
 
 use bytes::Bytes;
-use nacre_object::limit::OFFSET_MAX;
+use nacre_object::limit::{EXTENTS_PER_READ_MAX, OFFSET_MAX, REPLY_BYTES_MAX};
 use nacre_object::{
     Answer, ByteRange, Extent, ExtentKind, Fork, Found, Guard, RangeRead, Read, Refusal, StoreError,
     Transaction, Write, coalesce,
 };
 
 use crate::cache::ObjectCache;
-use crate::name::extent_key;
-use crate::record::{Author, Header, Placed, Token};
+use crate::name::{extent_key, keyed};
+use crate::record::{Author, ForkRecord, Header, Placed, Token};
 use crate::sys::{Operation, Pool, WriteStep, flag};
 
 /// The attribute that holds an object's header.
@@ -41,19 +42,24 @@ pub(crate) struct NativeWrite {
     pub(crate) after: Header,
     /// The extent that the write leaves.
     pub(crate) extent: Placed,
+    /// The fork's record, if the write makes the fork, or makes it longer.
+    pub(crate) record: Option<ForkRecord>,
 }
 
 impl NativeWrite {
-    /// Sends the write: four steps, one operation.
+    /// Sends the write: a few steps, one operation.
     pub(crate) fn send(&self, pool: &Pool, name: &CStr) -> Operation {
         let (before, after) = (self.before.encode(), self.after.encode());
         let (key, value) = (extent_key(&self.stem, self.extent.end), self.extent.encode());
-        let steps = [
+        let mut steps = vec![
             WriteStep::IfXattr(HEADER, &before),
             WriteStep::Bytes { offset: self.extent.place.into(), data: &self.data },
             WriteStep::SetOmap(&key, &value),
             WriteStep::SetXattr(HEADER, &after),
         ];
+        let record =
+            self.record.as_ref().map(|record| (keyed(Some(b'f'), self.fork.as_bytes()), record.encode()));
+        steps.extend(record.as_ref().map(|(key, record)| WriteStep::SetOmap(key, record)));
         pool.write(name, &steps, flag::FULL_TRY)
     }
 }
@@ -72,24 +78,25 @@ fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
 pub(crate) fn plan(transaction: &Transaction, known: &ObjectCache, token: Token) -> Option<NativeWrite> {
     let (fork, offset, data) = only_extent(transaction)?;
     let before = *known.header().filter(|header| header.exists && header.version < OFFSET_MAX - 1)?;
-    let (extent, stem) = (known.extent(fork, offset)?, known.fork(fork)?.stem.clone());
+    let record = known.fork(fork)?;
     let range = ByteRange::new(offset, data.len() as u64);
-    if extent.kind != ExtentKind::Data || extent.range() != range {
-        return None;
-    }
+    let place = match known.extent(fork, offset) {
+        Some(extent) if extent.kind == ExtentKind::Data && extent.range() == range => Some(extent.place),
+        Some(_) => return None,
+        None => known.is_vacant(fork, range).then_some(None)?,
+    };
     let mut stamp = before.version + 1;
     for guard in &transaction.guards {
-        let within = |of: &Fork, region: &ByteRange| {
-            of == fork && region.len > 0 && region.offset >= range.offset && region.end() <= range.end()
-        };
         let holds = match guard {
             Guard::Exists => true,
             Guard::Version { version } => before.version == *version,
             Guard::Fence { token } => known.is_fenced(*token) == Some(false),
-            Guard::Region { fork, range, version } => within(fork, range) && extent.version <= *version,
+            Guard::Region { fork, range, version } => {
+                known.region_version(fork, *range).is_some_and(|found| found <= *version)
+            }
             Guard::Proposal { fork, range, version } => {
                 stamp = stamp.max(*version);
-                within(fork, range) && *version > extent.version
+                known.region_version(fork, *range).is_some_and(|found| found < *version)
             }
             _ => false,
         };
@@ -97,9 +104,125 @@ pub(crate) fn plan(transaction: &Transaction, known: &ObjectCache, token: Token)
             return None;
         }
     }
-    let after = Header { version: stamp, existed: true, author: Author::Token(token), ..before };
-    let extent = Placed { version: stamp, ..*extent };
-    Some(NativeWrite { fork: fork.clone(), stem, data: data.clone(), before, after, extent })
+    let mut after = Header { version: stamp, existed: true, author: Author::Token(token), ..before };
+    let mut longer = None;
+    let place = match place {
+        Some(place) => place,
+        None => {
+            // As the class does it: large pieces start at multiples of 4 KiB, and offsets have 31 bits.
+            let tail = u64::from(before.tail);
+            let place = if range.len >= 4096 { tail.next_multiple_of(4096) } else { tail };
+            let end = (place + range.len < 1 << 31).then_some(place + range.len)?;
+            (after.tail, after.live) = (end as u32, before.live + range.len as u32);
+            if record.size.is_none_or(|size| size < range.end()) {
+                after.forks += u32::from(record.size.is_none());
+                after.lengthen(record.size.unwrap_or(0), range.end());
+                longer = Some(ForkRecord { size: Some(range.end()), ..record.clone() });
+            }
+            place as u32
+        }
+    };
+    let extent = Placed { start: offset, end: range.end(), version: stamp, kind: ExtentKind::Data, place };
+    let (fork, stem, data) = (fork.clone(), record.stem.clone(), data.clone());
+    Some(NativeWrite { fork, stem, data, before, after, extent, record: longer })
+}
+
+/// The number of bytes from which on it is worth a read to find out whether a write can be native.
+const LOOK_BYTES_MIN: usize = 64 << 10;
+
+/// The fork of a write that would be native if only it were known that nothing stands where it goes, and the offsets of the
+/// regions that have to be known for that.
+pub(crate) struct Unknown<'a> {
+    pub(crate) fork: &'a Fork,
+    pub(crate) ranges: Vec<ByteRange>,
+}
+
+/// Returns what is to be found out before a transaction can be a native write, if that is worth a read.
+pub(crate) fn unknown<'a>(transaction: &'a Transaction, known: &ObjectCache) -> Option<Unknown<'a>> {
+    let (fork, offset, data) = only_extent(transaction)?;
+    let range = ByteRange::new(offset, data.len() as u64);
+    if data.len() < LOOK_BYTES_MIN || !known.is_settled() || known.extent(fork, offset).is_some() {
+        return None;
+    }
+    let mut ranges = vec![range];
+    for guard in &transaction.guards {
+        match guard {
+            Guard::Exists | Guard::Version { .. } | Guard::Fence { .. } => {}
+            Guard::Region { fork: of, range, .. } | Guard::Proposal { fork: of, range, .. } if of == fork => {
+                ranges.push(*range);
+            }
+            _ => return None,
+        }
+    }
+    ranges.retain(|range| known.region_version(fork, *range).is_none());
+    (1..=REGIONS_MAX).contains(&ranges.len()).then_some(Unknown { fork, ranges })
+}
+
+/// The maximum number of regions that are looked at for one write.
+const REGIONS_MAX: usize = 4;
+
+/// An answer still without data; where it has data, also its length in bytes and the parts of the byte stream.
+pub(crate) type KnownRead = (RangeRead, Option<(usize, Vec<Segment>)>);
+
+/// A transaction without writes of which everything but the bytes is known.
+pub(crate) struct KnownReads {
+    pub(crate) header: Header,
+    pub(crate) answers: Vec<KnownRead>,
+}
+
+/// Returns the answers to reads of ranges under guards of regions, as far as they are known: all but the bytes.
+pub(crate) fn known_reads(transaction: &Transaction, known: &ObjectCache) -> Option<KnownReads> {
+    let header = *known.header().filter(|header| header.exists)?;
+    for guard in &transaction.guards {
+        let holds = match guard {
+            Guard::Exists => true,
+            Guard::Version { version } => header.version == *version,
+            Guard::Region { fork, range, version } => known.region_version(fork, *range)? <= *version,
+            _ => false,
+        };
+        // What stands there instead, others tell.
+        if !holds {
+            return None;
+        }
+    }
+    let (mut answers, mut budget) = (Vec::with_capacity(transaction.reads.len()), REPLY_BYTES_MAX as u64);
+    for read in &transaction.reads {
+        let (fork, range, bytes) = match read {
+            Read::Range { fork, range, .. } => (fork, *range, true),
+            Read::Extents { fork, range } => (fork, *range, false),
+            _ => return None,
+        };
+        let (entries, record) = (known.covering(fork, range)?, known.fork(fork)?);
+        let base = if range.len > 0 { record.base } else { 0 };
+        let size = record.size.unwrap_or(0);
+        let found = range_read(header.tombstone_version.max(base), &entries, range, size);
+        if found.extents.len() > EXTENTS_PER_READ_MAX {
+            return None;
+        }
+        let data = match bytes {
+            false => None,
+            true => {
+                let length = range.end().min(size).saturating_sub(range.offset);
+                budget = budget.checked_sub(length)?;
+                Some((length as usize, segments(&entries, range, size)))
+            }
+        };
+        answers.push((found, data));
+    }
+    Some(KnownReads { header, answers })
+}
+
+/// Returns whether a transaction reads so much that reading the index for it pays off.
+pub(crate) fn is_large_read(transaction: &Transaction) -> bool {
+    const BYTES_MIN: u64 = 1 << 20;
+    let large = |read: &Read| matches!(read, Read::Range { range, .. } if range.len >= BYTES_MIN);
+    let simple =
+        |guard: &Guard| matches!(guard, Guard::Exists | Guard::Version { .. } | Guard::Region { .. });
+    let ranges = |read: &Read| matches!(read, Read::Range { .. } | Read::Extents { .. });
+    transaction.writes.is_empty()
+        && transaction.guards.iter().all(simple)
+        && transaction.reads.iter().all(ranges)
+        && transaction.reads.iter().any(large)
 }
 
 /// Returns whether a transaction would be a native write if only the sessions were known that the object has fenced.

@@ -4,7 +4,10 @@
 use std::ffi::{CStr, CString};
 
 use bytes::Bytes;
-use nacre_object::{Answer, ByteRange, ErrorKind, Fork, ObjectId, Outcome, RangeRead, Read, StoreError};
+use nacre_object::limit::OFFSET_MAX;
+use nacre_object::{
+    Answer, ByteRange, Done, ErrorKind, Fork, ObjectId, Outcome, RangeRead, Read, StoreError, Transaction,
+};
 use parking_lot::Mutex;
 
 use crate::cache::ObjectCache;
@@ -154,7 +157,10 @@ impl Inner {
         let entries = native::covering(&page, more, range, &header, record.base)
             .map_err(|error| self.context(error, object))?;
         let Some(entries) = entries else { return Ok(None) };
-        known.lock().saw(&header, fork, &record, &entries);
+        // Where the index ends with the page, nothing stands behind its last extent.
+        let end = if more || entries.len() < page.len() { range.end() } else { OFFSET_MAX };
+        let seen = ByteRange::from(range.offset..end);
+        known.lock().saw(&header, fork, &record, seen, &entries);
         let tombstone_version = header.tombstone_version.max(record.base);
         let mut found = native::range_read(tombstone_version, &entries, range, size);
         if !bytes {
@@ -176,6 +182,87 @@ impl Inner {
             return Err(self.missing_bytes(object, fork, range));
         }
         Ok(Some((found, header)))
+    }
+
+    /// Answers a transaction that reads ranges of which everything but the bytes is known. Returns `None` if that is not
+    /// so, or if the object is not as it was known to be.
+    pub(crate) async fn read_known_ranges(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let Some(reads) = native::known_reads(transaction, &known.lock()) else { return Ok(None) };
+        let record = reads.header.encode();
+        let mut steps = vec![ReadStep::IfXattr(HEADER, &record)];
+        let segments =
+            reads.answers.iter().filter_map(|(_, data)| data.as_ref()).flat_map(|(_, segments)| segments);
+        steps.extend(segments.map(|segment| ReadStep::Bytes { offset: segment.place, len: segment.len }));
+        let completed = self.pool.read(name, &steps, 0).await;
+        if matches!(-completed.code, errno::ECANCELED | errno::ENOENT) {
+            known.lock().steady = false;
+            return Ok(None);
+        }
+        if completed.code < 0 {
+            return Err(failed(completed.code, Attempt::Read, &self.location, object));
+        }
+        let mut parts = completed.answers.into_iter().skip(1).map(|answer| answer.into_bytes());
+        let mut answers = Vec::with_capacity(reads.answers.len());
+        for (mut found, data) in reads.answers {
+            if let Some((length, segments)) = data {
+                // Too short a part is told by those who read the index anew.
+                let Some(data) = joined(&segments, &mut parts, length) else { return Ok(None) };
+                found.data = data;
+            }
+            answers.push(Answer::Range(found));
+        }
+        let Header { version, exists, .. } = reads.header;
+        Ok(Some(Outcome::Done(Done { version, existed: exists, answers })))
+    }
+
+    /// Finds out what a native write needs to know, and takes it in.
+    pub(crate) async fn learn_extents(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        fork: &Fork,
+        ranges: &[ByteRange],
+    ) -> Result<(), StoreError> {
+        let fork_key = keyed(Some(b'f'), fork.as_bytes());
+        let stem = known.lock().fork(fork).map(|record| record.stem.clone());
+        let stem = stem.unwrap_or_else(|| ForkRecord::none(&fork_key).stem);
+        // Keys hold no zero byte: the conversions cannot fail.
+        let prefix = CString::new(extent_prefix(&stem)).unwrap_or_default();
+        let after: Vec<_> = ranges
+            .iter()
+            .map(|range| CString::new(extent_key(&stem, range.offset)).unwrap_or_default())
+            .collect();
+        let mut steps = vec![ReadStep::Xattrs, ReadStep::OmapKey(&fork_key)];
+        let limit = native::ENTRIES_MAX;
+        steps.extend(after.iter().map(|after| ReadStep::OmapAfter { after, prefix: &prefix, limit }));
+        let completed = self.pool.read(name, &steps, 0).await;
+        let (header, answers) = self.header(object, completed)?;
+        let mut answers = answers.into_iter().skip(1).map(|answer| answer.into_pairs());
+        let record = match answers.next().unwrap_or_default().0.first() {
+            None => ForkRecord::none(&fork_key),
+            Some((key, value)) => {
+                ForkRecord::decode(key, value).ok_or_else(|| self.context(corrupt(key), object))?
+            }
+        };
+        if !header.exists || record.stem != stem {
+            return Ok(());
+        }
+        for (range, (page, more)) in ranges.iter().zip(answers) {
+            let entries = native::covering(&page, more, *range, &header, record.base)
+                .map_err(|error| self.context(error, object))?;
+            let Some(entries) = entries else { continue };
+            let end = if more || entries.len() < page.len() { range.end() } else { OFFSET_MAX };
+            let seen = ByteRange::from(range.offset..end);
+            known.lock().saw(&header, fork, &record, seen, &entries);
+        }
+        Ok(())
     }
 
     /// Reads a range of which everything but the bytes is known. Returns `None` if the object is not as it was known to
@@ -241,20 +328,8 @@ impl Inner {
             return Err(failed(completed.code, Attempt::Read, &self.location, object));
         }
         let mut parts = completed.answers.into_iter().skip(1).map(|answer| answer.into_bytes());
-        if let [only] = segments
-            && only.len == length
-        {
-            return Ok(parts.next());
-        }
-        let mut data = vec![0; length];
-        for (segment, part) in segments.iter().zip(parts) {
-            if part.len() != segment.len {
-                // Too short an answer tells the caller.
-                return Ok(Some(Bytes::new()));
-            }
-            data[segment.at..segment.at + segment.len].copy_from_slice(&part);
-        }
-        Ok(Some(data.into()))
+        // Too short an answer tells the caller.
+        Ok(Some(joined(segments, &mut parts, length).unwrap_or_default()))
     }
 
     /// Returns the header from an operation whose first step was to read the attributes, with the answers of the other
@@ -294,4 +369,19 @@ impl Inner {
     pub(crate) fn pool_is_there(&self, object: &ObjectId) -> Result<(), StoreError> {
         if self.pool.exists() { Ok(()) } else { Err(self.context(pool_gone(), object)) }
     }
+}
+
+/// Joins parts of the byte stream to the bytes of a range. Returns `None` if one is shorter than it should be.
+fn joined(segments: &[Segment], parts: &mut impl Iterator<Item = Bytes>, length: usize) -> Option<Bytes> {
+    if let [only] = segments
+        && only.len == length
+    {
+        return parts.next().filter(|part| part.len() == length);
+    }
+    let mut data = vec![0; length];
+    for segment in segments {
+        let part = parts.next().filter(|part| part.len() == segment.len)?;
+        data[segment.at..segment.at + segment.len].copy_from_slice(&part);
+    }
+    Some(data.into())
 }

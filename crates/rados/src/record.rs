@@ -214,6 +214,13 @@ impl Header {
         (plausible && in_use).then_some(header).ok_or(NoHeader::Damaged)
     }
 
+    /// Adds the bytes by which a fork becomes longer to the sum of the sizes.
+    pub(crate) fn lengthen(&mut self, from: u64, to: u64) {
+        self.size_high = self.size_high.wrapping_add(to >> 32).wrapping_sub(from >> 32);
+        let low = |size: u64| size & 0xffff_ffff;
+        self.size_low = self.size_low.wrapping_add(low(to)).wrapping_sub(low(from));
+    }
+
     /// Returns the sum of the sizes of all forks, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let sum = (u128::from(self.size_high) << 32) + u128::from(self.size_low);
@@ -224,6 +231,7 @@ impl Header {
 /// The answer of a call that changed an object: within 32 bytes, which every OSD is set to let pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Changed {
+    pub(crate) exists: bool,
     pub(crate) existed: bool,
     pub(crate) unswept: bool,
     pub(crate) version: u64,
@@ -236,6 +244,7 @@ impl Changed {
 
     pub(crate) fn decode(output: &[u8]) -> Option<Self> {
         (output.len() == Self::BYTES).then(|| Self {
+            exists: output[0] & 1 != 0,
             existed: output[0] & 2 != 0,
             unswept: output[0] & 4 != 0,
             version: u64_at(output, 1),
@@ -252,8 +261,8 @@ impl Changed {
 
 impl From<&Header> for Changed {
     fn from(header: &Header) -> Self {
-        let Header { existed, unswept, version, tail, live, .. } = *header;
-        Self { existed, unswept, version, tail, live }
+        let Header { exists, existed, unswept, version, tail, live, .. } = *header;
+        Self { exists, existed, unswept, version, tail, live }
     }
 }
 
@@ -325,6 +334,17 @@ impl ForkRecord {
     /// Returns the record of a fork that has none. `key` is the key that the record would have.
     pub(crate) fn none(key: &[u8]) -> Self {
         Self { size: None, base: 0, stem: Bytes::copy_from_slice(key.get(1..).unwrap_or_default()) }
+    }
+
+    /// Encodes the value of the fork's key.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut record = vec![FORMAT_2, u8::from(self.size.is_some())];
+        record.extend(self.size.unwrap_or(0).to_le_bytes());
+        record.extend(self.base.to_le_bytes());
+        record.extend((self.stem.len() as u16).to_le_bytes());
+        record.extend(&self.stem[..]);
+        record.extend(checksum(&record).to_le_bytes());
+        record
     }
 
     /// Decodes the value of a fork's key.
@@ -547,6 +567,10 @@ mod tests {
         let fork = [&[2_u8, 1][..], &10_u64.to_le_bytes(), &3_u64.to_le_bytes(), &[4, 0], b"stem"].concat();
         let fork = ForkRecord::decode(b"fname", &sealed::<28>(&fork)).unwrap();
         assert_eq!(fork, ForkRecord { size: Some(10), base: 3, stem: "stem".into() });
+        for size in [None, Some(7)] {
+            let fork = ForkRecord { size, ..fork.clone() };
+            assert_eq!(ForkRecord::decode(b"fname", &fork.encode()), Some(fork));
+        }
         let extent = Placed { start: 5, end: 15, version: 7, kind: ExtentKind::Data, place: 16 };
         let hex: String = extent.encode().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "070000000000000005000000000000001000000001010000c82e784a");

@@ -26,6 +26,8 @@ pub(crate) enum Reply {
     Newer(u8),
     /// The call would have taken longer than a call may.
     Exhausted,
+    /// The call would have made the object, or removed it, without a mark in the index of names.
+    Unindexed,
 }
 
 /// Decodes the output of a call that did not change the object. Returns `None` if it is not a reply to the transaction.
@@ -69,6 +71,7 @@ pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<
         5 => Reply::Failed(String::from_utf8_lossy(&text.0).into_owned()),
         7 => Reply::Newer(text.u8()?),
         8 => Reply::Exhausted,
+        9 => Reply::Unindexed,
         _ => return None,
     }))
 }

@@ -46,12 +46,23 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     sections
 }
 
-/// Encodes a transaction. Its changes are stamped with `token`; `expected` is the version at which the answers to its
-/// reads are held already.
-pub(crate) fn encode(transaction: &Transaction, token: &Token, expected: Option<u64>) -> Vec<u8> {
+/// The parameters of a call, beside its transaction.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    /// The token that its changes are stamped with.
+    pub(crate) token: &'a Token,
+    /// The version at which the answers to its reads are held already.
+    pub(crate) expected: Option<u64>,
+    /// True if the index of names has a mark of it, so that it may make the object or remove it.
+    pub(crate) marked: bool,
+}
+
+/// Encodes a call of a transaction.
+pub(crate) fn encode(transaction: &Transaction, call: Call<'_>) -> Vec<u8> {
     let mut out = Encoder(Vec::with_capacity(256));
-    out.0.extend(token);
-    out.u64(expected.unwrap_or(u64::MAX));
+    out.0.extend(call.token);
+    out.u64(call.expected.unwrap_or(u64::MAX));
+    out.u8(u8::from(call.marked));
     out.u32(transaction.guards.len());
     transaction.guards.iter().for_each(|guard| out.guard(guard));
     out.u32(transaction.reads.len());

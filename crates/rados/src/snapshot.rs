@@ -51,17 +51,32 @@ impl Inner {
         transaction: &Transaction,
     ) -> Result<Outcome, StoreError> {
         for _ in 0..ATTEMPTS_MAX {
-            let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
-            let (header, _) = self.header(object, completed)?;
-            match (Snapshot { inner: self, object, name, header }).outcome(transaction).await {
-                Ok(outcome) => return Ok(outcome),
-                Err(Stop::Changed) => {}
-                Err(Stop::Failed(error)) => return Err(error),
+            if let Some(outcome) = self.read_one_state(object, name, transaction).await? {
+                return Ok(outcome);
             }
         }
         let text =
             "it is written all the time, and reading it takes several operations; try again when it is quiet";
         Err(self.context(StoreError::new(ErrorKind::Busy, text), object))
+    }
+}
+
+impl Inner {
+    /// Answers a transaction without writes from the state that the object is in now. Returns `None` if it changed
+    /// meanwhile.
+    pub(crate) async fn read_one_state(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        transaction: &Transaction,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
+        let (header, _) = self.header(object, completed)?;
+        match (Snapshot { inner: self, object, name, header }).outcome(transaction).await {
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(Stop::Changed) => Ok(None),
+            Err(Stop::Failed(error)) => Err(error),
+        }
     }
 }
 
@@ -107,6 +122,8 @@ impl Snapshot<'_> {
             }
             Guard::Key { key, check } => self.unless_passed(b'k', key, check).await?,
             Guard::Attribute { name, check } => self.unless_passed(b'a', name, check).await?,
+            // Nothing in the object is newer than the object.
+            Guard::Region { version, .. } if self.header.version <= *version => None,
             Guard::Region { fork, range, version } | Guard::Proposal { fork, range, version } => {
                 let found = self.range(fork, *range, Some(REFUSAL_BYTES_MAX)).await?;
                 let over = match guard {
@@ -285,6 +302,7 @@ impl Snapshot<'_> {
             self.header.tombstone_version
         };
         let entries = self.extents(&record, range).await?;
+        self.inner.known(self.object).lock().saw(&self.header, fork, &record, range, &entries);
         let mut found = native::range_read(tombstone_version, &entries, range, size);
         let mut end = range.end();
         if let Some(first_left_out) = found.extents.get(EXTENTS_PER_READ_MAX) {

@@ -12,13 +12,16 @@ use bytes::Bytes;
 use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
 use nacre_object::{
-    Answer, Done, ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction,
+    Answer, Done, ErrorKind, Guard, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction,
+    Write,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
+use crate::compact::CompactionReport;
 use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
+use crate::index::{IndexState, Mark};
 use crate::limit::object_bytes_max;
 use crate::name::{object_id, object_name};
 use crate::native;
@@ -33,7 +36,7 @@ use crate::uri::Location;
 /// The number of bytes by which a compaction in the background must make an object shorter; the next constant is that
 /// for a compaction for a write that did not fit into the object.
 const COMPACTION_BYTES_MIN: u32 = 64 << 10;
-const NEEDED_COMPACTION_BYTES_MIN: u32 = 4 << 10;
+pub(crate) const NEEDED_COMPACTION_BYTES_MIN: u32 = 4 << 10;
 /// The maximum number of extents that one sweep takes out of an index.
 const SWEPT_EXTENTS_MAX: u32 = 16 << 10;
 /// The shortest time that a client has to update a contended region before the turn passes on; the next constant is the
@@ -62,6 +65,7 @@ pub(crate) struct Inner {
     pub(crate) location: Location,
     knowledge: Knowledge,
     tokens: Tokens,
+    pub(crate) index: IndexState,
     /// True if this user's calls are refused, or the OSDs run none: reads are then assembled from RADOS' own.
     calls_denied: AtomicBool,
     /// Routines of the class as an OSD compiled them.
@@ -135,6 +139,15 @@ impl RadosStore {
     /// are done, and of all objects.
     pub async fn scrub(&self, progress: impl FnMut(u64, u64)) -> Result<ScrubReport, StoreError> {
         self.0.inner().connected().await?.scrub(progress).await
+    }
+
+    /// Has the OSDs move the live bytes of every object together where that makes it shorter by 4 KiB, and take out of the
+    /// indexes what belongs to no content any more. `progress` gets the number of objects that are done, and of all objects.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if this user may not call the class.
+    pub async fn compact(&self, progress: impl FnMut(u64, u64)) -> Result<CompactionReport, StoreError> {
+        self.0.inner().connected().await?.compact_all(progress).await
     }
 
     /// Returns the location of the store.
@@ -270,6 +283,7 @@ impl Inner {
             location,
             knowledge,
             tokens,
+            index: IndexState::default(),
             calls_denied: AtomicBool::new(false),
             chunks: RwLock::default(),
             by_text: AtomicBool::new(false),
@@ -280,20 +294,59 @@ impl Inner {
     async fn apply(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
         let name = object_name(object);
         let known = self.knowledge.of(object);
+        if transaction.writes.is_empty() {
+            return self.read(object, &name, &known, transaction).await;
+        }
+        if self.location.native
+            && let Some(outcome) = self.write_natively(object, &name, &known, transaction).await?
+        {
+            return Ok(outcome);
+        }
+        self.call(object, &name, &known, transaction).await
+    }
+
+    /// Answers a transaction that writes nothing.
+    async fn read(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+    ) -> Result<Outcome, StoreError> {
         if self.location.native {
             if let Some(read) = native::only_read(transaction)
-                && let Some(outcome) = self.read_natively(object, &name, &known, read).await?
+                && let Some(outcome) = self.read_natively(object, name, known, read).await?
             {
                 return Ok(outcome);
             }
-            if let Some(outcome) = self.write_natively(object, &name, &known, transaction).await? {
+            if let Some(outcome) = self.read_largely(object, name, known, transaction).await? {
                 return Ok(outcome);
             }
         }
-        if transaction.writes.is_empty() {
-            return self.ask(object, &name, transaction).await;
+        self.ask(object, name, transaction).await
+    }
+
+    /// Answers reads of ranges natively, if everything but the bytes is known; or if they are so long that it pays off to
+    /// read the index first, which is then known for those that follow. Returns `None` if it takes a call.
+    async fn read_largely(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+    ) -> Result<Option<Outcome>, StoreError> {
+        if let Some(outcome) = self.read_known_ranges(object, name, known, transaction).await? {
+            return Ok(Some(outcome));
         }
-        self.call(object, &name, &known, transaction).await
+        match native::is_large_read(transaction) {
+            true => self.read_one_state(object, name, transaction).await,
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the knowledge of an object.
+    pub(crate) fn known(&self, object: &ObjectId) -> Arc<Mutex<ObjectCache>> {
+        self.knowledge.of(object)
     }
 
     /// Applies a transaction as one native write, if it is one as far as is known, and the object is as it was known to
@@ -309,13 +362,17 @@ impl Inner {
         if wants_fences {
             self.learn_fences(object, name, known).await?;
         }
+        let unknown = native::unknown(transaction, &known.lock());
+        if let Some(native::Unknown { fork, ranges }) = unknown {
+            self.learn_extents(object, name, known, fork, &ranges).await?;
+        }
         let (write, operation, generation) = {
             // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
             // order.
             let mut known = known.lock();
             let Some(write) = native::plan(transaction, &known, self.tokens.next()) else { return Ok(None) };
             let operation = write.send(&self.pool, name);
-            known.foretell(write.after, &write.fork, write.extent);
+            known.foretell(write.after, &write.fork, write.extent, write.record.clone());
             (write, operation, known.generation)
         };
         let code = operation.await.code;
@@ -329,6 +386,10 @@ impl Inner {
             if known.generation == generation {
                 known.restart(None);
             }
+        }
+        // An object that becomes too long may have garbage: a call compacts it.
+        if -code == errno::EFBIG {
+            return Ok(None);
         }
         if !matches!(-code, errno::ECANCELED | errno::ENOENT) {
             return Err(failed(code, Attempt::Write, &self.location, object));
@@ -353,7 +414,8 @@ impl Inner {
         transaction: &Transaction,
     ) -> Result<Outcome, StoreError> {
         while !self.calls_denied.load(Ordering::Relaxed) {
-            match self.evaluate(object, name, transaction, &Token::default(), None, Attempt::Read).await? {
+            let call = request::Call { token: &Token::default(), expected: None, marked: false };
+            match self.evaluate(object, name, transaction, call, Attempt::Read).await? {
                 Called::Unchanged(reply::Reply::Exhausted) => break,
                 Called::Unchanged(reply) => return self.conclude(object, reply),
                 Called::Denied(error) => {
@@ -381,18 +443,60 @@ impl Inner {
         if !transaction.reads.is_empty() {
             let (guards, reads) = (transaction.guards.clone(), transaction.reads.clone());
             let reading = Transaction { guards, reads, writes: Vec::new() };
-            match self.ask(object, name, &reading).await? {
-                Outcome::Done(done) => held = Some((done.version, done.answers)),
+            let (version, answers) = match self.read(object, name, known, &reading).await? {
+                Outcome::Done(done) => (done.version, done.answers),
                 refused => return Ok(refused),
+            };
+            // The guards held at this version: where it is still the object's, they hold. Proposals say more.
+            let mut guards = transaction.guards.clone();
+            guards.retain(|guard| matches!(guard, Guard::Proposal { .. }));
+            guards.push(Guard::Version { version });
+            let writing = Transaction { guards, reads: Vec::new(), writes: transaction.writes.clone() };
+            if self.location.native
+                && let Some(Outcome::Done(done)) = self.write_natively(object, name, known, &writing).await?
+            {
+                return Ok(Outcome::Done(Done { answers, ..done }));
             }
+            held = Some((version, answers));
         }
+        // Whether a write makes the object is seldom known beforehand: the class tells.
+        let mut mark = None;
+        if transaction.writes.contains(&Write::Remove) || transaction.guards.contains(&Guard::Absent) {
+            mark = Some(self.mark(object).await?);
+        }
+        let called = self.call_marked(object, name, known, transaction, held, &mut mark).await;
+        match (&mark, &called) {
+            (None, _) => {}
+            (Some(mark), Ok((_, Some(changed)))) => self.settle(mark, changed.version, changed.exists),
+            // It may take effect yet: what the mark says of it stays true.
+            (Some(_), Err(error)) if error.kind == ErrorKind::Unknown => {}
+            (Some(mark), _) => self.unmark(mark),
+        }
+        called.map(|(outcome, _)| outcome)
+    }
+
+    /// Applies a transaction that writes by calls, with the answers to its reads and their version. Sets the mark in the
+    /// index of names if it takes one. Returns also what was changed.
+    async fn call_marked(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<ObjectCache>,
+        transaction: &Transaction,
+        mut held: Option<(u64, Vec<Answer>)>,
+        mark: &mut Option<Mark>,
+    ) -> Result<(Outcome, Option<Changed>), StoreError> {
         let mut compacted = false;
         loop {
             let (token, expected) = (self.tokens.next(), held.as_ref().map(|(version, _)| *version));
             let under_way = CallUnderWay::begin(known);
-            let called = self.evaluate(object, name, transaction, &token, expected, Attempt::Write).await;
+            let call = request::Call { token: &token, expected, marked: mark.is_some() };
+            let called = self.evaluate(object, name, transaction, call, Attempt::Write).await;
             under_way.end(matches!(called, Ok(Called::Changed(_))).then_some(token));
             match called? {
+                Called::Unchanged(reply::Reply::Unindexed) if mark.is_none() => {
+                    *mark = Some(self.mark(object).await?);
+                }
                 Called::Changed(changed) => {
                     // Nobody waits for these, and where they fail the next call asks again.
                     if changed.unswept {
@@ -403,12 +507,12 @@ impl Inner {
                     }
                     let answers = held.map(|(_, answers)| answers).unwrap_or_default();
                     let Changed { version, existed, .. } = changed;
-                    return Ok(Outcome::Done(Done { version, existed, answers }));
+                    return Ok((Outcome::Done(Done { version, existed, answers }), Some(changed)));
                 }
                 Called::Unchanged(reply::Reply::Answered(answers, header)) => {
                     held = Some((header.version, answers))
                 }
-                Called::Unchanged(other) => return self.conclude(object, other),
+                Called::Unchanged(other) => return Ok((self.conclude(object, other)?, None)),
                 Called::Lost => {}
                 Called::Denied(error) => return Err(error),
                 // Where garbage takes the room, the object is compacted and the write tried again, once. Where there is
@@ -446,6 +550,7 @@ impl Inner {
                 StoreError::new(ErrorKind::Io, format!("the class failed in the OSD: {why}"))
             }
             reply::Reply::Newer(format) => newer(format),
+            reply::Reply::Unindexed => StoreError::new(ErrorKind::Io, "the OSD's answer makes no sense"),
             reply::Reply::Exhausted => {
                 let text = "the transaction touches more extents or values than one call may take in an OSD: make \
                             several smaller ones of it";
@@ -461,13 +566,12 @@ impl Inner {
         object: &ObjectId,
         name: &CStr,
         transaction: &Transaction,
-        token: &Token,
-        expected: Option<u64>,
+        call: request::Call<'_>,
         attempt: Attempt,
     ) -> Result<Called, StoreError> {
         let routine =
-            Routine { handler: "apply", sections: request::sections(transaction, expected.is_some()) };
-        let request = request::encode(transaction, token, expected);
+            Routine { handler: "apply", sections: request::sections(transaction, call.expected.is_some()) };
+        let request = request::encode(transaction, call);
         let chunk = self.chunk(name, routine).await;
         let completed = self.start_call(name, &script::call(&chunk, &request), attempt).await;
         let output =
@@ -487,7 +591,7 @@ impl Inner {
             // Only a change that was made ends like this.
             return match Changed::decode(&output) {
                 Some(changed) => Ok(Called::Changed(changed)),
-                None => self.own_change(object, name, token).await.map(Called::Changed),
+                None => self.own_change(object, name, call.token).await.map(Called::Changed),
             };
         }
         if output.is_empty() {
@@ -521,7 +625,7 @@ impl Inner {
     }
 
     /// Makes the OSD move an object's live bytes together, if that makes it shorter by `bytes_min` bytes.
-    fn compact(&self, name: &CStr, bytes_min: u32) -> Operation {
+    pub(crate) fn compact(&self, name: &CStr, bytes_min: u32) -> Operation {
         let sections = Sections::default().with(Section::Index).with(Section::Compact);
         self.tend(name, Routine { handler: "compact", sections }, bytes_min)
     }
@@ -533,7 +637,7 @@ impl Inner {
     }
 
     /// Makes the OSD take all such extents out of the index, in calls of bounded length. A failure leaves the rest.
-    async fn sweep_all(&self, name: &CStr) {
+    pub(crate) async fn sweep_all(&self, name: &CStr) {
         loop {
             let completed = self.sweep(name).await;
             let output = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
@@ -579,41 +683,6 @@ impl Inner {
         chunk
     }
 
-    /// Lists objects. RADOS lists a pool in no order, so every page walks over all names of the namespace and sorts
-    /// them; a removed object keeps its version under its name, so each candidate's header is looked at.
-    async fn list(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<ObjectId>, StoreError> {
-        /// The maximum number of headers read at once.
-        const LOOKS: usize = 128;
-        if limit == 0 {
-            return Ok(Vec::new());
-        }
-        let mut ids = self.names().await?;
-        ids.retain(|id| after.as_ref().is_none_or(|after| id > after));
-        ids.sort_unstable();
-        let mut found = Vec::new();
-        for chunk in ids.chunks(LOOKS) {
-            let looks: Vec<_> =
-                chunk.iter().map(|id| self.pool.read(&object_name(id), &[ReadStep::Xattrs], 0)).collect();
-            for (id, look) in chunk.iter().zip(looks) {
-                // One whose header cannot be read is there, under a name that can: whoever asks it for more is told
-                // what is wrong with it, and nobody else is stopped by that.
-                let exists = match self.header(id, look.await) {
-                    Ok((header, _)) => header.exists,
-                    Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => true,
-                    Err(error) => return Err(error),
-                };
-                if exists {
-                    found.push(id.clone());
-                }
-            }
-            if found.len() >= limit {
-                break;
-            }
-        }
-        found.truncate(limit);
-        Ok(found)
-    }
-
     /// Returns the ids of all objects of Nacre's, removed or not, in no order. librados lists by blocking, so this runs
     /// on a thread.
     pub(crate) async fn names(&self) -> Result<Vec<ObjectId>, StoreError> {
@@ -630,22 +699,43 @@ impl Inner {
         });
         match receiver.await {
             Ok(Ok(Some(ids))) => Ok(ids),
-            Ok(Ok(None)) => Err(pool_gone().context(format_args!("listing pool \"{}\"", self.location.pool))),
-            Ok(Err(code)) => {
-                if matches!(-code, errno::EPERM | errno::EACCES) {
-                    let Location { id, pool, .. } = &self.location;
-                    let text = format!(
-                        "listing pool \"{pool}\": client.{id} may not do that: it needs at least the capabilities mon \
-                         'allow r' and osd 'allow r pool={pool}', with the namespace if they name one"
-                    );
-                    return Err(StoreError::new(ErrorKind::Denied, text));
-                }
-                let why = std::io::Error::from_raw_os_error(-code);
-                let text = format!("listing pool \"{}\": {why}", self.location.pool);
-                Err(StoreError::new(ErrorKind::Unavailable, text))
-            }
+            Ok(Ok(None)) => Err(self.pool_is_gone()),
+            Ok(Err(code)) => Err(self.index_failed(code)),
             Err(_) => Err(StoreError::new(ErrorKind::Io, "the thread that lists the pool died")),
         }
+    }
+
+    fn pool_is_gone(&self) -> StoreError {
+        pool_gone().context(format_args!("listing pool \"{}\"", self.location.pool))
+    }
+
+    /// Checks that the pool still exists, after nothing was found in it.
+    pub(crate) fn pool_is_listed(&self) -> Result<(), StoreError> {
+        if self.pool.exists() { Ok(()) } else { Err(self.pool_is_gone()) }
+    }
+
+    /// Returns the error for an operation on all of the pool, or on the index of names, that ended with a negative code.
+    pub(crate) fn index_failed(&self, code: i32) -> StoreError {
+        let Location { id, pool, .. } = &self.location;
+        match -code {
+            errno::ENOENT if !self.pool.exists() => self.pool_is_gone(),
+            errno::EPERM | errno::EACCES => {
+                let text = format!(
+                    "listing pool \"{pool}\": client.{id} may not do that: it needs at least the capabilities mon \
+                     'allow r' and osd 'allow r pool={pool}', with the namespace if they name one"
+                );
+                StoreError::new(ErrorKind::Denied, text)
+            }
+            _ => {
+                let why = std::io::Error::from_raw_os_error(-code);
+                StoreError::new(ErrorKind::Unavailable, format!("listing pool \"{pool}\": {why}"))
+            }
+        }
+    }
+
+    /// Returns a token that no change of any client has.
+    pub(crate) fn token(&self) -> Token {
+        self.tokens.next()
     }
 
     /// Adds to an error the object and the pool.

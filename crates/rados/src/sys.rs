@@ -78,6 +78,8 @@ library! {
     rados_write_op_zero: fn(Raw, u64, u64);
     rados_write_op_remove: fn(Raw);
     rados_write_op_omap_clear: fn(Raw);
+    rados_write_op_omap_cmp2: fn(Raw, *const c_char, u8, *const c_char, usize, usize, *mut c_int);
+    rados_write_op_omap_rm_keys2: fn(Raw, *const *const c_char, *const usize, usize);
     rados_write_op_omap_set2: fn(Raw, *const *const c_char, *const *const c_char, *const usize, *const usize, usize);
     rados_aio_write_op_operate: fn(Raw, Raw, Raw, *const c_char, Raw, c_int) -> c_int;
     rados_create_read_op: fn() -> Raw;
@@ -97,13 +99,17 @@ library! {
 }
 
 const COMPARE_EQUAL: u8 = 1;
+const COMPARE_LESS: u8 = 5;
 const CREATE_EXCLUSIVE: c_int = 1;
+const CREATE_IDEMPOTENT: c_int = 0;
 
 /// Flags of an operation, as in librados.h.
 pub(crate) mod flag {
     use std::ffi::c_int;
     /// Fails instead of waiting where the pool or the cluster is full.
     pub(crate) const FULL_TRY: c_int = 64;
+    /// Goes on all the same where the pool or the cluster is full.
+    pub(crate) const FULL_FORCE: c_int = 128;
     /// Returns the output of a call that changed the object.
     pub(crate) const RETURNVEC: c_int = 1024;
 }
@@ -495,6 +501,8 @@ impl ReadStep<'_> {
 
 /// One step of a write operation. They all take effect together, or none does.
 pub(crate) enum WriteStep<'a> {
+    /// Makes the object, unless it exists.
+    Create,
     /// Fails with EEXIST if the object exists.
     CreateNew,
     /// Fails unless RADOS' own version of the object is this one.
@@ -511,6 +519,11 @@ pub(crate) enum WriteStep<'a> {
     Zero { offset: u64 },
     /// Sets a key of the omap.
     SetOmap(&'a [u8], &'a [u8]),
+    /// Fails with ECANCELED unless the value of a key of the omap is less than this one, byte by byte. A key that is not
+    /// there has an empty value.
+    IfOmapLess(&'a [u8], &'a [u8]),
+    /// Removes a key of the omap, if it is there.
+    RemoveOmap(&'a [u8]),
     /// Removes all keys of the omap.
     ClearOmap,
     /// Removes the object.
@@ -524,6 +537,7 @@ impl WriteStep<'_> {
         // SAFETY: lengths are those of the slices, strings end in a zero byte, and librados copies all of it.
         unsafe {
             match self {
+                WriteStep::Create => (library.rados_write_op_create)(op, CREATE_IDEMPOTENT, ptr::null()),
                 WriteStep::CreateNew => (library.rados_write_op_create)(op, CREATE_EXCLUSIVE, ptr::null()),
                 WriteStep::IfVersion(version) => (library.rados_write_op_assert_version)(op, *version),
                 WriteStep::IfXattr(name, value) => {
@@ -544,6 +558,15 @@ impl WriteStep<'_> {
                     let (keys, key_len) = (key.as_ptr().cast(), key.len());
                     let (values, value_len) = (value.as_ptr().cast(), value.len());
                     (library.rados_write_op_omap_set2)(op, &keys, &values, &key_len, &value_len, 1);
+                }
+                WriteStep::IfOmapLess(key, value) => {
+                    let (name, bytes) = (key.as_ptr().cast(), value.as_ptr().cast());
+                    let (name_len, len, code) = (key.len(), value.len(), ptr::null_mut());
+                    (library.rados_write_op_omap_cmp2)(op, name, COMPARE_LESS, bytes, name_len, len, code);
+                }
+                WriteStep::RemoveOmap(key) => {
+                    let (keys, key_len) = (key.as_ptr().cast(), key.len());
+                    (library.rados_write_op_omap_rm_keys2)(op, &keys, &key_len, 1);
                 }
                 WriteStep::ClearOmap => (library.rados_write_op_omap_clear)(op),
                 WriteStep::Remove => (library.rados_write_op_remove)(op),

@@ -89,9 +89,16 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failur
         return Ok(object.remove_staged(args.idle).await?.len() as u64);
     }
     let there = match &args.fork.fork {
-        None => match object.remove().await {
-            Err(error) if args.force && error.kind == ErrorKind::Corrupt => store.discard_damaged(id).await?,
-            result => result?,
+        // A stream goes with the objects that it is striped over.
+        None => match store.stream(id)?.remove().await {
+            Ok(true) => true,
+            Err(error) if error.kind != ErrorKind::Corrupt => return Err(error.into()),
+            _ => match object.remove().await {
+                Err(error) if args.force && error.kind == ErrorKind::Corrupt => {
+                    store.discard_damaged(id).await?
+                }
+                result => result?,
+            },
         },
         Some(fork) => {
             let object = object.fork(fork)?;

@@ -4,10 +4,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use nacre::{ByteRange, Object, ObjectId};
+use nacre::{ByteRange, Fork, Object, ObjectId, ObjectStore, Stream, StreamStat};
 use rustix::fs::{Gid, Uid};
 use serde_json::json;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncSeek, AsyncWrite};
 
 use crate::arguments::{ForkArgs, RangeArgs};
 use crate::failure::Failure;
@@ -22,6 +22,9 @@ use crate::{complete, name, output, quantity};
 /// What the fork held before is replaced at once: who reads meanwhile gets the old content or the new one, and a put
 /// that is interrupted, or fails, leaves the old one. Streams of any length are taken; what is longer than 16 MiB is
 /// staged in a fork that "nacre ls --staged" shows until it is complete.
+///
+/// A file that is longer than an object of the store may be becomes a stream: it is striped over many objects, whose names
+/// begin with "nacre/stream/", and is replaced at once all the same. "nacre get" and "nacre rm" know it by its name.
 #[derive(clap::Args, Debug)]
 pub struct PutArgs {
     /// The object
@@ -32,6 +35,9 @@ pub struct PutArgs {
     file: PathBuf,
     #[command(flatten)]
     fork: ForkArgs,
+    /// Store it as a stream, however long it is: for standard input that may be longer than an object
+    #[arg(long, conflicts_with = "fork")]
+    striped: bool,
 }
 
 /// Fetch an object into a file, or to standard output
@@ -56,8 +62,13 @@ pub struct GetArgs {
 /// Runs `nacre put`.
 pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
     let object = session.object_to_fill(&args.object, &args.fork.own()?)?;
+    let stream = object.store().stream(object.id())?;
+    let whole = *object.fork_name() == Fork::DEFAULT;
+    // What is a stream stays one: its content is replaced with all its objects.
+    let striped = args.striped || whole && stream.stat().await?.is_some();
     let bytes = if args.file == Path::new("-") {
-        object.put(Interruptible::new(Metered::new(tokio::io::stdin(), None))?).await?
+        let source = Interruptible::new(Metered::new(tokio::io::stdin(), None))?;
+        if striped { stream.put(source).await? } else { object.put(source).await? }
     } else {
         let shown = args.file.display();
         let file = tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?;
@@ -68,7 +79,9 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
             )));
         }
         let total = metadata.is_file().then_some(metadata.len());
-        object.put_sized(Interruptible::new(Metered::new(file, total))?, total).await?
+        let source = Interruptible::new(Metered::new(file, total))?;
+        let longer = whole && total.unwrap_or(0) > object.store().limits().await?.fork_bytes_max;
+        if striped || longer { stream.put(source).await? } else { object.put_sized(source, total).await? }
     };
     match session.json {
         true => output::line(&json!({ "object": object.id().to_string(), "bytes": bytes }).to_string())?,
@@ -80,33 +93,33 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
 /// Runs `nacre get`.
 pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
     let object = session.object(&args.object, &args.fork.fork())?;
-    session::existing_fork(&object).await?;
+    let source = Source::find(object).await?;
     let range = args.range.range();
     let descriptor = descriptor(&args.file);
     if args.file == Path::new("-") || descriptor == Some(1) {
-        return copy(&object, range, tokio::io::stdout()).await;
+        return source.copy(range, tokio::io::stdout()).await;
     }
     let shown = args.file.display();
     if descriptor.is_some() {
         // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
         let file = tokio::fs::OpenOptions::new().append(true).open(&args.file).await;
-        return copy(&object, range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
+        return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
     }
     // A file that is not regular, such as a device or a pipe, can only be written in place.
     let metadata = std::fs::metadata(&args.file).ok();
     if metadata.as_ref().is_some_and(|metadata| !metadata.is_file()) {
         let file = tokio::fs::OpenOptions::new().write(true).open(&args.file).await;
-        return copy(&object, range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
+        return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
     }
     // A regular file gets its name when it is complete, so that the old one survives a failure.
     let target = std::fs::canonicalize(&args.file).unwrap_or_else(|_| args.file.clone());
     let partial = Partial::beside(&target).map_err(Failure::io(format!("make the file {shown}")))?;
     let file = partial.file().try_clone().map_err(Failure::io(format!("make the file {shown}")))?;
-    let total = session::size(&object).await?.saturating_sub(range.offset).min(range.len);
+    let total = source.size().await?.saturating_sub(range.offset).min(range.len);
     let mut signals = nacre_shell::Signals::catch()?;
     let mut writer = Metered::new(tokio::fs::File::from_std(file), Some(total));
     let bytes = tokio::select! {
-        copied = object.get_sparse(range, &mut writer) => copied?,
+        copied = source.get_sparse(range, &mut writer) => copied?,
         () = signals.next() => return Err(Failure::Failed("interrupted".to_owned())),
     };
     drop(writer);
@@ -142,14 +155,60 @@ fn descriptor(path: &Path) -> Option<u32> {
     None
 }
 
-/// Writes the bytes of a range to a file or to standard output.
+/// Writes the bytes of a range of an object to a file or to standard output.
 pub async fn copy(object: &Object, range: ByteRange, target: impl AsyncWrite + Unpin) -> Result<(), Failure> {
-    let total = session::size(object).await?.saturating_sub(range.offset).min(range.len);
-    let mut target = Metered::new(target, Some(total));
-    let unread = target.unread();
-    match object.get(range, &mut target).await {
-        Ok(_) => Ok(()),
-        Err(_) if unread.load(Ordering::Relaxed) => Err(Failure::Unread),
-        Err(error) => Err(error.into()),
+    Source::Object(object.clone()).copy(range, target).await
+}
+
+/// The source of bytes that are fetched.
+enum Source {
+    Object(Object),
+    Stream(Stream, StreamStat),
+}
+
+impl Source {
+    /// Returns the stream of an object's name, or the object with its fork, which must exist.
+    async fn find(object: Object) -> Result<Source, Failure> {
+        if *object.fork_name() == Fork::DEFAULT {
+            let stream = object.store().stream(object.id())?;
+            if let Some(stat) = stream.stat().await? {
+                return Ok(Source::Stream(stream, stat));
+            }
+        }
+        session::existing_fork(&object).await?;
+        Ok(Source::Object(object))
+    }
+
+    async fn size(&self) -> Result<u64, Failure> {
+        match self {
+            Source::Object(object) => session::size(object).await,
+            Source::Stream(_, stat) => Ok(stat.size),
+        }
+    }
+
+    async fn get_sparse(
+        &self,
+        range: ByteRange,
+        target: impl AsyncWrite + AsyncSeek + Unpin,
+    ) -> Result<u64, nacre::Error> {
+        match self {
+            Source::Object(object) => object.get_sparse(range, target).await,
+            Source::Stream(stream, _) => stream.get_sparse(range, target).await,
+        }
+    }
+
+    async fn copy(&self, range: ByteRange, target: impl AsyncWrite + Unpin) -> Result<(), Failure> {
+        let total = self.size().await?.saturating_sub(range.offset).min(range.len);
+        let mut target = Metered::new(target, Some(total));
+        let unread = target.unread();
+        let fetched = match self {
+            Source::Object(object) => object.get(range, &mut target).await,
+            Source::Stream(stream, _) => stream.get(range, &mut target).await,
+        };
+        match fetched {
+            Ok(_) => Ok(()),
+            Err(_) if unread.load(Ordering::Relaxed) => Err(Failure::Unread),
+            Err(error) => Err(error.into()),
+        }
     }
 }

@@ -1,0 +1,1114 @@
+//! Streams: byte streams larger than one object, striped over many.
+//!
+//! A stream has a *head*, the object of its name, whose attribute [`RECORD`] says how long the stream is and which
+//! *contents* it has: the present one, those that are being put, and those that are to be removed. Each content has
+//! objects of its own, whose names no other content ever has. Before an object is first written, the record says that
+//! it may exist, so whoever removes the stream knows all that there is to remove; and an object that was removed is
+//! never made again, so what a late writer sends finds nothing and leaves nothing.
+//!
+//! An object stays the unit of atomicity: a write into one stripe takes effect wholly or not at all, one that
+//! covers several stripes may be seen in parts. What is atomic all the same is [`Stream::put`], which writes a content
+//! beside the present one and makes it the present one by one transaction on the head.
+//!
+//! - [`Stream::write`] first makes the stream as long as it will be, then writes: what was never written reads as zeros.
+//! - Bytes behind the end, left by a truncation or by a writer that was too late for one, are zeroed before the stream
+//!   grows over them. `reached` bounds where there can be any.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::io::SeekFrom;
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, TryStreamExt, stream};
+use nacre_object::limit::OFFSET_MAX;
+pub use nacre_object::stripe::Layout;
+use nacre_object::stripe::Piece;
+use nacre_object::{
+    Answer, ByteRange, Check, ErrorKind, ExtentKind, Fork, Guard, Intent, Key, ObjectId, ObjectStore,
+    Outcome, Read, Reply, StoreError, Transaction, Write,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
+
+use crate::Store;
+use crate::transfer::{source_error, target_error};
+
+/// The attribute of the head that holds the record.
+pub const RECORD: &str = "nacre.stream";
+/// The prefix of the ids of the objects that hold the bytes of streams.
+pub const PREFIX: &str = "nacre/stream/";
+
+/// The maximum number of contents of a stream: the present one, those under way, those to be removed.
+const CONTENTS_MAX: usize = 16;
+/// The time without progress after which the writer of a content is taken to be dead.
+const STALE_AFTER: Duration = nacre_object::stage::STALE_AFTER;
+/// The interval at which a writer that makes progress writes that down.
+const REFRESH_AFTER: Duration = nacre_object::stage::REFRESH_AFTER;
+/// The number of requests about objects of one stream that are under way at a time.
+const REQUESTS_MAX: usize = 8;
+/// The maximum number of attempts to change a record that others change.
+const ATTEMPTS_MAX: usize = 1000;
+/// The maximum number of objects that are removed one by one; of more, the store lists those that exist.
+const OBJECTS_ASKED_MAX: u64 = 4096;
+/// The length of a stripe where nothing else is said: one transfer's piece.
+const UNIT_BYTES: u64 = 4 << 20;
+const WIDTH: u32 = 4;
+const OBJECT_BYTES: u64 = 64 << 20;
+
+/// A stream of a store: a byte stream of up to 2^63 bytes under the name of an object.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    store: Store,
+    head: ObjectId,
+}
+
+/// A stream at a glance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamStat {
+    /// The size in bytes.
+    pub size: u64,
+    /// The layout of what is written next.
+    pub layout: Layout,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Present,
+    /// It is being put.
+    Pending,
+    /// Its objects are to be removed.
+    Dead,
+}
+
+/// One content, in objects of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Content {
+    /// Its number: random, so that no other content of any stream has it.
+    number: u128,
+    layout: Layout,
+    state: State,
+    /// The number of objects, from the first one on, that may exist.
+    objects: u64,
+    size: u64,
+    /// The greatest size that it ever had.
+    reached: u64,
+    /// The time at which its writer last said that it goes on, in seconds.
+    alive_at: u64,
+}
+
+/// The record of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    /// False as long as the first content is being put: there is no stream yet.
+    made: bool,
+    layout: Layout,
+    contents: Vec<Content>,
+}
+
+const FORMAT: u8 = 1;
+const RECORD_HEAD_BYTES: usize = 3 + LAYOUT_BYTES;
+const LAYOUT_BYTES: usize = 16;
+const CONTENT_BYTES: usize = 16 + LAYOUT_BYTES + 1 + 4 * 8;
+
+impl Record {
+    fn encode(&self) -> Bytes {
+        let mut out = vec![FORMAT, u8::from(self.made), self.contents.len() as u8];
+        encode_layout(&self.layout, &mut out);
+        for content in &self.contents {
+            out.extend(content.number.to_le_bytes());
+            encode_layout(&content.layout, &mut out);
+            out.push(content.state as u8);
+            for number in [content.objects, content.size, content.reached, content.alive_at] {
+                out.extend(number.to_le_bytes());
+            }
+        }
+        out.into()
+    }
+
+    /// Decodes a record; `None` if it is none of this format.
+    fn decode(record: &[u8]) -> Option<Record> {
+        let (head, rest) = record.split_at_checked(RECORD_HEAD_BYTES)?;
+        let &[FORMAT, made @ 0..=1, count, ref layout @ ..] = head else { return None };
+        let (contents, []) = rest.as_chunks::<CONTENT_BYTES>() else { return None };
+        let contents = contents.iter().map(decode_content).collect::<Option<Vec<_>>>()?;
+        let present = contents.iter().filter(|content| content.state == State::Present).count();
+        let sound = contents.len() == usize::from(count) && count as usize <= CONTENTS_MAX && present <= 1;
+        sound.then_some(Record { made: made == 1, layout: decode_layout(layout)?, contents })
+    }
+
+    fn present(&self) -> Option<&Content> {
+        self.contents.iter().find(|content| content.state == State::Present)
+    }
+
+    fn size(&self) -> u64 {
+        self.present().map_or(0, |content| content.size)
+    }
+
+    fn content_mut(&mut self, number: u128) -> Option<&mut Content> {
+        self.contents.iter_mut().find(|content| content.number == number && content.state != State::Dead)
+    }
+
+    /// Takes the present content away: its objects are to be removed.
+    fn bury_present(&mut self) {
+        for content in self.contents.iter_mut().filter(|content| content.state == State::Present) {
+            content.state = State::Dead;
+        }
+    }
+
+    /// Adds a content.
+    fn begin(&mut self, state: State) -> Result<Content, StoreError> {
+        if self.contents.len() >= CONTENTS_MAX {
+            let text =
+                format!("{CONTENTS_MAX} contents of it are being put, or were left by writers that died");
+            return Err(StoreError::new(ErrorKind::Busy, text));
+        }
+        let half = |salt: u8| u128::from(RandomState::new().hash_one(salt));
+        let number = half(0) << 64 | half(1);
+        let layout = self.layout;
+        let content = Content { number, layout, state, objects: 0, size: 0, reached: 0, alive_at: now() };
+        self.contents.push(content);
+        Ok(content)
+    }
+}
+
+fn encode_layout(layout: &Layout, out: &mut Vec<u8>) {
+    out.extend(layout.unit_bytes.to_le_bytes());
+    out.extend(layout.width.to_le_bytes());
+    out.extend(layout.object_bytes.to_le_bytes());
+}
+
+fn decode_layout(bytes: &[u8]) -> Option<Layout> {
+    let (unit_bytes, rest) = bytes.split_first_chunk()?;
+    let (width, rest) = rest.split_first_chunk()?;
+    let (unit_bytes, width) = (u32::from_le_bytes(*unit_bytes), u32::from_le_bytes(*width));
+    let object_bytes = u64::from_le_bytes(*rest.first_chunk()?);
+    Some(Layout { unit_bytes, width, object_bytes }).filter(Layout::is_sound)
+}
+
+fn decode_content(bytes: &[u8; CONTENT_BYTES]) -> Option<Content> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    let (layout, rest) = rest.split_at(LAYOUT_BYTES);
+    let state = match rest[0] {
+        0 => State::Present,
+        1 => State::Pending,
+        2 => State::Dead,
+        _ => return None,
+    };
+    let (numbers, _) = rest[1..].as_chunks::<8>();
+    let [objects, size, reached, alive_at] = numbers else { return None };
+    let [objects, size, reached, alive_at] =
+        [objects, size, reached, alive_at].map(|bytes| u64::from_le_bytes(*bytes));
+    let layout = decode_layout(layout)?;
+    // Whatever is within the size has an object, and no byte lies behind the greatest size.
+    let sound = size <= reached && reached <= OFFSET_MAX && objects >= layout.objects(size);
+    let number = u128::from_le_bytes(*number);
+    sound.then_some(Content { number, layout, state, objects, size, reached, alive_at })
+}
+
+fn now() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
+}
+
+impl Content {
+    /// Returns the prefix of the ids of its objects.
+    fn prefix(&self) -> String {
+        format!("{PREFIX}{:032x}/", self.number)
+    }
+
+    fn object(&self, index: u64) -> ObjectId {
+        // It has at least one byte and far fewer than an id may have.
+        ObjectId::new(format!("{}{index:016x}", self.prefix())).expect("an id of a few dozen bytes")
+    }
+}
+
+/// The outcome of a write into an object of a content.
+enum Sent {
+    Done,
+    /// The content was removed.
+    Stale,
+}
+
+impl Store {
+    /// Returns a handle on a stream of the store, whether it exists or not.
+    ///
+    /// A stream is a byte stream of any length, striped over objects; what stands about atomicity at [`Object`] holds for
+    /// each of its stripes ([`Layout`]), and for [`Stream::put`] as a whole.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the name is not 1 to 255 bytes long.
+    ///
+    /// [`Object`]: crate::Object
+    pub fn stream(&self, name: impl AsRef<[u8]>) -> Result<Stream, StoreError> {
+        let head = ObjectId::new(Bytes::copy_from_slice(name.as_ref()))?;
+        Ok(Stream { store: self.clone(), head })
+    }
+}
+
+impl Stream {
+    /// Returns the id of the head.
+    pub fn id(&self) -> &ObjectId {
+        &self.head
+    }
+
+    /// Returns the layout that suits the store.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
+    pub async fn default_layout(&self) -> Result<Layout, StoreError> {
+        let most = self.store.limits().await?.fork_bytes_max;
+        let unit = UNIT_BYTES.min(most / 2).max(4096) / 4096 * 4096;
+        // Half of what an object may hold: what is overwritten may take as much again until it is compacted.
+        let object_bytes = (OBJECT_BYTES.min(most / 2) / unit).max(1) * unit;
+        Ok(Layout { unit_bytes: unit as u32, width: WIDTH, object_bytes })
+    }
+
+    fn context(&self, error: StoreError, attempted: &str) -> StoreError {
+        let error = error.with_operation(attempted).with_object(&self.head).with_store(self.store.name());
+        error.context(format_args!("cannot {attempted} stream \"{}\" of {}", self.head, self.store.name()))
+    }
+
+    /// Reads the record, and its text. `None` if the object has none.
+    async fn load(&self) -> Result<Option<(Record, Bytes)>, StoreError> {
+        let read = Transaction::new().read(Read::Attribute { name: Key::try_from(RECORD)? });
+        match answers(self.store.apply(&self.head, read).await?)?.pop() {
+            Some(Answer::Value(Some(text))) => match Record::decode(&text) {
+                Some(record) => Ok(Some((record, text))),
+                None => {
+                    let text = "its record is damaged, or a newer version of Nacre wrote it";
+                    Err(StoreError::new(ErrorKind::Corrupt, text))
+                }
+            },
+            Some(Answer::Value(None)) => Ok(None),
+            _ => Err(nonsense()),
+        }
+    }
+
+    async fn load_made(&self) -> Result<(Record, Bytes), StoreError> {
+        self.load().await?.filter(|(record, _)| record.made).ok_or_else(no_such_stream)
+    }
+
+    /// Replaces the record if it is still the given one; with that, makes other changes of the head.
+    async fn replace_record(
+        &self,
+        before: Option<&Bytes>,
+        record: &Record,
+        changes: Vec<Write>,
+    ) -> Result<bool, StoreError> {
+        let name = Key::try_from(RECORD)?;
+        let check = before.map_or(Check::Absent, |before| Check::Equal(before.clone()));
+        let transaction = Transaction::new()
+            .guard(Guard::Attribute { name: name.clone(), check })
+            .change(Write::SetAttribute { name, value: record.encode() });
+        let transaction = changes.into_iter().fold(transaction, Transaction::change);
+        Ok(matches!(self.store.apply(&self.head, transaction).await?, Outcome::Done(_)))
+    }
+
+    /// Changes the record of a stream that exists.
+    async fn update<T>(
+        &self,
+        mut change: impl FnMut(&mut Record) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (mut record, text) = self.load().await?.ok_or_else(no_such_stream)?;
+            let result = change(&mut record)?;
+            if record.encode() == text || self.replace_record(Some(&text), &record, Vec::new()).await? {
+                return Ok(result);
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Creates an empty stream. Returns false if there is one already.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Invalid`] if the layout makes no sense, or does not fit the store, or
+    /// if there is an object of that name which is no stream.
+    pub async fn create(&self, layout: Layout) -> Result<bool, StoreError> {
+        self.create_stream(layout).await.map_err(|error| self.context(error, "create"))
+    }
+
+    async fn create_stream(&self, layout: Layout) -> Result<bool, StoreError> {
+        let most = self.store.limits().await?.fork_bytes_max;
+        if !layout.is_sound() || layout.object_bytes > most {
+            let text = format!(
+                "stripes of {} bytes over {} objects of {} bytes: stripes have 4 KiB to 16 MiB, widths go to 1024, and \
+                 objects are multiples of stripes and at most {most} bytes long in this store",
+                layout.unit_bytes, layout.width, layout.object_bytes
+            );
+            return Err(StoreError::new(ErrorKind::Invalid, text));
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let (mut record, before) = match self.load().await? {
+                Some((record, _)) if record.made => return Ok(false),
+                Some((record, text)) => (record, Some(text)),
+                None => (Record { made: false, layout, contents: Vec::new() }, None),
+            };
+            (record.made, record.layout) = (true, layout);
+            let name = Key::try_from(RECORD)?;
+            let fresh = match &before {
+                Some(text) => Guard::Attribute { name: name.clone(), check: Check::Equal(text.clone()) },
+                None => Guard::Absent,
+            };
+            let create =
+                Transaction::new().guard(fresh).change(Write::SetAttribute { name, value: record.encode() });
+            if let Outcome::Done(_) = self.store.apply(&self.head, create).await? {
+                return Ok(true);
+            }
+            if before.is_none() && self.load().await?.is_none() {
+                let text = "there is an object of that name, and it is no stream";
+                return Err(StoreError::new(ErrorKind::Invalid, text));
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Returns the stream at a glance, or `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
+    pub async fn stat(&self) -> Result<Option<StreamStat>, StoreError> {
+        let loaded = self.load().await.map_err(|error| self.context(error, "look at"))?;
+        let made = loaded.filter(|(record, _)| record.made);
+        Ok(made.map(|(record, _)| StreamStat { size: record.size(), layout: record.layout }))
+    }
+
+    /// Reads at most `len` bytes. Fewer come only at the end. Each stripe shows one moment.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). [`ErrorKind::Invalid`] if there is no such stream.
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Bytes, StoreError> {
+        let read = async {
+            for _ in 0..ATTEMPTS_MAX {
+                let (record, _) = self.load_made().await?;
+                let len = record.size().saturating_sub(offset).min(len as u64);
+                let Some(content) = record.present().filter(|_| len > 0) else { return Ok(Bytes::new()) };
+                let pieces = content.layout.pieces(offset, len);
+                let reads = pieces.map(|piece| self.read_piece(content, piece));
+                let parts: Vec<(Bytes, bool)> =
+                    stream::iter(reads).buffered(REQUESTS_MAX).try_collect().await?;
+                if parts.iter().any(|(_, exists)| !exists) {
+                    // Perhaps a hole, perhaps a content that has been removed.
+                    let (now, _) = self.load_made().await?;
+                    if now.present().map(|now| now.number) != Some(content.number) {
+                        continue;
+                    }
+                }
+                if let [(only, _)] = &parts[..] {
+                    return Ok(only.clone());
+                }
+                let mut bytes = BytesMut::with_capacity(len as usize);
+                parts.iter().for_each(|(part, _)| bytes.extend_from_slice(part));
+                return Ok(bytes.freeze());
+            }
+            Err(too_busy())
+        };
+        read.await.map_err(|error| self.context(error, "read"))
+    }
+
+    /// Reads a piece; returns also whether its object exists.
+    async fn read_piece(&self, content: &Content, piece: Piece) -> Result<(Bytes, bool), StoreError> {
+        let (object, mut bytes) = (content.object(piece.object), BytesMut::new());
+        loop {
+            let have = bytes.len() as u64;
+            let range = ByteRange::new(piece.offset + have, piece.len - have);
+            let read = Transaction::new().read_range(Fork::DEFAULT, range);
+            let Outcome::Done(done) = self.store.apply(&object, read).await? else { return Err(nonsense()) };
+            let Some(Answer::Range(read)) = done.answers.into_iter().next() else { return Err(nonsense()) };
+            if bytes.is_empty() && read.data.len() as u64 == piece.len {
+                return Ok((read.data, done.existed));
+            }
+            bytes.extend_from_slice(&read.data);
+            // What the answer covers and does not give are zeros behind the object's end.
+            let covered = read.next.unwrap_or(range.end()).clamp(range.offset, range.end()) - piece.offset;
+            bytes.resize(bytes.len().max(covered as usize), 0);
+            if bytes.len() as u64 >= piece.len {
+                return Ok((bytes.freeze(), done.existed));
+            }
+            if covered <= have {
+                return Err(nonsense());
+            }
+        }
+    }
+
+    /// Writes bytes; the stream becomes longer if they go beyond its end. Writers of ranges that share no stripe do not
+    /// disturb each other. Where many of them write a stream whose length is known, [`Stream::truncate`] it to that
+    /// length first: then none of them has to make it longer.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: each stripe may or may not be written; writing the
+    /// same again does no harm. [`ErrorKind::Invalid`] if there is no such stream, or the bytes go past 2^63.
+    pub async fn write(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), StoreError> {
+        let data = data.into();
+        let written = async {
+            if data.is_empty() {
+                return self.load_made().await.map(drop);
+            }
+            let end = end_of(offset, data.len() as u64)?;
+            for _ in 0..ATTEMPTS_MAX {
+                let content = self.grow(end).await?;
+                match self.write_content(&content, offset, &data).await? {
+                    Sent::Done => return Ok(()),
+                    // Truncated to nothing, or replaced, since: this write comes after that.
+                    Sent::Stale => {}
+                }
+            }
+            Err(too_busy())
+        };
+        written.await.map_err(|error| self.context(error, "write"))
+    }
+
+    /// Makes the stream at least `end` bytes long. Returns its present content.
+    async fn grow(&self, end: u64) -> Result<Content, StoreError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (mut record, text) = self.load_made().await?;
+            let content = match record.present() {
+                Some(content) if content.size >= end => return Ok(*content),
+                Some(content) => *content,
+                None => record.begin(State::Present)?,
+            };
+            // Behind what the stream ever reached, there is nothing.
+            if !self.clear(&content, content.size, end.min(content.reached), &text).await? {
+                continue;
+            }
+            let mut longer = content;
+            longer.size = end;
+            longer.reached = content.reached.max(end);
+            longer.objects = content.objects.max(content.layout.objects(end));
+            if let Some(kept) = record.content_mut(content.number) {
+                *kept = longer;
+            }
+            if self.replace_record(Some(&text), &record, Vec::new()).await? {
+                return Ok(longer);
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Zeroes what stands behind the stream's end, between two offsets, as long as the record stays as it was. Returns
+    /// false if it did not.
+    async fn clear(&self, content: &Content, from: u64, to: u64, record: &Bytes) -> Result<bool, StoreError> {
+        let within = content.layout.objects_behind(content.objects, from, to);
+        let mut dirty = Vec::new();
+        for index in self.objects_of(content, within).await? {
+            let Some(range) = content.layout.region_behind(index, from, to) else { continue };
+            let object = content.object(index);
+            let read = Transaction::new().read(Read::Extents { fork: Fork::DEFAULT, range });
+            let Some(Answer::Range(read)) = answers(self.store.apply(&object, read).await?)?.pop() else {
+                return Err(nonsense());
+            };
+            if read.next.is_some() || read.extents.iter().any(|extent| extent.kind == ExtentKind::Data) {
+                dirty.push((object, range, read.version));
+            }
+        }
+        if dirty.is_empty() {
+            return Ok(true);
+        }
+        // Whoever made the stream longer since may have written there; only then may the versions just read be theirs.
+        if self.load().await?.is_none_or(|(_, now)| now != *record) {
+            return Ok(false);
+        }
+        for (object, range, version) in dirty {
+            let zero = Transaction::new()
+                .guard(Guard::Exists)
+                .if_version(Fork::DEFAULT, range, version)
+                .change(Write::Zero { fork: Fork::DEFAULT, range });
+            if !matches!(self.store.apply(&object, zero).await?, Outcome::Done(_)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes bytes into the objects of a content.
+    async fn write_content(&self, content: &Content, offset: u64, data: &Bytes) -> Result<Sent, StoreError> {
+        let pieces = content.layout.pieces(offset, data.len() as u64);
+        let writes = pieces.map(|piece| {
+            let from = (piece.at - offset) as usize;
+            self.write_piece(content, piece, data.slice(from..from + piece.len as usize))
+        });
+        let mut writes = stream::iter(writes).buffer_unordered(REQUESTS_MAX);
+        while let Some(sent) = writes.try_next().await? {
+            if let Sent::Stale = sent {
+                return Ok(Sent::Stale);
+            }
+        }
+        Ok(Sent::Done)
+    }
+
+    async fn write_piece(&self, content: &Content, piece: Piece, data: Bytes) -> Result<Sent, StoreError> {
+        let object = content.object(piece.object);
+        // An object that is made is made once: a guard tells it from one that was removed.
+        let mut guard = Guard::Exists;
+        for _ in 0..ATTEMPTS_MAX {
+            let write =
+                Transaction::new().guard(guard.clone()).write(Fork::DEFAULT, piece.offset, data.clone());
+            match (self.store.apply(&object, write).await?, &guard) {
+                (Outcome::Done(_), _) => return Ok(Sent::Done),
+                (Outcome::Refused(refusal), Guard::Exists) if refusal.version == 0 => {
+                    guard = Guard::Version { version: 0 };
+                }
+                (Outcome::Refused(_), Guard::Exists) => return Ok(Sent::Stale),
+                (Outcome::Refused(_), _) => guard = Guard::Exists,
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Sets the size in bytes.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the stream may or may not have the size.
+    /// [`ErrorKind::Invalid`] if there is no such stream, or the size is above 2^63.
+    pub async fn truncate(&self, size: u64) -> Result<(), StoreError> {
+        self.truncate_stream(size).await.map_err(|error| self.context(error, "truncate"))
+    }
+
+    async fn truncate_stream(&self, size: u64) -> Result<(), StoreError> {
+        end_of(size, 0)?;
+        for _ in 0..ATTEMPTS_MAX {
+            let (mut record, text) = self.load_made().await?;
+            if size >= record.size() {
+                if size > record.size() {
+                    self.grow(size).await?;
+                }
+                return Ok(());
+            }
+            match record.contents.iter_mut().find(|content| content.state == State::Present) {
+                Some(content) if size > 0 => content.size = size,
+                _ => record.bury_present(),
+            }
+            let shorter = record.encode();
+            if !self.replace_record(Some(&text), &record, Vec::new()).await? {
+                continue;
+            }
+            // Nothing depends on the rest: what stands behind the end is zeroed before the stream grows over it, and
+            // what is dead is removed with the stream at last.
+            match record.present() {
+                Some(content) => drop(self.clear(content, size, content.reached, &shorter).await),
+                None => drop(self.remove_dead().await),
+            }
+            return Ok(());
+        }
+        Err(too_busy())
+    }
+
+    /// Removes the stream with all its bytes. Returns false if there was none.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). A removal that fails has left a stream that is empty, or that is as it was; to
+    /// remove it again takes it up.
+    pub async fn remove(&self) -> Result<bool, StoreError> {
+        let removed = async {
+            for _ in 0..ATTEMPTS_MAX {
+                let Some((mut record, text)) = self.load().await? else { return Ok(false) };
+                if record.contents.is_empty() {
+                    let name = Key::try_from(RECORD)?;
+                    let guard = Guard::Attribute { name, check: Check::Equal(text) };
+                    let remove = Transaction::new().guard(guard).change(Write::Remove);
+                    if let Outcome::Done(_) = self.store.apply(&self.head, remove).await? {
+                        return Ok(true);
+                    }
+                    continue;
+                }
+                record.contents.iter_mut().for_each(|content| content.state = State::Dead);
+                if record.encode() == text || self.replace_record(Some(&text), &record, Vec::new()).await? {
+                    self.remove_dead().await?;
+                }
+            }
+            Err(too_busy())
+        };
+        removed.await.map_err(|error| self.context(error, "remove"))
+    }
+
+    /// Removes the objects of contents that are dead, and takes them off the record.
+    async fn remove_dead(&self) -> Result<(), StoreError> {
+        let Some((record, _)) = self.load().await? else { return Ok(()) };
+        let dead: Vec<Content> =
+            record.contents.iter().filter(|content| content.state == State::Dead).copied().collect();
+        for content in &dead {
+            let indexes = self.objects_of(content, 0..content.objects).await?;
+            let removals = indexes.into_iter().map(async |index| {
+                // So that none is ever made again, also those that were not there yet.
+                let remove = Transaction::new().change(Write::Create).change(Write::Remove);
+                self.store.apply(&content.object(index), remove).await.map(drop)
+            });
+            stream::iter(removals).buffer_unordered(REQUESTS_MAX).try_collect::<()>().await?;
+        }
+        let gone = |content: &Content| {
+            dead.iter().any(|one| one.number == content.number && one.objects >= content.objects)
+        };
+        let taken_off = self.update(|record| {
+            record.contents.retain(|content| content.state != State::Dead || !gone(content));
+            Ok(())
+        });
+        match taken_off.await {
+            // Somebody else removed the stream, to the end.
+            Err(error) if error.kind == ErrorKind::Invalid => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Returns the objects of a content, within a range of their numbers, that may exist: all of them if they are few, and
+    /// otherwise those that the store lists. One byte far behind a stream's end may make its objects more than can be counted.
+    async fn objects_of(&self, content: &Content, range: Range<u64>) -> Result<Vec<u64>, StoreError> {
+        if range.end.saturating_sub(range.start) <= OBJECTS_ASKED_MAX {
+            return Ok(range.collect());
+        }
+        let prefix = content.prefix();
+        let (mut indexes, mut objects) = (Vec::new(), self.store.list_after(ObjectId::new(prefix.clone())?));
+        while let Some(object) = objects.next().await? {
+            let Some(index) = object.as_bytes().strip_prefix(prefix.as_bytes()) else { break };
+            let index = std::str::from_utf8(index).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
+            indexes.extend(index.filter(|index| range.contains(index)));
+        }
+        Ok(indexes)
+    }
+
+    /// Replaces the stream, or the object of that name, with everything that `source` gives, at once: others see the old
+    /// content or the new one, and a failure before the end leaves the old one. Makes the stream if there is none.
+    /// Returns the number of bytes.
+    ///
+    /// # Errors
+    /// Where the store or the source fails, the content is the old one; only [`ErrorKind::Unknown`] leaves open which of
+    /// the two it is. [`ErrorKind::Busy`] if what was written so far was taken away: by a removal of the stream, or because
+    /// it had not got on for a day.
+    pub async fn put(&self, source: impl AsyncRead + Unpin) -> Result<u64, StoreError> {
+        let put = async {
+            let layout = self.default_layout().await?;
+            let content = self.begin_put(layout).await?;
+            match self.fill(content, source).await {
+                Ok(bytes) => Ok(bytes),
+                Err(error) => {
+                    // What cannot be removed now is removed by a later put, or with the stream.
+                    if error.kind != ErrorKind::Unknown {
+                        drop(self.abandon(content.number).await);
+                    }
+                    Err(error)
+                }
+            }
+        };
+        put.await.map_err(|error| self.context(error, "store all of"))
+    }
+
+    /// Adds a content that is being put to the record, and makes the record if there is none.
+    async fn begin_put(&self, layout: Layout) -> Result<Content, StoreError> {
+        for attempt in 0..ATTEMPTS_MAX {
+            let (mut record, before) = match self.load().await? {
+                Some((record, text)) => (record, Some(text)),
+                None => (Record { made: false, layout, contents: Vec::new() }, None),
+            };
+            // Writers that died are not waited for.
+            let stale = now().saturating_sub(STALE_AFTER.as_secs());
+            for content in &mut record.contents {
+                if content.state == State::Pending && content.alive_at < stale {
+                    content.state = State::Dead;
+                }
+            }
+            let dead = record.contents.iter().any(|content| content.state == State::Dead);
+            if dead && attempt == 0 {
+                if before.is_some() && self.replace_record(before.as_ref(), &record, Vec::new()).await? {
+                    self.remove_dead().await?;
+                }
+                continue;
+            }
+            let content = record.begin(State::Pending)?;
+            if self.replace_record(before.as_ref(), &record, Vec::new()).await? {
+                return Ok(content);
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Writes the bytes of a content that is being put, and makes it the present one.
+    async fn fill(
+        &self,
+        mut content: Content,
+        mut source: impl AsyncRead + Unpin,
+    ) -> Result<u64, StoreError> {
+        let unit = u64::from(content.layout.unit_bytes);
+        let mut refreshed = std::time::Instant::now();
+        let mut under_way = stream::FuturesUnordered::new();
+        let this = self;
+        loop {
+            let mut data = BytesMut::with_capacity(unit as usize);
+            while (data.len() as u64) < unit {
+                let room = unit - data.len() as u64;
+                if (&mut source).take(room).read_buf(&mut data).await.map_err(source_error)? == 0 {
+                    break;
+                }
+            }
+            let (offset, data) = (content.size, data.freeze());
+            let last = (data.len() as u64) < unit;
+            content.size = end_of(offset, data.len() as u64)?;
+            let wanted = content.layout.objects(content.size);
+            if wanted > content.objects || refreshed.elapsed() >= REFRESH_AFTER {
+                // The record is changed seldom: it runs ahead of what is written.
+                if wanted > content.objects {
+                    content.objects = wanted.max(2 * content.objects);
+                }
+                let (number, objects) = (content.number, content.objects);
+                self.update(|record| {
+                    let kept = record.content_mut(number).ok_or_else(taken_away)?;
+                    (kept.objects, kept.alive_at) = (objects, now());
+                    Ok(())
+                })
+                .await?;
+                refreshed = std::time::Instant::now();
+            }
+            if !data.is_empty() {
+                under_way.push(async move { this.write_content(&content, offset, &data).await });
+            }
+            while under_way.len() >= REQUESTS_MAX || last && !under_way.is_empty() {
+                if let Some(Sent::Stale) = under_way.try_next().await? {
+                    return Err(taken_away());
+                }
+            }
+            if last {
+                break;
+            }
+        }
+        drop(under_way);
+        self.commit(content).await?;
+        Ok(content.size)
+    }
+
+    /// Makes a content the present one, and removes the one that it replaces.
+    async fn commit(&self, content: Content) -> Result<(), StoreError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (mut record, text) = self.load().await?.ok_or_else(taken_away)?;
+            if record.content_mut(content.number).is_none() {
+                return Err(taken_away());
+            }
+            record.bury_present();
+            (record.made, record.layout) = (true, content.layout);
+            if let Some(kept) = record.content_mut(content.number) {
+                let objects = kept.objects.max(content.layout.objects(content.size));
+                *kept = Content { state: State::Present, objects, reached: content.size, ..content };
+            }
+            // What the object of that name held is replaced with it.
+            let whole = Write::RemoveFork { fork: Fork::DEFAULT };
+            if self.replace_record(Some(&text), &record, vec![whole]).await? {
+                drop(self.remove_dead().await);
+                return Ok(());
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Takes away a content that was being put; and the head, if nothing but that content made it.
+    async fn abandon(&self, number: u128) -> Result<(), StoreError> {
+        self.update(|record| {
+            if let Some(content) = record.content_mut(number) {
+                content.state = State::Dead;
+            }
+            Ok(())
+        })
+        .await?;
+        self.remove_dead().await?;
+        let Some((record, text)) = self.load().await? else { return Ok(()) };
+        if record.made || !record.contents.is_empty() {
+            return Ok(());
+        }
+        let name = Key::try_from(RECORD)?;
+        let guarded =
+            Transaction::new().guard(Guard::Attribute { name: name.clone(), check: Check::Equal(text) });
+        // An object that was there before keeps what it had; one of which nothing else is known goes.
+        let look = guarded.clone().read(Read::Stat);
+        let Outcome::Done(done) = self.store.apply(&self.head, look).await? else { return Ok(()) };
+        let Some(Answer::Stat(stat)) = done.answers.first() else { return Err(nonsense()) };
+        let alone = (stat.forks, stat.keys, stat.attributes) == (0, 0, 1);
+        let change = if alone { Write::Remove } else { Write::RemoveAttribute { name } };
+        let undo = guarded.guard(Guard::Version { version: done.version }).change(change);
+        self.store.apply(&self.head, undo).await.map(drop)
+    }
+
+    /// Writes the bytes of a range to `target`, to the end of the stream at most. Returns the number of bytes.
+    ///
+    /// All of them stood there at one moment: if the stream changes meanwhile, this fails with [`ErrorKind::Busy`].
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). [`ErrorKind::Busy`] if the stream was changed meanwhile, [`ErrorKind::Io`] if the
+    /// target fails, [`ErrorKind::Invalid`] if there is no such stream.
+    pub async fn get(
+        &self,
+        range: impl Into<ByteRange>,
+        mut target: impl AsyncWrite + Unpin,
+    ) -> Result<u64, StoreError> {
+        let range = range.into();
+        let fetched = async {
+            let (mut bytes, mut zeros) = (0, Bytes::new());
+            let mut download = Download::new(self, range).await?;
+            while let Some(part) = download.next().await? {
+                let data = match part {
+                    Part::Data(data) => data,
+                    Part::Hole(len) => {
+                        if (zeros.len() as u64) < len {
+                            zeros = vec![0; len as usize].into();
+                        }
+                        zeros.slice(..len as usize)
+                    }
+                };
+                target.write_all(&data).await.map_err(target_error)?;
+                bytes += data.len() as u64;
+            }
+            target.flush().await.map_err(target_error)?;
+            Ok(bytes)
+        };
+        fetched.await.map_err(|error| self.context(error, "fetch all of"))
+    }
+
+    /// Writes the bytes of a range to `target`, as [`Stream::get`] does, but steps over stripes that hold nothing: they
+    /// cost no space where `target` is a new file. Returns the number of bytes with the holes; after a hole at the end,
+    /// `target` is shorter than that until its length is set.
+    ///
+    /// # Errors
+    /// Those of [`Stream::get`].
+    pub async fn get_sparse(
+        &self,
+        range: impl Into<ByteRange>,
+        mut target: impl AsyncWrite + AsyncSeek + Unpin,
+    ) -> Result<u64, StoreError> {
+        let range = range.into();
+        let fetched = async {
+            let (mut bytes, mut hole) = (0, 0);
+            let mut download = Download::new(self, range).await?;
+            while let Some(part) = download.next().await? {
+                match part {
+                    Part::Hole(len) => {
+                        hole += len;
+                        bytes += len;
+                    }
+                    Part::Data(data) => {
+                        if hole > 0 {
+                            let step = SeekFrom::Current(i64::try_from(hole).unwrap_or(i64::MAX));
+                            target.seek(step).await.map_err(target_error)?;
+                            hole = 0;
+                        }
+                        target.write_all(&data).await.map_err(target_error)?;
+                        bytes += data.len() as u64;
+                    }
+                }
+            }
+            target.flush().await.map_err(target_error)?;
+            Ok(bytes)
+        };
+        fetched.await.map_err(|error| self.context(error, "fetch all of"))
+    }
+}
+
+/// A part of a stream on its way out.
+enum Part {
+    Data(Bytes),
+    /// Zeros, as many as a stripe at most.
+    Hole(u64),
+}
+
+/// A range on its way out of a stream.
+///
+/// The versions of all objects are read before the first byte and again after the last one. Where they are the same,
+/// no object changed in between, and so all bytes stood there together in that time.
+struct Download<'a> {
+    stream: &'a Stream,
+    record: Bytes,
+    content: Option<Content>,
+    /// The versions of the objects that hold bytes of the range, in order of their numbers from `first` on.
+    versions: Vec<u64>,
+    first: u64,
+    pieces: Box<dyn Iterator<Item = Piece> + Send>,
+    under_way: VecDeque<(Piece, Option<Reply<Outcome>>)>,
+}
+
+impl<'a> Download<'a> {
+    async fn new(stream: &'a Stream, range: ByteRange) -> Result<Self, StoreError> {
+        range.validate()?;
+        let (record, text) = stream.load_made().await?;
+        let content = record.present().copied();
+        let end = range.end().min(record.size());
+        let len = end.saturating_sub(range.offset);
+        let mut download = Self {
+            stream,
+            record: text,
+            content,
+            versions: Vec::new(),
+            first: 0,
+            pieces: Box::new(std::iter::empty()),
+            under_way: VecDeque::new(),
+        };
+        if let Some(content) = content.filter(|_| len > 0) {
+            download.pieces = Box::new(content.layout.pieces(range.offset, len));
+            let objects = content.layout.objects_behind(content.objects, range.offset, end);
+            download.first = objects.start;
+            download.versions = download.look(objects).await?;
+        }
+        Ok(download)
+    }
+
+    /// Reads the versions of objects.
+    async fn look(&self, objects: Range<u64>) -> Result<Vec<u64>, StoreError> {
+        let Some(content) = self.content else { return Ok(Vec::new()) };
+        let looks = objects.map(async |index| {
+            let look = Transaction::new().read(Read::Stat);
+            match self.stream.store.apply(&content.object(index), look).await? {
+                Outcome::Done(done) => Ok(done.version),
+                Outcome::Refused(_) => Err(nonsense()),
+            }
+        });
+        stream::iter(looks).buffered(4 * REQUESTS_MAX).try_collect().await
+    }
+
+    /// Asks for a piece. There is nothing to ask of an object that never was.
+    fn ask(&self, content: &Content, piece: &Piece) -> Option<Reply<Outcome>> {
+        let version = *self.versions.get((piece.object - self.first) as usize)?;
+        if version == 0 {
+            return None;
+        }
+        let range = ByteRange::new(piece.offset, piece.len);
+        let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
+        let transaction = Transaction::new().guard(Guard::Version { version }).read(read);
+        Some(self.stream.store.apply(&content.object(piece.object), transaction))
+    }
+
+    /// Returns the next part, or `None` after the last, when it is certain that nothing has changed.
+    async fn next(&mut self) -> Result<Option<Part>, StoreError> {
+        let Some(content) = self.content else { return Ok(None) };
+        while self.under_way.len() < REQUESTS_MAX {
+            let Some(piece) = self.pieces.next() else { break };
+            let reply = self.ask(&content, &piece);
+            self.under_way.push_back((piece, reply));
+        }
+        let Some((piece, reply)) = self.under_way.pop_front() else {
+            self.check().await?;
+            return Ok(None);
+        };
+        let Some(reply) = reply else { return Ok(Some(Part::Hole(piece.len))) };
+        let Outcome::Done(done) = reply.await? else { return Err(changed()) };
+        let Some(Answer::Range(read)) = done.answers.into_iter().next() else { return Err(nonsense()) };
+        if read.next.is_none() && read.extents.iter().all(|extent| extent.kind == ExtentKind::Hole) {
+            return Ok(Some(Part::Hole(piece.len)));
+        }
+        if read.data.len() as u64 == piece.len {
+            return Ok(Some(Part::Data(read.data)));
+        }
+        // The object ends before the piece does, or the answer was cut; the check at the end covers what is read here.
+        let (data, _) = self.stream.read_piece(&content, piece).await?;
+        Ok(Some(Part::Data(data)))
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        let objects = self.first..self.first + self.versions.len() as u64;
+        if self.look(objects).await? != self.versions {
+            return Err(changed());
+        }
+        // Other contents may come and go.
+        let (now, _) = self.stream.load_made().await?;
+        let before = Record::decode(&self.record).and_then(|record| record.present().copied());
+        let same = |a: &Content, b: &Content| (a.number, a.size) == (b.number, b.size);
+        match (now.present(), before) {
+            (Some(now), Some(before)) if same(now, &before) => Ok(()),
+            (None, None) => Ok(()),
+            _ => Err(changed()),
+        }
+    }
+}
+
+fn answers(outcome: Outcome) -> Result<Vec<Answer>, StoreError> {
+    match outcome {
+        Outcome::Done(done) => Ok(done.answers),
+        Outcome::Refused(_) => Err(nonsense()),
+    }
+}
+
+fn end_of(offset: u64, len: u64) -> Result<u64, StoreError> {
+    let end = offset.checked_add(len).filter(|end| *end <= OFFSET_MAX);
+    end.ok_or_else(|| StoreError::new(ErrorKind::Invalid, "streams end before 2^63 bytes"))
+}
+
+fn no_such_stream() -> StoreError {
+    StoreError::new(ErrorKind::Invalid, "there is no such stream")
+}
+
+fn taken_away() -> StoreError {
+    let text = "what was written so far was taken away: by a removal of the stream, or because it had not got on for a day; \
+                the content is as it was";
+    StoreError::new(ErrorKind::Busy, text)
+}
+
+fn changed() -> StoreError {
+    StoreError::new(ErrorKind::Busy, "it was changed meanwhile; try again")
+}
+
+fn too_busy() -> StoreError {
+    StoreError::new(ErrorKind::Busy, "others change it all the time; try again")
+}
+
+fn nonsense() -> StoreError {
+    StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(state: State) -> Content {
+        let layout = Layout { unit_bytes: 4096, width: 3, object_bytes: 8192 };
+        Content {
+            number: 7 << 64 | 9,
+            layout,
+            state,
+            objects: 5,
+            size: 30_000,
+            reached: 40_000,
+            alive_at: 11,
+        }
+    }
+
+    #[test]
+    fn the_record_is_pinned() {
+        let contents = vec![content(State::Present), content(State::Dead)];
+        let record = Record { made: true, layout: Layout::default(), contents };
+        let text = record.encode();
+        let hex: String = text.iter().take(84).map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            hex,
+            "010102000010000400000000000004000000000900000000000000070000000000000000100000030000000020000000000000\
+             000500000000000000307500000000000040\
+             9c0000000000000b00000000000000"
+        );
+        assert_eq!(Record::decode(&text), Some(record));
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_and_never_panics() {
+        let sound =
+            Record { made: false, layout: Layout::default(), contents: vec![content(State::Pending)] };
+        let whole = sound.encode();
+        for end in 0..whole.len() {
+            assert_eq!(Record::decode(&whole[..end]), None, "cut at {end}");
+        }
+        assert_eq!(Record::decode(&[&whole[..], &[0]].concat()), None);
+        // Two present contents, a size behind what was reached, more bytes than objects.
+        let two = Record { contents: vec![content(State::Present); 2], ..sound.clone() };
+        assert_eq!(Record::decode(&two.encode()), None);
+        for wrong in [
+            Content { size: 50_000, ..content(State::Present) },
+            Content { objects: 1, ..content(State::Present) },
+            Content { reached: u64::MAX, ..content(State::Present) },
+        ] {
+            let record = Record { contents: vec![wrong], ..sound.clone() };
+            assert_eq!(Record::decode(&record.encode()), None, "{wrong:?}");
+        }
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        for _ in 0..20_000 {
+            let mut bytes = whole.to_vec();
+            for _ in 0..3 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let at = (state >> 33) as usize % bytes.len();
+                bytes[at] = (state >> 24) as u8;
+            }
+            if let Some(record) = Record::decode(&bytes) {
+                assert!(record.layout.is_sound() && record.contents.len() <= CONTENTS_MAX);
+            }
+        }
+    }
+}

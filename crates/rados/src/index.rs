@@ -1,0 +1,623 @@
+//! The index of names: which objects there are, in ascending order, though RADOS lists a pool in none.
+//!
+//! The index is spread over [`SHARDS`] RADOS objects by a checksum of the object's id. For each object that ever was,
+//! the omap of its shard holds an entry: whether the object exists, and at which version that was so. Beside the entry
+//! stand the *marks* of changes under way.
+//!
+//! An object and its entry are two RADOS objects, which no operation changes together. So whoever is about to make an
+//! object, or to remove it, first sets a mark of its own; then changes the object; and then, in one operation, writes
+//! down what it knows now and takes its mark away (*settles*). The entry only ever goes to a fact of a greater version.
+//!
+//! Invariant: where an entry has no mark, it says what is. For the last change of whether the object exists had a mark;
+//! that is gone, so its fact was written; and no fact has a greater version. An entry with a mark says nothing, and the
+//! object itself is asked. A client that dies leaves its mark, which costs a look at the object in each listing, until
+//! one that finds the mark old settles it.
+//!
+//! The class refuses to make or to remove an object without a mark (`UNINDEXED` in `classes/extent.lua`), so that no
+//! client has to know beforehand whether an object is there; and what does neither needs no look at the index at all.
+//!
+//! A pool that was filled before there was an index, or from which the index was removed, has no *root* that says that
+//! the index is complete. The first that lists it, and may write, fills the index in.
+
+use std::collections::{HashSet, VecDeque};
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use nacre_object::{ErrorKind, ObjectId, StoreError};
+
+use crate::error::{Attempt, errno, failed};
+use crate::name::{keyed, object_name, unescaped};
+use crate::record::{Header, Token, checksum};
+use crate::store::Inner;
+use crate::sys::{Operation, Pool, ReadStep, WriteStep, flag};
+
+/// The number of RADOS objects that the index is spread over.
+const SHARDS: usize = 32;
+/// The RADOS object whose attribute says whether the index is complete.
+const ROOT: &CStr = c"nacre-index";
+/// The root's attribute.
+const STATE: &CStr = c"nacre-index";
+/// The format of the root, of entries and of marks.
+const FORMAT: u8 = 1;
+/// The letter that keys of entries and marks begin with.
+const LETTER: u8 = b'n';
+/// The separator in the key of a mark, between the object's name and the mark's token. No escape begins like this, so
+/// that an object's marks follow its entry, and no other entry comes between.
+const MARK: [u8; 2] = [1, 1];
+/// The age from which on a mark is taken for that of a client that died: what such a client sent has long been applied,
+/// or never will be.
+const MARK_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The maximum number of headers read at once.
+const LOOKS_MAX: usize = 128;
+/// The maximum number of entries that one operation fills in.
+const FILLED_MAX: usize = 128;
+/// The maximum number of entries that are asked of a shard at once.
+const PAGE_MAX: usize = 512;
+
+/// The client's knowledge of the root, as a number.
+#[derive(Default)]
+pub(crate) struct IndexState(AtomicU8);
+
+impl IndexState {
+    const COMPLETE: u8 = 1;
+    /// It is not, and this user may not fill it in.
+    const DENIED: u8 = 2;
+}
+
+/// A mark that this client has set.
+pub(crate) struct Mark {
+    shard: CString,
+    entry: Vec<u8>,
+    key: Vec<u8>,
+}
+
+/// A fact about an object: whether it exists at a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fact {
+    version: u64,
+    exists: bool,
+}
+
+impl Fact {
+    const BYTES: usize = 14;
+
+    /// Encodes the fact so that those of greater versions are greater, byte by byte: so an OSD compares them.
+    fn encode(self) -> Vec<u8> {
+        let mut record = self.version.to_be_bytes().to_vec();
+        record.extend([FORMAT, u8::from(self.exists)]);
+        record.extend(checksum(&record).to_le_bytes());
+        record
+    }
+
+    /// Decodes a fact; `None` if it is unsound.
+    fn decode(record: &[u8]) -> Option<Self> {
+        let (body, sum) = record.split_at_checked(Self::BYTES - 4)?;
+        let (version, [FORMAT, exists @ 0..=1]) = body.split_first_chunk::<8>()? else { return None };
+        (sum == checksum(body).to_le_bytes())
+            .then(|| Self { version: u64::from_be_bytes(*version), exists: *exists == 1 })
+    }
+}
+
+impl From<&Header> for Fact {
+    fn from(header: &Header) -> Self {
+        Self { version: header.version, exists: header.exists }
+    }
+}
+
+/// Encodes the value of a mark: the time at which it was set, in seconds.
+fn encode_mark(set_at: u64) -> Vec<u8> {
+    let mut record = vec![FORMAT];
+    record.extend(set_at.to_le_bytes());
+    record
+}
+
+/// Returns the time at which a mark was set; one that is unsound was set long ago.
+fn decode_mark(record: &[u8]) -> u64 {
+    match record.split_first() {
+        Some((&FORMAT, time)) => time.try_into().map_or(0, u64::from_le_bytes),
+        _ => 0,
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
+}
+
+fn entry_key(object: &ObjectId) -> Vec<u8> {
+    keyed(Some(LETTER), object.as_bytes())
+}
+
+fn mark_key(entry: &[u8], token: &Token) -> Vec<u8> {
+    let mut key = [entry, &MARK].concat();
+    key.extend(token.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()));
+    key
+}
+
+/// Returns the object that a key is of, and whether the key is that of a mark; `None` if it is neither's.
+fn decode_index_key(key: &[u8]) -> Option<(ObjectId, bool)> {
+    let rest = key.strip_prefix(&[LETTER])?;
+    // No escape begins like a mark's, and its token holds none of it.
+    let at = rest.windows(MARK.len()).rposition(|window| window == MARK);
+    let name = at.map_or(rest, |at| &rest[..at]);
+    Some((ObjectId::new(unescaped(name)?).ok()?, at.is_some()))
+}
+
+fn shard_of(object: &ObjectId) -> usize {
+    checksum(object.as_bytes()) as usize % SHARDS
+}
+
+fn shard_name(shard: usize) -> CString {
+    // There is no zero byte in it: the conversion cannot fail.
+    CString::new(format!("nacre-index.{shard:02}")).unwrap_or_default()
+}
+
+/// Encodes the root's attribute.
+fn encode_root(complete: bool) -> Vec<u8> {
+    let mut record = vec![FORMAT, u8::from(complete), SHARDS as u8];
+    record.extend(checksum(&record).to_le_bytes());
+    record
+}
+
+/// An object in the index.
+#[derive(Debug)]
+struct Entry {
+    object: ObjectId,
+    /// The fact; `None` if there is none, or if it is unsound.
+    fact: Option<Fact>,
+    /// The keys of its marks, and when each was set.
+    marks: Vec<(Bytes, u64)>,
+}
+
+impl Entry {
+    /// Returns whether the object exists; `None` if only the object itself tells.
+    fn exists(&self) -> Option<bool> {
+        self.fact.filter(|_| self.marks.is_empty()).map(|fact| fact.exists)
+    }
+}
+
+/// The entries of one shard, in order, as far as they were read.
+struct Shard {
+    name: CString,
+    /// The key after which the next page begins.
+    after: CString,
+    ready: VecDeque<Entry>,
+    /// The entry whose marks may go on in the next page.
+    open: Option<Entry>,
+    over: bool,
+}
+
+impl Shard {
+    fn new(shard: usize, after: Option<&ObjectId>) -> Self {
+        // Marks of the object after which the listing begins are skipped as they come.
+        let after = CString::new(after.map_or(vec![LETTER], entry_key)).unwrap_or_default();
+        Self { name: shard_name(shard), after, ready: VecDeque::new(), open: None, over: false }
+    }
+
+    fn read(&self, pool: &Pool, limit: usize) -> Operation {
+        let prefix = CString::from(c"n");
+        let step = ReadStep::OmapAfter { after: &self.after, prefix: &prefix, limit: limit as u64 };
+        pool.read(&self.name, &[step], 0)
+    }
+
+    /// Takes in a page. Keys that are none of ours are passed over: the scrub names them.
+    fn take(&mut self, page: Vec<(Bytes, Bytes)>, more: bool, from: Option<&ObjectId>) {
+        if let Some((last, _)) = page.last() {
+            self.after = CString::new(&last[..]).unwrap_or_default();
+        }
+        self.over = !more || page.is_empty();
+        for (key, value) in page {
+            let Some((object, is_mark)) = decode_index_key(&key) else { continue };
+            if from.is_some_and(|from| object <= *from) {
+                continue;
+            }
+            if self.open.as_ref().is_some_and(|open| open.object != object) {
+                self.ready.extend(self.open.take());
+            }
+            let open = self.open.get_or_insert(Entry { object, fact: None, marks: Vec::new() });
+            if is_mark {
+                open.marks.push((key, decode_mark(&value)));
+            } else {
+                open.fact = Fact::decode(&value);
+            }
+        }
+        if self.over {
+            self.ready.extend(self.open.take());
+        }
+    }
+}
+
+/// All shards, merged.
+struct Cursor<'a> {
+    inner: &'a Inner,
+    from: Option<&'a ObjectId>,
+    shards: Vec<Shard>,
+    page: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// Begins behind an object; `limit` is about how many entries will be wanted.
+    fn new(inner: &'a Inner, from: Option<&'a ObjectId>, limit: usize) -> Self {
+        let shards = (0..SHARDS).map(|shard| Shard::new(shard, from)).collect();
+        // Names are spread evenly, but not quite.
+        let page = (limit + limit / 4).div_ceil(SHARDS) + 8;
+        Self { inner, from, shards, page: page.min(PAGE_MAX) }
+    }
+
+    /// Returns the next entry in ascending order of the ids.
+    async fn next(&mut self) -> Result<Option<Entry>, StoreError> {
+        loop {
+            let dry: Vec<_> =
+                self.shards.iter_mut().filter(|shard| shard.ready.is_empty() && !shard.over).collect();
+            if dry.is_empty() {
+                break;
+            }
+            let (pool, page) = (&self.inner.pool, self.page);
+            let reads: Vec<_> = dry.iter().map(|shard| shard.read(pool, page)).collect();
+            for (shard, read) in dry.into_iter().zip(reads) {
+                let completed = read.await;
+                if completed.code < 0 && completed.code != -errno::ENOENT {
+                    return Err(self.inner.index_failed(completed.code));
+                }
+                let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
+                let (pairs, more) = first.map(|answer| answer.into_pairs()).unwrap_or_default();
+                shard.take(pairs, more, self.from);
+            }
+        }
+        let heads = self.shards.iter_mut().filter(|shard| !shard.ready.is_empty());
+        let least = heads.min_by(|a, b| a.ready[0].object.cmp(&b.ready[0].object));
+        Ok(least.and_then(|shard| shard.ready.pop_front()))
+    }
+}
+
+impl Inner {
+    /// Notes in the index that an object is about to be made or removed.
+    pub(crate) async fn mark(&self, object: &ObjectId) -> Result<Mark, StoreError> {
+        let entry = entry_key(object);
+        let key = mark_key(&entry, &self.token());
+        let mark = Mark { shard: shard_name(shard_of(object)), entry, key };
+        let value = encode_mark(now());
+        // Where the pool is full, objects can still be removed; so must be what that takes.
+        let flags = flag::FULL_TRY | flag::FULL_FORCE;
+        let completed = self.pool.write(&mark.shard, &[WriteStep::SetOmap(&mark.key, &value)], flags).await;
+        match completed.code {
+            // Nothing of the object was changed so far, whatever became of the mark.
+            code if code < 0 => Err(failed(code, Attempt::Read, &self.location, object)),
+            _ => Ok(mark),
+        }
+    }
+
+    /// Writes down what is known of an object after its change, and takes the mark away. Nobody waits for it: until it is
+    /// done, and also where another client has written down a later fact, the mark makes listings ask the object.
+    pub(crate) fn settle(&self, mark: &Mark, version: u64, exists: bool) {
+        drop(self.send_fact(mark, Fact { version, exists }));
+    }
+
+    fn send_fact(&self, mark: &Mark, fact: Fact) -> Operation {
+        let fact = fact.encode();
+        let steps = [
+            WriteStep::IfOmapLess(&mark.entry, &fact),
+            WriteStep::SetOmap(&mark.entry, &fact),
+            WriteStep::RemoveOmap(&mark.key),
+        ];
+        self.pool.write(&mark.shard, &steps, flag::FULL_TRY | flag::FULL_FORCE)
+    }
+
+    /// Takes a mark away whose change certainly did not take place, or whose fact is written down.
+    pub(crate) fn unmark(&self, mark: &Mark) {
+        drop(self.send_unmark(mark));
+    }
+
+    fn send_unmark(&self, mark: &Mark) -> Operation {
+        let flags = flag::FULL_TRY | flag::FULL_FORCE;
+        self.pool.write(&mark.shard, &[WriteStep::RemoveOmap(&mark.key)], flags)
+    }
+
+    /// Lists objects.
+    pub(crate) async fn list(
+        &self,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<Vec<ObjectId>, StoreError> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        if !self.complete_index().await? {
+            return self.list_by_walk(after, limit).await;
+        }
+        let mut cursor = Cursor::new(self, after.as_ref(), limit);
+        let mut found = Vec::new();
+        // Entries are looked into in groups, so that the looks go side by side.
+        let mut group: Vec<Entry> = Vec::new();
+        loop {
+            let next = cursor.next().await?;
+            let over = next.is_none();
+            group.extend(next.filter(|entry| entry.exists() != Some(false)));
+            let uncertain = group.iter().filter(|entry| entry.exists().is_none()).count();
+            if over || uncertain >= LOOKS_MAX || found.len() + group.len() >= limit {
+                self.append_existing(std::mem::take(&mut group), &mut found).await?;
+            }
+            if over || found.len() >= limit {
+                break;
+            }
+        }
+        if found.is_empty() {
+            // A pool that was removed lists like one that is empty.
+            self.pool_is_listed()?;
+        }
+        Ok(found)
+    }
+
+    /// Appends the objects of a group of entries that exist.
+    async fn append_existing(&self, group: Vec<Entry>, found: &mut Vec<ObjectId>) -> Result<(), StoreError> {
+        let uncertain = |entry: &&Entry| entry.exists().is_none();
+        let asked: Vec<&ObjectId> = group.iter().filter(uncertain).map(|entry| &entry.object).collect();
+        let mut facts = self.facts(&asked).await?.into_iter();
+        let long_ago = now().saturating_sub(MARK_AGE_MAX.as_secs());
+        for entry in group {
+            let exists = match entry.exists() {
+                Some(exists) => exists,
+                None => {
+                    let fact = facts.next().unwrap_or(Fact { version: 0, exists: true });
+                    for (key, _) in entry.marks.iter().filter(|(_, set_at)| *set_at <= long_ago) {
+                        self.settle_for_another(&entry.object, key, fact).await;
+                    }
+                    fact.exists
+                }
+            };
+            if exists {
+                found.push(entry.object);
+            }
+        }
+        Ok(())
+    }
+
+    /// Settles the mark of a client that died. A failure leaves it as it is.
+    async fn settle_for_another(&self, object: &ObjectId, key: &[u8], fact: Fact) {
+        let mark = Mark { shard: shard_name(shard_of(object)), entry: entry_key(object), key: key.to_vec() };
+        if self.send_fact(&mark, fact).await.code == -errno::ECANCELED {
+            // The entry says this already, or a later fact.
+            self.send_unmark(&mark).await;
+        }
+    }
+
+    /// Looks at objects: which of them exist.
+    async fn facts(&self, objects: &[&ObjectId]) -> Result<Vec<Fact>, StoreError> {
+        let mut facts = Vec::with_capacity(objects.len());
+        for chunk in objects.chunks(LOOKS_MAX) {
+            let looks: Vec<_> =
+                chunk.iter().map(|id| self.pool.read(&object_name(id), &[ReadStep::Xattrs], 0)).collect();
+            for (id, look) in chunk.iter().zip(looks) {
+                facts.push(match self.header(id, look.await) {
+                    Ok((header, _)) => Fact::from(&header),
+                    // One whose header cannot be read is there, under a name that can: whoever asks it for more is told
+                    // what is wrong with it, and nobody else is stopped by that.
+                    Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+                        Fact { version: 0, exists: true }
+                    }
+                    Err(error) => return Err(error),
+                });
+            }
+        }
+        Ok(facts)
+    }
+
+    /// Lists objects without the index: walks over all names of the namespace and sorts them.
+    async fn list_by_walk(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<ObjectId>, StoreError> {
+        let mut ids = self.names().await?;
+        ids.retain(|id| after.as_ref().is_none_or(|after| id > after));
+        ids.sort_unstable();
+        let mut found = Vec::new();
+        for chunk in ids.chunks(LOOKS_MAX) {
+            let asked: Vec<&ObjectId> = chunk.iter().collect();
+            let facts = self.facts(&asked).await?;
+            found.extend(chunk.iter().zip(facts).filter(|(_, fact)| fact.exists).map(|(id, _)| id.clone()));
+            if found.len() >= limit {
+                break;
+            }
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Returns whether the index is complete; fills it in if it is not, and this user may.
+    async fn complete_index(&self) -> Result<bool, StoreError> {
+        match self.index.0.load(Ordering::Relaxed) {
+            IndexState::COMPLETE => return Ok(true),
+            IndexState::DENIED => return Ok(false),
+            _ => {}
+        }
+        let completed = self.pool.read(ROOT, &[ReadStep::Xattrs], 0).await;
+        if completed.code < 0 && completed.code != -errno::ENOENT {
+            return Err(self.index_failed(completed.code));
+        }
+        let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
+        let attributes = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
+        let root = attributes.iter().find(|(name, _)| name == STATE.to_bytes()).map(|(_, value)| &value[..]);
+        let complete = match root {
+            Some(root) if root == encode_root(true) => true,
+            // What a later version has made of the index, this one leaves alone.
+            Some(root) if root.first().is_some_and(|format| *format > FORMAT) => {
+                self.index.0.store(IndexState::DENIED, Ordering::Relaxed);
+                return Ok(false);
+            }
+            _ => self.fill_index().await?,
+        };
+        let state = if complete { IndexState::COMPLETE } else { IndexState::DENIED };
+        self.index.0.store(state, Ordering::Relaxed);
+        Ok(complete)
+    }
+
+    /// Fills the index in with the objects that were there before it. Returns false if this user may not, or if there is
+    /// no space for it. What is done when it is interrupted need not be done again.
+    pub(crate) async fn fill_index(&self) -> Result<bool, StoreError> {
+        // Whoever may not write learns it before the work.
+        if self.write_root(false).await? {
+            let mut missing = self.names().await?;
+            let mut known = HashSet::new();
+            let mut cursor = Cursor::new(self, None, usize::MAX / 2);
+            while let Some(entry) = cursor.next().await? {
+                // One that has marks alone may lose them without a fact, if their changes do not take place.
+                if entry.fact.is_some() {
+                    known.insert(entry.object);
+                }
+            }
+            missing.retain(|id| !known.contains(id));
+            let mut shards: Vec<Vec<(ObjectId, Fact)>> = (0..SHARDS).map(|_| Vec::new()).collect();
+            for chunk in missing.chunks(FILLED_MAX * SHARDS) {
+                let asked: Vec<&ObjectId> = chunk.iter().collect();
+                let facts = self.facts(&asked).await?;
+                for (id, fact) in chunk.iter().zip(facts).filter(|(_, fact)| fact.exists) {
+                    shards[shard_of(id)].push((id.clone(), fact));
+                }
+                for (number, shard) in shards.iter_mut().enumerate() {
+                    for part in shard.chunks(FILLED_MAX) {
+                        self.fill_in(number, part).await?;
+                    }
+                    shard.clear();
+                }
+            }
+            return self.write_root(true).await;
+        }
+        Ok(false)
+    }
+
+    /// Writes facts into a shard, except those that are older than what stands there.
+    async fn fill_in(&self, shard: usize, facts: &[(ObjectId, Fact)]) -> Result<(), StoreError> {
+        let name = shard_name(shard);
+        let records: Vec<_> = facts.iter().map(|(id, fact)| (entry_key(id), fact.encode())).collect();
+        let compare = records.iter().map(|(key, value)| WriteStep::IfOmapLess(key, value));
+        let set = records.iter().map(|(key, value)| WriteStep::SetOmap(key, value));
+        let steps: Vec<_> = std::iter::once(WriteStep::Create).chain(compare).chain(set).collect();
+        match self.pool.write(&name, &steps, flag::FULL_TRY).await.code {
+            code if code >= 0 => return Ok(()),
+            code if code != -errno::ECANCELED => return Err(self.index_failed(code)),
+            _ => {}
+        }
+        // Somebody wrote one of them meanwhile.
+        for (key, value) in &records {
+            let steps = [WriteStep::IfOmapLess(key, value), WriteStep::SetOmap(key, value)];
+            let code = self.pool.write(&name, &steps, flag::FULL_TRY).await.code;
+            if code < 0 && code != -errno::ECANCELED {
+                return Err(self.index_failed(code));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the root. Returns false if this user may not, or if there is no space for it.
+    async fn write_root(&self, complete: bool) -> Result<bool, StoreError> {
+        let record = encode_root(complete);
+        let completed = self.pool.write(ROOT, &[WriteStep::SetXattr(STATE, &record)], flag::FULL_TRY).await;
+        match -completed.code {
+            code if code <= 0 => Ok(true),
+            errno::EPERM | errno::EACCES | errno::ENOSPC | errno::EDQUOT | errno::EOPNOTSUPP => Ok(false),
+            code => Err(self.index_failed(-code)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    fn id(bytes: &[u8]) -> ObjectId {
+        ObjectId::new(bytes.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn records_are_pinned() {
+        // What a cluster holds today must be read for ever.
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let fact = Fact { version: 0x0102, exists: true };
+        assert_eq!(hex(&fact.encode())[..20], *"00000000000001020101");
+        assert_eq!(Fact::decode(&fact.encode()), Some(fact));
+        assert_eq!(hex(&encode_mark(7)), "010700000000000000");
+        assert_eq!(hex(&encode_root(true))[..6], *"010120");
+        let key = mark_key(&entry_key(&id(b"a\x01")), b"sixteen letters!");
+        assert_eq!(key, b"na\x01\x03\x01\x017369787465656e206c65747465727321");
+        assert_eq!(shard_of(&id(b"name")), 4);
+    }
+
+    #[test]
+    fn later_facts_are_greater_byte_by_byte() {
+        let facts = [0, 1, 255, 256, 1 << 40, (1 << 63) - 1]
+            .map(|version| Fact { version, exists: version % 2 == 0 });
+        for pair in facts.windows(2) {
+            assert!(pair[0].encode() < pair[1].encode(), "{pair:?}");
+        }
+        assert!(facts[0].encode() > Vec::new(), "an entry that is not there is the least");
+    }
+
+    #[test]
+    fn keys_are_in_the_order_of_the_ids_and_marks_follow_their_entry() {
+        let ids = [
+            &b"\0"[..],
+            b"\0\0",
+            b"\x01",
+            b"\x01\x01",
+            b"\x01\x02",
+            b"a",
+            b"a\0",
+            b"a\x01\x01",
+            b"ab",
+            b"\xff",
+        ]
+        .map(id);
+        let mut keys = Vec::new();
+        for id in &ids {
+            let entry = entry_key(id);
+            assert_eq!(decode_index_key(&entry), Some((id.clone(), false)));
+            let mark = mark_key(&entry, &[0xab; 16]);
+            assert_eq!(decode_index_key(&mark), Some((id.clone(), true)));
+            keys.extend([entry, mark]);
+        }
+        assert!(keys.is_sorted(), "{keys:?}");
+    }
+
+    #[test]
+    fn pages_may_end_anywhere_between_an_entry_and_its_marks() {
+        let fact = Bytes::from(Fact { version: 3, exists: true }.encode());
+        let mut pairs = Vec::new();
+        for name in [&b"a"[..], b"b", b"c"] {
+            let entry = entry_key(&id(name));
+            pairs.push((Bytes::from(entry.clone()), fact.clone()));
+            for token in 0..2 {
+                pairs.push((mark_key(&entry, &[token; 16]).into(), encode_mark(u64::from(token)).into()));
+            }
+        }
+        for length in 1..=pairs.len() {
+            let mut shard = Shard::new(0, None);
+            let pages = pairs.chunks(length).collect::<Vec<_>>();
+            for (number, page) in pages.iter().enumerate() {
+                shard.take(page.to_vec(), number + 1 < pages.len(), None);
+            }
+            assert!(shard.over && shard.open.is_none());
+            let found: Vec<_> =
+                shard.ready.iter().map(|entry| (entry.fact.is_some(), entry.marks.len())).collect();
+            assert_eq!(found, [(true, 2); 3], "pages of {length}");
+        }
+    }
+
+    #[test]
+    fn damage_never_panics_and_is_never_a_fact() {
+        let seed = rand::random();
+        let mut random = StdRng::seed_from_u64(seed);
+        for _ in 0..20_000 {
+            let fact = Fact { version: random.random(), exists: random.random() };
+            let mut record = fact.encode();
+            let at = random.random_range(0..record.len());
+            record[at] ^= 1 << random.random_range(0..8);
+            record.truncate(random.random_range(at + 1..=record.len()));
+            assert_eq!(Fact::decode(&record), None, "seed {seed}");
+            let noise: Vec<u8> = (0..random.random_range(0..60)).map(|_| random.random_range(0..4)).collect();
+            decode_index_key(&noise);
+            decode_mark(&noise);
+            Fact::decode(&noise);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The index of names: what is listed is what there is, whatever clients did at once, wherever they died, and also in a
+//! pool that was filled before there was an index.
+
+mod cluster;
+
+use std::collections::BTreeSet;
+
+use cluster::{Cluster, open};
+use nacre_object::testkit::block_on;
+use nacre_object::{
+    Answer, Fork, Guard, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+};
+use nacre_rados::RadosStore;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::try_from(name).unwrap()
+}
+
+fn apply(store: &RadosStore, name: &str, transaction: Transaction) -> Result<Outcome, StoreError> {
+    block_on(store.apply(&id(name), transaction))
+}
+
+fn make(store: &RadosStore, name: &str) {
+    apply(store, name, Transaction::new().write(Fork::DEFAULT, 0, "text")).unwrap();
+}
+
+fn remove(store: &RadosStore, name: &str) {
+    apply(store, name, Transaction::new().change(Write::Remove)).unwrap();
+}
+
+/// Lists all objects, in pages of a length.
+fn listed(store: &RadosStore, page: usize) -> Vec<String> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let found = block_on(store.list(after.as_ref(), page)).unwrap();
+        assert!(found.len() <= page);
+        let Some(last) = found.last().cloned() else { return all };
+        all.extend(found.iter().map(ToString::to_string));
+        after = Some(last);
+    }
+}
+
+/// The index of a namespace, seen with Ceph's own tool.
+struct Index<'a> {
+    cluster: &'a Cluster,
+    uri: &'a str,
+}
+
+impl Index<'_> {
+    fn rados(&self, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+        self.cluster.rados_in(self.uri, arguments, input)
+    }
+
+    /// Returns the RADOS objects that it consists of.
+    fn objects(&self) -> Vec<String> {
+        let names = String::from_utf8(self.rados(&["ls"], b"")).unwrap();
+        names.lines().filter(|name| name.starts_with("nacre-index")).map(str::to_owned).collect()
+    }
+
+    /// Returns the shard that an object's entry is in, and the keys about the object.
+    fn keys(&self, name: &str) -> Option<(String, Vec<String>)> {
+        self.objects().into_iter().find_map(|shard| {
+            let keys = String::from_utf8(self.rados(&["listomapkeys", &shard], b"")).unwrap();
+            let of =
+                |key: &&str| key.strip_prefix('n').is_some_and(|key| key.split('\u{1}').next() == Some(name));
+            let keys: Vec<String> = keys.lines().filter(of).map(str::to_owned).collect();
+            (!keys.is_empty()).then_some((shard, keys))
+        })
+    }
+
+    /// Sets a mark as a client does before it makes or removes an object; returns its shard and key.
+    fn mark(&self, name: &str, set_at: u64) -> (String, String) {
+        let (shard, keys) = self.keys(name).unwrap();
+        let key = format!("{}\u{1}\u{1}{:032x}", keys[0], rand::random::<u128>());
+        self.rados(&["setomapval", &shard, &key], &[&[1][..], &set_at.to_le_bytes()].concat());
+        (shard, key)
+    }
+}
+
+fn now() -> u64 {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()
+}
+
+#[test]
+fn names_are_listed_in_order_page_by_page() {
+    let cluster = Cluster::shared();
+    let store = cluster.open("order");
+    assert_eq!(listed(&store, 10), [""; 0]);
+    let names: BTreeSet<String> = (0..150).map(|number| format!("{:x}", number * 7919 % 1000)).collect();
+    let makes: Vec<_> = names
+        .iter()
+        .map(|name| store.apply(&id(name), Transaction::new().guard(Guard::Absent).change(Write::Create)))
+        .collect();
+    for make in makes {
+        assert!(matches!(block_on(make), Ok(Outcome::Done(_))));
+    }
+    let all: Vec<String> = names.into_iter().collect();
+    for page in [1, 7, 64, 150, 1000] {
+        assert_eq!(listed(&store, page), all, "pages of {page}");
+    }
+    for name in all.iter().step_by(3) {
+        remove(&store, name);
+    }
+    let mut left = all.clone();
+    let mut number = 0;
+    left.retain(|_| {
+        number += 1;
+        number % 3 != 1
+    });
+    assert_eq!(listed(&store, 20), left);
+    // What is made again is there again, and what was removed in vain is not.
+    make(&store, &all[0]);
+    remove(&store, "never");
+    left.insert(0, all[0].clone());
+    assert_eq!(listed(&store, 20), left);
+}
+
+#[test]
+fn a_client_that_dies_at_any_step_leaves_a_right_listing() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("death");
+    let (store, index) = (open(&uri), Index { cluster: &cluster, uri: &uri });
+    assert_eq!(listed(&store, 10), [""; 0]);
+
+    // It was about to make an object that was removed before.
+    make(&store, "a");
+    remove(&store, "a");
+    index.mark("a", now());
+    assert_eq!(listed(&store, 10), [""; 0]);
+    // Another client makes it after all, and its own mark goes.
+    make(&store, "a");
+    assert_eq!(listed(&store, 10), ["a"]);
+
+    // It had made one, and did not write that down.
+    make(&store, "b");
+    let (shard, key) = index.mark("b", now());
+    let entry = index.keys("b").unwrap().1[0].clone();
+    index.rados(&["rmomapkey", &shard, &entry], b"");
+    assert_eq!(listed(&store, 10), ["a", "b"]);
+    remove(&open(&uri), "b");
+    assert_eq!(listed(&store, 10), ["a"]);
+    assert!(index.keys("b").unwrap().1.contains(&key), "nobody else takes a mark away that is not old");
+
+    // It was about to remove one.
+    make(&store, "c");
+    index.mark("c", now());
+    assert_eq!(listed(&store, 10), ["a", "c"]);
+
+    // It had removed one, and did not write that down.
+    make(&store, "d");
+    let (shard, keys) = index.keys("d").unwrap();
+    let fact = index.rados(&["getomapval", &shard, &keys[0], "/dev/stdout"], b"");
+    let fact = &fact[fact.len() - 14..];
+    remove(&store, "d");
+    index.mark("d", now());
+    index.rados(&["setomapval", &shard, &keys[0]], fact);
+    assert_eq!(listed(&store, 10), ["a", "c"]);
+
+    // A mark that is a day old is settled by who finds it: the entry says again what is, and is believed.
+    index.mark("d", now() - 25 * 3600);
+    for _ in 0..2 {
+        assert_eq!(listed(&store, 10), ["a", "c"]);
+    }
+    let keys = index.keys("d").unwrap().1;
+    assert_eq!(keys.len(), 2, "the entry and the newer mark: {keys:?}");
+    let settled = index.rados(&["getomapval", &shard, &keys[0], "/dev/stdout"], b"");
+    assert!(&settled[settled.len() - 14..] > fact);
+}
+
+#[test]
+fn a_pool_without_an_index_is_filled_in() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("fill");
+    let (store, index) = (open(&uri), Index { cluster: &cluster, uri: &uri });
+    let names: Vec<String> = (0..60).map(|number| format!("name-{number:02}")).collect();
+    for name in &names {
+        make(&store, name);
+    }
+    remove(&store, "name-07");
+    let mut left = names.clone();
+    left.remove(7);
+    // No client has listed yet: that an index is there says nothing of older objects. They are those whose entries are
+    // taken away here.
+    for shard in index.objects().iter().step_by(2) {
+        index.rados(&["rm", shard], b"");
+    }
+    let reader = cluster.ceph(&[
+        "auth",
+        "get-or-create",
+        "client.fill",
+        "mon",
+        "allow r",
+        "osd",
+        "allow r pool=nacre",
+    ]);
+    std::fs::write(cluster.dir().join("client.fill.keyring"), reader).unwrap();
+    // Who may not write lists all the same.
+    let reader = open(&uri.replace("id=nacre", "id=fill"));
+    assert_eq!(listed(&reader, 16), left);
+    assert!(!index.objects().contains(&"nacre-index".to_owned()));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut found = listed(&open(&uri), 16);
+                // One that is made meanwhile may be listed or not.
+                found.retain(|name| name != "zulu");
+                assert_eq!(found, left);
+            });
+        }
+        scope.spawn(|| make(&open(&uri), "zulu"));
+    });
+    left.push("zulu".to_owned());
+    assert_eq!(listed(&store, 16), left);
+    // From now on it is the index that answers.
+    let (shard, keys) = index.keys("name-03").unwrap();
+    index.rados(&["rmomapkey", &shard, &keys[0]], b"");
+    assert_eq!(listed(&open(&uri), 100).len(), left.len() - 1);
+    // A filling that was interrupted is taken up: the root says that it began.
+    let complete = index.rados(&["getxattr", "nacre-index", "nacre-index"], b"");
+    index.rados(&["rm", "nacre-index"], b"");
+    assert_eq!(listed(&open(&uri), 100), left);
+    assert_eq!(index.rados(&["getxattr", "nacre-index", "nacre-index"], b""), complete);
+}
+
+#[test]
+fn clients_that_make_and_remove_the_same_objects_leave_a_right_listing() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("race");
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let names: Vec<String> = (0..6).map(|number| format!("n{number}")).collect();
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let (names, uri) = (&names, &uri);
+            scope.spawn(move || {
+                let (store, mut random) = (open(uri), StdRng::seed_from_u64(seed + client));
+                for _ in 0..25 {
+                    let changes: Vec<_> = (0..6)
+                        .map(|_| {
+                            let name = &names[random.random_range(0..names.len())];
+                            let change = match random.random_range(0..4) {
+                                0 => Transaction::new().guard(Guard::Absent).change(Write::Create),
+                                1 => Transaction::new().write(Fork::DEFAULT, 0, "text"),
+                                2 => Transaction::new().guard(Guard::Exists).change(Write::Remove),
+                                _ => Transaction::new().change(Write::Remove).change(Write::Create),
+                            };
+                            store.apply(&id(name), change)
+                        })
+                        .collect();
+                    for change in changes {
+                        block_on(change).unwrap();
+                    }
+                    block_on(store.list(None, 4)).unwrap();
+                }
+            });
+        }
+    });
+    let store = open(&uri);
+    let exists = |name: &&String| {
+        let Ok(Outcome::Done(done)) = apply(&store, name, Transaction::new().read(Read::Stat)) else {
+            panic!("no answer");
+        };
+        matches!(&done.answers[..], [Answer::Stat(stat)] if stat.exists)
+    };
+    let existing: Vec<&String> = names.iter().filter(exists).collect();
+    assert_eq!(listed(&store, 100).iter().collect::<Vec<_>>(), existing);
+    // Believed of the entries alone, too, once nobody's marks are left.
+    let index = Index { cluster: &cluster, uri: &uri };
+    for name in &names {
+        let Some((shard, keys)) = index.keys(name) else { continue };
+        for mark in keys.iter().filter(|key| key.contains('\u{1}')) {
+            index.rados(&["setomapval", &shard, mark], &[&[1][..], &0_u64.to_le_bytes()].concat());
+        }
+    }
+    for _ in 0..2 {
+        assert_eq!(listed(&store, 100).iter().collect::<Vec<_>>(), existing);
+    }
+    assert!(names.iter().all(|name| index.keys(name).is_none_or(|(_, keys)| keys.len() == 1)));
+}

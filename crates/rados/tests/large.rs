@@ -1,0 +1,184 @@
+//! Large content, and much at once: pieces that are written behind each other natively, pieces spread over many extents,
+//! and transactions that read and write one object side by side. Nothing is lost, and nothing waits for ever.
+
+mod cluster;
+
+use bytes::Bytes;
+use cluster::{Cluster, open};
+use nacre_object::testkit::block_on;
+use nacre_object::{
+    Answer, ByteRange, Fork, Guard, Intent, Key, ObjectId, ObjectStore, Outcome, Read, Transaction, Write,
+};
+use nacre_rados::RadosStore;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::try_from(name).unwrap()
+}
+
+fn read(store: &RadosStore, name: &str, range: ByteRange) -> (Vec<u8>, u64) {
+    let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
+    match block_on(store.apply(&id(name), Transaction::new().read(read))).unwrap() {
+        Outcome::Done(done) => match &done.answers[..] {
+            [Answer::Range(read)] => (read.data.to_vec(), read.version),
+            other => panic!("{other:?}"),
+        },
+        refused => panic!("{refused:?}"),
+    }
+}
+
+#[test]
+fn clients_that_write_behind_the_end_of_one_fork_lose_nothing() {
+    const PIECE: usize = 64 << 10;
+    const PIECES: u64 = 24;
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("behind");
+    let first = Transaction::new().write(Fork::DEFAULT, 0, "head");
+    block_on(open(&uri).apply(&id("a"), first)).unwrap();
+    std::thread::scope(|scope| {
+        for client in 0..4_u64 {
+            let uri = &uri;
+            scope.spawn(move || {
+                // One makes calls of everything: both ways must keep out of each other's way.
+                let store = open(&format!("{uri}&native={}", if client == 0 { "off" } else { "on" }));
+                let writes: Vec<_> = (0..PIECES)
+                    .map(|piece| {
+                        let offset = 4096 + (piece * 4 + client) * PIECE as u64;
+                        let data = vec![(piece * 4 + client + 1) as u8; PIECE];
+                        let write =
+                            Transaction::new().guard(Guard::Exists).write(Fork::DEFAULT, offset, data);
+                        store.apply(&id("a"), write)
+                    })
+                    .collect();
+                let versions: Vec<u64> = writes
+                    .into_iter()
+                    .map(|write| match block_on(write).unwrap() {
+                        Outcome::Done(done) => done.version,
+                        refused => panic!("{refused:?}"),
+                    })
+                    .collect();
+                assert!(versions.windows(2).all(|pair| pair[0] != pair[1]));
+            });
+        }
+    });
+    let mut expected = b"head".to_vec();
+    expected.resize(4096, 0);
+    (0..4 * PIECES).for_each(|piece| expected.extend(vec![piece as u8 + 1; PIECE]));
+    for way in ["on", "off"] {
+        let store = open(&format!("{uri}&native={way}"));
+        let (data, version) = read(&store, "a", ByteRange::ALL);
+        assert!(data == expected, "native={way}");
+        assert_eq!(version, 1 + 4 * PIECES, "every write has a version of its own");
+    }
+    assert!(block_on(open(&uri).scrub(|_, _| {})).unwrap().findings.is_empty());
+}
+
+#[test]
+fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
+    let cluster = Cluster::shared();
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let (store, mut random) = (cluster.open("spread"), StdRng::seed_from_u64(seed));
+    const EXTENTS: u64 = 1500;
+    let mut model = vec![0_u8; (EXTENTS * 20) as usize];
+    let mut extents = Vec::new();
+    for extent in 0..EXTENTS {
+        let data = vec![1; 10];
+        model[(extent * 20) as usize..][..10].copy_from_slice(&data);
+        extents.push((extent * 20, Bytes::from(data)));
+    }
+    let write = |extents| Transaction::new().change(Write::Extents { fork: Fork::DEFAULT, extents });
+    block_on(store.apply(&id("a"), write(extents))).unwrap();
+    for round in 0..30_u8 {
+        // Far apart, close together, in any order, and two writes of one transaction that meet.
+        let mut transaction = Transaction::new();
+        for _ in 0..2 {
+            let begin = random.random_range(0..EXTENTS * 20 - 1000);
+            let dense = random.random::<bool>();
+            let extents: Vec<(u64, Bytes)> = (0..random.random_range(1..60))
+                .map(|_| {
+                    let span = if dense { begin..begin + 900 } else { 0..EXTENTS * 20 - 50 };
+                    (random.random_range(span), Bytes::from(vec![round + 2; random.random_range(1..50)]))
+                })
+                .collect();
+            for (offset, data) in &extents {
+                model[*offset as usize..][..data.len()].copy_from_slice(data);
+            }
+            transaction = transaction.change(Write::Extents { fork: Fork::DEFAULT, extents });
+        }
+        block_on(store.apply(&id("a"), transaction)).unwrap();
+        let (data, _) = read(&store, "a", ByteRange::ALL);
+        let differs = data.iter().zip(&model).position(|(found, expected)| found != expected);
+        assert_eq!(differs, None, "round {round}");
+    }
+    assert!(block_on(store.scrub(|_, _| {})).unwrap().findings.is_empty());
+}
+
+#[test]
+fn a_compaction_gives_back_what_garbage_takes_and_changes_nothing() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("compact");
+    let store = open(&uri);
+    // A third of it is garbage, which is too little for the OSDs to compact it by themselves.
+    block_on(store.apply(&id("a"), Transaction::new().write(Fork::DEFAULT, 0, vec![1; 300_000]))).unwrap();
+    block_on(store.apply(&id("a"), Transaction::new().write(Fork::DEFAULT, 250_000, vec![2; 100_000])))
+        .unwrap();
+    block_on(store.apply(&id("b"), Transaction::new().write(Fork::DEFAULT, 0, "no garbage"))).unwrap();
+    let before = read(&store, "a", ByteRange::ALL);
+    let bytes = || {
+        let stat = String::from_utf8(cluster.rados_in(&uri, &["stat", "nacre.a"], b"")).unwrap();
+        stat.trim().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let long = bytes();
+    let report = block_on(store.compact(|_, _| {})).unwrap();
+    assert_eq!((report.objects, report.compacted), (2, 1));
+    assert!(bytes() + 45_000 < long, "{} of {long} bytes", bytes());
+    assert!(read(&store, "a", ByteRange::ALL) == before);
+    assert_eq!(block_on(store.compact(|_, _| {})).unwrap().compacted, 0);
+}
+
+#[test]
+fn transactions_that_read_and_write_one_object_at_once_make_one_chain() {
+    const EACH: u64 = 48;
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("chain");
+    let key = Key::try_from("last").unwrap();
+    let seen: Vec<Option<Bytes>> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..2_u64)
+            .map(|client| {
+                let (uri, key) = (&uri, &key);
+                scope.spawn(move || {
+                    let store = open(uri);
+                    let replies: Vec<_> = (0..EACH)
+                        .map(|number| {
+                            let value = Bytes::from(format!("{client}-{number}"));
+                            let exchange = Transaction::new()
+                                .read(Read::Key { key: key.clone() })
+                                .change(Write::SetKey { key: key.clone(), value });
+                            store.apply(&id("a"), exchange)
+                        })
+                        .collect();
+                    // Whoever waits for the last one first waits for no one who would have to be polled.
+                    replies
+                        .into_iter()
+                        .rev()
+                        .map(|reply| match block_on(reply).unwrap() {
+                            Outcome::Done(done) => match done.answers.into_iter().next() {
+                                Some(Answer::Value(value)) => value,
+                                other => panic!("{other:?}"),
+                            },
+                            refused => panic!("{refused:?}"),
+                        })
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    let mut distinct = seen.clone();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len() as u64, 2 * EACH, "each found another one's value");
+    assert_eq!(seen.iter().filter(|value| value.is_none()).count(), 1, "one found none");
+}
