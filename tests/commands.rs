@@ -517,7 +517,7 @@ fn bash_completes_commands_planes_files_and_the_objects_of_the_store() {
             .filter(|line| !line.is_empty())
             .collect::<Vec<_>>()
     };
-    assert_eq!(completed(&["stat", "rep"]), ["report", "report 2", "reports"]);
+    assert_eq!(completed(&["stat", "rep"]), ["report", "reports"], "a name with a space would be two words");
     assert_eq!(completed(&["stat", "reports"]), ["reports"]);
     let other = format!("--store={}", server.uri);
     assert_eq!(completed(&[&other, "get", "ot"]), ["other"]);

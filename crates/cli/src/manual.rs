@@ -365,7 +365,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "compare",
         &[
             ("nacre compare /data /backup/data", "print what differs"),
-            ("nacre compare --contents-only --quiet a b && echo same", "contents alone, by the exit code"),
+            ("nacre compare --contents-only --quiet a b", "say by the exit code whether contents differ"),
         ],
     ),
     (

@@ -35,9 +35,9 @@ impl Collector for Source {
         encoder.counters("copies_made", help, labelled("by", &about.made))?;
         let help = "Datagrams that were refused whole, by reason";
         encoder.counters("datagrams_refused", help, labelled("reason", &about.refused))?;
-        let help = "What else the data plane counts";
+        let help = "Other events of the data plane";
         encoder.counters("data_plane_events", help, labelled("event", &about.plane_counters))?;
-        let help = "What the control plane counts";
+        let help = "Events of the control plane";
         encoder.counters("control_plane_events", help, labelled("event", &about.control))?;
 
         let mut groups: Vec<&GroupReport> = self.0.groups.iter().collect();
