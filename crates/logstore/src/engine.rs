@@ -19,6 +19,7 @@
 //! that.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -40,11 +41,11 @@ use crate::fetch::{Fetches, Source};
 use crate::footprint::Footprint;
 use crate::log::{Appended, Committer, Log, Logged, Purpose, Refused};
 use crate::maintenance::Maintenance;
-use crate::memory::{self, Block, Blocks, Exchange, Memory};
+use crate::memory::{self, Blocks, Exchange, FewBlocks, Memory};
 use crate::name::Name;
 use crate::node::Node;
 use crate::readers::Readers;
-use crate::record::{self, Effect, Repeatable};
+use crate::record::{self, Effect, Repeatable, Split};
 use crate::segment::SegmentTable;
 use crate::shard::{self, Shard};
 use crate::space::{Space, Wanted};
@@ -68,8 +69,6 @@ pub struct Engine {
     pub(crate) maintenance: Maintenance,
     pub(crate) space: Space,
     pub(crate) readers: Readers,
-    /// Payload that transactions wrote, in bytes.
-    pub(crate) user_bytes: AtomicU64,
     /// The number of replacements of forks. Counted under the lock of the object's shard.
     pub(crate) replacements: AtomicU64,
     /// The hash of the object that a snapshot has written a part of, 0 if there is none; and whether an effect came since
@@ -93,10 +92,12 @@ struct Work {
     guards: Vec<Guard>,
     reads: Vec<Read>,
     effects: Vec<Effect>,
+    /// The effects that append, which have their places once the object is known.
+    appends: Vec<Range<usize>>,
     /// The payload as a record takes it, its length in bytes, and, in a volatile store instead, the blocks that are made of it.
     payload: Vec<Bytes>,
     payload_bytes: u64,
-    blocks: Vec<Block>,
+    blocks: FewBlocks,
     once: Option<Once>,
     /// The record's head as far as it is known in advance.
     head: Vec<u8>,
@@ -125,7 +126,7 @@ struct Applied {
     /// True if the log continued in a new segment.
     rolled: bool,
     /// Blocks to which nothing refers any more, to be dropped without a lock.
-    freed: Vec<Block>,
+    freed: FewBlocks,
 }
 
 /// The reason why a transaction was not kept.
@@ -166,7 +167,6 @@ impl Engine {
             maintenance: Maintenance::default(),
             space,
             readers: Readers::default(),
-            user_bytes: AtomicU64::new(0),
             replacements: AtomicU64::new(0),
             watched: AtomicU64::new(0),
             watched_changed: AtomicBool::new(false),
@@ -276,6 +276,9 @@ impl Engine {
             return Ok(Attempt::Decided(decided));
         }
         node.admit(&work.effects)?;
+        if !work.appends.is_empty() {
+            work.place_appends(node, self.memory.is_none())?;
+        }
         let version = work.proposal().max(node.version + 1);
         let kept = match &self.memory {
             None => self.keep_in_log(work, node, version),
@@ -310,11 +313,11 @@ impl Engine {
                 }
             }
         }
+        shard.written_bytes += work.payload_bytes;
         drop(shard);
         let Applied { grown, batch: durable_batch, rolled, freed, .. } = applied;
-        drop(freed);
+        memory::recycle(freed);
         self.space.index.add(grown);
-        self.user_bytes.fetch_add(work.payload_bytes, Ordering::Relaxed);
         done.version = version;
         let outcome = Outcome::Done(done);
         Ok(Attempt::Decided(Decided { outcome, durable_batch, wrote: true, rolled, fetches }))
@@ -348,7 +351,7 @@ impl Engine {
             self.replacements.fetch_add(1, Ordering::SeqCst);
         }
         let Appended { batch, tokens, rolled, .. } = appended;
-        Ok(Applied { grown, batch, tokens, rolled, freed: Vec::new() })
+        Ok(Applied { grown, batch, tokens, rolled, freed: FewBlocks::new() })
     }
 
     /// Keeps a transaction's blocks in memory, and applies its effects.
@@ -503,9 +506,9 @@ impl Engine {
         let chunk_bytes = self.chunk_bytes();
         // What never leaves memory needs neither a record nor checksums.
         let checksum = if self.memory.is_some() { |_: &[u8]| 0 } else { crc32c };
-        let (effects, mut payload) = Effect::from_writes_by(writes, chunk_bytes, checksum);
+        let Split { effects, mut payload, appends } = Split::new(writes, chunk_bytes, checksum);
         let payload_bytes = payload.iter().map(|part| part.len() as u64).sum();
-        let (mut head, mut blocks) = (Vec::new(), Vec::new());
+        let (mut head, mut blocks) = (Vec::new(), FewBlocks::new());
         if self.memory.is_some() {
             blocks = memory::blocks_of(&std::mem::take(&mut payload), chunk_bytes);
         } else if !effects.is_empty() {
@@ -525,11 +528,22 @@ impl Engine {
             growth_bytes: Footprint::growth_bytes(object, &effects),
             purpose: if effects.iter().all(Effect::shrinks) { Purpose::Shrink } else { Purpose::Write },
             effects,
+            appends,
         }
     }
 }
 
 impl Work {
+    /// Gives what is appended its place behind what the object has, also in the record, if there is to be one.
+    fn place_appends(&mut self, node: &Node, recorded: bool) -> Result<(), StoreError> {
+        node.place_appends(&mut self.effects, &self.appends)?;
+        if recorded {
+            self.head = record::encode_transaction(&self.object, &self.effects);
+            self.head_bytes = self.head.len();
+        }
+        Ok(())
+    }
+
     /// Returns the room that the transaction needs. Its record is complete except for the head's checksum.
     fn wanted(&self) -> Wanted {
         let payload_bytes = self.payload.iter().map(Bytes::len).sum();

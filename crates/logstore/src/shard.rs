@@ -20,6 +20,8 @@ pub struct Shard {
     objects: HashTable<Box<Named>>,
     /// The blocks of a volatile store's objects.
     blocks: Blocks,
+    /// Payload that transactions wrote, in bytes.
+    pub written_bytes: u64,
 }
 
 struct Named {

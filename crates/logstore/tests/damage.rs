@@ -184,6 +184,7 @@ fn a_flipped_bit_costs_at_most_what_it_belonged_to() {
             replace_percent: 0,
             version_guards: false,
             key_versions_and_sessions: false,
+            appends: false,
             ..Shape::default()
         };
         let mut generator = Generator::new(1, shape);

@@ -8,7 +8,7 @@ use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::*;
 
 /// The number of bytes of a fork that the rows keep.
-const SPAN: usize = 400;
+const SPAN: usize = 4000;
 
 /// A byte: its version, whether it is data, and its value.
 type Cell = (u64, bool, u8);
@@ -34,6 +34,12 @@ impl Rows {
                     for (at, byte) in (*offset as usize..).zip(bytes) {
                         self.row(fork)[at] = (version, true, *byte);
                     }
+                }
+            }
+            Write::Append { fork, data } => {
+                let from = sizes.get(fork).copied().unwrap_or(0);
+                for (at, byte) in (from as usize..).zip(data) {
+                    self.row(fork)[at] = (version, true, *byte);
                 }
             }
             Write::Zero { fork, range } => {
