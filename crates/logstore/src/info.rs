@@ -105,7 +105,7 @@ impl Engine {
         };
         let segments: Vec<SegmentInfo> = self.table.all().into_iter().map(describe).collect();
         let counters = &self.maintenance.counters;
-        let user_bytes = self.shards.iter().map(|shard| shard.lock().written_bytes).sum();
+        let user_bytes: u64 = self.shards.iter().map(|shard| shard.lock().written_bytes).sum();
         let log_bytes = self.log.counters.log_bytes.load(Ordering::Relaxed);
         Info {
             format: FORMAT_VERSION,

@@ -336,7 +336,7 @@ impl Node {
                 && let Effect::Chunk { fork, .. } = &effects[index]
             {
                 let mut offset = now(&sizes, fork).unwrap_or(0);
-                let len = effects[append.clone()].iter().map(Effect::payload_bytes).sum();
+                let len: usize = effects[append.clone()].iter().map(Effect::payload_bytes).sum();
                 if OFFSET_MAX - offset < len as u64 {
                     return Err(nacre_object::appended_too_far(offset, len));
                 }
@@ -356,8 +356,12 @@ impl Node {
                     let size = now(&sizes, fork).unwrap_or(0).max(offset + u64::from(*len));
                     sizes.insert(fork.clone(), Some(size));
                 }
-                Effect::Truncate { fork, size } => drop(sizes.insert(fork.clone(), Some(*size))),
-                Effect::RemoveFork { fork } => drop(sizes.insert(fork.clone(), None)),
+                Effect::Truncate { fork, size } => {
+                    sizes.insert(fork.clone(), Some(*size));
+                }
+                Effect::RemoveFork { fork } => {
+                    sizes.insert(fork.clone(), None);
+                }
                 Effect::ReplaceFork { fork, from } => {
                     if let Some(size) = now(&sizes, from) {
                         sizes.insert(fork.clone(), Some(size));

@@ -9,6 +9,8 @@
 //!   neither the former contents of a recycled segment file nor bytes of a payload are ever taken for a record;
 //! - decoding never panics and never allocates more than a small multiple of its input.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::once::{SEQUENCE_MAX, WRITER_BYTES};
