@@ -1064,3 +1064,183 @@ fn filters_restrict_a_copy_and_its_comparison() {
     assert_eq!((&said["copied"], &said["errors"]), (&0.into(), &0.into()), "{said}");
     assert!(to.join("other").is_file());
 }
+
+/// Puts into a copy what its source has not: entries of every kind, and some in the places of others. Returns the number
+/// of entries that a mirror removes.
+fn spoil(target: &Path, outside: &Path) -> u64 {
+    let at = |path: &str| target.join(path);
+    fs::create_dir_all(at("level 0/only there/deeper")).unwrap();
+    fs::write(at("level 0/only there/deeper/file"), "x").unwrap();
+    symlink(outside, at("level 0/only there/link")).unwrap();
+    fs::write(at("level 0/only there too"), "x").unwrap();
+    symlink(outside, at("links/outside")).unwrap();
+    // A directory where the source has a file, and a link to a directory where it has a directory.
+    fs::remove_file(at("large")).unwrap();
+    fs::create_dir(at("large")).unwrap();
+    fs::write(at("large/inside"), "x").unwrap();
+    fs::remove_dir(at("level 0/empty")).unwrap();
+    symlink(outside, at("level 0/empty")).unwrap();
+    4 + 1 + 1 + 2
+}
+
+#[test]
+fn a_mirror_removes_what_the_source_has_not() {
+    as_root();
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let outside = folder.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "stays").unwrap();
+    tree(&source);
+    for threads in ["1", "4"] {
+        copied(&source, &target, &["--mirror", "--yes", "--threads", threads]);
+        assert_same(&source, &target);
+        let removed = spoil(&target, &outside);
+        let before = snapshot(&target);
+
+        // Nobody is asked here, and a copy that is no mirror removes nothing.
+        let words = ["--mirror".as_ref(), source.as_os_str(), target.as_os_str()];
+        copy(&words).failed(2, &["nothing was copied or removed", "--yes", "--dry-run"]);
+        let planned = copied(&source, &target, &["--dry-run"]);
+        assert_eq!((&planned["removed"], &planned["errors"]), (&0.into(), &0.into()), "{planned}");
+        let words = [&words[..], &["--dry-run".as_ref(), "--list".as_ref()]].concat();
+        let listed = copy(&words).text();
+        for line in
+            ["remove\tlevel 0/only there", "remove\tlinks/outside", "copy\tlarge", "copy\tlevel 0/empty"]
+        {
+            assert!(listed.lines().any(|other| other == line), "{line}: {listed}");
+        }
+        assert!(listed.ends_with(&format!("remove {} entries", removed - 2)), "{listed}");
+        assert!(before == snapshot(&target), "a dry run changes nothing");
+
+        let said = copied(&source, &target, &["--mirror", "--yes", "--threads", threads]);
+        assert_eq!(said["removed"], removed, "{said}");
+        assert_same(&source, &target);
+        assert_eq!(fs::read(outside.join("file")).unwrap(), b"stays");
+        let said = copied(&source, &target, &["--mirror", "--yes"]);
+        assert_eq!((&said["copied"], &said["removed"]), (&0.into(), &0.into()), "{said}");
+        fs::remove_dir_all(&target).unwrap();
+    }
+    // What a filter leaves out is not missing in the source.
+    assert_eq!(copy(&["--mirror", "--yes", "--name", "x", "a", "b"].map(OsStr::new)).code, 2);
+}
+
+#[test]
+fn a_mirror_keeps_what_it_cannot_look_for_in_the_source() {
+    as_root();
+    let folder = harness::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let nacre = folder.path().join("nacre");
+    fs::copy(env!("CARGO_BIN_EXE_nacre"), &nacre).unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(source.join("closed")).unwrap();
+    fs::write(source.join("closed/file"), "x").unwrap();
+    fs::create_dir_all(target.join("closed")).unwrap();
+    for path in ["closed/file", "closed/other", "extra"] {
+        fs::write(target.join(path), "copied before").unwrap();
+    }
+    for path in ["", "closed", "closed/file", "closed/other", "extra"] {
+        std::os::unix::fs::chown(target.join(path), Some(65534), Some(65534)).unwrap();
+    }
+    fs::set_permissions(source.join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = Command::new(&nacre);
+    command.uid(65534).gid(65534).args(["copy", "--mirror", "--yes"]).arg(&source).arg(&target);
+    let ended = run_with(command, b"");
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(!target.join("extra").exists());
+    assert!(target.join("closed/file").exists() && target.join("closed/other").exists(), "{ended:?}");
+}
+
+#[test]
+fn a_comparison_tells_every_difference_and_changes_nothing() {
+    as_root();
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    copied(&source, &target, &[]);
+    let compare = |words: &[&str]| {
+        let mut command = program();
+        command.arg("compare").arg(&source).arg(&target).args(words);
+        run_with(command, b"")
+    };
+    assert_eq!(compare(&[]).text(), "");
+    assert_eq!(compare(&["--json"]).json()["different"], 0);
+
+    let at = |path: &str| target.join(path);
+    let keep_time = |path: &str, change: &dyn Fn(&Path)| {
+        let about = fs::symlink_metadata(at(path)).unwrap();
+        change(&at(path));
+        set_time(&at(path), about.mtime(), about.mtime_nsec());
+    };
+    keep_time("large", &|path| {
+        fs::File::options().write(true).open(path).unwrap().write_all_at(b"others", 1_500_000).unwrap();
+    });
+    keep_time("level 0/link", &|path| {
+        fs::remove_file(path).unwrap();
+        symlink("elsewhere", path).unwrap();
+    });
+    set_time(&at("sparse"), 5, 5);
+    fs::set_permissions(at("hole"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(at("set-id"), fs::Permissions::from_mode(0o6755)).unwrap();
+    set_attribute(&at("attributed/file"), "user.comment", b"another");
+    keep_time("attributed", &|path| fs::remove_file(path.join("without")).unwrap());
+    keep_time("links", &|path| {
+        fs::create_dir(path.join("more")).unwrap();
+        fs::write(path.join("more/inside"), "").unwrap();
+    });
+    keep_time("", &|path| {
+        fs::remove_file(path.join("pipe")).unwrap();
+        fs::write(path.join("pipe"), "").unwrap();
+    });
+    let of_contents = [
+        "differ (contents): large",
+        "differ (target): level 0/link",
+        "differ (type): pipe",
+        "only in the destination: links/more",
+        "only in the source: attributed/without",
+    ];
+    let of_metadata =
+        ["differ (attributes): attributed/file", "differ (modified): sparse", "differ (permissions): hole"];
+    let before = snapshot(&target);
+    let check = |words: &[&str], expected: &[&str]| {
+        let ended = compare(words);
+        assert_eq!((ended.code, &ended.stderr[..]), (1, ""), "{ended:?}");
+        let printed = String::from_utf8(ended.stdout).unwrap();
+        let mut lines: Vec<&str> = printed.lines().collect();
+        assert!(lines.pop().unwrap().starts_with(&format!("{} differ, ", expected.len())), "{printed}");
+        lines.sort_unstable();
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        assert_eq!(lines, expected);
+    };
+    check(&["--threads", "3"], &[&of_contents[..], &of_metadata].concat());
+    check(&["--contents-only"], &of_contents);
+    check(&["--metadata-only"], &[&of_contents[1..], &of_metadata].concat());
+    let quiet = compare(&["--quiet"]);
+    assert_eq!((quiet.code, quiet.stdout.len(), &quiet.stderr[..]), (1, 0, ""));
+    let json = compare(&["--json", "--contents-only"]);
+    let lines: Vec<Value> = json
+        .stdout
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), of_contents.len() + 1);
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["difference"] == "only-in-source" && line["path"] == "attributed/without")
+    );
+    assert!(before == snapshot(&target));
+
+    // Files, missing ones, and trouble.
+    let compare = |a: &Path, b: &Path| {
+        let mut command = program();
+        command.arg("compare").arg(a).arg(b);
+        run_with(command, b"")
+    };
+    assert_eq!(compare(&source.join("large"), &target.join("large")).code, 1);
+    assert_eq!(compare(&source.join("-rf"), &target.join("-rf")).code, 0);
+    compare(&source, &folder.path().join("nowhere"))
+        .failed(2, &["cannot compare", "nowhere", "No such file"]);
+    assert_eq!(compare(&source, &source.join("large")).code, 1);
+}

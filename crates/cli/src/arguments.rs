@@ -206,6 +206,7 @@ pub enum Command {
     Notify(watch::NotifyArgs),
     Walk(Box<nacre_walk_cli::Args>),
     Copy(copy_tree::Args),
+    Compare(compare::Args),
     Remove(remove::Args),
     #[command(subcommand)]
     Reflect(reflect::Command),

@@ -5,6 +5,7 @@ pub mod apply;
 pub mod bench;
 mod child;
 pub mod class;
+pub mod compare;
 pub mod copy;
 pub mod copy_tree;
 pub mod daemon;
@@ -49,6 +50,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
     match line.command {
         Command::Serve(args) => serve::run(&line.common, *args),
         Command::Copy(args) => copy_tree::run(&session, args),
+        Command::Compare(args) => compare::run(&session, args),
         Command::Remove(args) => remove::run(&session, args),
         Command::Keygen(args) => keygen::run(args),
         Command::Walk(args) => walk::run(&session, &args),
@@ -99,6 +101,7 @@ async fn on_objects(session: &Context, command: Command) -> Result<(), Failure> 
         Command::Notify(args) => watch::notify(session, args).await,
         Command::Serve(_)
         | Command::Copy(_)
+        | Command::Compare(_)
         | Command::Remove(_)
         | Command::Keygen(_)
         | Command::Walk(_)

@@ -336,6 +336,17 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre copy /data /backup/", "copy a tree to /backup/data, or go on with such a copy"),
             ("nacre copy --verify --fsync /data /backup/", "make it durable, and compare it"),
             ("nacre copy --prune .git project /backup/", "leave out what has this name"),
+            (
+                "nacre copy --mirror --dry-run /data /mirror",
+                "count what it would take to make /mirror the same",
+            ),
+        ],
+    ),
+    (
+        "compare",
+        &[
+            ("nacre compare /data /backup/data", "print what differs"),
+            ("nacre compare --contents-only --quiet a b && echo same", "contents alone, by the exit code"),
         ],
     ),
     (
@@ -441,7 +452,8 @@ const RELATED: &[(&str, &[&str])] = &[
     ("watch", &["nacre-notify"]),
     ("notify", &["nacre-watch"]),
     ("walk", &["nacre-copy", "nacre-remove"]),
-    ("copy", &["nacre-walk", "nacre-remove", "nacre-copy-objects"]),
+    ("copy", &["nacre-walk", "nacre-compare", "nacre-remove", "nacre-copy-objects"]),
+    ("compare", &["nacre-copy", "nacre-walk"]),
     ("remove", &["nacre-walk", "nacre-copy"]),
     ("keygen", &["nacre-serve", "nacre-reflect-token-key"]),
 ];

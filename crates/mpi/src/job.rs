@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nacre_ranks::hybrid::SharedQueue;
 use nacre_ranks::{self as algorithm, Outbox, Rank, Shutdown, Transport};
 use nacre_walk::{Queue, Unit};
 
@@ -90,14 +91,14 @@ pub fn run_phase<S: Send + Sync>(
         let phase = if options.algorithm.has_master() {
             let mut queue = OneByOne::new(engine.clone());
             algorithm::Queue::put(&mut queue, entries);
-            let phase = communicate(network, &mut queue, engine, options, output, until, alive);
+            let phase = communicate(network, &mut queue, &**engine, options, output, until, alive);
             let left = queue.drain();
             match queue.failed() {
                 Some(error) => Err(error.into()),
                 None => phase.map(|phase| Phase { entries: left, ..phase }),
             }
         } else {
-            communicate(network, &mut Shared(engine.clone()), engine, options, output, until, alive)
+            communicate(network, &mut Shared(engine.clone()), &**engine, options, output, until, alive)
         };
         if phase.is_err() {
             engine.stop();
@@ -108,10 +109,73 @@ pub fn run_phase<S: Send + Sync>(
     })
 }
 
-fn communicate<S: Send + Sync>(
+/// Works on units with threads that share a queue, until all ranks' are done or a stop was requested. `threads` returns when
+/// the queue is closed.
+///
+/// # Errors
+/// [`JobError`] if the network or a thread failed.
+pub fn run_shared(
+    network: &mut Network<Unit>,
+    queue: &SharedQueue<Unit>,
+    threads: impl FnOnce() + Send,
+    options: &algorithm::Options,
+    until: &Until<'_>,
+) -> Result<Shutdown, JobError> {
+    let (_, mut output) = Output::new(None, network.size());
+    std::thread::scope(|scope| {
+        let threads = scope.spawn(threads);
+        let alive = || !threads.is_finished();
+        let phase = communicate(network, &mut queue.clone(), queue, options, &mut output, until, alive);
+        queue.close();
+        let rank = network.rank();
+        threads.join().map_err(|_| JobError::Thread(rank))?;
+        phase.map(|phase| phase.ending)
+    })
+}
+
+/// The threads behind a queue, as the thread that communicates sees them.
+trait Engine {
+    /// Makes the threads end.
+    fn stop(&self);
+    /// Returns whether nothing is queued or worked on.
+    fn is_idle(&self) -> bool;
+    /// Waits until that is so, or for a while; returns whether it is.
+    fn wait_idle(&self, pause: Duration) -> bool;
+}
+
+impl<S: Send + Sync> Engine for Queue<S> {
+    fn stop(&self) {
+        Queue::stop(self);
+    }
+
+    fn is_idle(&self) -> bool {
+        Queue::is_idle(self)
+    }
+
+    fn wait_idle(&self, pause: Duration) -> bool {
+        Queue::wait_idle(self, pause)
+    }
+}
+
+impl Engine for SharedQueue<Unit> {
+    fn stop(&self) {
+        self.close();
+    }
+
+    fn is_idle(&self) -> bool {
+        algorithm::Queue::is_idle(self)
+    }
+
+    fn wait_idle(&self, pause: Duration) -> bool {
+        std::thread::sleep(pause);
+        algorithm::Queue::is_idle(self)
+    }
+}
+
+fn communicate(
     network: &mut Network<Unit>,
     queue: &mut impl algorithm::Queue<Unit>,
-    engine: &Queue<S>,
+    engine: &impl Engine,
     options: &algorithm::Options,
     output: &mut Output,
     until: &Until<'_>,

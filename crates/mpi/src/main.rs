@@ -9,6 +9,7 @@ mod network;
 mod output;
 mod processor;
 mod spill;
+mod tree;
 mod walk;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,6 +37,12 @@ struct Line {
 #[derive(clap::Subcommand)]
 enum Command {
     Walk(Box<walk::Args>),
+    /// Walk by any algorithm, for the study
+    #[command(hide = true)]
+    Study(Box<walk::Args>),
+    Copy(Box<tree::CopyArgs>),
+    Compare(Box<tree::CompareArgs>),
+    Remove(Box<tree::RemoveArgs>),
     /// Check that the network does what the walk relies on
     #[command(hide = true)]
     Contract {
@@ -76,16 +83,20 @@ fn main() -> ExitCode {
 
 fn run(line: Line, world: &impl Communicator) -> i32 {
     let mut network = network::Network::<Unit>::new(world.duplicate());
-    match line.command {
-        Command::Walk(args) => {
-            let interrupted = Arc::new(AtomicBool::new(false));
-            for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-                if let Err(error) = signal_hook::flag::register(signal, interrupted.clone()) {
-                    eprintln!("nacre-mpi: cannot wait for signals: {error}");
-                }
+    let interrupted = Arc::new(AtomicBool::new(false));
+    if !matches!(line.command, Command::Contract { .. }) {
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            if let Err(error) = signal_hook::flag::register(signal, interrupted.clone()) {
+                eprintln!("nacre-mpi: cannot wait for signals: {error}");
             }
-            walk::run(&args, line.json, network, &interrupted)
         }
+    }
+    match line.command {
+        Command::Walk(args) => walk::run(&args, line.json, network, &interrupted),
+        Command::Study(args) => walk::study(&args, line.json, network, &interrupted),
+        Command::Copy(args) => tree::run(network, line.json, &interrupted, |rank| rank.copy(&args)),
+        Command::Compare(args) => tree::run(network, line.json, &interrupted, |rank| rank.compare(&args)),
+        Command::Remove(args) => tree::run(network, line.json, &interrupted, |rank| rank.remove(&args)),
         Command::Contract { seed } => {
             let unit = |number: u64, bytes: usize| Unit {
                 root: 0,

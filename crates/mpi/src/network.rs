@@ -119,6 +119,12 @@ const TALK: i32 = 0;
 const OUTPUT: i32 = 1;
 /// The result of a rank at the end of a phase.
 const PART: i32 = 2;
+/// Pieces that ranks exchange between phases.
+const EXCHANGE: i32 = 4;
+
+/// The maximum number of a rank's pieces in an exchange that MPI has not taken yet.
+const EXCHANGED_MAX: usize = 16;
+
 /// Rank 0's decision at the end of a phase.
 const DECISION: i32 = 3;
 
@@ -231,6 +237,50 @@ impl<W> Network<W> {
         let mut all = vec![0; mask.len() * self.world.size() as usize];
         self.world.all_gather_into(&mask[..], &mut all[..]);
         all.as_chunks().0.to_vec()
+    }
+
+    /// Sends pieces of bytes to all ranks, those at each rank's index, and returns what they have sent to this one, with
+    /// the senders; those of one sender are in order. Only between phases.
+    ///
+    /// # Errors
+    /// If MPI reports an error.
+    pub fn exchange(&mut self, pieces: Vec<Vec<Vec<u8>>>) -> Result<Vec<(u32, Vec<u8>)>, NetworkError> {
+        let (own, ranks) = (self.number() as usize, self.size() as usize);
+        let counts: Vec<u64> = pieces.iter().map(|pieces| pieces.len() as u64).collect();
+        let mut all = vec![0_u64; ranks * ranks];
+        self.world.all_gather_into(&counts[..], &mut all[..]);
+        let expected: u64 = (0..ranks).filter(|rank| *rank != own).map(|rank| all[rank * ranks + own]).sum();
+        let (mut received, mut outgoing, mut arrived) = (Vec::new(), Outgoing::default(), 0);
+        let mut pieces = pieces
+            .into_iter()
+            .enumerate()
+            .flat_map(|(to, pieces)| pieces.into_iter().map(move |piece| (to, piece)));
+        let mut next = pieces.next();
+        while next.is_some() || outgoing.len() > 0 || arrived < expected {
+            let mut quiet = true;
+            outgoing.settle()?;
+            if outgoing.len() < EXCHANGED_MAX
+                && let Some((to, piece)) = next.take()
+            {
+                match to == own {
+                    true => received.push((own as u32, piece)),
+                    false => outgoing.send(&self.world, to as u32, EXCHANGE, piece)?,
+                }
+                next = pieces.next();
+                quiet = false;
+            }
+            if let Some(piece) = self.take_one(EXCHANGE) {
+                received.push(piece);
+                arrived += 1;
+                quiet = false;
+            }
+            if quiet {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        // A piece of the next exchange must not be taken for one of this.
+        self.world.barrier();
+        Ok(received)
     }
 
     /// Ends the whole job at once.

@@ -30,7 +30,7 @@ use crate::processor::{self, Mask, Shares};
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {
-    /// Algorithm that shares out the work among the ranks: cp, drqs, deqs, pa-drqs or h-drqs
+    /// Algorithm that shares out the work among the ranks: drqs, deqs, pa-drqs or h-drqs
     #[arg(long, value_name = "NAME", default_value_t = Algorithm::HDrqs, help_heading = "Ranks")]
     pub algorithm: Algorithm,
     /// Seed of all random choices
@@ -71,8 +71,19 @@ const LINKS: u8 = 0;
 const LAST: u8 = 1;
 const SUMS: u8 = 2;
 
-/// Walks, and returns the exit code of this rank.
+/// Walks, and returns the exit code of this rank. An algorithm with a master is refused: only the study has a use for it.
 pub fn run(args: &Args, json: bool, network: Network<Unit>, interrupted: &AtomicBool) -> i32 {
+    if args.algorithm.has_master() {
+        if network.is_root() {
+            fail("there is no algorithm \"cp\" but in the study: choose one of drqs, deqs, pa-drqs, h-drqs");
+        }
+        return 2;
+    }
+    study(args, json, network, interrupted)
+}
+
+/// Walks by any algorithm, and returns the exit code of this rank.
+pub fn study(args: &Args, json: bool, network: Network<Unit>, interrupted: &AtomicBool) -> i32 {
     let mut walk = Rank { network, args, json, interrupted };
     match walk.run() {
         Ok(code) => code,
@@ -206,7 +217,7 @@ impl Rank<'_> {
         let flags = &self.args.walk;
         let Some(file) = flags.resume.as_ref().or(flags.checkpoint.as_ref()) else { return Ok(None) };
         if self.args.algorithm.has_master() {
-            let sentence = "cp keeps no checkpoints: it is there for comparison; take another algorithm";
+            let sentence = "cp keeps no checkpoints";
             return Err(CommandError::Usage(sentence.to_owned()));
         }
         if !self.network.is_root() {
@@ -247,26 +258,8 @@ impl Rank<'_> {
         Ok(plan)
     }
 
-    /// Returns the result if all ranks succeeded; otherwise one of the failed ranks prints its error, and all return
-    /// the greatest exit code.
     fn agree<T>(&self, done: Result<T, CommandError>) -> Result<T, i32> {
-        let code = match &done {
-            Ok(_) => 0,
-            Err(CommandError::Usage(_)) => 2,
-            Err(_) => 1,
-        };
-        let codes = self.network.share(code);
-        let worst = codes.iter().copied().max().unwrap_or(0);
-        let first = codes.iter().position(|code| *code == worst).unwrap_or(0) as u32;
-        match done {
-            Ok(value) if worst == 0 => Ok(value),
-            // Ranks mostly fail for the same reason: one of them says it.
-            Err(error) if first == self.network.number() => {
-                eprintln!("nacre-mpi: {error}");
-                Err(worst as i32)
-            }
-            _ => Err(worst as i32),
-        }
+        agree(&self.network, done)
     }
 
     fn printer(&self) -> Result<Option<Printer>, JobError> {
@@ -412,6 +405,28 @@ impl Rank<'_> {
     }
 }
 
+/// Returns the result if all ranks succeeded; otherwise one of the failed ranks prints its error, and all return the greatest
+/// exit code.
+pub fn agree<T>(network: &Network<Unit>, done: Result<T, CommandError>) -> Result<T, i32> {
+    let code = match &done {
+        Ok(_) => 0,
+        Err(CommandError::Usage(_)) => 2,
+        Err(_) => 1,
+    };
+    let codes = network.share(code);
+    let worst = codes.iter().copied().max().unwrap_or(0);
+    let first = codes.iter().position(|code| *code == worst).unwrap_or(0) as u32;
+    match done {
+        Ok(value) if worst == 0 => Ok(value),
+        // Ranks mostly fail for the same reason: one of them says it.
+        Err(error) if first == network.number() => {
+            eprintln!("nacre-mpi: {error}");
+            Err(worst as i32)
+        }
+        _ => Err(worst as i32),
+    }
+}
+
 /// Prints the job's error, if any, and returns its exit code.
 fn end(verdict: Result<(), CommandError>) -> i32 {
     match verdict {
@@ -424,13 +439,14 @@ fn end(verdict: Result<(), CommandError>) -> i32 {
     }
 }
 
-fn fail(sentence: &str) -> i32 {
+/// Prints a sentence on standard error, and returns the exit code 1.
+pub fn fail(sentence: &str) -> i32 {
     eprintln!("nacre-mpi: {sentence}");
     1
 }
 
 /// Returns a number that identifies this node: a hash of its name.
-fn node_number() -> u64 {
+pub fn node_number() -> u64 {
     let name = nix::sys::utsname::uname().map(|name| name.nodename().to_owned()).ok();
     BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }

@@ -84,7 +84,9 @@ fn every_algorithm_lists_everything_once() {
     assert!(expected.len() > 9000);
     for algorithm in ["cp", "drqs", "deqs", "pa-drqs", "h-drqs"] {
         for ranks in [1, 3] {
-            let arguments = ["walk", "--algorithm", algorithm, "--list", "--null", root];
+            // The study alone has a use for an algorithm with a master.
+            let command = if algorithm == "cp" { "study" } else { "walk" };
+            let arguments = [command, "--algorithm", algorithm, "--list", "--null", root];
             let output = run(ranks, &arguments);
             assert!(output.status.success(), "{output:?}");
             let mut listed: Vec<_> = output.stdout.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
@@ -132,6 +134,8 @@ fn what_is_wrong_is_said_once() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(complaint.matches("nowhere/at/all").count(), 1, "{complaint}");
+    let output = run(2, &["walk", "--algorithm", "cp", "/"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     let output = run(2, &["walk", "--algorithm", "best", "/"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -9,11 +9,16 @@ use parking_lot::Mutex;
 /// A stop switch for a removal or a copy. It may be used from any thread and more than once.
 #[derive(Default)]
 pub struct Control {
-    stopped: AtomicBool,
+    stopped: Arc<AtomicBool>,
     walk: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl Control {
+    /// Returns a switch for a part of the work: it is stopped with this one.
+    pub(crate) fn of_part(&self) -> Control {
+        Control { stopped: Arc::clone(&self.stopped), walk: Mutex::default() }
+    }
+
     /// Stops the work as soon as the operations under way are done.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);

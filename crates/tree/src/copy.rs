@@ -15,6 +15,7 @@ mod destination;
 mod file;
 mod job;
 mod link;
+mod range;
 mod record;
 mod verify;
 mod visitor;
@@ -22,30 +23,34 @@ mod visitor;
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use attributes::Preserver;
 use data::{BUFFER_BYTES, Halt, ShortCuts};
-use destination::Destination;
+pub use destination::Destination;
 pub use file::is_unfinished;
 use job::{Job, Jobs, Surroundings};
 use link::Links;
 use nacre_walk::Queue;
 use nacre_walk::directory::{self, Identity};
-use nacre_walk::filter::Selection;
+use nacre_walk::filter::{Descent, Filter, Selection};
 use nacre_walk::{FileKind, Metadata, Time};
 use nacre_walk::{Options as WalkOptions, Walk};
 use parking_lot::Mutex;
+pub use range::RangeCopier;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
+pub use verify::{Aspects, Difference, Differing, Report, Verifier};
+pub use visitor::Copier;
 
 use crate::control::Control;
-use crate::error::{EntryError, EntryErrors};
-use crate::remove::Counted;
+use crate::error::{Cause, EntryError, EntryErrors};
+use crate::remove::{Counted, Removal};
 use crate::root::{Root, identity_of};
+use crate::share::Stage;
 
 /// The options of a copy.
 #[derive(Clone, Debug)]
@@ -65,6 +70,9 @@ pub struct Options {
     pub cross_mounts: bool,
     /// Keeps extended attributes, with ACLs.
     pub extended: bool,
+    /// Removes what is at the destination and not in the source, and replaces directories that are in the place of
+    /// other entries.
+    pub mirror: bool,
     /// The entries to copy; directories are made where the walk enters them. The source itself is copied in any case.
     pub selection: Arc<Selection>,
 }
@@ -73,10 +81,12 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The source does not exist or cannot be reached.
-    #[error("cannot copy {path:?}: {error}", error = std::io::Error::from(*errno))]
+    #[error("cannot {attempted} {path:?}: {error}", error = std::io::Error::from(*errno))]
     Missing {
         /// The path.
         path: PathBuf,
+        /// What was attempted: "copy" or "compare".
+        attempted: &'static str,
         /// The error number.
         errno: Errno,
     },
@@ -136,6 +146,8 @@ pub struct Counters {
     pub vanished: AtomicU64,
     /// The number of chunks that an earlier run had finished.
     pub chunks_resumed: AtomicU64,
+    /// The number of entries that were removed at the destination, because the source has none of their names.
+    pub removed: AtomicU64,
     /// The number of entries that were compared with their copies afterwards.
     pub verified: AtomicU64,
 }
@@ -161,6 +173,26 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    fn new(options: Options) -> Shared {
+        let boot = if options.fsync { [0; 16] } else { boot() };
+        Shared {
+            keeper: Preserver::new(options.extended),
+            options,
+            control: Control::default(),
+            counters: Counters::default(),
+            failures: EntryErrors::default(),
+            notes: EntryErrors::default(),
+            links: Links::default(),
+            jobs: Jobs::default(),
+            cuts: ShortCuts::default(),
+            boot,
+            began: now(),
+            root: Mutex::new(None),
+            verifying: AtomicBool::new(false),
+            call: Mutex::new(None),
+        }
+    }
+
     pub fn verifying(&self) -> bool {
         self.verifying.load(Ordering::Relaxed)
     }
@@ -182,6 +214,55 @@ impl Shared {
     pub fn help(&self, buffer: &mut Vec<u8>) -> bool {
         buffer.resize(BUFFER_BYTES, 0);
         self.jobs.help(&self.around(), buffer)
+    }
+
+    /// Removes an entry of the destination, with everything in it; returns whether it is gone.
+    pub fn remove_extra(
+        &self,
+        directory: &Destination,
+        name: &std::ffi::CStr,
+        shown: impl Fn() -> Vec<u8>,
+    ) -> bool {
+        const REMOVE: &str = "cannot remove what the source has not:";
+        let failure = |path, cause: Cause| self.failures.add(EntryError { path, attempted: REMOVE, cause });
+        let opened = match directory.descriptor() {
+            Ok(opened) => opened,
+            Err(errno) => {
+                failure(shown(), errno.into());
+                return false;
+            }
+        };
+        match retry_on_intr(|| rustix::fs::unlinkat(&opened, name, rustix::fs::AtFlags::empty())) {
+            Ok(()) => {
+                self.counters.removed.fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+            Err(Errno::NOENT) => return true,
+            Err(Errno::ISDIR | Errno::PERM) => {}
+            Err(errno) => {
+                failure(shown(), errno.into());
+                return false;
+            }
+        }
+        let removed = match Removal::within(opened.as_fd(), name, &self.control) {
+            Ok(removal) => removal.run(),
+            Err(refusal) => {
+                let cause = match refusal {
+                    crate::remove::StartError::Missing { errno: Errno::NOENT, .. } => return true,
+                    crate::remove::StartError::Missing { errno, .. } => errno.into(),
+                    _ => "another file system is mounted there".into(),
+                };
+                failure(shown(), cause);
+                return false;
+            }
+        };
+        self.counters.removed.fetch_add(removed.entries, Ordering::Relaxed);
+        let prefix = crate::remove::by_descriptor(opened.as_fd(), name).into_os_string().into_encoded_bytes();
+        for error in removed.failures.first() {
+            let below = error.path.strip_prefix(&prefix[..]).unwrap_or_default();
+            self.failures.add(EntryError { path: [&shown()[..], below].concat(), attempted: REMOVE, ..error });
+        }
+        removed.failures.count() == 0 && !removed.stopped
     }
 
     fn attach<S: Send + Sync + 'static>(&self, queue: &Arc<Queue<S>>) {
@@ -210,7 +291,7 @@ impl Copy {
     /// # Errors
     /// [`StartError`] if the source is missing or the destination cannot be used.
     pub fn new(source: &Path, destination: &Path, options: Options) -> Result<Copy, StartError> {
-        let missing = |errno| StartError::Missing { path: source.to_owned(), errno };
+        let missing = |errno| StartError::Missing { path: source.to_owned(), attempted: "copy", errno };
         let from = Root::find(source).map_err(missing)?;
         let mut source_path = from.path().to_owned();
         if from.slash && from.path() != Path::new("/") {
@@ -269,24 +350,37 @@ impl Copy {
         if kind == FileKind::Directory && is_within(&to, identity).map_err(nowhere)? {
             return Err(StartError::Inside(source.to_owned(), to.path().to_owned()));
         }
-        let boot = if options.fsync { [0; 16] } else { boot() };
-        let shared = Shared {
-            keeper: Preserver::new(options.extended),
-            options,
-            control: Control::default(),
-            counters: Counters::default(),
-            failures: EntryErrors::default(),
-            notes: EntryErrors::default(),
-            links: Links::default(),
-            jobs: Jobs::default(),
-            cuts: ShortCuts::default(),
-            boot,
-            began: now(),
-            root: Mutex::new(None),
-            verifying: AtomicBool::new(false),
-            call: Mutex::new(None),
+        Ok(Copy { source: from, source_path, kind, destination: to, shared: Shared::new(options) })
+    }
+
+    /// Prepares a comparison: source and destination are what the paths name, whatever their types.
+    ///
+    /// # Errors
+    /// [`StartError`] if one of them does not exist or cannot be reached.
+    pub fn for_comparison(source: &Path, destination: &Path, options: Options) -> Result<Copy, StartError> {
+        let find = |path: &Path| {
+            let missing = |errno| StartError::Missing { path: path.to_owned(), attempted: "compare", errno };
+            let root = Root::find(path).map_err(missing)?;
+            // Through a link, if there is a slash behind it.
+            let root =
+                match root.slash && root.stat().is_ok_and(|stat| Metadata(stat).kind() == FileKind::Link) {
+                    true => Root::find(
+                        &path
+                            .canonicalize()
+                            .map_err(|error| missing(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?,
+                    )
+                    .map_err(missing)?,
+                    false => root,
+                };
+            let stat = root.stat().map_err(missing)?;
+            if root.slash && Metadata(stat).kind() != FileKind::Directory {
+                return Err(missing(Errno::NOTDIR));
+            }
+            Ok((root, Metadata(stat).kind()))
         };
-        Ok(Copy { source: from, source_path, kind, destination: to, shared })
+        let ((source, kind), (destination, _)) = (find(source)?, find(destination)?);
+        let source_path = source.path().to_owned();
+        Ok(Copy { source, source_path, kind, destination, shared: Shared::new(options) })
     }
 
     /// Returns the path of the copy.
@@ -339,23 +433,11 @@ impl Copy {
         let top = self.top()?;
         let _lock = self.lock(&top)?;
         if self.kind == FileKind::Directory {
-            self.walk(|| visitor::Copier::new(&self.shared, &top, &self.destination));
+            self.walk(|| visitor::Copier::new((&self.shared, Stage::Alone), &top, &self.destination));
         } else {
             self.copy_one(&top);
         }
-        if self.shared.options.fsync && !self.shared.control.is_stopped() {
-            let synced = top
-                .descriptor()
-                .and_then(|top| {
-                    rustix::fs::openat(&top, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                })
-                .and_then(rustix::fs::syncfs);
-            if let Err(errno) = synced {
-                let path = self.destination.path_bytes();
-                self.shared.failures.add(EntryError::new(path, "cannot make durable what is in", errno));
-            }
-        }
-        Ok(())
+        self.sync()
     }
 
     /// Compares everything with its copy. Differences are in [`Copy::failures`].
@@ -365,25 +447,65 @@ impl Copy {
     pub fn verify(&self) -> Result<(), StartError> {
         self.shared.verifying.store(true, Ordering::Relaxed);
         self.shared.counters.bytes.store(0, Ordering::Relaxed);
-        let top = self.top()?;
         // What is still to be written cannot be forgotten by memory, and so would not be read from the device.
-        if let Ok(fd) = top.descriptor()
+        if let Ok(fd) = self.top()?.descriptor()
             && let Ok(fd) = rustix::fs::openat(&fd, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         {
             let _ = rustix::fs::syncfs(fd);
         }
+        let aspects =
+            Aspects { contents: true, metadata: true, accessed: true, extras: false, below_missing: false };
+        self.compare(aspects, &|differing: Differing| {
+            let path = self.source.join(&differing.path);
+            self.shared.failures.add(EntryError::new(
+                path,
+                "the copy differs:",
+                differing.difference.sentence(),
+            ));
+        })
+    }
+
+    /// Compares source and destination, and passes every difference to `report`. What cannot be compared is in
+    /// [`Copy::failures`].
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn compare(&self, aspects: Aspects, report: verify::Report<'_>) -> Result<(), StartError> {
+        let top = self.top()?;
+        let roots = (&self.source, &self.destination);
+        let verifier = || verify::Verifier::new((&self.shared, Stage::Alone), (aspects, report), &top, roots);
         if self.kind == FileKind::Directory {
-            self.walk(|| verify::Verifier::new(&self.shared, &top, &self.destination));
+            self.walk(verifier);
         } else {
-            self.alone(|buffer| {
-                let mut verifier = verify::Verifier::new(&self.shared, &top, &self.destination);
-                let (parent, name) = (self.source.parent(), self.source.name());
-                verifier.compare(parent, name, self.kind, &top, self.destination.name(), buffer, || {
-                    self.source.path_bytes()
-                });
-            });
+            self.alone(|buffer| verifier().compare_roots(self.kind, buffer));
         }
         Ok(())
+    }
+
+    /// Finds out what [`Copy::run`] would do, and passes everything that is not up to date to `report`. Nothing is read
+    /// but metadata, and nothing changed.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
+        let extras = self.shared.options.mirror;
+        let aspects =
+            Aspects { contents: false, metadata: true, accessed: false, extras, below_missing: true };
+        self.compare(aspects, report)
+    }
+
+    /// Returns whether entries of the destination that the source has not are removed.
+    pub fn is_mirror(&self) -> bool {
+        self.shared.options.mirror
+    }
+
+    /// Counts an entry of the destination with everything in it, by its path there.
+    pub fn count_at_destination(&self, below: &[u8]) -> u64 {
+        let path = PathBuf::from(std::ffi::OsString::from_vec(self.destination.join(below)));
+        let options = WalkOptions { threads: NonZeroUsize::MIN, metadata: false, ..WalkOptions::default() };
+        let all = Selection { filter: Filter::default().ready(), descent: Descent::default() };
+        let control = self.shared.control.of_part();
+        crate::remove::count_below([path.as_path()], &options, &control, None, (&all, true)).entries
     }
 
     fn top(&self) -> Result<Arc<Destination>, StartError> {
@@ -411,7 +533,20 @@ impl Copy {
         }
     }
 
-    fn walk<V: nacre_walk::Visitor<State = Arc<Destination>>>(&self, visitor: impl Fn() -> V) {
+    fn walk<V: nacre_walk::Visitor<State: 'static>>(&self, visitor: impl Fn() -> V) {
+        self.with_walk(visitor, true, |walk, visitors| {
+            walk.run(visitors);
+        });
+    }
+
+    /// Prepares a walk of the source, and runs `work` with it. It begins at the source's root with `begin`; otherwise
+    /// its work comes from other processes.
+    fn with_walk<V: nacre_walk::Visitor<State: 'static>, T>(
+        &self,
+        visitor: impl Fn() -> V,
+        begin: bool,
+        work: impl FnOnce(&mut Walk<V::State>, &mut [V]) -> T,
+    ) -> T {
         let options = WalkOptions {
             threads: self.shared.options.threads,
             // Files are opened, and asked when they are.
@@ -427,12 +562,86 @@ impl Copy {
         let started = walk
             .add_root(&self.source_path)
             .map_err(|_| EntryError::new(self.source.path_bytes(), "cannot copy", Errno::INVAL))
-            .and_then(|root| walk.start(root, &mut visitors[0]).map_err(EntryError::from));
+            .and_then(|root| match begin {
+                true => walk.start(root, &mut visitors[0]).map_err(EntryError::from),
+                false => Ok(()),
+            });
         if let Err(failure) = started {
             self.shared.failures.add(failure);
         }
-        walk.run(&mut visitors);
+        let done = work(&mut walk, &mut visitors);
         *self.shared.call.lock() = None;
+        done
+    }
+
+    /// Returns the number of threads.
+    pub fn threads(&self) -> NonZeroUsize {
+        self.shared.options.threads
+    }
+
+    /// Returns whether the source is a directory: only then can several processes copy or compare it together.
+    pub fn is_directory(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// Makes the copy's directory, and keeps other copies away from it as long as the result is kept. Called by one of
+    /// the processes that copy a directory together, before [`Copy::run_part`].
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn begin_together(&self) -> Result<Option<OwnedFd>, StartError> {
+        self.lock(&*self.top()?)
+    }
+
+    /// Copies a part of a directory: `work` is given the walk, whose units other processes may be given, and runs it with
+    /// the visitors. It begins at the source's root with `begin`.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn run_part<T>(
+        &self,
+        stage: Stage<'_>,
+        begin: bool,
+        work: impl FnOnce(&mut Walk<Arc<Destination>>, &mut [visitor::Copier<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        let top = self.top()?;
+        let copier = || visitor::Copier::new((&self.shared, stage), &top, &self.destination);
+        Ok(self.with_walk(copier, begin, work))
+    }
+
+    /// Compares a part of two directories, in the same way.
+    ///
+    /// # Errors
+    /// [`StartError`] if the destination cannot be used.
+    pub fn compare_part<T>(
+        &self,
+        (aspects, report): (Aspects, verify::Report<'_>),
+        stage: Stage<'_>,
+        begin: bool,
+        work: impl FnOnce(&mut Walk<Option<Arc<Destination>>>, &mut [verify::Verifier<'_>]) -> T,
+    ) -> Result<T, StartError> {
+        let top = self.top()?;
+        let roots = (&self.source, &self.destination);
+        let verifier = || verify::Verifier::new((&self.shared, stage), (aspects, report), &top, roots);
+        Ok(self.with_walk(verifier, begin, work))
+    }
+
+    /// Makes what was copied durable, if that was asked for.
+    pub fn sync(&self) -> Result<(), StartError> {
+        if self.shared.options.fsync && !self.shared.control.is_stopped() {
+            let top = self.top()?;
+            let synced = top
+                .descriptor()
+                .and_then(|top| {
+                    rustix::fs::openat(&top, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                })
+                .and_then(rustix::fs::syncfs);
+            if let Err(errno) = synced {
+                let path = self.destination.path_bytes();
+                self.shared.failures.add(EntryError::new(path, "cannot make durable what is in", errno));
+            }
+        }
+        Ok(())
     }
 
     /// Copies a source that is a single file: the other threads help with it, if it is large.
@@ -440,6 +649,7 @@ impl Copy {
         self.alone(|buffer| {
             let item = file::Item {
                 shared: &self.shared,
+                in_parts: false,
                 source: self.source.parent(),
                 source_name: self.source.name(),
                 destination: top,

@@ -8,6 +8,8 @@ pub mod copy;
 mod error;
 pub mod remove;
 mod root;
+mod share;
 
 pub use control::Control;
 pub use error::{Cause, EntryError, EntryErrors};
+pub use share::{Share, Stage};

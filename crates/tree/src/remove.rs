@@ -9,9 +9,10 @@
 //! - A root is identified by device and inode when it is first looked at: another one that took its name is not
 //!   touched.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -158,6 +159,17 @@ impl Removal {
         })
     }
 
+    /// Prepares the removal of an entry of an open directory, as a part of other work, by one thread.
+    pub(crate) fn within(
+        directory: BorrowedFd<'_>,
+        name: &CStr,
+        control: &Control,
+    ) -> Result<Removal, StartError> {
+        let path = by_descriptor(directory, name);
+        let removal = Removal::new(&[path], NonZeroUsize::MIN)?;
+        Ok(Removal { control: control.of_part(), ..removal })
+    }
+
     /// Restricts the removal to some entries. The roots stay then, if they are directories.
     pub fn restricted(mut self, restriction: Restriction) -> Removal {
         self.selection = Some(restriction);
@@ -221,6 +233,33 @@ impl Removal {
     /// worthwhile.
     fn round(&self, failures: &EntryErrors) -> bool {
         let changed = AtomicBool::new(false);
+        self.with_walk(failures, &changed, true, |walk, visitors| {
+            walk.run(visitors);
+        });
+        changed.into_inner()
+    }
+
+    /// Removes a part, as one of several processes that remove the same paths together: `work` is given the walk, whose
+    /// units other processes may be given, and runs it with the visitors. It begins at the roots with `begin`. A
+    /// directory that several processes work on goes when the last of them leaves it, or stays: when all are done, one
+    /// calls [`Removal::run`], which removes what is left, and says what cannot be removed.
+    pub fn run_part<T>(
+        &self,
+        begin: bool,
+        work: impl FnOnce(&mut Walk<Remains>, &mut [Remover<'_>]) -> T,
+    ) -> T {
+        // They are found again, or are gone.
+        let (failures, changed) = (EntryErrors::default(), AtomicBool::new(false));
+        self.with_walk(&failures, &changed, begin, work)
+    }
+
+    fn with_walk<T>(
+        &self,
+        failures: &EntryErrors,
+        changed: &AtomicBool,
+        begin: bool,
+        work: impl FnOnce(&mut Walk<Remains>, &mut [Remover<'_>]) -> T,
+    ) -> T {
         let metadata = self.selection.as_ref().is_some_and(|by| by.selection.filter.needs_metadata());
         let options = Options { threads: self.threads, metadata, keep_open: true, ..Options::default() };
         let mut walk = Walk::new(options);
@@ -228,22 +267,28 @@ impl Removal {
         let remover = || Remover {
             removal: self,
             failures,
-            changed: &changed,
+            changed,
             // Who cannot read a directory can still remove it if it is empty.
             unreadable: !rustix::process::geteuid().is_root() && self.selection.is_none(),
         };
         let mut visitors: Vec<_> = (0..self.threads.get()).map(|_| remover()).collect();
         for (root, known) in &self.roots {
             let Ok(number) = walk.add_root(root.path()) else { continue };
-            if is_there(root, *known)
+            if begin
+                && is_there(root, *known)
                 && let Err(error) = walk.start(number, &mut visitors[0])
             {
                 visitors[0].failed(error);
             }
         }
-        walk.run(&mut visitors);
-        changed.into_inner()
+        work(&mut walk, &mut visitors)
     }
+}
+
+/// Returns a path of an entry of an open directory, which stays valid whatever happens to the names above it.
+pub(crate) fn by_descriptor(directory: BorrowedFd<'_>, name: &CStr) -> PathBuf {
+    let folder = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+    folder.join(OsStr::from_bytes(name.to_bytes()))
 }
 
 /// Counts the entries below some roots, including the roots: those of a selection, with or without directories.
@@ -337,9 +382,10 @@ impl Visitor for Counter<'_> {
 
 /// The state of a directory that is being removed: true if something in it stays, so that the directory has to.
 #[derive(Default)]
-struct Remains(AtomicBool);
+pub struct Remains(AtomicBool);
 
-struct Remover<'a> {
+/// The visitor of one thread.
+pub struct Remover<'a> {
     removal: &'a Removal,
     failures: &'a EntryErrors,
     changed: &'a AtomicBool,

@@ -63,6 +63,15 @@ impl Root {
         self.path.as_os_str().as_bytes().to_vec()
     }
 
+    /// Returns the bytes of the path of an entry below it.
+    pub fn join(&self, below: &[u8]) -> Vec<u8> {
+        let below = below.strip_prefix(b"/").unwrap_or(below);
+        if below.is_empty() {
+            return self.path_bytes();
+        }
+        self.path.join(OsStr::from_bytes(below)).into_os_string().into_encoded_bytes()
+    }
+
     /// Returns the parent directory.
     pub fn parent(&self) -> BorrowedFd<'_> {
         self.parent.as_fd()

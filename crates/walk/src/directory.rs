@@ -368,7 +368,7 @@ impl<S> Directory<S> {
     }
 
     /// Returns the whole directory as a unit of work.
-    pub(crate) fn unit(&self) -> Unit {
+    pub fn unit(&self) -> Unit {
         let inodes = self.lineage()[1..].iter().map(|directory| directory.inode).collect();
         Unit { root: self.root, path: self.path_below_root(), position: None, inodes }
     }

@@ -174,15 +174,20 @@ pub struct Shared {
 
 /// Returns the node of a directory among the partial sums.
 pub fn node_of(directory: &Directory<Sums>, partial: &mut Partial) -> u32 {
-    // Each directory is asked once for its number and remembers it, so that a chain costs a step for each of its levels.
+    numbered(directory, partial, |sums| &sums.node)
+}
+
+/// Returns the node of a directory among partial sums. Each directory's state has a `place` for the number of its node
+/// plus one, 0 at first, so that a chain costs a step for each of its levels.
+pub fn numbered<S>(directory: &Directory<S>, partial: &mut Partial, place: impl Fn(&S) -> &AtomicU32) -> u32 {
     let (mut unknown, mut at) = (Vec::new(), directory);
     let mut node = loop {
-        if let Some(node) = at.state().node.load(Ordering::Relaxed).checked_sub(1) {
+        if let Some(node) = place(at.state()).load(Ordering::Relaxed).checked_sub(1) {
             break node;
         }
         let Some(parent) = at.parent() else {
             let node = partial.root(at.root());
-            at.state().node.store(node + 1, Ordering::Relaxed);
+            place(at.state()).store(node + 1, Ordering::Relaxed);
             break node;
         };
         unknown.push(at);
@@ -190,7 +195,7 @@ pub fn node_of(directory: &Directory<Sums>, partial: &mut Partial) -> u32 {
     };
     for directory in unknown.into_iter().rev() {
         node = partial.child(node, directory.name().to_bytes());
-        directory.state().node.store(node + 1, Ordering::Relaxed);
+        place(directory.state()).store(node + 1, Ordering::Relaxed);
     }
     node
 }

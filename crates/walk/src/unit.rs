@@ -17,8 +17,8 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Returns the unit of an unopened entry in this directory.
-    pub(crate) fn child(&self, name: &[u8], inode: u64) -> Unit {
+    /// Returns the unit of an entry in this directory.
+    pub fn child(&self, name: &[u8], inode: u64) -> Unit {
         let mut path = Vec::with_capacity(self.path.len() + 1 + name.len());
         path.extend_from_slice(&self.path);
         if !path.is_empty() {

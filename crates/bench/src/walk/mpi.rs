@@ -142,7 +142,7 @@ impl Mpi {
         let file = tempfile::NamedTempFile::new().map_err(BenchError::io("make a temporary file"))?;
         let mut command = Command::new(&self.launcher[0]);
         command.args(&self.launcher[1..]).arg("-n").arg(job.ranks.to_string()).arg(&self.program);
-        command.args(["walk", "--algorithm", job.algorithm.name(), "--seed", &job.seed.to_string()]);
+        command.args(["study", "--algorithm", job.algorithm.name(), "--seed", &job.seed.to_string()]);
         if let Some(threads) = job.threads {
             command.args(["--threads", &threads.to_string()]);
         }
@@ -266,7 +266,7 @@ mod tests {
         // The file's name follows upon the flag.
         let script = format!(
             "until [ \"$1\" = --measurements ]; do words=\"$words $1\"; shift; done\n\
-             case \"$words\" in *\"walk --algorithm drqs --seed 3 --threads 1\"*) echo '{text}' >\"$2\";; esac"
+             case \"$words\" in *\"study --algorithm drqs --seed 3 --threads 1\"*) echo '{text}' >\"$2\";; esac"
         );
         let mpi = launcher(folder.path(), &script);
         let job =

@@ -1,15 +1,17 @@
 //! `nacre copy`: copies files and directories with all their attributes, on all processors.
 
+use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nacre_tree::Control;
-use nacre_tree::copy::{Copy, Counters, Options};
+use nacre_tree::copy::{Copy, Counters, Difference, Differing, Options};
 use nacre_tree::remove::Counted;
+use nacre_walk::FileKind;
 use nacre_walk_cli::Filters;
 use serde_json::{Map, Value, json};
 
@@ -24,7 +26,8 @@ use crate::{interrupt, output, quantity};
 ///
 /// The destination is the copy itself: the same command again copies only what differs since, and goes on after an
 /// interruption. Write DIRECTORY/ to make the copy in a directory, under the source's name. Owners (as root), modes, times,
-/// extended attributes, ACLs, links and holes are kept. Links are never followed, and nothing at the destination is removed.
+/// extended attributes, ACLs, links and holes are kept. Links are never followed, and nothing at the destination is removed, but
+/// with --mirror.
 /// With filters only the entries that they select are copied, and the directories that lead to them.
 /// The exit code is 0 only if everything is there.
 #[derive(clap::Args, Debug)]
@@ -52,6 +55,19 @@ pub struct Args {
     /// Do without extended attributes and ACLs
     #[arg(long)]
     no_xattrs: bool,
+    /// Make the destination a mirror of the source: remove what is there and not in the source. It asks first, or refuses where
+    /// it cannot ask
+    #[arg(long, conflicts_with = "filters")]
+    mirror: bool,
+    /// With --mirror: do not ask
+    #[arg(long, short, requires = "mirror")]
+    yes: bool,
+    /// Count what would be copied and removed, by types, sizes, times, modes and owners, and touch nothing
+    #[arg(long, conflicts_with_all = ["yes", "verify", "checksum"])]
+    dry_run: bool,
+    /// With --dry-run: print every path too, with --json each as an object on a line, before that of the numbers
+    #[arg(long, requires = "dry_run")]
+    list: bool,
     /// Threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
@@ -80,10 +96,25 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
         fsync: args.fsync,
         cross_mounts: args.cross_mounts,
         extended: !args.no_xattrs,
+        mirror: args.mirror,
         selection: Arc::new(selection),
     };
     let usage = |refusal: nacre_tree::copy::StartError| Failure::Usage(refusal.to_string());
     let copy = Copy::new(&args.source, &args.destination, options).map_err(usage)?;
+    if args.dry_run {
+        let planned = plan(session, &copy, &args)?;
+        return dry_run(session, &copy, &planned);
+    }
+    if args.mirror && !args.yes {
+        if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+            let text = "nothing was copied or removed: without a terminal to ask on, say --yes, or look first with --dry-run";
+            return Err(Failure::Usage(text.into()));
+        }
+        let planned = plan(session, &copy, &args)?;
+        if get(&planned.removed) > 0 && !confirm(&args, &planned)? {
+            return Err(Failure::Failed("nothing was copied or removed".into()));
+        }
+    }
     let done = interrupt::stopping(
         || copy.control().stop(),
         || {
@@ -96,8 +127,118 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     report(session, &copy, args.verify)
 }
 
+/// What a copy would do.
+#[derive(Default)]
+struct Planned {
+    copied: AtomicU64,
+    bytes: AtomicU64,
+    /// Entries that only get another owner, mode, time or attributes.
+    adjusted: AtomicU64,
+    removed: AtomicU64,
+}
+
+/// Finds out what a copy would do, and lists it if asked to.
+fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Planned, Failure> {
+    let (planned, unread) = (Planned::default(), AtomicBool::new(false));
+    let add = |counter: &AtomicU64, number| {
+        counter.fetch_add(number, Ordering::Relaxed);
+    };
+    let report = |differing: Differing| {
+        let action = match differing.difference {
+            Difference::Extra if !args.mirror => return,
+            Difference::Extra => {
+                // A directory goes with everything in it.
+                add(&planned.removed, copy.count_at_destination(&differing.path).max(1));
+                "remove"
+            }
+            Difference::Permissions | Difference::Extended | Difference::Accessed => {
+                add(&planned.adjusted, 1);
+                "adjust"
+            }
+            Difference::Modified if differing.kind == FileKind::Directory => {
+                add(&planned.adjusted, 1);
+                "adjust"
+            }
+            _ => {
+                add(&planned.copied, 1);
+                add(&planned.bytes, differing.size);
+                "copy"
+            }
+        };
+        if !args.list {
+            return;
+        }
+        let line = match session.json {
+            true => {
+                let mut json = Map::new();
+                json.insert("action".into(), action.into());
+                output::put_bytes(&mut json, "path", &differing.path);
+                format!("{}\n", Value::Object(json)).into_bytes()
+            }
+            false => {
+                let path = if differing.path.is_empty() { &b"."[..] } else { &differing.path[..] };
+                [action.as_bytes(), b"\t", path, b"\n"].concat()
+            }
+        };
+        if output::raw(&line).is_err() {
+            unread.store(true, Ordering::Relaxed);
+            copy.control().stop();
+        }
+    };
+    let done = interrupt::stopping(|| copy.control().stop(), || copy.preview(&report))?;
+    done.map_err(|refusal| Failure::Usage(refusal.to_string()))?;
+    if unread.into_inner() {
+        return Err(Failure::Unread);
+    }
+    match copy.control().is_stopped() {
+        true => Err(Failure::Failed("interrupted: nothing was copied or removed".into())),
+        false => Ok(planned),
+    }
+}
+
+fn described_plan(planned: &Planned, mirror: bool) -> String {
+    let entries = |number| {
+        if number == 1 { "1 entry".into() } else { format!("{} entries", quantity::grouped(number)) }
+    };
+    let copied = format!("copy {} ({})", entries(get(&planned.copied)), quantity::size(get(&planned.bytes)));
+    let adjusted = match get(&planned.adjusted) {
+        0 => String::new(),
+        number => format!(", adjust the metadata of {}", quantity::grouped(number)),
+    };
+    let removed = if mirror { format!(", remove {}", entries(get(&planned.removed))) } else { String::new() };
+    format!("{copied}{adjusted}{removed}")
+}
+
+fn dry_run(session: &Context, copy: &Copy, planned: &Planned) -> Result<(), Failure> {
+    let errors = copy.failures().count();
+    if session.json {
+        let json = json!({
+            "dry_run": true, "copied": get(&planned.copied), "bytes": get(&planned.bytes),
+            "adjusted": get(&planned.adjusted), "removed": get(&planned.removed), "errors": errors,
+            "first_errors": copy.failures().first().iter().map(failure_json).collect::<Vec<_>>(),
+        });
+        output::line(&json.to_string())?;
+    } else {
+        output::line(&format!("would {}", described_plan(planned, copy.is_mirror())))?;
+    }
+    match errors {
+        0 => Ok(()),
+        errors => {
+            complain(copy.failures());
+            Err(Failure::Failed(format!("{} could not be looked at", quantity::count(errors, "path"))))
+        }
+    }
+}
+
+/// Asks for confirmation on a terminal.
+fn confirm(args: &Args, planned: &Planned) -> Result<bool, Failure> {
+    let question =
+        format!("Mirror {:?} to {:?} ({})?", args.source, args.destination, described_plan(planned, true));
+    crate::command::remove::ask(&question)
+}
+
 /// Does work and shows its progress, against a total that is counted meanwhile.
-fn shown<T>(copy: &Copy, what: &'static str, work: impl FnOnce() -> T) -> T {
+pub fn shown<T>(copy: &Copy, what: &'static str, work: impl FnOnce() -> T) -> T {
     let (counting, counted) = (Control::default(), OnceLock::<Counted>::new());
     let ticker = Ticker::bytes();
     let show = || {
@@ -150,6 +291,7 @@ fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure>
             "copied": get(&counters.copied),
             "linked": get(&counters.linked),
             "unchanged": get(&counters.unchanged),
+            "removed": get(&counters.removed),
             "vanished": get(&counters.vanished),
             "bytes": get(&counters.bytes_copied),
             "chunks_resumed": get(&counters.chunks_resumed),
@@ -191,6 +333,10 @@ fn described(counters: &Counters, verified: bool) -> String {
         quantity::size(get(&counters.bytes_copied)),
         quantity::grouped(get(&counters.unchanged))
     );
+    let removed = get(&counters.removed);
+    if removed > 0 {
+        text.push_str(&format!(", {} removed", quantity::grouped(removed)));
+    }
     let vanished = get(&counters.vanished);
     if vanished > 0 {
         text.push_str(&format!(", {} vanished meanwhile", quantity::grouped(vanished)));

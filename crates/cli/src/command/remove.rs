@@ -144,8 +144,13 @@ fn dry_run(session: &Context, counted: &Counted) -> Result<(), Failure> {
 fn confirmed(args: &Args, counted: &Counted) -> Result<bool, Failure> {
     let names: Vec<String> = args.paths.iter().take(3).map(|path| format!("{path:?}")).collect();
     let more = if args.paths.len() > 3 { ", …" } else { "" };
+    ask(&format!("Remove {}{more} ({})?", names.join(", "), described(counted)))
+}
+
+/// Asks a question on the terminal that is answered by yes or no.
+pub fn ask(question: &str) -> Result<bool, Failure> {
     let mut terminal = std::io::stderr();
-    write!(terminal, "Remove {}{more} ({})? [y/N] ", names.join(", "), described(counted))
+    write!(terminal, "{question} [y/N] ")
         .and_then(|()| terminal.flush())
         .map_err(Failure::io("ask on the terminal"))?;
     let mut answer = String::new();

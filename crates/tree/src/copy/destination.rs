@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::getdents::Records;
@@ -13,6 +13,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxTimestamp};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::copy::attributes;
+use crate::copy::data::open_for_reading;
+use crate::copy::file::is_unfinished;
 use crate::root::identity_of;
 
 /// An open descriptor, counted against the limit.
@@ -54,6 +56,10 @@ pub struct Destination {
     pub inherits: bool,
     /// The time of the source's last access before this copy read it.
     pub accessed: Option<StatxTimestamp>,
+    /// The number of its node among the directories that several processes work on, plus one; 0 if it has none.
+    pub node: AtomicU32,
+    /// Something in it is copied later, perhaps by another process.
+    pub unfinished: AtomicBool,
 }
 
 /// The reason why a directory cannot be made or opened.
@@ -92,6 +98,8 @@ impl Destination {
             fresh: false,
             inherits,
             accessed: None,
+            node: AtomicU32::new(0),
+            unfinished: AtomicBool::new(false),
         }))
     }
 
@@ -163,6 +171,8 @@ impl Destination {
             count_max: self.count_max,
             fresh,
             accessed,
+            node: AtomicU32::new(0),
+            unfinished: AtomicBool::new(false),
         }))
     }
 
@@ -246,30 +256,52 @@ impl Destination {
     /// Removes every entry whose name is `chosen`.
     pub fn sweep(&self, chosen: impl Fn(&CStr) -> bool) -> Result<(), Errno> {
         let descriptor = self.descriptor()?;
+        let mut failed = None;
+        self.each(
+            |name| Ok(chosen(name)),
+            |name| match rustix::fs::unlinkat(descriptor.as_fd(), name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
+                Err(errno) => failed = Some(errno),
+            },
+        )?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Passes the names of those entries to `act` that another directory has not, which this one is compared with.
+    pub fn each_beyond(&self, other: impl AsFd, act: impl FnMut(&CStr)) -> Result<(), Errno> {
+        // Asked name by name: no set of names has to be kept, and what cannot be asked for is not taken for missing.
+        let is_beyond = |name: &CStr| match directory::stat(other.as_fd(), name) {
+            Ok(_) => Ok(false),
+            Err(Errno::NOENT) => Ok(!is_unfinished(name)),
+            Err(errno) => Err(errno),
+        };
+        self.each(is_beyond, act)
+    }
+
+    /// Passes the names of those entries to `act` that are `chosen`. `act` may remove them.
+    fn each(
+        &self,
+        mut chosen: impl FnMut(&CStr) -> Result<bool, Errno>,
+        mut act: impl FnMut(&CStr),
+    ) -> Result<(), Errno> {
+        let descriptor = self.descriptor()?;
         // Reading moves a position, and the other descriptor's is not ours to move.
-        let own = open(descriptor.as_fd(), c".")?;
+        let own = open_for_reading(descriptor.as_fd(), c".")?;
         let mut buffer = vec![0; 32 << 10];
         let mut names: Vec<CString> = Vec::new();
         loop {
             let len = nacre_walk::getdents::read(own.as_fd(), &mut buffer)
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             if len == 0 {
-                break;
+                return Ok(());
             }
-            names.extend(
-                Records(&buffer[..len])
-                    .map(|record| record.name)
-                    .filter(|name| chosen(name))
-                    .map(CString::from),
-            );
-        }
-        for name in names {
-            match rustix::fs::unlinkat(descriptor.as_fd(), &name, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT | Errno::ISDIR) => {}
-                Err(errno) => return Err(errno),
+            for record in Records(&buffer[..len]) {
+                if chosen(record.name)? {
+                    names.push(record.name.into());
+                }
             }
+            names.drain(..).for_each(|name| act(&name));
         }
-        Ok(())
     }
 }
 

@@ -35,7 +35,8 @@ pub fn is_unfinished(name: &CStr) -> bool {
         .is_some_and(|hash| hash.len() == 32 && hash.iter().all(u8::is_ascii_hexdigit))
 }
 
-fn unfinished(name: &CStr, suffix: &[u8]) -> CString {
+/// Returns the name of an unfinished copy, or of its record.
+pub fn unfinished(name: &CStr, suffix: &[u8]) -> CString {
     let hash = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(name.to_bytes()));
     let bytes = [UNFINISHED, hash.as_bytes(), suffix].concat();
     // The name has no zeros, and what it is called meanwhile has none either.
@@ -50,6 +51,17 @@ pub enum Done {
     Unchanged,
     /// Copied, but it changed during each attempt.
     Unsettled,
+    /// Not done: several processes copy this tree together.
+    Later(Later),
+}
+
+/// The reason why an entry is not copied at once by the process that met it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Later {
+    /// It is a name of a file with several names, which has this inode number.
+    Linked(u64),
+    /// Its ranges are shared out.
+    Large,
 }
 
 /// The reason why an entry was not copied.
@@ -76,7 +88,7 @@ pub const ENDED: &str = "reading it ends before the size that it says";
 /// The maximum number of attempts to copy a file that changes meanwhile.
 const ATTEMPTS: u32 = 2;
 
-fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> CopyError {
+pub fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> CopyError {
     move |cause| CopyError::Failed(attempted, cause.into())
 }
 
@@ -91,6 +103,8 @@ fn gone_or(attempted: &'static str) -> impl Fn(Errno) -> CopyError {
 /// An entry to be copied.
 pub struct Item<'a> {
     pub shared: &'a Shared,
+    /// True if other processes copy other parts of the tree: what should be done together is not done now.
+    pub in_parts: bool,
     /// The directory that the entry is in, and its name there.
     pub source: BorrowedFd<'a>,
     pub source_name: &'a CStr,
@@ -179,6 +193,9 @@ impl Item<'_> {
         if stat.stx_nlink < 2 {
             return copy(buffer);
         }
+        if self.in_parts {
+            return Ok(T::from_done(Done::Later(Later::Linked(stat.stx_ino))));
+        }
         let (inode, links) = (identity(stat), &self.shared.links);
         match links.met(inode, stat.stx_nlink, || self.shared.help(buffer)) {
             Turn::Link(first) => match self.link(stat, &first) {
@@ -229,6 +246,13 @@ impl Item<'_> {
         }
         let existing = self.destination.stat(self.name).map_err(failed("cannot stat the copy of"))?;
         match existing {
+            Some(stat) if Metadata(stat).kind() == FileKind::Directory && self.shared.options.mirror => {
+                match self.shared.remove_extra(self.destination, self.name, || self.name.to_bytes().to_vec())
+                {
+                    true => Ok(None),
+                    false => Err(failed(COPY)("the directory in its place cannot be removed")),
+                }
+            }
             Some(stat) if Metadata(stat).kind() == FileKind::Directory => {
                 Err(failed(COPY)("a directory is in its place at the destination"))
             }
@@ -331,6 +355,9 @@ impl Item<'_> {
                 self.clean();
             }
             return Ok(Some(Done::Unchanged));
+        }
+        if self.in_parts && before.stx_size > shared.options.chunk_bytes {
+            return Ok(Some(Done::Later(Later::Large)));
         }
         let directory = self.destination.descriptor().map_err(failed(WRITE))?;
         // A file that is copied alone is recorded whatever its size: nothing else keeps two copies of it apart.
@@ -460,6 +487,38 @@ impl Item<'_> {
         buffer: &mut [u8],
     ) -> Result<(Arc<OwnedFd>, Option<Arc<Record>>), CopyError> {
         let shared = self.shared;
+        let Begun { target, record, finished } = self.begin_large(source, before, directory, name, chunks)?;
+        let Some(finished) = finished else {
+            shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
+            return Ok((target, Some(record)));
+        };
+        let resumed = finished.iter().filter(|finished| **finished).count() as u64;
+        shared.counters.chunks_resumed.fetch_add(resumed, Ordering::Relaxed);
+        if before.stx_size == 0 {
+            let pair = shared.pair(source.as_fd(), target.as_fd(), false);
+            pair.copy_to_end(buffer).map_err(halted)?;
+            return Ok((target, Some(record)));
+        }
+        let job = Job::new(
+            (Arc::clone(source), Arc::clone(&target)),
+            (before.stx_size, is_sparse(before)),
+            (shared.options.chunk_bytes, finished),
+            Task::Copy { record: Arc::clone(&record), durable: shared.options.fsync },
+        );
+        shared.run(job, buffer).map_err(halted)?;
+        Ok((target, Some(record)))
+    }
+
+    /// Makes the unfinished copy of a large file and its record, or takes up those of an earlier run.
+    fn begin_large(
+        &self,
+        source: &OwnedFd,
+        before: &Statx,
+        directory: &Open,
+        name: &CStr,
+        chunks: &CStr,
+    ) -> Result<Begun, CopyError> {
+        let shared = self.shared;
         let chunk_bytes = shared.options.chunk_bytes;
         let record = Record::open(directory.as_fd(), chunks).map_err(|errno| match errno {
             Errno::WOULDBLOCK => CopyError::Failed(COPY, Cause::Other(BUSY)),
@@ -470,54 +529,42 @@ impl Item<'_> {
             let target = stat_open(target.as_fd()).map_err(failed(WRITE))?;
             Ok(Subject { source: before, chunk_bytes, target: identity(&target), boot: shared.boot })
         };
-        let count = before.stx_size.div_ceil(chunk_bytes) as usize;
-        let mut finished = vec![false; count];
+        let mut finished = vec![false; before.stx_size.div_ceil(chunk_bytes) as usize];
         // The beginning that an earlier run made, if it is of the same file.
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let mut target = rustix::fs::openat(directory, name, flags, Mode::empty())
-            .ok()
-            .filter(|target| is_own(target.as_fd()));
-        if let Some(begun) = &target {
-            match record.finished(&subject(begun)?).map_err(failed(WRITE))? {
-                Some(numbers) => {
-                    for number in numbers {
-                        if let Some(chunk) = finished.get_mut(number as usize) {
-                            *chunk = true;
-                        }
-                    }
+        let begun = rustix::fs::openat(directory, name, flags, Mode::empty());
+        if let Some(begun) = begun.ok().filter(|target| is_own(target.as_fd()))
+            && let Some(numbers) = record.finished(&subject(&begun)?).map_err(failed(WRITE))?
+        {
+            for number in numbers {
+                if let Some(chunk) = finished.get_mut(number as usize) {
+                    *chunk = true;
                 }
-                None => target = None,
             }
+            return Ok(Begun { target: Arc::new(begun), record, finished: Some(finished) });
         }
-        let target = match target {
-            Some(target) => target,
-            None => {
-                let target = create(directory, name).map_err(failed(WRITE))?;
-                if shared.pair(source.as_fd(), target.as_fd(), false).share() {
-                    shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
-                    return Ok((Arc::new(target), Some(record)));
-                }
-                rustix::fs::ftruncate(&target, before.stx_size).map_err(failed(WRITE))?;
-                record.begin(&subject(&target)?).map_err(failed(WRITE))?;
-                target
-            }
-        };
-        let resumed = finished.iter().filter(|finished| **finished).count() as u64;
-        shared.counters.chunks_resumed.fetch_add(resumed, Ordering::Relaxed);
-        let target = Arc::new(target);
-        if before.stx_size == 0 {
-            let pair = shared.pair(source.as_fd(), target.as_fd(), false);
-            pair.copy_to_end(buffer).map_err(halted)?;
-            return Ok((target, Some(record)));
+        let target = create(directory, name).map_err(failed(WRITE))?;
+        if shared.pair(source.as_fd(), target.as_fd(), false).share() {
+            return Ok(Begun { target: Arc::new(target), record, finished: None });
         }
-        let job = Job::new(
-            (Arc::clone(source), Arc::clone(&target)),
-            (before.stx_size, is_sparse(before)),
-            (chunk_bytes, finished),
-            Task::Copy { record: Arc::clone(&record), durable: shared.options.fsync },
-        );
-        shared.run(job, buffer).map_err(halted)?;
-        Ok((target, Some(record)))
+        rustix::fs::ftruncate(&target, before.stx_size).map_err(failed(WRITE))?;
+        record.begin(&subject(&target)?).map_err(failed(WRITE))?;
+        Ok(Begun { target: Arc::new(target), record, finished: Some(finished) })
+    }
+
+    /// Begins a large file for several processes: its chunks, of which some may be finished, and the record, which is
+    /// locked while it is kept; `None` if there is nothing to share out.
+    pub fn begin_alone(&self) -> Result<Option<(Vec<bool>, Arc<Record>)>, CopyError> {
+        let source = self.open_source()?;
+        let before = stat_open(source.as_fd()).map_err(failed(READ))?;
+        if Metadata(before).kind() != FileKind::File || before.stx_size <= self.shared.options.chunk_bytes {
+            return Ok(None);
+        }
+        let directory = self.destination.descriptor().map_err(failed(WRITE))?;
+        let (name, chunks) = (unfinished(self.name, b""), unfinished(self.name, CHUNKS));
+        let Begun { record, finished, .. } =
+            self.begin_large(&source, &before, &directory, &name, &chunks)?;
+        Ok(finished.map(|finished| (finished, record)))
     }
 
     /// Decides about a source that ended early, either because it was truncated meanwhile, or because its stated size
@@ -560,6 +607,14 @@ impl Item<'_> {
         self.shared.counters.bytes_copied.fetch_add(before.stx_size, Ordering::Relaxed);
         Ok(Some(if changed { Done::Unsettled } else { Done::Copied }))
     }
+}
+
+/// A large file that was begun.
+struct Begun {
+    target: Arc<OwnedFd>,
+    record: Arc<Record>,
+    /// The chunks that are finished; `None` if the target shares all blocks of the source.
+    finished: Option<Vec<bool>>,
 }
 
 /// The reason when another copy holds the unfinished file.

@@ -94,6 +94,13 @@ impl Record {
         Err(Errno::AGAIN)
     }
 
+    /// Opens an existing record to add to it, whose lock another process has that this one works with.
+    pub fn join(directory: BorrowedFd<'_>, name: &CStr) -> Result<Record, Errno> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::empty()))?;
+        if is_own(file.as_fd()) { Ok(Record { file }) } else { Err(Errno::PERM) }
+    }
+
     /// Returns the finished chunks, if the record is of this subject.
     pub fn finished(&self, subject: &Subject<'_>) -> Result<Option<Vec<u32>>, Errno> {
         let len = rustix::fs::fstat(&self.file)?.st_size as usize;

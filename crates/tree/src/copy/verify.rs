@@ -1,9 +1,9 @@
-//! The visitor that compares the source with its copy.
+//! The visitor that compares a source with its copy, or any two trees.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
@@ -17,66 +17,189 @@ use crate::copy::Shared;
 use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::stat_open;
-use crate::copy::visitor::{left_out, passed};
-use crate::error::{Cause, EntryError};
+use crate::copy::visitor::{left_out, node, passed};
+use crate::error::EntryError;
 use crate::root::Root;
+use crate::share::Stage;
 
 const COMPARE: &str = "cannot compare";
-const DIFFERS: &str = "the copy differs:";
+
+/// What a comparison looks at, beside names, types, sizes, link targets and device numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Aspects {
+    /// The contents of files.
+    pub contents: bool,
+    /// Owners, modes, times of modification and extended attributes.
+    pub metadata: bool,
+    /// Times of access: that of a copy is to be older than the copy.
+    pub accessed: bool,
+    /// Entries of the destination that the source has not.
+    pub extras: bool,
+    /// Every entry below a directory that the destination has not, and not the directory alone.
+    pub below_missing: bool,
+}
+
+/// The first aspect in which an entry of the source differs from its counterpart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// The destination has no such entry.
+    Missing,
+    /// The source has no such entry.
+    Extra,
+    /// The types differ.
+    Kind,
+    /// The sizes differ.
+    Size,
+    /// The contents of the files differ.
+    Contents,
+    /// The links point to different places.
+    Target,
+    /// The devices have different numbers.
+    Device,
+    /// Owner, group or mode differ.
+    Permissions,
+    /// The times of modification differ.
+    Modified,
+    /// The copy was accessed when it was made.
+    Accessed,
+    /// The extended attributes or ACLs differ.
+    Extended,
+    /// The entry of the destination cannot be read.
+    Unreadable,
+}
+
+impl Difference {
+    /// Returns its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Difference::Missing => "only-in-source",
+            Difference::Extra => "only-in-destination",
+            Difference::Kind => "type",
+            Difference::Size => "size",
+            Difference::Contents => "contents",
+            Difference::Target => "target",
+            Difference::Device => "device",
+            Difference::Permissions => "permissions",
+            Difference::Modified => "modified",
+            Difference::Accessed => "accessed",
+            Difference::Extended => "attributes",
+            Difference::Unreadable => "unreadable",
+        }
+    }
+
+    /// Returns the end of a sentence about the entry of the destination.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Difference::Missing => "it is missing",
+            Difference::Extra => "the source has none",
+            Difference::Kind => "it is of another type",
+            Difference::Size => "its size is another one",
+            Difference::Contents => "its contents are others",
+            Difference::Target => "it points elsewhere",
+            Difference::Device => "it is another device",
+            Difference::Permissions => "its owner, group or mode is another one",
+            Difference::Modified => "its time is another one",
+            Difference::Accessed => "its time of access is that of the copy",
+            Difference::Extended => "its extended attributes or ACLs are others",
+            Difference::Unreadable => "it cannot be read",
+        }
+    }
+}
+
+/// An entry that differs.
+#[derive(Clone, Debug)]
+pub struct Differing {
+    /// The path below source and destination; empty for these themselves.
+    pub path: Vec<u8>,
+    /// The type in the source; in the destination, for an entry that only that has.
+    pub kind: FileKind,
+    /// The size of a file that the destination has not, in bytes.
+    pub size: u64,
+    /// The difference.
+    pub difference: Difference,
+}
+
+/// A callback that is given every difference, from all threads.
+pub type Report<'a> = &'a (dyn Fn(Differing) + Sync);
 
 /// The visitor of one thread.
 pub struct Verifier<'a> {
     shared: &'a Shared,
+    stage: Stage<'a>,
+    aspects: Aspects,
+    report: Report<'a>,
     top: &'a Arc<Destination>,
+    source: &'a Root,
     destination: &'a Root,
     buffer: Vec<u8>,
 }
 
+/// The counterpart of a directory; none if it is missing.
+type Counterpart = Option<Arc<Destination>>;
+
 impl<'a> Verifier<'a> {
-    pub fn new(shared: &'a Shared, top: &'a Arc<Destination>, destination: &'a Root) -> Verifier<'a> {
-        Verifier { shared, top, destination, buffer: Vec::new() }
+    pub(crate) fn new(
+        (shared, stage): (&'a Shared, Stage<'a>),
+        (aspects, report): (Aspects, Report<'a>),
+        top: &'a Arc<Destination>,
+        (source, destination): (&'a Root, &'a Root),
+    ) -> Verifier<'a> {
+        Verifier { shared, stage, aspects, report, top, source, destination, buffer: Vec::new() }
     }
 
-    /// Compares one entry, which is not a directory, with its copy.
-    #[expect(clippy::too_many_arguments, reason = "two places and what is between them")]
-    pub fn compare(
+    /// Compares a source that is not a directory with the destination.
+    pub fn compare_roots(&mut self, kind: FileKind, buffer: &mut Vec<u8>) {
+        let (source, destination) = (self.source, self.destination);
+        let names = (source.name(), destination.name());
+        self.compare(source.parent(), kind, self.top, names, buffer, Vec::new);
+    }
+
+    /// Compares one entry, which is not a directory, with its counterpart.
+    fn compare(
         &mut self,
         source: BorrowedFd<'_>,
-        source_name: &CStr,
         kind: FileKind,
         destination: &Destination,
-        name: &CStr,
+        names: (&CStr, &CStr),
         buffer: &mut Vec<u8>,
         path: impl Fn() -> Vec<u8>,
     ) {
         buffer.resize(BUFFER_BYTES, 0);
-        match self.difference(source, source_name, kind, destination, name, buffer) {
+        self.conclude(self.difference(source, kind, destination, names, buffer), kind, path);
+    }
+
+    fn conclude(&self, compared: Result<(), Outcome>, kind: FileKind, path: impl Fn() -> Vec<u8>) {
+        match compared {
             Ok(()) => {
                 self.shared.counters.verified.fetch_add(1, Ordering::Relaxed);
             }
-            Err(Difference::Is(what)) => self.shared.failures.add(EntryError::new(path(), DIFFERS, what)),
-            Err(Difference::Unknown(Errno::NOENT)) => {
+            Err(Outcome::Differs(difference)) => {
+                (self.report)(Differing { path: path(), kind, size: 0, difference });
+            }
+            Err(Outcome::Missing(size)) => {
+                (self.report)(Differing { path: path(), kind, size, difference: Difference::Missing });
+            }
+            Err(Outcome::Unknown(Errno::NOENT)) => {
                 self.shared.counters.vanished.fetch_add(1, Ordering::Relaxed);
             }
-            Err(Difference::Unknown(errno)) => {
-                self.shared.failures.add(EntryError::new(path(), COMPARE, errno))
+            Err(Outcome::Unknown(errno)) => {
+                self.shared.failures.add(EntryError::new(self.source.join(&path()), COMPARE, errno));
             }
-            Err(Difference::Stopped) => {}
+            Err(Outcome::Stopped) => {}
         }
     }
 
     fn difference(
         &self,
         source: BorrowedFd<'_>,
-        source_name: &CStr,
         kind: FileKind,
         destination: &Destination,
-        name: &CStr,
+        (source_name, name): (&CStr, &CStr),
         buffer: &mut [u8],
-    ) -> Result<(), Difference> {
+    ) -> Result<(), Outcome> {
         let stat = directory::stat(source, source_name)?;
-        let Some(copy) = destination.stat(name).map_err(|_| Difference::Is("it cannot be looked at"))? else {
-            return Err(Difference::Is("it is missing"));
+        let Some(copy) = destination.stat(name).map_err(|_| Difference::Unreadable)? else {
+            return Err(Outcome::Missing(size_of(&stat)));
         };
         self.differ(&stat, &copy)?;
         let directory = destination.descriptor()?;
@@ -84,22 +207,23 @@ impl<'a> Verifier<'a> {
             FileKind::Link => {
                 let target = rustix::fs::readlinkat(source, source_name, Vec::new())?;
                 if rustix::fs::readlinkat(&directory, name, Vec::new()).as_ref() != Ok(&target) {
-                    return Err(Difference::Is("it points elsewhere"));
+                    return Err(Difference::Target.into());
                 }
             }
-            FileKind::File => {
+            FileKind::File if self.aspects.contents || self.aspects.metadata => {
                 let source = Arc::new(open_for_reading(source, source_name)?);
                 let copy = open_for_reading(&directory, name);
-                let copy = Arc::new(copy.map_err(|_| Difference::Is("it cannot be read"))?);
-                if !self.shared.keeper.same_extended(source.as_fd(), copy.as_fd())? {
-                    return Err(Difference::Is("its extended attributes or ACLs are others"));
+                let copy = Arc::new(copy.map_err(|_| Difference::Unreadable)?);
+                if self.aspects.metadata && !self.shared.keeper.same_extended(source.as_fd(), copy.as_fd())? {
+                    return Err(Difference::Extended.into());
+                }
+                if !self.aspects.contents {
+                    return Ok(());
                 }
                 match self.shared.compare((&source, &copy), &stat, buffer) {
                     Ok(()) => {}
-                    Err(Halt::Differs | Halt::Ended) => {
-                        return Err(Difference::Is("its contents are others"));
-                    }
-                    Err(Halt::Stopped) => return Err(Difference::Stopped),
+                    Err(Halt::Differs | Halt::Ended) => return Err(Difference::Contents.into()),
+                    Err(Halt::Stopped) => return Err(Outcome::Stopped),
                     Err(Halt::Failed(errno)) => return Err(errno.into()),
                 }
             }
@@ -109,72 +233,129 @@ impl<'a> Verifier<'a> {
     }
 
     /// Compares type, size and other metadata, without opening either entry.
-    fn differ(&self, stat: &Statx, copy: &Statx) -> Result<(), Difference> {
+    fn differ(&self, stat: &Statx, copy: &Statx) -> Result<(), Outcome> {
         let (a, b) = (Metadata(*stat), Metadata(*copy));
+        let (metadata, accessed) = (self.aspects.metadata, self.aspects.accessed);
         let differs = [
-            (a.kind() != b.kind(), "it is of another type"),
+            (a.kind() != b.kind(), Difference::Kind),
             // A file that says no size is read to its end.
-            (a.kind() == FileKind::File && a.size() > 0 && a.size() != b.size(), "its size is another one"),
-            (a.modified() != b.modified(), "its time is another one"),
+            (
+                a.kind() == FileKind::File
+                    && (a.size() > 0 || !self.aspects.contents)
+                    && a.size() != b.size(),
+                Difference::Size,
+            ),
+            (metadata && a.modified() != b.modified(), Difference::Modified),
             // Others may read either at any time. A copy that was read when it was made has the wrong time. A link cannot be
             // looked at without that.
             (
-                a.kind() != FileKind::Link
+                accessed
+                    && a.kind() != FileKind::Link
                     && b.accessed() >= self.shared.began
                     && a.accessed() < self.shared.began,
-                "its time of access is that of the copy",
+                Difference::Accessed,
             ),
-            (a.special_device() != b.special_device(), "it is another device"),
+            (a.special_device() != b.special_device(), Difference::Device),
             (
-                a.kind() != FileKind::Link && !self.shared.keeper.is_kept(stat, copy),
-                "its owner, group or mode is another one",
+                metadata && a.kind() != FileKind::Link && !self.shared.keeper.is_kept(stat, copy),
+                Difference::Permissions,
             ),
         ];
         match differs.into_iter().find(|(differs, _)| *differs) {
-            Some((_, what)) => Err(Difference::Is(what)),
+            Some((_, difference)) => Err(difference.into()),
             None => Ok(()),
         }
     }
+
+    fn compare_directory(
+        &self,
+        directory: &Directory<Counterpart>,
+        copy: &Destination,
+    ) -> Result<(), Outcome> {
+        let (source, opened) = (directory.descriptor()?, copy.descriptor()?);
+        if self.aspects.extras {
+            copy.each_beyond(&*source, |name| {
+                let kind = copy.stat(name).ok().flatten();
+                (self.report)(Differing {
+                    path: below(directory, name),
+                    kind: kind.map_or(FileKind::Unknown, |stat| Metadata(stat).kind()),
+                    size: 0,
+                    difference: Difference::Extra,
+                });
+            })?;
+        }
+        let (stat, there) = (stat_open(source.as_fd())?, stat_open(opened.as_fd())?);
+        self.differ(&stat, &there)?;
+        let same =
+            !self.aspects.metadata || self.shared.keeper.same_extended(source.as_fd(), opened.as_fd())?;
+        if same { Ok(()) } else { Err(Difference::Extended.into()) }
+    }
 }
 
-enum Difference {
-    Is(&'static str),
+/// The reason why two entries are not known to be the same.
+enum Outcome {
+    Differs(Difference),
+    /// The destination has none; the size in bytes if it is a file.
+    Missing(u64),
     Unknown(Errno),
     Stopped,
 }
 
-impl From<Errno> for Difference {
-    fn from(errno: Errno) -> Difference {
-        Difference::Unknown(errno)
+impl From<Errno> for Outcome {
+    fn from(errno: Errno) -> Outcome {
+        Outcome::Unknown(errno)
     }
 }
 
-impl Visitor for Verifier<'_> {
-    type State = Arc<Destination>;
+impl From<Difference> for Outcome {
+    fn from(difference: Difference) -> Outcome {
+        Outcome::Differs(difference)
+    }
+}
 
-    fn enter(&mut self, opened: &Opened<'_, Arc<Destination>>) -> Option<Arc<Destination>> {
+fn size_of(stat: &Statx) -> u64 {
+    let metadata = Metadata(*stat);
+    if metadata.kind() == FileKind::File { metadata.size() } else { 0 }
+}
+
+fn below<S>(directory: &Directory<S>, name: &CStr) -> Vec<u8> {
+    let mut path = directory.path_below_root();
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.to_bytes());
+    path
+}
+
+impl Visitor for Verifier<'_> {
+    type State = Counterpart;
+
+    fn enter(&mut self, opened: &Opened<'_, Counterpart>) -> Option<Counterpart> {
         if self.shared.control.is_stopped() {
             return None;
         }
+        let within =
+            opened.directory.and_then(|parent| parent.state().as_ref()).and_then(|above| node(above));
+        let number = self.stage.enters(within, opened.root, opened.name.to_bytes())?;
+        let path = || opened.directory.map_or_else(Vec::new, |parent| below(parent, opened.name));
         let (parent, name) = match opened.directory {
-            Some(parent) => (parent.state(), opened.name),
-            None => (self.top, self.destination.name()),
+            Some(parent) => (parent.state().as_ref(), opened.name),
+            None => (Some(self.top), self.destination.name()),
         };
-        let path = || match opened.directory {
-            Some(parent) => [&parent.path_bytes(), &b"/"[..], opened.name.to_bytes()].concat(),
-            None => opened.name.to_bytes().to_vec(),
+        let difference = match parent.map(|parent| parent.find(name)) {
+            Some(Ok(found)) => {
+                found.node.store(number.map_or(0, |number| number + 1), Ordering::Relaxed);
+                return Some(Some(found));
+            }
+            None | Some(Err(Errno::NOENT)) => Difference::Missing,
+            Some(Err(Errno::NOTDIR | Errno::LOOP)) => Difference::Kind,
+            Some(Err(_)) => Difference::Unreadable,
         };
-        let found = parent.find(name).map_err(|errno| match errno {
-            Errno::NOENT => Cause::Other("it is missing"),
-            Errno::NOTDIR | Errno::LOOP => Cause::Other("it is of another type"),
-            errno => errno.into(),
-        });
-        found
-            .map_err(|cause| self.shared.failures.add(EntryError { path: path(), attempted: DIFFERS, cause }))
-            .ok()
+        (self.report)(Differing { path: path(), kind: FileKind::Directory, size: 0, difference });
+        self.aspects.below_missing.then_some(None)
     }
 
-    fn visit(&mut self, entry: &Entry<'_, Arc<Destination>>) -> Verdict {
+    fn visit(&mut self, entry: &Entry<'_, Counterpart>) -> Verdict {
         if self.shared.control.is_stopped() {
             return Verdict::Pass;
         }
@@ -185,49 +366,37 @@ impl Visitor for Verifier<'_> {
             return Verdict::Pass;
         }
         let Some(directory) = entry.directory else { return Verdict::Descend };
+        if !self.stage.does_entries() {
+            return Verdict::Pass;
+        }
+        let path = || below(directory, entry.name);
+        let Some(counterpart) = directory.state() else {
+            let missing = directory::stat(entry.parent(), entry.name)
+                .map_or_else(Outcome::Unknown, |stat| Outcome::Missing(size_of(&stat)));
+            self.conclude(Err(missing), entry.kind, path);
+            return Verdict::Pass;
+        };
         let mut buffer = std::mem::take(&mut self.buffer);
-        self.compare(
-            entry.parent(),
-            entry.name,
-            entry.kind,
-            directory.state(),
-            entry.name,
-            &mut buffer,
-            || {
-                let mut path = Vec::new();
-                entry.write_path(&mut path);
-                path
-            },
-        );
+        let names = (entry.name, entry.name);
+        self.compare(entry.parent(), entry.kind, counterpart, names, &mut buffer, path);
         self.buffer = buffer;
+        self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
         Verdict::Pass
     }
 
-    fn leave(&mut self, directory: &Directory<Arc<Destination>>) {
-        if self.shared.control.is_stopped() {
-            return;
+    fn leave(&mut self, directory: &Directory<Counterpart>) {
+        let Some(counterpart) = directory.state() else { return };
+        // Several processes compare no tree of which a part is missing: each state has a counterpart then.
+        static NOWHERE: AtomicU32 = AtomicU32::new(0);
+        let deferred = self.stage.defers(directory, false, |state: &Counterpart| match state {
+            Some(counterpart) => &counterpart.node,
+            None => &NOWHERE,
+        });
+        if !deferred && !self.shared.control.is_stopped() {
+            let compared = self.compare_directory(directory, counterpart);
+            self.conclude(compared, FileKind::Directory, || directory.path_below_root());
         }
-        let compared = (|| {
-            let (source, copy) = (directory.descriptor()?, directory.state().descriptor()?);
-            let (stat, there) = (stat_open(source.as_fd())?, stat_open(copy.as_fd())?);
-            self.differ(&stat, &there)?;
-            match self.shared.keeper.same_extended(source.as_fd(), copy.as_fd())? {
-                true => Ok(()),
-                false => Err(Difference::Is("its extended attributes or ACLs are others")),
-            }
-        })();
-        let failure = |attempted, cause| {
-            self.shared.failures.add(EntryError { path: directory.path_bytes(), attempted, cause })
-        };
-        match compared {
-            Ok(()) => {
-                self.shared.counters.verified.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(Difference::Is(what)) => failure(DIFFERS, Cause::Other(what)),
-            Err(Difference::Unknown(errno)) => failure(COMPARE, errno.into()),
-            Err(Difference::Stopped) => {}
-        }
-        directory.state().leave();
+        counterpart.leave();
     }
 
     fn assist(&mut self) -> bool {

@@ -13,10 +13,12 @@ use nacre_walk::{Opened, Verdict, Visitor};
 use rustix::io::Errno;
 
 use crate::copy::destination::{Destination, Obstacle};
-use crate::copy::file::{CopyError, Done, Item, is_unfinished};
+use crate::copy::file::{CopyError, Done, Item, Later, is_unfinished};
 use crate::copy::{Shared, file};
 use crate::error::{Cause, EntryError};
+use crate::remove::ROUNDS_MAX;
 use crate::root::Root;
+use crate::share::Stage;
 
 const MAKE: &str = "cannot make the copy of the directory";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
@@ -24,15 +26,49 @@ const KEEP: &str = "cannot keep owner, mode, attributes or times of";
 /// The visitor of one thread.
 pub struct Copier<'a> {
     shared: &'a Shared,
+    stage: Stage<'a>,
     top: &'a Arc<Destination>,
     destination: &'a Root,
     buffer: Vec<u8>,
 }
 
 impl<'a> Copier<'a> {
-    pub fn new(shared: &'a Shared, top: &'a Arc<Destination>, destination: &'a Root) -> Copier<'a> {
-        Copier { shared, top, destination, buffer: Vec::new() }
+    pub(crate) fn new(
+        (shared, stage): (&'a Shared, Stage<'a>),
+        top: &'a Arc<Destination>,
+        destination: &'a Root,
+    ) -> Copier<'a> {
+        Copier { shared, stage, top, destination, buffer: Vec::new() }
     }
+}
+
+impl Copier<'_> {
+    /// Removes what is in the copy of a directory and not in the directory.
+    fn remove_extras(&self, directory: &Directory<Arc<Destination>>, source: impl AsFd) -> Result<(), Errno> {
+        let destination = directory.state();
+        // Some file systems leave out entries of a directory while others are removed from it.
+        for _ in 0..ROUNDS_MAX {
+            let mut removed = false;
+            destination.each_beyond(source.as_fd(), |name| {
+                let shown = || {
+                    let below = [&directory.path_below_root(), &b"/"[..], name.to_bytes()].concat();
+                    self.destination.join(&below)
+                };
+                if !self.shared.control.is_stopped() {
+                    removed |= self.shared.remove_extra(destination, name, shown);
+                }
+            })?;
+            if !removed {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the number of a directory's node among those that several processes work on.
+pub fn node(destination: &Destination) -> Option<u32> {
+    destination.node.load(Ordering::Relaxed).checked_sub(1)
 }
 
 /// Counts the result of an entry.
@@ -46,6 +82,7 @@ pub fn account(
     let counter = match result {
         Ok(Done::Copied) => &counters.copied,
         Ok(Done::Linked) => &counters.linked,
+        Ok(Done::Later(_)) => return,
         Ok(Done::Unchanged) => &counters.unchanged,
         Ok(Done::Unsettled) => {
             let cause = "it changes while it is copied; the copy is what could be read of it last";
@@ -78,7 +115,7 @@ pub fn account(
 }
 
 /// Returns the verdict on an entry that is not to be copied, or is a directory to be entered; `None` for another one.
-pub fn passed(shared: &Shared, entry: &Entry<'_, Arc<Destination>>) -> Option<Verdict> {
+pub fn passed<S>(shared: &Shared, entry: &Entry<'_, S>) -> Option<Verdict> {
     let selection = &shared.options.selection;
     if entry.directory.is_none() {
         // It is a directory, or became something else since it was looked at; then it has no parent here.
@@ -92,7 +129,7 @@ pub fn passed(shared: &Shared, entry: &Entry<'_, Arc<Destination>>) -> Option<Ve
 }
 
 /// Returns the reason why an entry is never copied, if there is one.
-pub fn left_out(entry: &Entry<'_, Arc<Destination>>) -> Option<&'static str> {
+pub fn left_out<S>(entry: &Entry<'_, S>) -> Option<&'static str> {
     if entry.kind == FileKind::Socket {
         return Some("it is a socket: its server makes it anew");
     }
@@ -117,6 +154,8 @@ impl Visitor for Copier<'_> {
             Some(parent) => [&parent.path_bytes(), &b"/"[..], opened.name.to_bytes()].concat(),
             None => opened.name.to_bytes().to_vec(),
         };
+        let within = opened.directory.and_then(|parent| node(parent.state()));
+        let node = self.stage.enters(within, opened.root, opened.name.to_bytes())?;
         // Before anything in it is read: that may change when it was accessed.
         let stat = match file::stat_open(opened.descriptor) {
             Ok(stat) => stat,
@@ -130,7 +169,8 @@ impl Visitor for Copier<'_> {
             self.shared.failures.add(EntryError::new(path(), MAKE, "it is the destination of this copy"));
             return None;
         }
-        let (force, root) = (self.shared.options.force, self.shared.keeper.is_root());
+        let force = self.shared.options.force || self.shared.options.mirror;
+        let (force, root) = (force, self.shared.keeper.is_root());
         match parent.make(name, force, root, stat.stx_atime) {
             Ok(child) if identity == child.identity() => {
                 self.shared.failures.add(EntryError::new(path(), MAKE, "its copy would be itself"));
@@ -140,8 +180,7 @@ impl Visitor for Copier<'_> {
                 if opened.directory.is_none() {
                     *self.shared.root.lock() = Some(child.identity());
                 }
-                self.shared.counters.directories.fetch_add(1, Ordering::Relaxed);
-                self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
+                child.node.store(node.map_or(0, |node| node + 1), Ordering::Relaxed);
                 Some(child)
             }
             Err(obstacle) => {
@@ -172,14 +211,29 @@ impl Visitor for Copier<'_> {
             return Verdict::Pass;
         }
         let Some(directory) = entry.directory else { return Verdict::Descend };
+        if !self.stage.does_entries() {
+            return Verdict::Pass;
+        }
+        let share = if let Stage::Parts(share) = self.stage { Some(share) } else { None };
         let item = Item {
             shared: self.shared,
+            in_parts: share.is_some(),
             source: entry.parent(),
             source_name: entry.name,
             destination: directory.state(),
             name: entry.name,
         };
-        account(self.shared, entry.kind, item.copy(entry.kind, &mut self.buffer), path);
+        let done = item.copy(entry.kind, &mut self.buffer);
+        if let (Some(share), Ok(Done::Later(later))) = (share, &done) {
+            directory.state().unfinished.store(true, Ordering::Relaxed);
+            let unit = directory.unit().child(entry.name.to_bytes(), entry.inode);
+            match later {
+                Later::Linked(inode) => share.linked.lock().push((*inode, unit)),
+                Later::Large => share.large.lock().push(unit),
+            }
+            return Verdict::Pass;
+        }
+        account(self.shared, entry.kind, done, path);
         Verdict::Pass
     }
 
@@ -188,11 +242,22 @@ impl Visitor for Copier<'_> {
             return;
         }
         let destination = directory.state();
+        let unfinished = destination.unfinished.load(Ordering::Relaxed);
+        if self.stage.defers(directory, unfinished, |destination| &destination.node) {
+            return destination.leave();
+        }
+        if self.stage.counts(node(destination)) {
+            self.shared.counters.directories.fetch_add(1, Ordering::Relaxed);
+            self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
+        }
         let kept = (|| {
             if !destination.fresh {
                 destination.sweep(is_unfinished)?;
             }
             let source = directory.descriptor()?;
+            if self.shared.options.mirror && !destination.fresh {
+                self.remove_extras(directory, &*source)?;
+            }
             let mut stat = file::stat_open(source.as_fd())?;
             stat.stx_atime = destination.accessed.unwrap_or(stat.stx_atime);
             let target = destination.descriptor()?;

@@ -44,9 +44,27 @@ impl Partial {
         self.intern(parent, name)
     }
 
+    /// Returns the node of a root, or of a directory below `parent`, if there is one.
+    pub fn find(&self, parent: Option<u32>, name: &[u8]) -> Option<u32> {
+        if self.table.is_empty() {
+            return None;
+        }
+        self.table[self.slot(parent.unwrap_or(NONE), name)].checked_sub(1)
+    }
+
+    /// Returns the node of a root, if there is one.
+    pub fn find_root(&self, root: u32) -> Option<u32> {
+        self.find(None, &root.to_le_bytes())
+    }
+
     /// Adds to the sum of a node.
     pub fn add(&mut self, node: u32, tally: &Tally) {
         self.nodes[node as usize].tally.add(tally);
+    }
+
+    /// Returns the sum of a node.
+    pub fn tally(&self, node: u32) -> Tally {
+        self.nodes[node as usize].tally
     }
 
     /// Resets all sums; nodes keep their numbers.

@@ -1,0 +1,161 @@
+//! `nacre compare`: compares two files or directories with everything in them, on all processors.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nacre_tree::copy::{Aspects, Copy, Difference, Differing, Options, StartError};
+use nacre_walk_cli::Filters;
+use serde_json::{Map, Value, json};
+
+use crate::command::copy_tree::shown;
+use crate::command::remove::{complain, failure_json};
+use crate::failure::Failure;
+use crate::session::Context;
+use crate::{interrupt, output, quantity};
+
+const AFTER_HELP: &str = "\
+Exit codes: 0 nothing differs; 1 something differs; 2 something could not be compared, or wrong usage; as those of cmp and diff.";
+
+/// Compare two files or directories with everything in them, on all processors
+///
+/// Each difference is a line, with the path below both; what differs in several ways is printed once. Names, types, sizes,
+/// contents, link targets, owners, modes, times of modification, extended attributes and ACLs are compared. Links are not
+/// followed, and times of access not changed where the system allows that.
+#[derive(clap::Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// A file, link or directory
+    source: PathBuf,
+    /// What it is compared with
+    destination: PathBuf,
+    /// Compare no owners, modes, times and attributes
+    #[arg(long, conflicts_with = "metadata_only")]
+    contents_only: bool,
+    /// Read no contents: files of the same size and time are taken for the same
+    #[arg(long)]
+    metadata_only: bool,
+    /// Print nothing, and end at the first difference
+    #[arg(long, short)]
+    quiet: bool,
+    /// Go on in other file systems that are mounted below the source
+    #[arg(long)]
+    cross_mounts: bool,
+    /// Do without extended attributes and ACLs
+    #[arg(long)]
+    no_xattrs: bool,
+    /// Threads [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
+    threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    filters: Filters,
+}
+
+/// The size of the ranges in which large files are shared out, in bytes.
+const CHUNK_BYTES: u64 = 64 << 20;
+
+/// Runs `nacre compare`.
+pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
+    let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
+    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
+    let options = Options {
+        threads: threads.unwrap_or(NonZeroUsize::MIN),
+        chunk_bytes: CHUNK_BYTES,
+        checksum: false,
+        force: false,
+        fsync: false,
+        cross_mounts: args.cross_mounts,
+        extended: !args.no_xattrs,
+        mirror: false,
+        selection: Arc::new(selection),
+    };
+    let usage = |refusal: StartError| Failure::Usage(refusal.to_string());
+    let comparison = Copy::for_comparison(&args.source, &args.destination, options).map_err(usage)?;
+    let aspects = Aspects {
+        contents: !args.metadata_only,
+        metadata: !args.contents_only,
+        accessed: false,
+        // Entries that are not selected are not known to be missing in the source.
+        extras: !args.filters.is_given(),
+        below_missing: false,
+    };
+    let (count, unread) = (AtomicU64::new(0), AtomicBool::new(false));
+    let report = |differing: Differing| {
+        count.fetch_add(1, Ordering::Relaxed);
+        if args.quiet {
+            return comparison.control().stop();
+        }
+        let line = if session.json { described_in_json(&differing) } else { described(&differing) };
+        if output::line(&line).is_err() {
+            unread.store(true, Ordering::Relaxed);
+            comparison.control().stop();
+        }
+    };
+    let done = interrupt::stopping(
+        || comparison.control().stop(),
+        || shown(&comparison, "comparing", || comparison.compare(aspects, &report)),
+    )?;
+    done.map_err(usage)?;
+    if unread.load(Ordering::Relaxed) {
+        return Err(Failure::Unread);
+    }
+    let differences = count.load(Ordering::Relaxed);
+    if args.quiet && differences > 0 {
+        return Err(Failure::Command { code: 1, sentence: None });
+    }
+    conclude(session, &args, &comparison, differences)
+}
+
+fn conclude(session: &Context, args: &Args, comparison: &Copy, differences: u64) -> Result<(), Failure> {
+    let same = comparison.counters().verified.load(Ordering::Relaxed);
+    let errors = comparison.failures().count();
+    let stopped = comparison.control().is_stopped();
+    if session.json {
+        let json = json!({
+            "same": same,
+            "different": differences,
+            "errors": errors,
+            "first_errors": comparison.failures().first().iter().map(failure_json).collect::<Vec<_>>(),
+            "interrupted": stopped,
+        });
+        output::line(&json.to_string())?;
+    } else if !args.quiet && (differences > 0 || errors > 0) {
+        let same = quantity::grouped(same);
+        output::line(&format!("{} differ, {same} the same", quantity::grouped(differences)))?;
+    }
+    output::flush()?;
+    let trouble = |sentence: String| Err(Failure::Command { code: 2, sentence: Some(sentence) });
+    if stopped {
+        return trouble("interrupted: not everything was compared".into());
+    }
+    if errors > 0 {
+        complain(comparison.failures());
+        return trouble(format!("{}; not everything was compared", quantity::count(errors, "error")));
+    }
+    match differences {
+        0 => Ok(()),
+        _ => Err(Failure::Command { code: 1, sentence: None }),
+    }
+}
+
+/// Returns the line about a difference.
+fn described(differing: &Differing) -> String {
+    let path = match &differing.path[..] {
+        b"" => ".".to_owned(),
+        path => output::text(path),
+    };
+    match differing.difference {
+        Difference::Missing => format!("only in the source: {path}"),
+        Difference::Extra => format!("only in the destination: {path}"),
+        difference => format!("differ ({}): {path}", difference.name()),
+    }
+}
+
+fn described_in_json(differing: &Differing) -> String {
+    let mut json = Map::new();
+    output::put_bytes(&mut json, "path", &differing.path);
+    json.insert("type".into(), serde_json::to_value(differing.kind).unwrap_or_default());
+    json.insert("difference".into(), differing.difference.name().into());
+    Value::Object(json).to_string()
+}

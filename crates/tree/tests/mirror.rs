@@ -1,0 +1,76 @@
+//! Mirrors and comparisons through the library: the tests of the built program are in `tests/copy.rs`.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nacre_tree::copy::{Aspects, Copy, Difference, Options};
+use nacre_walk::filter::{Descent, Filter, Selection};
+
+fn options(mirror: bool) -> Options {
+    Options {
+        threads: NonZeroUsize::new(2).unwrap(),
+        chunk_bytes: 64 << 20,
+        checksum: false,
+        force: false,
+        fsync: false,
+        cross_mounts: false,
+        extended: true,
+        mirror,
+        selection: Arc::new(Selection { filter: Filter::default().ready(), descent: Descent::default() }),
+    }
+}
+
+fn differences(source: &Path, target: &Path) -> Vec<(String, Difference)> {
+    let aspects =
+        Aspects { contents: true, metadata: true, accessed: false, extras: true, below_missing: false };
+    let found = Mutex::new(Vec::new());
+    let comparison = Copy::for_comparison(source, target, options(false)).unwrap();
+    comparison
+        .compare(aspects, &|differing: nacre_tree::copy::Differing| {
+            let path = String::from_utf8(differing.path).unwrap();
+            found.lock().unwrap().push((path, differing.difference));
+        })
+        .unwrap();
+    assert_eq!(comparison.faults().count(), 0, "{:?}", comparison.faults().first());
+    let mut found = found.into_inner().unwrap();
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    found
+}
+
+#[test]
+fn a_mirror_ends_with_no_difference_and_touches_nothing_outside() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(source.join("a/b")).unwrap();
+    for path in ["a/file", "a/b/file", "file"] {
+        fs::write(source.join(path), path).unwrap();
+    }
+    let copy = Copy::new(&source, &target, options(false)).unwrap();
+    copy.run().unwrap();
+    assert_eq!(copy.faults().count(), 0);
+    assert_eq!(differences(&source, &target), []);
+
+    let outside = folder.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "stays").unwrap();
+    fs::create_dir_all(target.join("a/more/deeper")).unwrap();
+    fs::write(target.join("a/more/deeper/file"), "").unwrap();
+    std::os::unix::fs::symlink(&outside, target.join("a/b/link")).unwrap();
+    fs::remove_file(target.join("file")).unwrap();
+    fs::create_dir(target.join("file")).unwrap();
+    fs::write(target.join("file/inside"), "").unwrap();
+    let found = differences(&source, &target);
+    for expected in
+        [("a/more", Difference::Extra), ("a/b/link", Difference::Extra), ("file", Difference::Kind)]
+    {
+        assert!(found.iter().any(|(path, difference)| (&path[..], *difference) == expected), "{found:?}");
+    }
+    let copy = Copy::new(&source, &target, options(true)).unwrap();
+    copy.run().unwrap();
+    assert_eq!(copy.faults().count(), 0, "{:?}", copy.faults().first());
+    assert_eq!(copy.counters().removed.load(std::sync::atomic::Ordering::Relaxed), 3 + 1 + 2);
+    assert_eq!(differences(&source, &target), []);
+    assert_eq!(fs::read(outside.join("file")).unwrap(), b"stays");
+}
