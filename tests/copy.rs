@@ -1244,3 +1244,36 @@ fn a_comparison_tells_every_difference_and_changes_nothing() {
         .failed(2, &["cannot compare", "nowhere", "No such file"]);
     assert_eq!(compare(&source, &source.join("large")).code, 1);
 }
+
+#[test]
+fn a_mirror_removes_nothing_in_mounted_file_systems_and_never_its_source() {
+    as_root();
+    let folder = harness::folder();
+    let at = |path: &str| folder.path().join(path);
+    fs::create_dir_all(at("source/mounted")).unwrap();
+    fs::create_dir_all(at("target/mounted")).unwrap();
+    fs::create_dir_all(at("target/extra/mounted")).unwrap();
+    fs::create_dir_all(at("outside/deeper")).unwrap();
+    fs::write(at("outside/deeper/file"), "stays").unwrap();
+    fs::write(at("target/gone"), "").unwrap();
+    // Through the mount the source has another path, which is not in the destination.
+    fs::create_dir_all(at("around/inner")).unwrap();
+    fs::write(at("around/inner/file"), "stays").unwrap();
+    fs::create_dir(at("seen")).unwrap();
+    let script = r#"cd "$1" || exit
+        mount --bind outside target/mounted && mount --bind outside target/extra/mounted || exit
+        "$2" copy --mirror --yes source target
+        code=$?
+        mount --bind around/inner seen || exit
+        "$2" copy --mirror --yes seen around
+        exit $((code * 10 + $?))"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.path()).arg(env!("CARGO_BIN_EXE_nacre"));
+    let ended = run_with(command, b"");
+    assert!(ended.stderr.contains("mounted"), "{ended:?}");
+    assert!(ended.stderr.contains("the source of the mirror"), "{ended:?}");
+    assert_eq!(fs::read(at("outside/deeper/file")).unwrap(), b"stays");
+    assert_eq!(fs::read(at("around/inner/file")).unwrap(), b"stays");
+    assert!(!at("target/gone").exists());
+    assert_eq!(ended.code, 11, "{ended:?}");
+}

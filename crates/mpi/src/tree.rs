@@ -206,7 +206,7 @@ impl Rank<'_> {
     /// [`JobError`] if the job cannot go on.
     pub fn copy(&mut self, args: &CopyArgs) -> Result<i32, JobError> {
         let (options, threads) = self.plan(&args.common);
-        let made = self.selection(&args.common, std::slice::from_ref(&args.source)).and_then(|selection| {
+        let made = self.selection(&args.common).and_then(|selection| {
             let options = Options {
                 threads,
                 chunk_bytes: args.chunk,
@@ -261,7 +261,7 @@ impl Rank<'_> {
     /// [`JobError`] if the job cannot go on.
     pub fn compare(&mut self, args: &CompareArgs) -> Result<i32, JobError> {
         let (options, threads) = self.plan(&args.common);
-        let made = self.selection(&args.common, std::slice::from_ref(&args.source)).and_then(|selection| {
+        let made = self.selection(&args.common).and_then(|selection| {
             let options = Options {
                 threads,
                 chunk_bytes: 64 << 20,
@@ -364,7 +364,7 @@ impl Rank<'_> {
     /// [`JobError`] if the job cannot go on.
     pub fn remove(&mut self, args: &RemoveArgs) -> Result<i32, JobError> {
         let (options, threads) = self.plan(&args.common);
-        let made = self.selection(&args.common, &args.paths).and_then(|selection| {
+        let made = self.selection(&args.common).and_then(|selection| {
             let removal = Removal::new(&args.paths, threads);
             let removal = removal.map_err(|refusal| CommandError::Usage(refusal.to_string()))?;
             if !args.yes {
@@ -426,12 +426,8 @@ impl Rank<'_> {
         (options, threads)
     }
 
-    fn selection(
-        &self,
-        common: &Common,
-        roots: &[PathBuf],
-    ) -> Result<nacre_walk::filter::Selection, CommandError> {
-        common.filters.selection(roots, nacre_walk_cli::now()).map_err(CommandError::Usage)
+    fn selection(&self, common: &Common) -> Result<nacre_walk::filter::Selection, CommandError> {
+        common.filters.selection(nacre_walk_cli::now()).map_err(CommandError::Usage)
     }
 
     /// Walks with all ranks, without output.

@@ -22,7 +22,7 @@ mod visitor;
 
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -120,6 +120,14 @@ pub enum StartError {
         "not copying to {0:?}: it is a device, pipe or socket; name another place, or replace it with --force"
     )]
     Special(PathBuf),
+    /// Only a directory can be mirrored: anything else would replace a directory at the destination.
+    #[error(
+        "not mirroring {0:?}: it is no directory; a slash behind a link means the directory that it points to"
+    )]
+    NotMirrored(PathBuf),
+    /// The source is inside the destination of a mirror.
+    #[error("not mirroring {0:?} to {1:?}, which it is in: the mirror would remove it")]
+    Around(PathBuf, PathBuf),
     /// Another copy is writing to the destination.
     #[error("not copying to {0:?}: another copy is writing there at the moment")]
     Busy(PathBuf),
@@ -166,6 +174,8 @@ pub(crate) struct Shared {
     pub boot: [u8; 16],
     /// The time at which the copy began.
     pub began: Time,
+    /// The identity of the source, which no mirror removes, whatever its paths are.
+    pub source: Identity,
     /// The identity of the copy's root, once known: it must not be met in the source.
     pub root: Mutex<Option<Identity>>,
     verifying: AtomicBool,
@@ -173,7 +183,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(options: Options) -> Shared {
+    fn new(options: Options, source: Identity) -> Shared {
         let boot = if options.fsync { [0; 16] } else { boot() };
         Shared {
             keeper: Preserver::new(options.extended),
@@ -187,6 +197,7 @@ impl Shared {
             cuts: ShortCuts::default(),
             boot,
             began: now(),
+            source,
             root: Mutex::new(None),
             verifying: AtomicBool::new(false),
             call: Mutex::new(None),
@@ -225,6 +236,14 @@ impl Shared {
     ) -> bool {
         const REMOVE: &str = "cannot remove what the source has not:";
         let failure = |path, cause: Cause| self.failures.add(EntryError { path, attempted: REMOVE, cause });
+        if directory.foreign && !self.options.cross_mounts {
+            failure(
+                shown(),
+                "it is in another file system, mounted at the destination; --cross-mounts goes on in it"
+                    .into(),
+            );
+            return false;
+        }
         let opened = match directory.descriptor() {
             Ok(opened) => opened,
             Err(errno) => {
@@ -245,7 +264,7 @@ impl Shared {
             }
         }
         let removed = match Removal::within(opened.as_fd(), name, &self.control) {
-            Ok(removal) => removal.run(),
+            Ok(removal) => removal.sparing(self.source).run(),
             Err(refusal) => {
                 let cause = match refusal {
                     crate::remove::StartError::Missing { errno: Errno::NOENT, .. } => return true,
@@ -260,7 +279,11 @@ impl Shared {
         let prefix = crate::remove::by_descriptor(opened.as_fd(), name).into_os_string().into_encoded_bytes();
         for error in removed.failures.first() {
             let below = error.path.strip_prefix(&prefix[..]).unwrap_or_default();
-            self.failures.add(EntryError { path: [&shown()[..], below].concat(), attempted: REMOVE, ..error });
+            self.failures.add(EntryError {
+                path: [&shown()[..], below].concat(),
+                attempted: REMOVE,
+                ..error
+            });
         }
         removed.failures.count() == 0 && !removed.stopped
     }
@@ -304,6 +327,9 @@ impl Copy {
         let nowhere = |errno| StartError::Nowhere { path: destination.to_owned(), errno };
         let found = Root::find(destination).map_err(nowhere)?;
         let there = found.stat().ok().map(|stat| Metadata(stat).kind());
+        if options.mirror && kind != FileKind::Directory {
+            return Err(StartError::NotMirrored(source.to_owned()));
+        }
         let into = found.slash
             || found.is_dot()
             || kind != FileKind::Directory && there == Some(FileKind::Directory);
@@ -347,10 +373,20 @@ impl Copy {
             Ok(_) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(nowhere(errno)),
         }
-        if kind == FileKind::Directory && is_within(&to, identity).map_err(nowhere)? {
+        if kind == FileKind::Directory && is_within(to.parent(), identity).map_err(nowhere)? {
             return Err(StartError::Inside(source.to_owned(), to.path().to_owned()));
         }
-        Ok(Copy { source: from, source_path, kind, destination: to, shared: Shared::new(options) })
+        if options.mirror
+            && let Ok(there) = to.stat()
+        {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat(CWD, &source_path, flags, Mode::empty()).map_err(missing)?;
+            if is_within(opened.as_fd(), directory::identity(&there)).map_err(missing)? {
+                return Err(StartError::Around(source.to_owned(), to.path().to_owned()));
+            }
+        }
+        let shared = Shared::new(options, identity);
+        Ok(Copy { source: from, source_path, kind, destination: to, shared })
     }
 
     /// Prepares a comparison: source and destination are what the paths name, whatever their types.
@@ -376,11 +412,12 @@ impl Copy {
             if root.slash && Metadata(stat).kind() != FileKind::Directory {
                 return Err(missing(Errno::NOTDIR));
             }
-            Ok((root, Metadata(stat).kind()))
+            Ok((root, stat))
         };
-        let ((source, kind), (destination, _)) = (find(source)?, find(destination)?);
+        let ((source, stat), (destination, _)) = (find(source)?, find(destination)?);
+        let (kind, shared) = (Metadata(stat).kind(), Shared::new(options, directory::identity(&stat)));
         let source_path = source.path().to_owned();
-        Ok(Copy { source, source_path, kind, destination, shared: Shared::new(options) })
+        Ok(Copy { source, source_path, kind, destination, shared })
     }
 
     /// Returns the path of the copy.
@@ -430,6 +467,8 @@ impl Copy {
     /// # Errors
     /// [`StartError`] if the destination cannot be used.
     pub fn run(&self) -> Result<(), StartError> {
+        // Those of a preview are found again, or are no more.
+        self.shared.failures.clear();
         let top = self.top()?;
         let _lock = self.lock(&top)?;
         if self.kind == FileKind::Directory {
@@ -447,6 +486,8 @@ impl Copy {
     pub fn verify(&self) -> Result<(), StartError> {
         self.shared.verifying.store(true, Ordering::Relaxed);
         self.shared.counters.bytes.store(0, Ordering::Relaxed);
+        // A preview counts, too.
+        self.shared.counters.verified.store(0, Ordering::Relaxed);
         // What is still to be written cannot be forgotten by memory, and so would not be read from the device.
         if let Ok(fd) = self.top()?.descriptor()
             && let Ok(fd) = rustix::fs::openat(&fd, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -702,10 +743,10 @@ fn name_of(path: &Path) -> std::ffi::CString {
     std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Returns whether a place is inside a directory, at any depth.
-fn is_within(place: &Root, directory: Identity) -> Result<bool, Errno> {
+/// Returns whether an open directory is another one, or inside of it at any depth.
+fn is_within(place: BorrowedFd<'_>, directory: Identity) -> Result<bool, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut at = rustix::fs::openat(place.parent(), ".", flags, Mode::empty())?;
+    let mut at = rustix::fs::openat(place, ".", flags, Mode::empty())?;
     let mut here = identity_of(at.as_fd())?;
     loop {
         if here == directory {

@@ -67,6 +67,8 @@ pub struct Removal {
     roots: Vec<(Root, Identity)>,
     threads: NonZeroUsize,
     selection: Option<Restriction>,
+    /// A directory that stays, with everything in it, wherever it is met.
+    spared: Option<Identity>,
     control: Control,
     entries: AtomicU64,
     directories: AtomicU64,
@@ -153,6 +155,7 @@ impl Removal {
             roots,
             threads,
             selection: None,
+            spared: None,
             control: Control::default(),
             entries: AtomicU64::new(0),
             directories: AtomicU64::new(0),
@@ -168,6 +171,12 @@ impl Removal {
         let path = by_descriptor(directory, name);
         let removal = Removal::new(&[path], NonZeroUsize::MIN)?;
         Ok(Removal { control: control.of_part(), ..removal })
+    }
+
+    /// Leaves a directory where it is, with everything in it: wherever it is met, that is a failure.
+    pub(crate) fn sparing(mut self, directory: Identity) -> Removal {
+        self.spared = Some(directory);
+        self
     }
 
     /// Restricts the removal to some entries. The roots stay then, if they are directories.
@@ -269,7 +278,9 @@ impl Removal {
             failures,
             changed,
             // Who cannot read a directory can still remove it if it is empty.
-            unreadable: !rustix::process::geteuid().is_root() && self.selection.is_none(),
+            unreadable: !rustix::process::geteuid().is_root()
+                && self.selection.is_none()
+                && self.spared.is_none(),
         };
         let mut visitors: Vec<_> = (0..self.threads.get()).map(|_| remover()).collect();
         for (root, known) in &self.roots {
@@ -454,6 +465,20 @@ impl Visitor for Remover<'_> {
         if opened.directory.is_none() && identity_of(opened.descriptor) != Ok(self.root(opened.root).1) {
             let cause = "another one took its place meanwhile";
             self.failures.add(EntryError::new(opened.name.to_bytes().to_vec(), ATTEMPTED, cause));
+            return None;
+        }
+        if let Some(spared) = self.removal.spared
+            && identity_of(opened.descriptor).map_or(true, |identity| identity == spared)
+        {
+            let (cause, name) = ("it is the source of the mirror", opened.name.to_bytes());
+            let path = match opened.directory {
+                Some(parent) => [&parent.path_bytes(), &b"/"[..], name].concat(),
+                None => self.root(opened.root).0.path_bytes(),
+            };
+            self.failures.add(EntryError::new(path, ATTEMPTED, cause));
+            if let Some(parent) = opened.directory {
+                self.incomplete(parent);
+            }
             return None;
         }
         Some(Remains::default())

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use nacre_tree::copy::{Aspects, Copy, Difference, Options};
+use nacre_tree::copy::{Aspects, Copy, Difference, Options, StartError};
 use nacre_walk::filter::{Descent, Filter, Selection};
 
 fn options(mirror: bool) -> Options {
@@ -33,7 +33,7 @@ fn differences(source: &Path, target: &Path) -> Vec<(String, Difference)> {
             found.lock().unwrap().push((path, differing.difference));
         })
         .unwrap();
-    assert_eq!(comparison.faults().count(), 0, "{:?}", comparison.faults().first());
+    assert_eq!(comparison.failures().count(), 0, "{:?}", comparison.failures().first());
     let mut found = found.into_inner().unwrap();
     found.sort_by(|a, b| a.0.cmp(&b.0));
     found
@@ -49,7 +49,7 @@ fn a_mirror_ends_with_no_difference_and_touches_nothing_outside() {
     }
     let copy = Copy::new(&source, &target, options(false)).unwrap();
     copy.run().unwrap();
-    assert_eq!(copy.faults().count(), 0);
+    assert_eq!(copy.failures().count(), 0);
     assert_eq!(differences(&source, &target), []);
 
     let outside = folder.path().join("outside");
@@ -69,8 +69,41 @@ fn a_mirror_ends_with_no_difference_and_touches_nothing_outside() {
     }
     let copy = Copy::new(&source, &target, options(true)).unwrap();
     copy.run().unwrap();
-    assert_eq!(copy.faults().count(), 0, "{:?}", copy.faults().first());
+    assert_eq!(copy.failures().count(), 0, "{:?}", copy.failures().first());
     assert_eq!(copy.counters().removed.load(std::sync::atomic::Ordering::Relaxed), 3 + 1 + 2);
     assert_eq!(differences(&source, &target), []);
     assert_eq!(fs::read(outside.join("file")).unwrap(), b"stays");
+}
+
+#[test]
+fn a_mirror_to_where_its_source_is_removes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("a/b/source");
+    fs::create_dir_all(&source).unwrap();
+    fs::write(source.join("file"), "").unwrap();
+    fs::write(folder.path().join("a/other"), "").unwrap();
+    std::os::unix::fs::symlink(&source, folder.path().join("link")).unwrap();
+    for from in [&source, &folder.path().join("link/")] {
+        for to in [folder.path().to_owned(), folder.path().join("a"), folder.path().join("a/b")] {
+            let refused = Copy::new(from, &to, options(true)).err();
+            assert!(matches!(refused, Some(StartError::Around(..))), "{from:?} {to:?}: {refused:?}");
+        }
+    }
+    assert!(source.join("file").exists() && folder.path().join("a/other").exists());
+}
+
+#[test]
+fn a_mirror_replaces_no_directory_by_a_source_that_became_a_link_or_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(target.join("source")).unwrap();
+    fs::write(target.join("source/file"), "").unwrap();
+    std::os::unix::fs::symlink("elsewhere", &source).unwrap();
+    for _ in 0..2 {
+        let refused = Copy::new(&source, &target, options(true)).err();
+        assert!(matches!(refused, Some(StartError::NotMirrored(_))), "{refused:?}");
+        assert!(target.join("source/file").exists());
+        fs::remove_file(&source).unwrap();
+        fs::write(&source, "").unwrap();
+    }
 }

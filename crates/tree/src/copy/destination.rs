@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::copy::attributes;
 use crate::copy::data::open_for_reading;
-use crate::copy::file::is_unfinished;
+use crate::copy::file::{is_unfinished, stat_open};
 use crate::root::identity_of;
 
 /// An open descriptor, counted against the limit.
@@ -50,6 +50,8 @@ pub struct Destination {
     descriptor: Mutex<Option<Arc<Open>>>,
     count: Arc<AtomicUsize>,
     count_max: usize,
+    /// True if it is in a file system that is mounted below the copy's directory.
+    pub foreign: bool,
     /// True if this copy created it, so that it was empty.
     pub fresh: bool,
     /// True if new entries in it inherit an ACL.
@@ -95,6 +97,7 @@ impl Destination {
             count,
             // The walk of the source takes half of them.
             count_max: (limit.min(1 << 16) / 4) as usize,
+            foreign: false,
             fresh: false,
             inherits,
             accessed: None,
@@ -103,11 +106,11 @@ impl Destination {
         }))
     }
 
-    /// Makes a directory in it, or opens the existing one. With `force`, another entry may be removed for it.
+    /// Makes a directory in it, or opens the existing one. An entry of a type that `force` is true for is removed for it.
     pub fn make(
         self: &Arc<Destination>,
         name: &CStr,
-        force: bool,
+        force: impl Fn(FileKind) -> bool,
         root: bool,
         accessed: StatxTimestamp,
     ) -> Result<Arc<Destination>, Obstacle> {
@@ -117,7 +120,7 @@ impl Destination {
         if made == Err(Errno::EXIST) {
             let kind = Metadata(directory::stat(parent.as_fd(), name)?).kind();
             if kind != FileKind::Directory {
-                if !force {
+                if !force(kind) {
                     return Err(Obstacle::Other(match kind {
                         FileKind::Link => {
                             "a symbolic link is where a directory has to be; --force replaces it"
@@ -155,7 +158,7 @@ impl Destination {
         accessed: Option<StatxTimestamp>,
     ) -> Result<Arc<Destination>, Errno> {
         let fd = open(parent.as_fd(), name)?;
-        let identity = identity_of(fd.as_fd())?;
+        let stat = stat_open(fd.as_fd())?;
         if self.parent.is_some() && self.count.load(Ordering::Relaxed) > self.count_max {
             // It is opened again when something is put into it again.
             self.close();
@@ -163,7 +166,8 @@ impl Destination {
         Ok(Arc::new(Destination {
             parent: Some(Arc::clone(self)),
             name: name.into(),
-            identity,
+            identity: directory::identity(&stat),
+            foreign: self.foreign || !self.is_top() && Metadata(stat).is_mount_point(),
             // What was made here has a default ACL only if its parent has one.
             inherits: (!fresh || self.inherits) && attributes::inherits(fd.as_fd()),
             descriptor: Mutex::new(Some(Open::new(fd, &self.count))),
@@ -272,6 +276,8 @@ impl Destination {
         // Asked name by name: no set of names has to be kept, and what cannot be asked for is not taken for missing.
         let is_beyond = |name: &CStr| match directory::stat(other.as_fd(), name) {
             Ok(_) => Ok(false),
+            // A directory that was itself removed meanwhile has no names, which says nothing about those it had.
+            Err(Errno::NOENT) if stat_open(other.as_fd())?.stx_nlink == 0 => Err(Errno::STALE),
             Err(Errno::NOENT) => Ok(!is_unfinished(name)),
             Err(errno) => Err(errno),
         };
@@ -312,5 +318,28 @@ impl Drop for Destination {
         while let Some(directory) = parent {
             parent = Arc::into_inner(directory).and_then(|mut directory| directory.parent.take());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_directory_does_not_say_what_another_has_beyond_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+        std::fs::create_dir(&source).unwrap();
+        std::fs::create_dir(&target).unwrap();
+        std::fs::write(target.join("file"), "").unwrap();
+        let opened = std::fs::File::open(&source).unwrap();
+        let destination = Destination::top(std::fs::File::open(&target).unwrap().into()).unwrap();
+        let beyond = || {
+            let mut names = Vec::new();
+            destination.each_beyond(&opened, |name| names.push(name.to_owned())).map(|()| names)
+        };
+        assert_eq!(beyond(), Ok(vec![c"file".to_owned()]));
+        std::fs::remove_dir(&source).unwrap();
+        assert_eq!(beyond(), Err(Errno::STALE));
     }
 }

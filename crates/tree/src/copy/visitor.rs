@@ -21,6 +21,7 @@ use crate::root::Root;
 use crate::share::Stage;
 
 const MAKE: &str = "cannot make the copy of the directory";
+const MIRROR: &str = "cannot find out what the mirror has and the source has not, in";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
 
 /// The visitor of one thread.
@@ -169,8 +170,9 @@ impl Visitor for Copier<'_> {
             self.shared.failures.add(EntryError::new(path(), MAKE, "it is the destination of this copy"));
             return None;
         }
-        let force = self.shared.options.force || self.shared.options.mirror;
-        let (force, root) = (force, self.shared.keeper.is_root());
+        let options = &self.shared.options;
+        let force = |kind| options.force || options.mirror && matches!(kind, FileKind::File | FileKind::Link);
+        let root = self.shared.keeper.is_root();
         match parent.make(name, force, root, stat.stx_atime) {
             Ok(child) if identity == child.identity() => {
                 self.shared.failures.add(EntryError::new(path(), MAKE, "its copy would be itself"));
@@ -255,8 +257,11 @@ impl Visitor for Copier<'_> {
                 destination.sweep(is_unfinished)?;
             }
             let source = directory.descriptor()?;
-            if self.shared.options.mirror && !destination.fresh {
-                self.remove_extras(directory, &*source)?;
+            if self.shared.options.mirror
+                && !destination.fresh
+                && let Err(errno) = self.remove_extras(directory, &*source)
+            {
+                self.shared.failures.add(EntryError::new(directory.path_bytes(), MIRROR, errno));
             }
             let mut stat = file::stat_open(source.as_fd())?;
             stat.stx_atime = destination.accessed.unwrap_or(stat.stx_atime);
