@@ -9,20 +9,25 @@ nacre=${1:-nacre}
 scale=--full
 if [ -n "${QUICK:-}" ]; then scale=--quick; fi
 
+# study NAME FLAG…: a table in NAME.txt, raw results in NAME.json.
+study() {
+    name=$1
+    shift
+    "$nacre" bench rmw $scale --results "$here/$name.json" "$@" >"$here/$name.txt"
+    cat "$here/$name.txt"
+}
+
 # What Nacre is meant to reach, beside Redis, ZooKeeper and fio.
-"$nacre" bench rmw --targets $scale --results "$here/targets.json" | tee "$here/targets.txt"
+study targets --targets
 
 # One server, 16 and 256 concurrent updates of fresh blocks, with every peer.
-for concurrency in 16 256; do
-    "$nacre" bench rmw $scale --peers all --concurrency $concurrency \
-        --results "$here/peers-$concurrency.json" | tee "$here/peers-$concurrency.txt"
-done
+study peers-16 --peers all --concurrency 16
+study peers-256 --peers all --concurrency 256
 
 # 16 concurrent updates of one block, with every peer; then by the paper's protocol without pacing.
-"$nacre" bench rmw $scale --peers all --blocks 1 \
-    --results "$here/one-block.json" | tee "$here/one-block.txt"
-"$nacre" bench rmw $scale --system optimistic --blocks 1 --no-pacing --propose --reread \
-    --results "$here/one-block-paper.json" | tee "$here/one-block-paper.txt"
+study one-block --peers all --blocks 1
+study one-block-paper --system optimistic --blocks 1 --no-pacing --propose --reread
 
-# The paper's figures.
-"$nacre" bench rmw $scale --figure all --out "$here" --results "$here/figures.json" | tee "$here/figures.txt"
+# The paper's figures: without contention, and with it.
+study figures --figure 2,3 --out "$here"
+study contended --figure 4,5 --out "$here"
