@@ -64,7 +64,7 @@ help:
 	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
 	@echo "make install    both, stripped, their manual pages and completions, and what make c and make mpi made before, below $(PREFIX)"
 	@echo "make package    packages of that for Debian and for systems with RPM, and a container file, in $(TARGET)/package"
-	@echo "make deny       the licences and sources of all dependencies (needs cargo-deny)"
+	@echo "make deny       licences, sources and known vulnerabilities of all dependencies, by cargo-deny (make test does all but the last)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
 RUST_IS_THERE = command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
@@ -107,10 +107,9 @@ install-files:
 		$$program completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$name.fish || exit 1; \
 	done
 
-# Licences, sources and duplicates among the dependencies.
+# Licences, sources, duplicates and known vulnerabilities among the dependencies.
 deny:
-	@command -v cargo-deny >/dev/null || { echo "make: cargo-deny is missing; cargo install --locked cargo-deny" >&2; exit 1; }
-	cargo-deny check licenses bans sources
+	@scripts/deny
 
 package:
 	@scripts/package $(TARGET)/package
