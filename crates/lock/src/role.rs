@@ -34,7 +34,8 @@ pub const LEASE_MIN: Duration = Duration::from_millis(500);
 pub const LEASE_MAX: Duration = Duration::from_secs(3600);
 
 /// The settings of the role.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Options")]
 pub struct Options {
     /// The server's share of every file.
     pub stripe: Stripe,
@@ -54,6 +55,8 @@ pub struct Options {
 }
 
 /// A running lock server. Dropping it stops it.
+#[derive(derive_more::Debug)]
+#[debug("LockRole")]
 pub struct LockRole {
     shared: Arc<Shared>,
     stop: Option<oneshot::Sender<()>>,
@@ -163,7 +166,8 @@ impl Drop for LockRole {
 }
 
 /// A handle on a lock server for reports and administration. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Handle")]
 pub struct Handle {
     shared: Arc<Shared>,
 }

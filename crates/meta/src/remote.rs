@@ -27,7 +27,8 @@ const BACKOFF_MAX: Duration = Duration::from_millis(50);
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// The settings of a session.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("SessionOptions")]
 pub struct SessionOptions {
     /// The store, which says who has the authority. It must not depend on the runtime of a caller.
     pub store: Arc<dyn ObjectStore>,

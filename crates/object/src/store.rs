@@ -93,6 +93,12 @@ pub enum Reply<T> {
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
 
+impl<T> std::fmt::Debug for Reply<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reply")
+    }
+}
+
 impl<T> Reply<T> {
     /// Creates an answer that is there.
     pub fn ready(result: Result<T, StoreError>) -> Self {

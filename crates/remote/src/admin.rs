@@ -36,6 +36,8 @@ impl ReportSender {
 }
 
 /// The administration as a service.
+#[derive(derive_more::Debug)]
+#[debug("AdminService")]
 pub struct AdminService {
     admin: Arc<dyn Admin>,
     requests: Arc<Requests>,

@@ -23,6 +23,8 @@ use crate::{kind, reply, request, room};
 const VERSION_WITHOUT_MEMBERS: u16 = 1;
 
 /// An object store as a service.
+#[derive(derive_more::Debug)]
+#[debug("StoreService")]
 pub struct StoreService {
     store: Arc<dyn ObjectStore>,
     membership: Membership,

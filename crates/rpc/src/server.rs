@@ -90,7 +90,8 @@ impl Default for ServerLimits {
 }
 
 /// The configuration of a server.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, derive_more::Debug)]
+#[debug("ServeOptions")]
 pub struct ServeOptions {
     /// The addresses to listen on. Port 0 stands for any free port.
     pub listen: Vec<Address>,
@@ -124,6 +125,8 @@ pub(crate) struct Shared {
 }
 
 /// A running server. Dropping it stops it without waiting.
+#[derive(derive_more::Debug)]
+#[debug("Server")]
 pub struct Server {
     addresses: Vec<Address>,
     shared: Arc<Shared>,

@@ -102,6 +102,8 @@ impl ListenError {
 }
 
 /// A running listener, which stops when it is dropped.
+#[derive(derive_more::Debug)]
+#[debug("Listener")]
 pub struct Listener {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,

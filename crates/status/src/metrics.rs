@@ -13,6 +13,8 @@ use prometheus_client::registry::Registry;
 pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The metrics of a part.
+#[derive(derive_more::Debug)]
+#[debug("Metrics")]
 pub struct Metrics {
     /// The common prefix of their names, without the underscore that follows.
     pub prefix: &'static str,
@@ -37,6 +39,8 @@ impl Metrics {
 }
 
 /// An encoder of metrics with their names, their help and their values. Names of counters get the suffix `_total`.
+#[derive(derive_more::Debug)]
+#[debug("Encoder")]
 pub struct Encoder<'a>(DescriptorEncoder<'a>);
 
 impl<'a> Encoder<'a> {

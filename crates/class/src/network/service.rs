@@ -36,6 +36,8 @@ const OUTPUT_BYTES: u64 = 32 << 10;
 const LARGE_MAX: usize = 4096;
 
 /// The parts that a server's classes need.
+#[derive(derive_more::Debug)]
+#[debug("Options")]
 pub struct Options {
     /// The objects that the server keeps.
     pub objects: Arc<dyn ObjectStore>,
@@ -48,6 +50,8 @@ pub struct Options {
 }
 
 /// The methods of a server's classes, and the threads that run them.
+#[derive(derive_more::Debug)]
+#[debug("Runner")]
 pub struct Runner {
     shared: Arc<Shared>,
     pool: ThreadPool,
@@ -183,6 +187,8 @@ impl Runner {
 }
 
 /// The service by which clients call methods.
+#[derive(derive_more::Debug)]
+#[debug("ClassService")]
 pub struct ClassService {
     shared: Arc<Shared>,
     pool: ThreadPool,
@@ -190,6 +196,8 @@ pub struct ClassService {
 }
 
 /// The state that is kept for a connection.
+#[derive(derive_more::Debug)]
+#[debug("ClassConnection")]
 pub struct ClassConnection {
     /// The permits to run a method.
     calls: Arc<Semaphore>,

@@ -44,6 +44,8 @@ const CONNECTION_NOTIFIES_MAX: usize = 16;
 const NOTIFIES_MAX: usize = 1024;
 
 /// The service by which clients watch objects and notify watchers.
+#[derive(derive_more::Debug)]
+#[debug("WatchService")]
 pub struct WatchService {
     store: Arc<dyn ObjectStore>,
     membership: Membership,
@@ -56,7 +58,8 @@ pub struct WatchService {
 }
 
 /// A reader of a service's counters, for reports.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("WatchStats")]
 pub struct WatchStats {
     watches: Arc<Count>,
     notifies: Arc<Count>,
@@ -124,6 +127,8 @@ impl Drop for Counted {
 }
 
 /// The state that is kept for a connection.
+#[derive(derive_more::Debug)]
+#[debug("WatchConnection")]
 pub struct WatchConnection {
     line: Arc<Line>,
     allowance: Arc<Allowance>,
@@ -469,6 +474,18 @@ pub enum WatchResult {
     Watch(Box<Beginning>, Result<Watch, StoreError>),
     /// The outcome of a notification.
     Notify(Result<Notified, StoreError>),
+}
+
+impl std::fmt::Debug for PendingWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PendingWatch")
+    }
+}
+
+impl std::fmt::Debug for WatchResult {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WatchResult")
+    }
 }
 
 impl Future for PendingWatch {
