@@ -15,7 +15,7 @@ pub enum By {
     Group,
     /// Types of entries
     Type,
-    /// What follows the last dot of a file's name
+    /// The part of a file's name behind its last dot
     Extension,
     /// Apparent sizes of files, by powers of two
     Size,
@@ -68,7 +68,7 @@ impl By {
             By::Owner => "Owners",
             By::Group => "Groups",
             By::Type => "Types of entries",
-            By::Extension => "What follows the last dot of a file's name",
+            By::Extension => "The part of a file's name behind its last dot",
             By::Size => "Apparent sizes of files, by powers of two",
             By::Age => "Days since the last modification, by powers of two",
             By::Access => "Days since the last access, by powers of two",

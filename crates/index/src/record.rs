@@ -55,7 +55,7 @@ pub(crate) struct DirectoryRow {
     pub allocated: i64,
 }
 
-/// What one thread met since it last handed something on.
+/// The entries that one thread met since it last handed something on.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub entries: Vec<EntryRow>,
@@ -89,7 +89,7 @@ struct Known {
     ctime: i64,
     entries: AtomicU32,
     incomplete: Arc<AtomicBool>,
-    /// What an earlier index holds of it.
+    /// The entries that an earlier index holds of it.
     earlier: Option<Kept>,
 }
 

@@ -1,4 +1,4 @@
-//! What an earlier index knows of a directory whose identity and times have not changed since.
+//! The entries that an earlier index holds of a directory whose identity and times have not changed since.
 //!
 //! The times of a directory change whenever a name in it is made, removed or renamed, so its names are the same ones,
 //! and most probably the files behind them too. A file that was written in place, or given another owner, does not
@@ -32,7 +32,7 @@ pub struct Earlier {
     held: Arc<AtomicUsize>,
 }
 
-/// What an earlier index holds of a directory.
+/// The entries that an earlier index holds of a directory.
 #[derive(Debug)]
 pub(crate) struct Kept {
     /// The directory's number there.

@@ -28,7 +28,7 @@ Exit codes: 0 nothing differs; 1 something differs; 2 something could not be com
 pub struct Args {
     /// A file, link or directory
     source: PathBuf,
-    /// What it is compared with
+    /// The tree to compare it with
     destination: PathBuf,
     /// Compare no owners, modes, times and attributes
     #[arg(long, conflicts_with = "metadata_only")]

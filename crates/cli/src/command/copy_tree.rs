@@ -127,7 +127,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     report(session, &copy, args.verify)
 }
 
-/// What a copy would do.
+/// A summary of the work that a copy would do.
 #[derive(Default)]
 struct Planned {
     copied: AtomicU64,
