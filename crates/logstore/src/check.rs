@@ -1,6 +1,6 @@
-//! Checks of the files of a store one by one, from what the device holds.
+//! Checks of the files of a store one by one, from the contents of the device.
 //!
-//! None of it needs the index, which tells damage to data from damage to garbage ([`crate::scrub`]), so a store that
+//! None of it needs the index, which distinguishes damaged data from damaged garbage ([`crate::scrub`]), so a store that
 //! cannot be opened is checked too.
 
 use bytes::Bytes;

@@ -1,11 +1,11 @@
 //! The choice of the segment to clean, and the measurements that it rests on.
 //!
 //! Invariants:
-//! - a segment is cleaned only after it was measured, and only if that takes less of the log than it gives back and finds
+//! - a segment is cleaned only after it was measured, and only if that takes less of the log than it frees and finds
 //!   room;
-//! - what is only guessed orders the segments, and never excludes one: before the cleaner gives up, every segment that may
+//! - estimates order the segments, and never exclude one: before the cleaner gives up, every segment that may
 //!   be worth it has been measured;
-//! - a measurement is kept with its segment, and made again only when much of what it counted has gone.
+//! - a measurement is kept with its segment, and repeated only when much of what it counted is gone.
 //!
 //! A measurement is a walk through the heads of a segment's records. It is made in slices, like the cleaning itself.
 

@@ -9,13 +9,13 @@
 //! (module `space`), so no cleaning is begun that could not be finished.
 //!
 //! A segment is freed because a count of live bytes is zero, and the count is kept beside the index, by atomics. So a segment
-//! is cleaned only behind this barrier:
-//! - it is sealed, and all snapshots that are kept have positions behind it. A transaction holds the lock of its object's
+//! is cleaned only if both conditions hold:
+//! - it is sealed, and all kept snapshots have positions behind it. A transaction holds the lock of its object's
 //!   shard from before its record is in the log until its bytes are in the index and counted, and a snapshot takes the lock
 //!   of every shard after its position is fixed. So every transaction with a record in the segment has been counted, and
 //!   nobody makes new references to a sealed segment;
-//! - the count is read first, and then everything in the log is synced: what took the last reference away may be only on
-//!   its way to the disk, and were it lost, the index would refer to the segment again.
+//! - the count is read first, and then everything in the log is synced: the change that removed the last reference may not
+//!   be on the device yet, and if it were lost, the index would refer to the segment again.
 //!
 //! Three assertions hold in the shipped program, since a breach would lose data: the count of such a segment is not
 //! negative and stays at zero ([`Segment::is_free`]), no change of the index names a segment that is gone

@@ -1,7 +1,7 @@
-//! The crash seam: every access to files goes through these two traits.
+//! The disk abstraction: every access to files goes through these two traits.
 //!
-//! [`FolderDisk`] is a folder of the file system, [`NoDisk`] is what a volatile store has, and the
-//! simulated disk of the tests (feature `sim`) loses, tears and reorders what was not synced.
+//! [`FolderDisk`] is a folder of the file system, [`NoDisk`] is for volatile stores, and the
+//! simulated disk of the tests (feature `sim`) loses, tears and reorders unsynced writes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;

@@ -1,19 +1,19 @@
 //! The engine: objects in memory, spread over shards, in front of the log.
 //!
-//! A transaction is judged and takes effect in memory under the lock of its object's shard, in the same critical
-//! section in which it takes its place in the log; so the order in the log is the order of effects. No effect is told
-//! before the log has it: every reply waits for the batch that holds the newest change of the object it is about (its
+//! A transaction is checked and takes effect in memory under the lock of its object's shard, in the same critical
+//! section in which it takes its place in the log; so the order in the log is the order of effects. No effect is visible
+//! before the log has it: every reply waits for the batch that holds the newest change of its object (the
 //! *durable batch*).
 //!
 //! Locks are taken in this order, and the holder of a later one never waits for an earlier one:
-//! 1. the snapshots (`Maintenance::work`), for as long as one is taken, and inside of that the cleaner
+//! 1. the snapshots (`Maintenance::work`), while one is taken, and inside of that the cleaner
 //!    (`Maintenance::cleaning`), for one slice of its work;
-//! 2. the pool of files (`Space::pool`), for as long as it takes to make, rename or lengthen one;
+//! 2. the pool of files (`Space::pool`), while one is created, renamed or extended;
 //! 3. names that are made durable (`Space::name_failures`); or a shard, one at a time, and inside of that the ordered
-//!    names (`Engine::names`); or all shards in their order, one thread at a time, for as long as it takes to raise the
-//!    floor;
+//!    names (`Engine::names`); or all shards in their order, one thread at a time, while the
+//!    floor is raised;
 //! 4. the waiters for room (`Maintenance::requests`);
-//! 5. the table of segments, the log's tail, the window of writes: while these are held no other lock is waited for but
+//! 5. the table of segments, the log's tail, the window of writes: their holders wait for no other lock but
 //!    that of the watchers (`Engine::watchers`), which is the last of all.
 //!
 //! The committing thread takes the log's tail alone, so a caller that waits for a batch may hold any of the others but

@@ -1,6 +1,6 @@
 //! The extent map: the place in the log of each byte of a fork.
 //!
-//! A single entry takes no memory of its own, a few stand in one array, and many in a tree (module `extent_tree`), so that
+//! A single entry takes no memory of its own, a few are in one array, and many in a tree (module `extent_tree`), so
 //! an insertion moves little memory and an entry costs little more than its own 40 bytes.
 //!
 //! Invariants:

@@ -1,6 +1,6 @@
 //! The sessions that an object has fenced.
 //!
-//! Invariants: the sessions ascend, each stands once, none is below the least that passes, and there are at most
+//! Invariants: the sessions ascend without duplicates, none is below the least that passes, and there are at most
 //! [`FENCED_SESSIONS_MAX`].
 
 use nacre_object::Fences;

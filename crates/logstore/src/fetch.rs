@@ -1,8 +1,8 @@
-//! The bytes of answers: which chunks they are parts of, and how these are read.
+//! The bytes of answers: the chunks that they are parts of, and how these are read.
 //!
-//! A checksum is that of a whole chunk, so a chunk is read and checked whole, whatever is wanted of it: once for a
-//! request, however many of its parts are wanted. Ranges that were written piece by piece have parts of many chunks;
-//! chunks that stand near each other in a segment are read together, because the bytes between them cost less than another
+//! A checksum covers a whole chunk, so a chunk is read and checked whole, once for a
+//! request, however many of its parts are wanted. Ranges that were written piece by piece have parts of many chunks.
+//! Neighbouring chunks of a segment are read together, because the bytes between them cost less than another
 //! call.
 
 use std::sync::Arc;

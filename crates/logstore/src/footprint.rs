@@ -1,5 +1,4 @@
-//! The footprint of the index, in memory and in a snapshot: counted as it changes, so that no walk is needed to know
-//! it.
+//! The size of the index, in memory and in a snapshot. It is counted as the index changes, so that no walk is needed.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::sync::atomic::Ordering;

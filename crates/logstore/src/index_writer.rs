@@ -1,12 +1,12 @@
 //! The writing of a snapshot: the index in frames, shard by shard, a step at a time.
 //!
-//! A transaction waits for one step at most: the lock of a shard is given back after [`STEP_ITEMS`] items or
-//! [`PORTION_BYTES`] bytes, also in the middle of an object. What the snapshot holds of such an object is then not its
+//! A transaction waits for one step at most: the lock of a shard is released after [`STEP_ITEMS`] items or
+//! [`PORTION_BYTES`] bytes, even in the middle of an object. The snapshot then does not hold such an object's
 //! state at one moment, but that at the first step, mixed with effects of later transactions. These are in the log
 //! behind the snapshot's position, and their versions are above the one that the snapshot gives the object; so each of
 //! them is replayed, and afterwards every key and every byte that any of them wrote is as the last one left it. This
-//! holds for every effect that leaves what it writes the same whatever it finds ([`Node::may_be_replayed`]). An object
-//! on which another one came meanwhile is written again from its beginning, over what there is of it.
+//! holds for every effect whose result does not depend on the earlier state ([`Node::may_be_replayed`]). An object
+//! that had another kind of effect meanwhile is written again from its beginning, over what the snapshot has of it.
 
 use std::io;
 use std::ops::Bound::{Excluded, Included, Unbounded};

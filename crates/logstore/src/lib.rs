@@ -1,8 +1,8 @@
 //! Nacre's embedded engine: objects of versioned extents on a segmented log.
 //!
-//! The log is the truth: every transaction's effects are appended to it, and acknowledged when it is as durable as
-//! required. The index, which says where each byte of each object lies in the log, is kept in memory and written down
-//! now and then, so that opening a store replays only what came later. A cleaner moves live extents out of segments
+//! The log is the authority: every transaction's effects are appended to it, and acknowledged when it is as durable as
+//! required. The index, which maps each byte of each object to its place in the log, is kept in memory and written
+//! now and then, so that opening a store replays only later records. A cleaner moves live extents out of segments
 //! that are mostly garbage. `docs/format.md` describes the files.
 //!
 //! ```

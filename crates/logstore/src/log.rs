@@ -1,11 +1,11 @@
 //! The log, where transactions become durable together.
 //!
-//! A caller that appends only takes a place in the open batch. One writer takes the batch as it stands, writes it with
+//! A caller that appends only takes a place in the open batch. One writer takes the current batch, writes it with
 //! one vectored append, syncs once, and wakes all that wait for it; meanwhile the next batch gathers.
 //!
 //! Invariants:
 //! - batches become durable in the order of their numbers, records in the order in which they were appended;
-//! - `acked` is the greatest batch whose effects may be told; `synced` is the last record known to be on the device:
+//! - `acked` is the greatest batch whose effects may be visible; `synced` is the last record known to be on the device:
 //!   under `Durability::Always` that of the same batch;
 //! - `synced` only moves when a sync that began after those records were written has returned, and syncs run one at a
 //!   time: a caller that finds one under way waits for it, and begins another if that one began too early;

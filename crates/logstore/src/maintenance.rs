@@ -1,11 +1,11 @@
-//! Maintenance behind the transactions: a next segment made ready, segments cleaned, snapshots taken.
+//! Background maintenance: preparing the next segment, cleaning segments, taking snapshots.
 //!
 //! A store with threads has one for each of the three, so that nobody waits for a segment because of a snapshot. The first
-//! serves the transactions that find no room. Within the bound on garbage it makes segments; beyond it that is left until
+//! serves the transactions that find no room. Within the bound on garbage it makes segments; beyond it, it waits until
 //! the second has cleaned. While the second cleans it sets the pace: transactions that keep more data may append as much
-//! as it regains, slice by slice, those that wait the longest first. So the space bound holds, and nobody waits for a whole
-//! segment. When there is no more space, the first cleans what gains anything itself, and takes the snapshots which that
-//! needs.
+//! as it regains, slice by slice, longest waiter first. So the space bound holds, and nobody waits for a whole
+//! segment. When there is no more space, the first thread cleans whatever gains anything itself, and takes the snapshots
+//! that this needs.
 //!
 //! Other work that cleans, or takes snapshots, takes the same locks: `cleaning` for one slice, `work` for one snapshot.
 

@@ -1,12 +1,12 @@
 //! Reads that must not wait for a device.
 //!
-//! Most file systems tell whether the page cache has what is asked for (`preadv2` with `RWF_NOWAIT`). Some do not, and then:
+//! Most file systems report whether the page cache has the bytes (`preadv2` with `RWF_NOWAIT`). Some do not, and then:
 //!
 //! - tmpfs has no device, so every read is done at once;
 //! - elsewhere (overlayfs, FUSE, network file systems) a read is done at once where this process has written or read before,
-//!   because the page cache most likely still has it. (It cannot be asked: the pages are those of a file below, which
-//!   overlayfs does not show.) A read that turns out to have waited says that memory has become scarce; then nothing of the
-//!   file counts as cached until it is read again by those who may wait.
+//!   because the page cache most likely still has it. (It cannot be asked: the pages belong to an underlying file, which
+//!   overlayfs does not show.) A read that turns out to have waited shows that memory has become scarce; then nothing of the
+//!   file counts as cached until a thread that may wait has read it again.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! The moving of live pieces of segments: their bytes are written to the log again, and then the index refers to these.
+//! Moving the live pieces of segments: their bytes are written to the log again, and then the index refers to the new place.
 
 use std::collections::HashSet;
 use std::sync::Arc;

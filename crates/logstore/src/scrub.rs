@@ -1,12 +1,12 @@
 //! Scrubbing: a check of every byte that the store wrote, read from the device.
 //!
 //! First the files are checked one by one, each against itself. Then the index tells what is lost: every extent that it
-//! refers to and that lies in a piece that was found damaged, or where the files have nothing, is read from the device.
-//! So it does not matter what the log's records look like, or whether they are there at all; and what is garbage, or is
-//! sound in the midst of damage, is not called lost.
+//! refers to in a damaged piece, or where the files have nothing, is read from the device.
+//! So the state of the log's records does not matter, nor whether they are there at all. Garbage, and sound
+//! bytes surrounded by damage, are not reported as lost.
 //!
-//! The walk through the index goes a step at a time and holds the lock of one object's shard for one step. It collects
-//! only what is in doubt in that step, and for an object no more losses than [`LOSSES_MAX`].
+//! The walk through the index proceeds a step at a time and holds the lock of one object's shard for one step. It collects
+//! only doubtful extents in that step, and for an object no more losses than [`LOSSES_MAX`].
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};

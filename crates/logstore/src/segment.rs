@@ -1,9 +1,9 @@
 //! Segments: the files that the log is cut into, with the amount of each that is still referred to.
 //!
 //! Invariants:
-//! - numbers grow and are never used again; the log runs through the segments in the order of their numbers;
-//! - a segment's header names its predecessor and the end of the predecessor's records, so that what a crash tore off
-//!   there is never read again;
+//! - numbers only grow and are never reused; the log runs through the segments in the order of their numbers;
+//! - a segment's header names its predecessor and the end of the predecessor's records, so that bytes that a crash tore
+//!   off there are never read again;
 //! - `live_bytes` counts the bytes that the index refers to. A sealed segment with none is freed as soon as no
 //!   snapshot needs its records.
 

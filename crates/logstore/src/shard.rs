@@ -1,9 +1,9 @@
 //! A part of the objects, by their names.
 //!
-//! The table holds a pointer for each object, and the object its name: what a table leaves free of its slots, up to a half,
-//! is then little.
+//! The table holds a pointer for each object, and the object holds its name: so the free slots of the table, up to a half,
+//! take little memory.
 //!
-//! Removed objects stand in a queue, from which they are forgotten once there are too many: the longest removed first, and only
+//! Removed objects are in a queue, from which they are forgotten once there are too many: the oldest removals first, and only
 //! those that the store's floor covers ([`Shard::forget`]).
 
 use std::collections::VecDeque;

@@ -1,12 +1,13 @@
-//! Snapshots: the index written down, with the log position that each covers.
+//! Snapshots: the index in a file, with the log position that each covers.
 //!
-//! A snapshot is taken while transactions go on: each shard is copied under its lock, a step at a time (module
-//! `index_writer`), and what the log holds from the snapshot's position on is applied again on top of it. That is
-//! harmless, because a record is skipped where the object's version is not below the record's. A snapshot becomes valid, by its renaming, only when every effect that
-//! it may hold is synced in the log. Two are kept, so that damage to one loses nothing.
+//! A snapshot is taken while transactions continue: each shard is copied under its lock, a step at a time (module
+//! `index_writer`), and the log from the snapshot's position on is applied again on top of it. That is
+//! harmless, because a record is skipped where the object's version is not below the record's. A snapshot becomes valid,
+//! by its renaming, only when every effect that it may hold is synced in the log. Two are kept, so that damage to one
+//! loses nothing.
 //!
-//! A snapshot is written into a file that is kept in reserve for it (module `space`), and the file of one that is not
-//! kept any more is the next one's: on a full volume there is always room for a snapshot.
+//! A snapshot is written into a file that is kept in reserve for it (module `space`), and the file of a dropped snapshot
+//! becomes the next one's: on a full volume there is always room for a snapshot.
 
 use std::io;
 use std::sync::Arc;

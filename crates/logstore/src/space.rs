@@ -1,16 +1,16 @@
 //! Space: the bounds on what a store takes, and the files that it keeps in reserve.
 //!
-//! A log needs space to give space back: a removal is a record, cleaning a segment writes what is live in it again, and
-//! a segment is freed only when both snapshots that are kept have moved on. So the store has files in reserve: spare
+//! A log needs space to free space: a removal is a record, cleaning a segment writes its live data again, and
+//! a segment is freed only when both kept snapshots have moved on. So the store has files in reserve: spare
 //! segments, and a file that the next snapshot is written into. They never go back to the file system while they are
 //! needed: a segment that is freed becomes a spare one, and a snapshot that is dropped becomes the next one's file. So
-//! no other user who fills the volume can take them away.
+//! no other program that fills the volume can take them away.
 //!
 //! Invariants, as long as the reserve could be made:
-//! - what the log has without new space ([`Log::room`]) suffices to move all that is live in any segment, and a little
+//! - the room of the log without new space ([`Log::room`]) suffices to move everything live in any segment, and a little
 //!   more for transactions that shrink; those that write leave both alone ([`Reserve`]);
-//! - the files of the snapshots that are kept, and the one for the next, are each as long as a snapshot can become (what
-//!   it leaves is padding); transactions that would make the index grow beyond them wait until they were made longer.
+//! - the files of the kept snapshots, and the one for the next, are each as long as a snapshot can become (the
+//!   rest is padding); transactions that would make the index grow beyond them wait until they were extended.
 //!
 //! [`Log::room`]: crate::log::Log::room
 
