@@ -4,12 +4,12 @@
 //! Invariants:
 //! - Nothing is sent to an address that has not proven that it listens there, except one answer to each request, no
 //!   longer than the request.
-//! - An address costs no memory until it has brought its cookie back. All tables are bounded.
+//! - An address costs no memory until it has returned its cookie. All tables are bounded.
 //! - A datagram counts as a member's only if it comes from the member's exact address and carries its session. A request
-//!   that keeps a member in, or is answered by more than it is long, brings back one of the last [`PROOFS`] secrets that
+//!   that keeps a member in, or has an answer longer than itself, returns one of the last [`PROOFS`] secrets that
 //!   were sent to the address; a member stays no longer than it has proven that it still listens there.
-//! - A reflector never answers what reflectors say to members, so two of them cannot be played against each other. What
-//!   they say to each other (`control/relay.rs`) is signed.
+//! - A reflector never answers messages from reflectors to members, so two of them cannot be played against each other.
+//!   Messages between reflectors (`control/relay.rs`) are signed.
 
 mod beat;
 #[cfg(feature = "testkit")]

@@ -1,6 +1,6 @@
 //! The map from locations to groups and reflectors, which an operator or a program changes while reflectors run.
 //!
-//! The control plane is told of places one by one ([`Control::set_location`](crate::control::Control::set_location))
+//! The control plane is given places one by one ([`Control::set_location`](crate::control::Control::set_location))
 //! and does not know where they are kept. A [`LocationMap`] keeps them: here, in one object of a Nacre store; another
 //! keeper only has to implement the trait.
 

@@ -1,15 +1,15 @@
 //! Items between two reflectors, each once and in order, over a network that loses, repeats and reorders datagrams: one
 //! side of a relay, without clock or I/O.
 //!
-//! While a location moves, the reflector that is left (the *old* one) puts all datagrams of the location into one order,
-//! its own members' and those that the *new* one sends it. Both copy them in that order, each to the members that it
-//! serves, and a member goes from one to the other at one point of the order. So every member gets every datagram once,
-//! and each sender's in the order sent. `control/relay.rs` has who says what; here is how it gets there.
+//! While a location moves, its former reflector (the *old* one) puts all datagrams of the location into one order,
+//! those of its own members and those that the *new* one sends it. Both copy them in that order, each to its own
+//! members, and a member goes from one to the other at one point of the order. So every member gets every datagram once,
+//! and each sender's in the order sent. `control/relay.rs` has the protocol; this module has its transport.
 //!
 //! Invariants:
-//! - What is taken from [`Channel::ready`] is what the other side pushed, in that order, each once.
-//! - At most [`WINDOW`] items are on their way, and what arrives beyond the window is dropped.
-//! - What waits is bounded by [`BYTES_MAX`]; who pushes asks [`Channel::has_space`] first.
+//! - [`Channel::ready`] returns the items that the other side pushed, in that order, each once.
+//! - At most [`WINDOW`] items are under way, and items beyond the window are dropped on arrival.
+//! - Waiting items are bounded by [`BYTES_MAX`]; the caller checks [`Channel::has_space`] before it pushes.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,9 +1,9 @@
-//! Tokens: permissions to join, signed by whoever holds the private half of a key pair. A reflector knows the public
-//! half alone: who can ask a reflector's daemon or open its store cannot make tokens with what is there, and who makes
+//! Tokens: permissions to join, signed by the holder of the private half of a key pair. A reflector knows only the public
+//! half. So nobody can make tokens with access to a reflector's daemon or its store, and an issuer of
 //! tokens (a matchmaker, say) needs no key of the cluster.
 //!
-//! A token names groups, locations, or everything; what its bearer may do there; the time at which it expires, which
-//! holds while the bearer is a member too; and, if wanted, who the bearer is, and the one address that may use it. It is
+//! A token names groups, locations, or everything; the rights of its bearer there; the time at which it expires, which
+//! also ends an existing membership; and optionally the bearer's identity, and the one address that may use it. It is
 //! sent inside the `JOIN`, in clear: anybody who can read it can use it until it expires, so it should be short-lived,
 //! and bound to an address where the path is not trusted.
 

@@ -1,10 +1,10 @@
 //! The control protocol's datagrams, byte by byte (`docs/reflect-wire.md`). A pure codec: it does no I/O, never panics,
 //! and allocates nothing when it decodes.
 //!
-//! Invariants, which the reflector's promise not to amplify rests on:
-//! - A request that may come from an address that has proven nothing (`JOIN`, `LOCATE`, `LEAVE`, `HEARTBEAT`,
+//! Invariants, on which the reflector's promise not to amplify rests:
+//! - A request that may come from an unproven address (`JOIN`, `LOCATE`, `LEAVE`, `HEARTBEAT`,
 //!   `STATE_GET`, `STATE_PART`) is at least as long as every answer that the reflector may give to it before the proof.
-//! - Every length that a message announces is compared with what is there before it is used.
+//! - Every announced length is compared with the actual one before it is used.
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,7 @@
 //! The servers that keep a store together, and one server's place among them.
 //!
-//! Objects are placed by the members' *names*, which the servers know and send to their clients; whatever spelling of
-//! the addresses a client was given, it places every object where all other clients do.
+//! Objects are placed by the members' *names*, which the servers know and send to their clients. So however a client
+//! spells the addresses, it places every object where all other clients do.
 
 use std::fmt;
 

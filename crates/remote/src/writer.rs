@@ -1,9 +1,9 @@
-//! The client's side of repeated writes: what one link knows of its writes and of the server's window.
+//! The client's side of repeated writes: the state of one link about its writes and the server's window.
 //!
-//! A repetition names a position of the window from before every earlier attempt was sent. What the server told at the
-//! time of the first attempt is one, with two exceptions, in which a later connection tells a lesser one or none at all:
-//! a server that lost its latest writes with the power counts from where its log ends, and behind an address there may
-//! be another store. So the opening of every connection is remembered, and the least of what was told counts.
+//! A repetition names a position of the window from before every earlier attempt was sent. The position known at the
+//! time of the first attempt is one, with two exceptions, in which a later connection gives a lesser one or none at all:
+//! a server that lost its latest writes in a power failure counts from where its log ends, and an address may lead to
+//! another store. So the opening of every connection is remembered, and the least of the received positions counts.
 
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};

@@ -1,8 +1,8 @@
 //! The removal of entries from a list that was made earlier, such as a query's answer.
 //!
-//! Time has passed since, so that each entry is looked at again: it is removed only if it is the same one by type and
-//! inode, and by whatever else the list says, and if a filter still selects it. No link is followed on the way to it, and
-//! directories are never removed.
+//! Time has passed since, so each entry is examined again: it is removed only if it has the same type and
+//! inode, and the other properties that the list gives, and if a filter still selects it. No link is followed on the way
+//! to it, and directories are never removed.
 
 use std::ffi::{CString, OsStr};
 use std::num::NonZeroUsize;

@@ -1,5 +1,5 @@
 //! Heartbeats, and the round in which every member is visited: a member that was silent for too long is removed, and
-//! one that has to leave or to move is told. Each tick visits a share of the members, so that no tick is long.
+//! one that has to leave or to move is notified. Each tick visits a share of the members, so that no tick is long.
 
 use super::{Control, Counter, PARTS_PER_PROOF};
 use crate::host::{Incoming, Now};

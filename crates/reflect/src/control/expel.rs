@@ -1,4 +1,4 @@
-//! Throwing members out, and keeping them out for a time.
+//! Removing members, and keeping them out for a time.
 
 use std::net::IpAddr;
 

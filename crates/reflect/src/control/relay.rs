@@ -1,19 +1,19 @@
 //! The relay of a location's datagrams while its members move from one reflector to another.
 //!
-//! The reflector that is left (the *old* one) asks the one that the map names now (the *new* one) for a relay, before it
-//! tells any member to move. From then on the old one is the one that puts datagrams in order. What a member sends to
-//! the new one goes to the old one first; the old one copies it to its members, and says when its turn has come, and
-//! then the new one copies it to its own. What a member sends to the old one is copied there, and goes to the new one.
+//! A location's former reflector (the *old* one) asks the one that the map names now (the *new* one) for a relay, before it
+//! tells any member to move. From then on the old one puts datagrams in order. A datagram sent to
+//! the new one goes to the old one first; the old one copies it to its members and reports its place in the order, and
+//! then the new one copies it to its own. A datagram sent to the old one is copied there, and goes to the new one.
 //!
 //! Invariants:
-//! - Each member gets copies from one of the two: from the old one until it has left there, from the new one for what
-//!   comes behind that in the order. A member that comes to the new one says which session it leaves, and gets nothing
-//!   there, and nothing that it sends goes on, until the old one has said that this session is over.
+//! - Each member gets copies from one of the two: from the old one until it has left there, from the new one
+//!   after that point of the order. A member that comes to the new one names the session that it leaves. It gets nothing
+//!   there, and its datagrams are held back, until the old one has reported that this session is over.
 //! - A group has one relay at a time, so nothing goes in circles.
-//! - Nothing is sent on account of a message that is not signed with a key derived from the store's secret, and beyond
-//!   one answer, shorter than the request, nothing to an address that has not brought its cookie back.
-//! - What waits is bounded ([`crate::relay::BYTES_MAX`]), and so is the time: a relay ends when the old reflector has no
-//!   members left, after [`RELAY_MS`], or when the other side is silent for [`SILENT_MS`].
+//! - Nothing is sent because of a message that is not signed with a key derived from the store's secret. Beyond
+//!   one answer, shorter than the request, nothing is sent to an address that has not returned its cookie.
+//! - Waiting datagrams are bounded ([`crate::relay::BYTES_MAX`]), and so is the time: a relay ends when the old reflector
+//!   has no members left, after [`RELAY_MS`], or when the other side is silent for [`SILENT_MS`].
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

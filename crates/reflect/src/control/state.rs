@@ -1,12 +1,12 @@
-//! Checkpoints of groups' states: asked from a member every so often, stored, and handed out.
+//! Checkpoints of groups' states: requested from a member at intervals, stored, and handed out.
 //!
-//! The reflector keeps no state of its own making. It asks one member at a time, the nearest first if so configured,
+//! The reflector makes no state itself. It asks one member at a time, the nearest first if so configured,
 //! and the next one if that does not answer. A member's state becomes the group's once it has been stored under a
-//! version, on the condition that the version before it is still the newest: if another reflector has stored a newer
+//! version, on condition that the version before it is still the newest: if another reflector has stored a newer
 //! one meanwhile, that is loaded instead, and the member's is dropped.
 //!
-//! Memory is bounded by the number of states being taken at a time, and by the bytes of those kept to be handed out;
-//! one that was dropped from memory is loaded again when it is asked for.
+//! Memory is bounded by the number of states being received at a time, and by the bytes of those kept to be handed out;
+//! one that was dropped from memory is loaded again when it is requested.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Joining: asking for the place of a location, proving the address, and going on to the next reflector when one does
+//! Joining: asking for the place of a location, proving the address, and trying the next reflector if one does
 //! not answer.
 
 use std::net::SocketAddr;

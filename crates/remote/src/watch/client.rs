@@ -1,8 +1,8 @@
 //! The client side of the service.
 //!
 //! A task takes the events of each watch from its connection as soon as they come, and puts them into the watch's own
-//! queue; so a watcher that is slow keeps nothing of the connection occupied. When the connection breaks, the task
-//! watches again over the next one, and the watcher is told of a gap.
+//! queue; so a slow watcher occupies nothing of the connection. When the connection breaks, the task
+//! watches again over the next one, and the watcher gets a gap.
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The server side of the service.
 //!
 //! A thread of the service's own takes the events from the queues of the watches and hands them to the connections, so
-//! that neither whoever changes an object nor the connections' threads wait for it.
+//! neither writers nor the connections' threads wait for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Copying one entry that is not a directory: it is looked at on both sides, copied to a temporary name, and renamed
+//! Copying one entry that is not a directory: it is examined on both sides, copied to a temporary name, and renamed
 //! when it is complete.
 
 use std::ffi::{CStr, CString};
