@@ -23,11 +23,11 @@ use crate::log::FreeSpace;
 use crate::record::HEAD_BYTES_MIN;
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 
-/// The share of what a measurement counted that must be left for it to hold.
+/// The share of a measurement's count that must be left for it to hold.
 const LEFT_MIN: f64 = 15.0 / 16.0;
-/// The share of what is left at which a measurement is repeated in any case.
+/// The remaining share at which a measurement is repeated in any case.
 const LEFT_TO_REPEAT: f64 = 0.5;
-/// The bounds on the correction of guesses by what was measured.
+/// The bounds on the correction of estimates by measurements.
 const CORRECTION_MAX: f64 = 16.0;
 
 /// The choice of what to clean.
@@ -40,7 +40,7 @@ pub(crate) enum Choice {
     Nothing,
 }
 
-/// The cost of moving what is live in a segment, as it was measured.
+/// The measured cost of moving the live bytes of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// The bytes of log that it takes. Where that is more than the segment has, the rest was not counted.
@@ -96,7 +96,7 @@ impl FoundLive {
 
 /// The guesses of what has not been measured, and the measurements of the current round of the cleaner's work.
 pub(crate) struct Guesses {
-    /// The factor by which what was measured last was more than had been guessed.
+    /// The factor by which the last measurement exceeded the estimate.
     correction: f64,
     /// The segments that were measured since there was nothing left to clean. None of them is measured again and again.
     measured: HashSet<u32>,
@@ -247,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// Measures a slice of a segment; returns what is left to do, and the bytes that cleaning this slice would gain.
+    /// Measures a slice of a segment; returns the remaining work, and the bytes that cleaning this slice would gain.
     pub(crate) fn measure_slice(
         &self,
         mut measuring: Measuring,

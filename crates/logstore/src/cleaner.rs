@@ -146,7 +146,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the least bytes of log that moving may take: what is guessed may be too much.
+    /// Returns the least bytes of log that moving may take: the estimate may be too high.
     pub(crate) fn move_bytes_min(&self) -> u64 {
         if self.is_measured { self.move_bytes } else { self.live_bytes }
     }
@@ -439,7 +439,7 @@ impl Engine {
         MOVE_BYTES_MAX.min(u64::from(self.options.segment_bytes) / 8)
     }
 
-    /// Moves what is live in the next records of a segment.
+    /// Moves the live bytes in the next records of a segment.
     fn clean_slice(self: &Arc<Self>, under_way: &mut UnderWay) -> Result<Slice, StoreError> {
         let segment = Arc::clone(&under_way.segment);
         let mut batch = Batch::default();

@@ -84,7 +84,7 @@ pub struct Engine {
     pub(crate) window: Mutex<Window>,
     /// The id of the window; `None` if the system had no random numbers for it.
     pub(crate) window_id: Option<[u8; 16]>,
-    /// The watchers of objects, who are told of a change once its batch is acknowledged.
+    /// The watchers of objects, which are notified of a change once its batch is acknowledged.
     pub(crate) watchers: Hub,
 }
 
@@ -524,7 +524,7 @@ impl Engine {
         }
     }
 
-    /// Returns what is ready as soon as a batch's effects may be told.
+    /// Returns a future that is ready as soon as a batch's effects may be visible.
     fn durable_batch(&self, batch: u64) -> Reply<()> {
         match self.log.is_acked(batch) {
             true => Reply::ready(Ok(())),

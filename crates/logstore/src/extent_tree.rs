@@ -434,7 +434,7 @@ pub fn replace_in(
     replaced
 }
 
-/// Cuts a leaf that is too long, and returns what comes behind it. A stream of appends leaves full leaves behind; other
+/// Cuts a leaf that is too long, and returns the rest. A stream of appends leaves full leaves behind; other
 /// insertions leave halves, with room to grow.
 fn split(leaf: &mut Vec<Entry>, entries_max: usize, is_appended: bool) -> Vec<Vec<Entry>> {
     let half = leaf.len().div_ceil(2).min(entries_max);

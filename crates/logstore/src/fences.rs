@@ -41,7 +41,7 @@ impl FencedSessions {
         Some(Self { least, sessions })
     }
 
-    /// Returns the least number of a session that passes, unless it is fenced by itself.
+    /// Returns the least number of a session that passes, unless it is fenced individually.
     pub fn least(&self) -> u64 {
         self.least
     }

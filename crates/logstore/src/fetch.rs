@@ -71,7 +71,7 @@ pub struct Fetches {
 }
 
 impl Fetches {
-    /// Adds what is to be read for one answer. Called under the lock of the object's shard.
+    /// Adds the reads for one answer. Called under the lock of the object's shard.
     pub fn add(&mut self, answer: usize, plan: RangePlan, source: Source<'_>) {
         for piece in &plan.pieces {
             let Place::Data { chunk, .. } = piece.place() else { continue };
@@ -142,7 +142,7 @@ fn read_piece(pins: &Pins, plan: &RangePlan, now: bool) -> Result<Option<Bytes>,
     Ok(Some(data.freeze()))
 }
 
-/// Puts a range that was read into its answer. Its plan is of no use afterwards.
+/// Puts a range that was read into its answer. Its plan is useless afterwards.
 fn put(outcome: &mut Outcome, answer: usize, plan: &mut RangePlan, data: Bytes) {
     let mut read = std::mem::take(&mut plan.read);
     read.data = data;

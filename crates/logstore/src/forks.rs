@@ -24,7 +24,7 @@ pub struct ForkNode {
     pub map: ExtentMap,
 }
 
-/// The maximum number of forks that stand in one array: a node of a map has room for eleven, whether it has them or not.
+/// The maximum number of forks in one array: a node of a map has room for eleven, whether it has them or not.
 const FEW: usize = 8;
 
 /// The forks of an object, in the order of their names. Most objects have the default fork only, and it takes no memory of

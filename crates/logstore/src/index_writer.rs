@@ -41,7 +41,7 @@ pub(crate) const STEP_ITEMS: u64 = 512;
 pub(crate) const PORTION_BYTES: usize = 256 << 10;
 /// The number of bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 1 << 20;
-/// The number of bytes after which what was written is synced, so that the log's syncs never wait for all of it.
+/// The number of written bytes after which they are synced, so that the log's syncs never wait for all of them.
 const SYNC_BYTES: u64 = 8 << 20;
 /// The number of times that an object is begun again, because of such effects. Then it is written as a whole.
 const RESTARTS_MAX: usize = 3;
@@ -112,7 +112,7 @@ impl Frames {
         self.out.len() + self.body.len()
     }
 
-    /// Returns the length that the file must have for what was gathered.
+    /// Returns the length that the file must have for the gathered items.
     fn end(&self) -> u64 {
         self.offset + self.out.len() as u64
     }
@@ -245,7 +245,7 @@ enum Cursor {
     Fork(Fork, u64),
 }
 
-/// A step of the index: what is added while a shard is locked.
+/// A step of the index: the items added while a shard is locked.
 #[derive(Clone, Copy)]
 struct BatchLimits {
     /// The numbers of items and of bytes that there may be at its end.
@@ -254,7 +254,7 @@ struct BatchLimits {
 }
 
 impl BatchLimits {
-    /// Begins one behind what was gathered so far.
+    /// Begins one after the items gathered so far.
     fn begin(frames: &Frames, items: u64) -> Self {
         Self { items: frames.items + items, bytes: frames.gathered_bytes() + PORTION_BYTES }
     }
@@ -404,7 +404,7 @@ impl Engine {
         }
     }
 
-    /// Writes an object, or goes on with it; returns how it has to be gone on with.
+    /// Writes an object, or continues it; returns how it has to be continued.
     fn write_object(
         &self,
         mut object: Begun,

@@ -201,7 +201,7 @@ impl LogStore {
     }
 
     /// Repairs the files of a store that is not open, as far as possible, so that it opens; then checks them, and
-    /// reports what was done and what is lost. Files that are of no use any more stay under other names.
+    /// reports what was done and what is lost. Files that are no longer usable stay under other names.
     ///
     /// # Errors
     ///
@@ -304,19 +304,19 @@ impl LogStore {
         &self.owner.engine.log.counters.syncs
     }
 
-    /// Reads and checks every byte that the store wrote. Blocks; transactions go on. There is nothing to check in a volatile
+    /// Reads and checks every byte that the store wrote. Blocks; transactions continue. There is nothing to check in a volatile
     /// store.
     pub fn scrub(&self, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
         self.owner.engine.scrub(progress)
     }
 
-    /// Cleans until hardly any garbage is left, and writes the index down. Blocks; transactions go on. Does nothing in a
+    /// Cleans until hardly any garbage is left, and writes the index. Blocks; transactions continue. Does nothing in a
     /// volatile store, which has no garbage.
     pub fn compact(&self) -> Result<(), StoreError> {
         self.owner.engine.compact()
     }
 
-    /// Writes the index down. Blocks; transactions go on. Does nothing in a volatile store.
+    /// Writes the index. Blocks; transactions continue. Does nothing in a volatile store.
     pub fn snapshot(&self) -> Result<(), StoreError> {
         let engine = &self.owner.engine;
         if engine.memory.is_some() {
@@ -416,7 +416,7 @@ impl LogStore {
     ///
     /// # Errors
     ///
-    /// Those of the snapshot. A failure to commit is told to those who wait for the batch.
+    /// Those of the snapshot. A failure to commit is returned to the waiters for the batch.
     pub fn turn(&self) -> Result<(), StoreError> {
         let engine = &self.owner.engine;
         if !engine.commits_by_caller() {
@@ -429,7 +429,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// Finishes what was begun, syncs it, writes the index down, and refuses further transactions. Blocks. Later calls
+    /// Finishes pending transactions, syncs them, writes the index, and refuses further ones. Blocks. Later calls
     /// return the same result.
     pub fn close(&self) -> Result<(), StoreError> {
         self.owner.close()

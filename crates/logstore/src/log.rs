@@ -340,7 +340,7 @@ impl Log {
         }
     }
 
-    /// Takes all of these bytes, if they are bounded, for who waits.
+    /// Reserves all of these bytes, if they are bounded, for a waiter.
     pub fn take_credit(&self) -> Option<u64> {
         self.tail.lock().credit_bytes.as_mut().map(std::mem::take)
     }
@@ -396,7 +396,7 @@ impl Log {
         self.floor.load(Ordering::Acquire)
     }
 
-    /// Returns the batch that has the floor: who is told of an object that looks removed at the floor waits for it.
+    /// Returns the batch that has the floor: a reply about an object that looks removed at the floor waits for it.
     pub fn floor_batch(&self) -> u64 {
         self.floor_batch.load(Ordering::Acquire)
     }
@@ -684,7 +684,7 @@ impl Log {
         }
     }
 
-    /// Waits until a batch's effects may be told. Blocks; in a store without a thread it commits by itself. Fails if
+    /// Waits until a batch's effects may be visible. Blocks; in a store without a thread it commits itself. Fails if
     /// they never will be.
     pub fn wait_blocking(self: &Arc<Self>, batch: u64) -> Result<(), StoreError> {
         match self.committer {

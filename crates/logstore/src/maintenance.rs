@@ -164,7 +164,7 @@ impl Maintenance {
         segment >= self.pinned_from.load(Ordering::Acquire)
     }
 
-    /// Notes what the snapshots that are kept need. Called with these locked, or before anybody looks.
+    /// Notes the needs of the kept snapshots. Called with these locked, or before anybody looks.
     pub(crate) fn set_pinned(&self, state: &SnapshotState) {
         let first = state.snapshots.first().filter(|_| state.snapshots.len() >= state.snapshots_needed);
         self.pinned_from.store(first.map_or(0, |(_, position)| position.segment), Ordering::Release);
@@ -201,7 +201,7 @@ impl Maintenance {
         }
     }
 
-    /// Gives bytes that were regained to who waits for his turn, the longest first; what is left may be taken by anybody.
+    /// Gives regained bytes to the waiters, longest first; anybody may take the rest.
     fn give(&self, log: &Log, bytes: u64) {
         let mut requests = self.requests.lock();
         let Some(mut credit_bytes) = log.take_credit().map(|left| left + bytes) else { return };
@@ -453,7 +453,7 @@ impl Engine {
         }
     }
 
-    /// Takes a snapshot for a caller who is none of the threads.
+    /// Takes a snapshot for a caller that is none of the threads.
     pub(crate) fn take_snapshot(self: &Arc<Self>) -> Result<(), StoreError> {
         let taken = self.snapshot(&mut self.maintenance.work.lock());
         self.maintenance.tell_change(true);

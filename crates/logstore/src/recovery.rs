@@ -508,7 +508,7 @@ impl Engine {
         }
     }
 
-    /// Counts what is live, collects names, and removes the segments that are not needed.
+    /// Counts live bytes, collects names, and removes the segments that are not needed.
     fn settle_after_replay(
         &self,
         tail: u32,

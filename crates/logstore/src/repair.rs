@@ -27,7 +27,7 @@ use crate::{Committer, LogStore, Options};
 
 /// The files of a store, and the contents of their headers.
 pub struct Survey {
-    /// The superblock, or what the segments' headers tell of it.
+    /// The superblock, or its content according to the segments' headers.
     pub superblock: Superblock,
     /// True if the superblock's file exists with a sound copy.
     pub has_superblock: bool,

@@ -354,7 +354,7 @@ impl Engine {
         if floor == 0 { 0 } else { floor.max(greatest) }
     }
 
-    /// Removes what is known of an object except its version and its fences.
+    /// Removes everything about an object except its version and its fences.
     fn bury(&self, object: &ObjectId) {
         let mut shard = self.shard(object).lock();
         if let Some(node) = shard.get_mut(object) {

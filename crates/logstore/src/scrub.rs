@@ -29,7 +29,7 @@ use crate::sync::unlock_fair;
 
 /// The number of objects that are looked up at a time.
 const PAGE_OBJECTS: usize = 256;
-/// The maximum number of extents and forks that are looked at under the lock of a shard at a time.
+/// The maximum number of extents and forks that are examined under the lock of a shard at a time.
 const STEP_ENTRIES: usize = 1024;
 /// The maximum number of losses of one object that are listed one by one.
 const LOSSES_MAX: usize = 100;
@@ -92,7 +92,7 @@ pub struct ScrubReport {
 struct Checked {
     /// The end of its records when the scrub began, in bytes.
     end: u64,
-    /// True if the records of the segment end there for ever.
+    /// True if the records of the segment end there forever.
     sealed: bool,
     /// The damaged pieces, in ascending order.
     suspects: Vec<Suspect>,
@@ -121,7 +121,7 @@ struct Doubt {
 type Cursor = (Fork, u64);
 
 impl Engine {
-    /// Reads and checks everything, a file at a time. Blocks; transactions and maintenance go on.
+    /// Reads and checks everything, a file at a time. Blocks; transactions and maintenance continue.
     pub(crate) fn scrub(
         self: &Arc<Self>,
         progress: impl FnMut(ScrubProgress),
@@ -151,7 +151,7 @@ impl Engine {
         }
     }
 
-    /// Checks the segments, and reports what the objects lost.
+    /// Checks the segments, and reports the losses of objects.
     pub(crate) fn scrub_segments(
         &self,
         report: &mut ScrubReport,

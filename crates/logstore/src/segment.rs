@@ -55,7 +55,7 @@ pub struct Segment {
     live_bytes: AtomicI64,
     /// The number of pieces that the index referred to and does no longer.
     releases: AtomicU64,
-    /// The cost of moving what is live.
+    /// The cost of moving the live bytes.
     measured: Mutex<Option<Measured>>,
 }
 
@@ -106,12 +106,12 @@ impl Segment {
         self.releases.load(Ordering::Relaxed)
     }
 
-    /// Returns the cost of moving what is live, as it was last measured.
+    /// Returns the cost of moving the live bytes, as it was last measured.
     pub fn measured(&self) -> Option<Measured> {
         *self.measured.lock()
     }
 
-    /// Notes the cost of moving what is live.
+    /// Notes the cost of moving the live bytes.
     pub fn set_measured(&self, measured: Measured) {
         *self.measured.lock() = Some(measured);
     }

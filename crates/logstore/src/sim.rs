@@ -308,7 +308,7 @@ impl SimDisk {
         self.shared.state.lock().crashed
     }
 
-    /// Returns the disk as the machine finds it after a crash at this moment. This one goes on as if there had been
+    /// Returns the disk as the machine finds it after a crash at this moment. This one continues as if there had been
     /// none.
     pub fn after_crash(&self, faults: Faults) -> SimDisk {
         let mut state = self.shared.state.lock();

@@ -81,7 +81,7 @@ pub fn is_temporary(name: &str) -> bool {
     name.strip_suffix(".tmp").is_some_and(|name| parse_snapshot_name(name).is_some())
 }
 
-/// The snapshots that are kept, and what the next one needs to know.
+/// The kept snapshots, and the inputs of the next one.
 pub struct SnapshotState {
     /// The numbers of the snapshots that are kept, the oldest first, each with the position at which replay begins.
     pub snapshots: Vec<(u64, Position)>,
@@ -91,7 +91,7 @@ pub struct SnapshotState {
     /// again.
     pub snapshot_bytes_min: u64,
     /// The number of items of a snapshot that are written under the lock of a shard. Tests lower it, and then each
-    /// step is written to the file by itself.
+    /// step is written to the file separately.
     pub step_items: u64,
 }
 
@@ -144,7 +144,7 @@ impl Engine {
         (bytes + bytes / 2).min(self.options.snapshot_bytes.max(bytes / 4 * 3))
     }
 
-    /// Takes a snapshot. Blocks; transactions go on.
+    /// Takes a snapshot. Blocks; transactions continue.
     pub(crate) fn snapshot(self: &Arc<Self>, work: &mut SnapshotState) -> Result<(), StoreError> {
         let since_bytes = self.log.since_snapshot_bytes();
         // A record of moves that stands before the position has its effects in the index, and so in the snapshot: none is
@@ -423,7 +423,7 @@ pub(crate) struct Loader {
 }
 
 impl Loader {
-    /// Continues behind missing items: what comes before the next object is of no use.
+    /// Continues after missing items: anything before the next object is useless.
     pub(crate) fn break_off(&mut self) {
         self.is_partial = true;
         self.finish_fork();
@@ -470,7 +470,7 @@ impl Loader {
         }
     }
 
-    /// Forgets what the frames so far held, but for what the next one goes on from.
+    /// Forgets the content of the frames so far, except what the next one continues from.
     fn forget(&mut self) {
         if let Some((id, _)) = self.objects.pop() {
             self.objects.clear();

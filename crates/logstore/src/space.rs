@@ -73,7 +73,7 @@ pub struct Space {
     name_failures: Mutex<u64>,
     /// Counters of the index's footprint.
     pub index: IndexCounters,
-    /// The number of segments when it was last looked at.
+    /// The number of segments when it was last checked.
     segments: AtomicU64,
     /// The bytes of all spare files.
     spare_bytes: AtomicU64,
@@ -270,7 +270,7 @@ impl Engine {
         (clean_bytes + shrink_bytes).div_ceil(self.segment_bytes() - SEGMENT_HEAD_BYTES) - 1
     }
 
-    /// Tells the log what is in reserve. To be called whenever that has changed.
+    /// Tells the log the size of the reserve. To be called whenever that has changed.
     pub(crate) fn settle_reserve(&self, pool: &mut Pool) {
         let (free, held): (Vec<_>, Vec<_>) =
             std::mem::take(&mut pool.held).into_iter().partition(|segment| Arc::strong_count(segment) == 1);
@@ -400,7 +400,7 @@ impl Engine {
         self.space.snapshot_file_bytes() > needed + needed / 16
     }
 
-    /// Makes room without cleaning, out of the reserve and what the volume and the capacity have left.
+    /// Makes room without cleaning, from the reserve and the rest of the volume and the capacity.
     ///
     /// # Errors
     ///

@@ -163,11 +163,11 @@ struct Seat {
     state_bucket_ns: u64,
     keeps_state: bool,
     proofs: Proofs,
-    /// The time at which the newest proof that was brought back had been sent, in milliseconds.
+    /// The time at which the newest returned proof had been sent, in milliseconds.
     proven_ms: u64,
     /// The parts of the state that it may fetch before it brings back another proof.
     parts: u16,
-    /// The interval between heartbeats that it was told last, in milliseconds.
+    /// The interval between heartbeats that was last sent to it, in milliseconds.
     told_ms: u32,
     /// The rights of the token that it showed. Most members of most reflectors showed none, and there are very many of them.
     token: Option<Box<Shown>>,
@@ -244,7 +244,7 @@ struct GroupControl {
     /// The number of requests for a relay since the last one that were not answered.
     unanswered: u32,
     state: Option<Box<State>>,
-    /// True if the operator removed the group: its members are told, and then it is dropped.
+    /// True if the operator removed the group: its members are notified, and then it is dropped.
     removed: bool,
 }
 
@@ -320,7 +320,7 @@ impl Control {
         self.settle(id);
     }
 
-    /// Removes a group: its members are told, one after another, and then it is gone. Returns false if there is no such
+    /// Removes a group: its members are notified, one after another, and then it is gone. Returns false if there is no such
     /// group.
     pub fn remove_group(&mut self, id: GroupId) -> bool {
         let Some(index) = self.table.find(id) else { return false };

@@ -110,7 +110,7 @@ pub enum MemberEvent {
     Refused {
         /// The reason.
         reason: Reason,
-        /// True if it tries no more until it is told to.
+        /// True if it stops trying until it is asked to.
         last: bool,
     },
     /// A failure to join the group that it was to move to; the member stays where it is.
@@ -387,7 +387,7 @@ impl Member {
         self.current.as_ref().map_or(0, |link| link.state_version)
     }
 
-    /// Returns whether it was told to leave and has left all groups.
+    /// Returns whether it was asked to leave and has left all groups.
     pub fn is_out(&self) -> bool {
         self.wants_out && self.current.is_none() && self.leaving.is_empty()
     }

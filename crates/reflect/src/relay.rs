@@ -152,7 +152,7 @@ impl Channel {
         Receipt { next: self.next, later, receivers }
     }
 
-    /// Sends what is due: new items as far as the window allows, and those again of which no receipt came in time.
+    /// Sends due items: new ones as far as the window allows, and again those without a receipt in time.
     /// Returns true if anything was sent.
     pub fn send(&mut self, now_us: u64, mut send: impl FnMut(u32, &Item)) -> bool {
         let window = self.queue.len().min(WINDOW);

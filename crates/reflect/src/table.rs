@@ -107,7 +107,7 @@ pub struct Terms {
     pub echo: bool,
     /// The owner of its rate.
     pub owner: Owner,
-    /// True if what it sends is copied.
+    /// True if its datagrams are copied.
     pub sends: bool,
     /// True if it gets copies.
     pub receives: bool,
@@ -252,7 +252,7 @@ pub struct Member {
     pub lane: u16,
     /// True if its own datagrams are copied to everybody: it wants copies of them, or gets none at all.
     pub echo: bool,
-    /// True if what it sends is copied.
+    /// True if its datagrams are copied.
     pub sends: bool,
     /// Its place in the lane; [`u32::MAX`] if it gets no copies.
     pub position: u32,

@@ -26,7 +26,7 @@ const SIGNATURE_BYTES: usize = 64;
 const VERSION: u8 = 2;
 const HAS_ADDRESS: u8 = 1;
 const HAS_IDENTITY: u8 = 2;
-/// The prefix of what is signed, since the same pair may sign other things too.
+/// The prefix of the signed bytes, since the same pair may sign other things too.
 const PURPOSE: &[u8] = b"nacre reflect token";
 const _: () = assert!(HEAD_BYTES + SCOPES_MAX * SCOPE_BYTES + SIGNATURE_BYTES <= TOKEN_BYTES_MAX);
 
@@ -106,7 +106,7 @@ pub enum Scope {
 pub struct Rights {
     /// True if it may send to the group.
     pub send: bool,
-    /// True if it gets what others send.
+    /// True if it gets the datagrams of others.
     pub receive: bool,
     /// True if it may supply the group's state.
     pub state: bool,
@@ -126,7 +126,7 @@ impl Rights {
     }
 }
 
-/// The identity of a member, as a token states it: 16 bytes of whoever made the token, or of the hash of a name.
+/// The identity of a member, as a token states it: 16 bytes chosen by the issuer, or of the hash of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity(pub [u8; 16]);
 

@@ -69,7 +69,7 @@ pub mod kind {
     pub const STATE_PART: u8 = 0x06;
     /// A reflector's request to another to relay a location's datagrams while its members move.
     pub const RELAY_OPEN: u8 = 0x41;
-    /// The answer to it, with a cookie to be brought back.
+    /// The answer to it, with a cookie to return.
     pub const RELAY_ACCEPT: u8 = 0x42;
     /// A step of a relay, from the reflector that is left.
     pub const RELAY_ON: u8 = 0x43;
@@ -325,7 +325,7 @@ pub struct Joined {
     pub state_version: u64,
     /// The size of the state in bytes.
     pub state_bytes: u32,
-    /// A secret to be brought back, which proves that the member listens at its address.
+    /// A secret to return, which proves that the member listens at its address.
     pub proof: u64,
 }
 
@@ -344,7 +344,7 @@ pub struct Pulse {
     pub reflector_us: u64,
     /// The version of the group's state; 0 for none.
     pub state_version: u64,
-    /// A fresh secret to be brought back.
+    /// A fresh secret to return.
     pub proof: u64,
     /// The interval between heartbeats from here on, in milliseconds.
     pub heartbeat_ms: u32,

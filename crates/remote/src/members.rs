@@ -114,7 +114,7 @@ impl Membership {
         Membership { members, own, rendezvous }
     }
 
-    /// Creates the place of a server that keeps a store by itself, which is named by the store's identity.
+    /// Creates the place of a server that keeps a store alone, which is named by the store's identity.
     pub fn alone(store: [u8; 16]) -> Membership {
         let identity: String = store.iter().map(|byte| format!("{byte:02x}")).collect();
         Self::at(Members { version: 0, names: vec![format!("store:{identity}")] }, 0)

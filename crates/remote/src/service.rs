@@ -36,7 +36,7 @@ impl StoreService {
         StoreService { store, membership, requests, writers: Writers::default() }
     }
 
-    /// Creates the service of a store that a server keeps by itself, under an identity that changes with every start.
+    /// Creates the service of a store that a server keeps alone, under an identity that changes with every start.
     ///
     /// # Errors
     ///

@@ -420,7 +420,7 @@ impl RemoteStore {
     }
 }
 
-/// Returns the reply that a task makes, which goes on whether the reply is awaited or not.
+/// Returns the reply that a task makes; the task continues whether the reply is awaited or not.
 fn spawned<T: Send + Unpin + 'static>(
     host: &Host,
     task: impl Future<Output = Result<T, StoreError>> + Send + 'static,

@@ -40,7 +40,7 @@ struct State {
     opened: u64,
     /// The latest position that the server told on that connection, if it recognises repetitions.
     told: Option<WindowPosition>,
-    /// The latest openings: the number of the connection, and what was told.
+    /// The latest openings: the number of the connection, and the server's answer.
     openings: VecDeque<(u64, Option<WindowPosition>)>,
     /// The latest opening that is remembered no more.
     forgotten: u64,
@@ -98,7 +98,7 @@ impl Writer {
         (state.id.map(|(id, _)| id), state.epoch)
     }
 
-    /// Notes what the server told at the opening of a connection.
+    /// Notes the server's answer at the opening of a connection.
     fn opened(&self, epoch: u64, told: Option<WindowPosition>) {
         let mut state = self.state.lock();
         state.opened = epoch;

@@ -82,7 +82,7 @@ pub enum StartError {
     Missing {
         /// The path.
         path: PathBuf,
-        /// What was attempted: "copy" or "compare".
+        /// The attempted operation: "copy" or "compare".
         attempted: &'static str,
         /// The error number.
         errno: Errno,
@@ -595,7 +595,7 @@ impl Copy {
         *self.shared.call.lock() = None;
     }
 
-    /// Makes what was copied durable, if that was asked for.
+    /// Makes the copy durable, if requested.
     fn sync(&self) -> Result<(), StartError> {
         if self.shared.options.fsync && !self.shared.control.is_stopped() {
             let top = self.top()?;

@@ -65,7 +65,7 @@ impl ListedRemoval {
     /// Removes what `next` gives until it is at its end, with several threads; with `dry` it only looks.
     ///
     /// # Errors
-    /// The first error of `next`; what it gave before is removed nevertheless.
+    /// The first error of `next`; its earlier entries are removed nevertheless.
     pub fn run<E>(
         &self,
         threads: NonZeroUsize,

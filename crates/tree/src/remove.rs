@@ -238,7 +238,7 @@ impl Removal {
         }
     }
 
-    /// Walks and removes what is there; returns whether something changed meanwhile, so that another round is
+    /// Walks and removes the entries; returns whether something changed meanwhile, so that another round is
     /// worthwhile.
     fn round(&self, failures: &EntryErrors) -> bool {
         let changed = AtomicBool::new(false);

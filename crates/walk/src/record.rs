@@ -43,6 +43,6 @@ pub trait Recorder: Send {
     /// Called for an entry that could not be visited.
     fn failed(&mut self, error: &WalkError);
 
-    /// Hands on what it has kept so far. Returns false if it cannot.
+    /// Passes on the records kept so far. Returns false if it cannot.
     fn flush(&mut self) -> bool;
 }

@@ -138,7 +138,7 @@ pub struct Problems {
     pub errors: u64,
     /// Some of the errors.
     pub first: Vec<WalkError>,
-    /// The number of entries that were removed between being listed and being looked at.
+    /// The number of entries that were removed between being listed and being examined.
     pub vanished: u64,
     /// The number of directories that were moved or removed before they were opened: their contents may be elsewhere,
     /// unvisited.

@@ -50,7 +50,7 @@ struct Play {
     heard: [[Heard; PORTS.len()]; ADDRESSES],
     /// The cookies that were sent to each address.
     cookies: HashSet<(usize, [u8; 16])>,
-    /// The addresses that have brought back a cookie of their own.
+    /// The addresses that have returned a cookie of their own.
     proven: BTreeSet<usize>,
     recorded: Vec<Recorded>,
     /// The datagrams that have made an address a member.

@@ -45,7 +45,7 @@ const CLAIM_MS: u64 = 1000;
 const LIFE_MAX_MS: u64 = 2 * RELAY_MS;
 /// The greatest datagram that is put together from its parts, in bytes: no reflector hears a longer one.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// The time for which a relay that has ended answers what comes again, in milliseconds.
+/// The time for which an ended relay answers repeated messages, in milliseconds.
 const LINGER_MS: u64 = 2000;
 /// The number of relays that are remembered, so that none begins twice.
 const ENDED_MAX: usize = 256;
@@ -64,7 +64,7 @@ pub(super) struct Opening {
     group: u32,
     peer: SocketAddr,
     local: SocketAddr,
-    /// The time of the first request, in milliseconds; `None` while another relay of the group goes on.
+    /// The time of the first request, in milliseconds; `None` while another relay of the group is running.
     since_ms: Option<u64>,
     asked_ms: u64,
 }
@@ -417,7 +417,7 @@ impl Control {
         self.relay_step(now, incoming, to_new)
     }
 
-    /// Asks for a relay, unless another of the group still goes on, or the time for that is over.
+    /// Asks for a relay, unless another of the group is still running, or the time for that is over.
     fn ask_for_relay(&mut self, now: Now, index: GroupIndex) {
         let (Some(key), control) = (self.relays.key, &mut self.controls[index.0 as usize]) else { return };
         let goes_on = |relay: &Relay| relay.is_old || relay.ended_ms.is_none();
@@ -681,7 +681,7 @@ impl Control {
         }
     }
 
-    /// Sends what is due of a relay.
+    /// Sends the due messages of a relay.
     fn send_relay(&mut self, now: Now, index: GroupIndex, late: bool) {
         let Some(receivers) = self.table.get_group(index).map(Group::receivers) else { return };
         let Control { controls, outgoing, .. } = self;

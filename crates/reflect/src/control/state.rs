@@ -112,7 +112,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Returns the version and size that members are told, and true if the state is still to be loaded.
+    /// Returns the version and size that are announced to members, and true if the state is still to be loaded.
     pub(super) fn told(&self) -> (u64, u32, bool) {
         match (self.known, self.size) {
             (true, Some(size)) => (self.version, size, false),
@@ -242,7 +242,7 @@ impl Control {
         self.schedule(group, Some(now.ms));
     }
 
-    /// Returns the version and size of a group's state that members are told, and true if it is still to be loaded.
+    /// Returns the version and size of a group's state that are announced to members, and true if it is still to be loaded.
     pub(super) fn state_told(&self, group: GroupIndex) -> (u64, u32, bool) {
         self.group_control(group).state.as_ref().map_or((0, 0, false), |state| state.told())
     }
@@ -549,7 +549,7 @@ impl Control {
         }
     }
 
-    /// Returns the version of a group's state that members are told; 0 for none.
+    /// Returns the version of a group's state that is announced to members; 0 for none.
     pub fn state_version(&self, group: GroupIndex) -> u64 {
         self.state_told(group).0
     }

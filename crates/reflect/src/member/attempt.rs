@@ -19,7 +19,7 @@ pub(super) enum Purpose {
     Enter,
     /// Moving because a reflector said so. Given up if it fails there.
     Move,
-    /// Proving the address anew, or showing another token, where the member is. It stays in meanwhile.
+    /// Proving the address again, or showing another token, at the same place. The member stays in meanwhile.
     Renew,
 }
 

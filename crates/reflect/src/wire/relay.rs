@@ -125,7 +125,7 @@ impl<'a> Open<'a> {
 pub struct Accept {
     /// The nonce of the request.
     pub nonce: u64,
-    /// The cookie to be brought back.
+    /// The cookie to return.
     pub cookie: [u8; COOKIE_BYTES],
 }
 

@@ -23,7 +23,7 @@ use super::wire::{self, Acknowledging, Began, Notifying, Taken, Told, WATCH_SERV
 
 /// The number of watches of one client for each of its connections: they leave room for other requests.
 const WATCHES_MAX: usize = 8192;
-/// The bytes of events after which the server is told that they were taken.
+/// The bytes of events after which the client reports them to the server as taken.
 const REPORT_BYTES: u64 = 32 << 10;
 /// The shortest and the longest pause between attempts to watch again.
 const PAUSE_MIN: Duration = Duration::from_millis(20);

@@ -99,7 +99,7 @@ pub struct Count {
     number: AtomicUsize,
 }
 
-/// One of what is counted.
+/// One of the counters.
 pub struct Counted(Arc<Count>);
 
 impl Count {

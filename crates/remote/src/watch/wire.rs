@@ -311,7 +311,7 @@ mod tests {
         digits.chunks(2).map(byte).collect()
     }
 
-    /// The bytes stand in `docs/wire.md`.
+    /// `docs/wire.md` describes the bytes.
     #[test]
     fn messages_have_the_bytes_of_the_documentation() {
         let body = |write: &dyn Fn(&mut Outbox) -> Result<(), StoreError>| {

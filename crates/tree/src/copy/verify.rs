@@ -23,7 +23,7 @@ use crate::root::Root;
 
 const COMPARE: &str = "cannot compare";
 
-/// What a comparison looks at, beside names, types, sizes, link targets and device numbers.
+/// The properties to compare, beside names, types, sizes, link targets and device numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Aspects {
     /// The contents of files.

@@ -38,7 +38,7 @@ impl<'a> Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Removes what is in the copy of a directory and not in the directory.
+    /// Removes entries that are in the copy of a directory and not in the directory.
     fn remove_extras(&self, directory: &Directory<Arc<Destination>>, source: impl AsFd) -> Result<(), Errno> {
         let destination = directory.state();
         // Some file systems leave out entries of a directory while others are removed from it.
