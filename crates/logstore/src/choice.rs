@@ -54,7 +54,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Returns the share of what was counted that is left at least; `None` if something came since, because it was on its
+    /// Returns the least remaining share of the counted bytes; `None` if bytes were added since, because they were on their
     /// way to the index.
     fn left(&self, segment: &Segment) -> Option<f64> {
         let live_bytes = segment.live_bytes();
@@ -216,8 +216,8 @@ impl Engine {
         if holds { (measured.move_bytes, true) } else { (likely_bytes, false) }
     }
 
-    /// Returns a guess of the bytes of log that moving takes for each live byte: what the pieces of the index take on
-    /// average, without their names.
+    /// Returns an estimate of the bytes of log that moving takes for each live byte: the average of the pieces of the index,
+    /// without their names.
     fn likely_move_cost(&self) -> f64 {
         let live_bytes = self.table.live_bytes().max(1) as f64;
         let described_bytes =

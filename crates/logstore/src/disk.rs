@@ -81,7 +81,7 @@ pub trait DiskFile: Send + Sync {
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
         self.read_at(offset, buffer).map(|()| true)
     }
-    /// Fills the buffer as [`DiskFile::read_at`] does, but with what the device holds, as far as that can be had.
+    /// Fills the buffer as [`DiskFile::read_at`] does, but with the bytes of the device, as far as possible.
     fn read_device(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Source> {
         self.read_at(offset, buffer).map(|()| Source::Memory)
     }

@@ -456,8 +456,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `Closed` if the writer has gone on over another connection; `Unknown` if it is not known whether the transaction
-    /// took effect, or what it read is lost.
+    /// `Closed` if the writer has continued over another connection; `Unknown` if it is not known whether the transaction
+    /// took effect, or if its answers are lost.
     fn recall(&self, work: &Work) -> Result<Option<Outcome>, StoreError> {
         let Some(once) = &work.once else { return Ok(None) };
         once.check()?;
@@ -532,7 +532,7 @@ impl Engine {
         }
     }
 
-    /// Reads what the page cache does not hold, on a thread that may wait for the device.
+    /// Reads bytes that the page cache does not hold, on a thread that may wait for the device.
     async fn read_slowly(
         &self,
         mut outcome: Outcome,
@@ -562,8 +562,8 @@ impl Engine {
         })
     }
 
-    /// The most bytes that a chunk is made of: an eighth of a segment, so that a record of moves fits into any, and the
-    /// cleaner never has to cut what the index counts as one piece.
+    /// Returns the maximum length of a chunk: an eighth of a segment, so that a record of moves fits into any, and the
+    /// cleaner never has to cut a piece of the index.
     pub(crate) fn chunk_bytes(&self) -> usize {
         if self.memory.is_some() {
             return record::CHUNK_BYTES_MAX;

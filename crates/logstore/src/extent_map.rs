@@ -48,7 +48,7 @@ pub enum Place {
 /// One extent, or a piece of one: a byte range of a fork with its version and its place.
 ///
 /// Lengths and skips are at most 65,536 and are kept in 16 bits, less one where they cannot be zero. A hole may be
-/// longer: its 64-bit length stands in `offset` and `crc`.
+/// longer: its 64-bit length is in `offset` and `crc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     start: u64,
@@ -226,8 +226,8 @@ impl<const LEAF: usize, const CHILDREN: usize> ExtentMap<LEAF, CHILDREN> {
         matches!(self.root, Root::Empty)
     }
 
-    /// Returns the memory that the entries take, in bytes: with the slack of leaves, and an estimate for what is above
-    /// them.
+    /// Returns the memory that the entries take, in bytes, with the slack of leaves, and an estimate for the inner
+    /// nodes.
     pub fn memory_bytes(&self) -> usize {
         match &self.root {
             Root::Empty => 0,

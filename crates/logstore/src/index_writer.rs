@@ -146,7 +146,7 @@ impl Frames {
         }
     }
 
-    /// Adds an object from its beginning, or goes on with it; returns where it has to be gone on with, if `step` ends
+    /// Adds an object from its beginning, or continues it; returns the place to continue from, if `step` ends
     /// before the object does.
     fn node(&mut self, id: &ObjectId, node: &Node, from: Cursor, step: BatchLimits) -> Option<Cursor> {
         let (key, fork) = match from {
@@ -361,8 +361,8 @@ impl Engine {
         Ok(end)
     }
 
-    /// Writes a shard, and gives its lock back after each step. The objects that there are when it begins are all
-    /// that the snapshot needs: what is made later is in the log behind its position. One that goes away meanwhile was removed
+    /// Writes a shard, and releases its lock after each step. The snapshot needs only the objects that exist when it
+    /// begins: later ones are in the log behind its position. One that disappears meanwhile was removed
     /// and then forgotten: the floor that covers it is the snapshot's, or behind its position in the log too.
     fn write_shard(
         &self,
@@ -438,8 +438,8 @@ impl Engine {
 }
 
 impl Node {
-    /// Returns whether effects on the object leave what they write the same, whatever they find: then they may be applied
-    /// again to an object that has them already, and others behind them, in a part.
+    /// Returns whether the results of effects do not depend on the object's earlier state: then they may be applied
+    /// again to an object that already has them, and later ones, in a part.
     pub(crate) fn may_be_replayed(&self, effects: &[Effect]) -> bool {
         effects.iter().all(|effect| match effect {
             Effect::Create

@@ -93,7 +93,7 @@ pub enum Durability {
     /// The device has it: nothing acknowledged is ever lost.
     #[default]
     Always,
-    /// The operating system has it, and is made to sync it within this time: a crash of the machine may lose what was
+    /// The operating system has it, and it is synced within this time: a crash of the machine may lose transactions
     /// acknowledged since, a crash of the process loses nothing.
     Interval(Duration),
     /// The operating system has it, and syncs it when it likes.
@@ -116,7 +116,7 @@ pub struct Options {
     /// The point at which a transaction is acknowledged.
     pub durability: Durability,
     /// Size of a segment in bytes, 64 KiB to 1 GiB. A record that is larger gets a segment of its own size. 0, the
-    /// default, follows what the store may take, its capacity or else what its volume has left: 64 KiB to 64 MiB.
+    /// default, depends on the store's capacity or else on the space left on its volume: 64 KiB to 64 MiB.
     pub segment_bytes: u32,
     /// The maximum number of bytes that all files of the store may take, at least 1 MiB: segments, reserve and
     /// snapshots of the index. Without it, the volume's space is the bound.
@@ -347,7 +347,7 @@ impl LogStore {
         Ok(matches!(cleaned, cleaner::Cleaned::Gained(_)))
     }
 
-    /// Returns whether a transaction finds room whose record takes up to `bytes` bytes, and the index to grow by as much.
+    /// Returns whether there is room for a record of up to `bytes` bytes, and for the index to grow by as much.
     /// For tests.
     #[cfg(feature = "sim")]
     pub fn has_space(&self, bytes: u64) -> bool {

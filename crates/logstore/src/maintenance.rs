@@ -396,8 +396,8 @@ impl Engine {
         }
     }
 
-    /// Locks the snapshots; returns `None` if another thread has them for long. Who waits for a segment must not wait for
-    /// a snapshot that the disk holds up.
+    /// Locks the snapshots; returns `None` if another thread has them for long. A waiter for a segment must not wait for
+    /// a snapshot that the disk delays.
     fn lock_work_soon(&self) -> Option<MutexGuard<'_, SnapshotState>> {
         for _ in 0..PAUSES_FOR_SNAPSHOTS_MAX {
             if let Some(work) = self.maintenance.work.try_lock() {

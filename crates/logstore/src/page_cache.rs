@@ -19,7 +19,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// The length in bytes of the blocks whose use is noted.
 const BLOCK_BYTES: u64 = 64 << 10;
-/// The time that a read from memory takes at most, unless it is interrupted: so much, and a nanosecond for each byte.
+/// The maximum time of a read from memory, unless it is interrupted: this much, and a nanosecond for each byte.
 const PATIENCE: Duration = Duration::from_micros(50);
 
 /// The magic numbers of file systems without a device, by `linux/magic.h`.

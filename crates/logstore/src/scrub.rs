@@ -232,7 +232,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does one step of the walk through an object: returns what is in doubt, the batch that has the object's newest
+    /// Does one step of the walk through an object: returns the doubtful extents, the batch that has the object's newest
     /// change, and the start of the next step.
     fn doubts(
         &self,

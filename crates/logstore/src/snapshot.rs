@@ -134,10 +134,10 @@ impl Engine {
         self.log.since_snapshot_bytes() >= spacing_bytes
     }
 
-    /// Returns the bytes of log from a snapshot to the next one, unless room is needed: half as much again as the
-    /// snapshot itself is long, so that writing the index down is never most of what is written. Where that is more than
-    /// the options ask for it is less, down to three quarters of the length: replaying so much takes about half as long
-    /// as loading the snapshot does.
+    /// Returns the bytes of log from a snapshot to the next one, unless room is needed: one and a half times the
+    /// length of the snapshot, so that the index is never most of what is written. If that is more than
+    /// the options ask for it is less, down to three quarters of the length: replaying that much takes about half as long
+    /// as loading the snapshot.
     pub(crate) fn snapshot_spacing_bytes(&self) -> u64 {
         // The estimate is never less than the length, and for a small store it is most of it.
         let bytes = self.snapshot_bytes_likely();

@@ -304,8 +304,8 @@ impl Engine {
         Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write }
     }
 
-    /// Returns the request for the index to grow while room is made for more: that takes up to three snapshots, so it is
-    /// the longer the longer they are.
+    /// Returns the request for the index to grow while room is made for more: that takes up to three snapshots, so it
+    /// grows with their length.
     pub(crate) fn index_growth_ahead(&self) -> Wanted {
         let segment_bytes = self.segment_bytes();
         let likely_bytes = self.snapshot_bytes_likely();

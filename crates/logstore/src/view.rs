@@ -113,7 +113,7 @@ impl ViewFile {
         Self { file, changes: Mutex::new(Changes { bytes, shown_bytes, pieces: Vec::new() }) }
     }
 
-    /// Reads what the file behind shows by `read`, and puts the changes over it.
+    /// Reads the underlying file with `read`, and puts the changes over it.
     fn read<T: Default>(
         &self,
         offset: u64,
