@@ -46,7 +46,7 @@ use crate::wire::{self, Answer, Reason, Request, WireError};
 
 /// The number of proofs that are accepted: the newest ones.
 pub const PROOFS: usize = 3;
-/// The number of parts of a state that a member may fetch for each proof that it brings back.
+/// The number of parts of a state that a member may fetch for each proof that it returns.
 const PARTS_PER_PROOF: u16 = 2048;
 /// The greatest number of answers that wait to be taken.
 const OUTGOING_MAX: usize = 1 << 16;
@@ -165,7 +165,7 @@ struct Seat {
     proofs: Proofs,
     /// The time at which the newest returned proof had been sent, in milliseconds.
     proven_ms: u64,
-    /// The parts of the state that it may fetch before it brings back another proof.
+    /// The parts of the state that it may fetch before it returns another proof.
     parts: u16,
     /// The interval between heartbeats that was last sent to it, in milliseconds.
     told_ms: u32,
@@ -234,7 +234,7 @@ impl Proofs {
 struct GroupControl {
     /// The location whose group this is.
     location: Option<String>,
-    /// The place that the members are told to move to, if any.
+    /// The place that the members have to move to, if any.
     moving: Option<Moving>,
     /// The request for a relay to that place, and the relay to it, or from the place that members come from.
     opening: Option<Box<Opening>>,
@@ -329,7 +329,7 @@ impl Control {
         true
     }
 
-    /// Closes the reflector: nobody may join from here on, and the members are told to leave, one after another. It is
+    /// Closes the reflector: nobody may join from here on, and the members are asked to leave, one after another. It is
     /// done when the table has no members left.
     pub fn close(&mut self) {
         self.closing = true;
@@ -521,7 +521,7 @@ impl Control {
         self.table.group(member.group).lanes[member.lane as usize].path.local
     }
 
-    /// Removes a member, tells it so, and reports the event.
+    /// Removes a member, notifies it, and reports the event.
     fn dismiss(&mut self, now: Now, index: MemberIndex, reason: Reason) {
         let (local, member) = (self.local_of(index), self.table.member(index));
         let Seat { session, joined_ms, .. } = *self.seat(index);

@@ -57,7 +57,7 @@ impl LocationEntry {
 /// Checks that a reflector can be at an address.
 ///
 /// # Errors
-/// A sentence that says why not.
+/// A sentence with the reason.
 pub fn check_address(address: &SocketAddr) -> Result<(), String> {
     let is_broadcast = matches!(address.ip(), IpAddr::V4(ip) if ip.is_broadcast());
     let why = match address.ip() {

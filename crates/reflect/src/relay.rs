@@ -87,7 +87,7 @@ impl Channel {
         self.queue.push_back(Sent { item, sent_us: None, times: 0, taken: false });
     }
 
-    /// Takes what came from the other side.
+    /// Takes a message from the other side.
     pub fn take(&mut self, now_us: u64, receipt: &Receipt, item: Option<(u32, Item)>) {
         self.taken(now_us, receipt);
         let Some((number, item)) = item else { return };
@@ -140,7 +140,7 @@ impl Channel {
         }
     }
 
-    /// Returns the receipt for what has come.
+    /// Returns the receipt for the received items.
     pub fn receipt(&self, receivers: u32) -> Receipt {
         let mut later = [0; WINDOW / 64];
         for number in self.later.keys() {

@@ -250,7 +250,7 @@ impl std::str::FromStr for Token {
     }
 }
 
-/// Returns the signed part and the signature of what may be a token.
+/// Returns the signed part and the signature of a possible token.
 fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8; SIGNATURE_BYTES])> {
     let (signed, signature) = bytes.split_last_chunk()?;
     let (head, scopes) = signed.split_at_checked(HEAD_BYTES)?;
@@ -264,7 +264,7 @@ fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8; SIGNATURE_BYTES])> {
 /// signed it.
 ///
 /// # Errors
-/// The reason why it is not valid: first its form and signature are checked, then what it permits.
+/// The reason why it is not valid: first its form and signature are checked, then its permissions.
 pub fn verify(
     keys: &[PublicKey],
     shown: &[u8],

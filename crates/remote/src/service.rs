@@ -82,7 +82,7 @@ impl StoreService {
         Err(StoreError::new(ErrorKind::Invalid, text))
     }
 
-    /// Opens the peer's writer on this connection, and so ends what its earlier connections may still apply.
+    /// Opens the peer's writer on this connection, after which its earlier connections apply nothing more.
     fn open_writer(&self, connection: &mut StoreConnection, request: &Incoming<'_>, outbox: &mut Outbox) {
         let opened = once::get_open(&request.body).map_err(StoreError::from).and_then(|(writer, epoch)| {
             let Some(window) = self.store.window() else { return Err(request.unsupported()) };

@@ -38,7 +38,7 @@ struct State {
     /// The number of the latest connection on which the writer was opened. It is less than `epoch` while the server has
     /// not answered yet.
     opened: u64,
-    /// The latest position that the server told on that connection, if it recognises repetitions.
+    /// The latest position received on that connection, if the server recognises repetitions.
     told: Option<WindowPosition>,
     /// The latest openings: the number of the connection, and the server's answer.
     openings: VecDeque<(u64, Option<WindowPosition>)>,

@@ -32,13 +32,13 @@ const PORTION: usize = 256;
 pub struct Listed {
     /// The path, absolute or from the working directory.
     pub path: Vec<u8>,
-    /// The inode, without which nothing says that it is the same entry.
+    /// The inode, which identifies the entry.
     pub inode: u64,
-    /// The device, if the list says it.
+    /// The device, if the list has it.
     pub device: Option<u64>,
-    /// The type, if the list says it.
+    /// The type, if the list has it.
     pub kind: Option<FileKind>,
-    /// The apparent size, if the list says it.
+    /// The apparent size, if the list has it.
     pub size: Option<u64>,
     /// The time of the last modification in nanoseconds since the epoch, and how exact that is.
     pub modified_ns: Option<(i128, i128)>,
@@ -49,7 +49,7 @@ pub struct Listed {
 pub struct ListedRemoval {
     /// The number of entries that were removed, or would be.
     pub removed: AtomicU64,
-    /// Their apparent size in bytes. What has further names frees nothing.
+    /// Their apparent size in bytes. Files with further names free nothing.
     pub bytes: AtomicU64,
     /// The number of entries that were not there any more.
     pub vanished: AtomicU64,
@@ -190,7 +190,7 @@ fn remove(
     Ok(Outcome::Removed(if metadata.links() > 1 { 0 } else { metadata.size() }))
 }
 
-/// Returns in what an entry is not the listed one.
+/// Returns the difference between an entry and the listed one.
 fn difference(listed: &Listed, now: &Metadata) -> Option<&'static str> {
     let modified =
         i128::from(now.modified().seconds) * 1_000_000_000 + i128::from(now.modified().nanoseconds);

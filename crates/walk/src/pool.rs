@@ -254,7 +254,7 @@ impl<S: Send + Sync> Queue<S> {
         self.progress.busy()
     }
 
-    /// Queues one entry to be visited by itself; the contents of a directory are not visited but returned by
+    /// Queues one entry to be visited on its own; the contents of a directory are not visited but returned by
     /// [`Queue::found`] once [`Queue::is_idle`]. So a master can hand out a tree entry by entry. The path of a root,
     /// empty, stands for the root's contents only: see [`Walk::start`](crate::Walk::start).
     pub fn assign(&self, entry: Unit) {

@@ -25,7 +25,7 @@ use crate::unit::Unit;
 pub struct Options {
     /// The number of threads.
     pub threads: NonZeroUsize,
-    /// Reads every entry's metadata. If false, only entries whose type the directory does not give are looked up.
+    /// Reads every entry's metadata. If false, only that of entries whose type the directory does not give.
     pub metadata: bool,
     /// Continues in other file systems that are mounted below the roots.
     pub cross_mounts: bool,
@@ -126,7 +126,7 @@ pub trait Visitor: Send {
 pub enum Ended {
     /// Everything was visited.
     Done,
-    /// The walk was told to stop; the rest is still queued.
+    /// The walk was asked to stop; the rest is still queued.
     Stopped,
 }
 

@@ -13,10 +13,10 @@ use crate::location::LocationEntry;
 use crate::table::{GroupId, GroupIndex, MemberIndex};
 use crate::wire::{Answer, Reason};
 
-/// The number of rounds in which a standby tells its members once to move.
+/// The number of rounds for each time that a standby asks its members to move.
 const STANDBY_ROUNDS: u64 = 8;
 
-/// The place that the members of a group are told to move to.
+/// The place that the members of a group have to move to.
 #[derive(Clone, Debug)]
 pub(super) struct Moving {
     location: String,

@@ -36,7 +36,7 @@ pub const SILENT_MS: u64 = 1000;
 const OPENING_MS: u64 = 5000;
 /// The interval between requests, in milliseconds.
 const ASK_MS: u64 = 100;
-/// The interval in which a side that has nothing to say says so, in milliseconds.
+/// The interval between the empty messages of an idle side, in milliseconds.
 const STEADY_MS: u64 = 100;
 /// The time that a member which has joined at the new reflector has to leave the old one, in milliseconds.
 const CLAIM_MS: u64 = 1000;
@@ -619,7 +619,7 @@ impl Control {
         }
     }
 
-    /// Has a member get copies here from now on, and what it has sent meanwhile put in order.
+    /// Gives a member copies here from now on, and orders the datagrams that it has sent meanwhile.
     fn has_come(&mut self, now: Now, group: GroupIndex, session: u64) {
         let Some(relay) = self.controls[group.0 as usize].relay.as_mut() else { return };
         let Some(coming) = relay.coming.remove(&session) else { return };

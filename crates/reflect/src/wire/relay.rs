@@ -103,7 +103,7 @@ impl<'a> Open<'a> {
         key.sign(out.text(self.location).pad(OPEN_BYTES), OPEN_SIGNATURE)
     }
 
-    /// Decodes the message, and checks who made it.
+    /// Decodes the message, and checks its signature.
     ///
     /// # Errors
     /// The reason why it is none.
@@ -137,7 +137,7 @@ impl Accept {
         key.sign(bytes, OPEN_SIGNATURE)
     }
 
-    /// Decodes the message, and checks who made it.
+    /// Decodes the message, and checks its signature.
     ///
     /// # Errors
     /// The reason why it is none.
@@ -259,7 +259,7 @@ pub fn encode_step(
 }
 
 impl Step {
-    /// Decodes a step, and checks who made it.
+    /// Decodes a step, and checks its signature.
     ///
     /// # Errors
     /// The reason why it is none.

@@ -208,7 +208,7 @@ impl Line {
 }
 
 impl WatchService {
-    /// Creates the service for the objects of `store`, of which `membership` says which ones the server keeps.
+    /// Creates the service for those objects of `store` that the server keeps according to `membership`.
     pub fn new(store: Arc<dyn ObjectStore>, membership: Membership) -> WatchService {
         WatchService {
             store,
@@ -456,7 +456,7 @@ pub enum PendingWatch {
     },
     /// The outcome of a notification.
     Notify {
-        /// Its part of what may be under way.
+        /// Its share of the bytes that may be under way.
         _counted: (Counted, Counted),
         /// The store's reply.
         reply: Reply<Notified>,

@@ -32,7 +32,7 @@ const NOTIFICATION: u8 = 2;
 const GAP: u8 = 3;
 
 const CAUSES: [Cause; 3] = [Cause::Slow, Cause::Broken, Cause::Unannounced];
-/// The number that stands for an unknown one.
+/// The number that means "unknown".
 const UNKNOWN: u64 = u64::MAX;
 
 /// A request to watch an object.
@@ -47,7 +47,7 @@ pub(super) struct Watching {
 pub(super) struct Began {
     /// The object's version.
     pub(super) version: u64,
-    /// The number of the connection, which tells it from later ones.
+    /// The number of the connection, which distinguishes it from later ones.
     pub(super) line: u64,
 }
 

@@ -57,7 +57,7 @@ pub enum Done {
 pub enum CopyError {
     /// The entry no longer exists.
     Vanished,
-    /// The copy was told to stop.
+    /// The copy was asked to stop.
     Stopped,
     /// The file ended before its stated size.
     Ended,
