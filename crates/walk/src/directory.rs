@@ -2,8 +2,8 @@
 //!
 //! - A directory is opened relative to its parent's descriptor, never by its whole path, and a symbolic link is never
 //!   followed: renaming what the walk has passed cannot lead it out of its root.
-//! - The descriptor stays open as long as a piece of work needs it. Where too many are open it is closed earlier, and
-//!   opened again from the nearest ancestor that is open; then it has to be the same directory as before.
+//! - The descriptor stays open as long as a piece of work needs it. If too many are open it is closed earlier, and
+//!   reopened from the nearest open ancestor; then it has to be the same directory as before.
 //! - At any moment at most one piece of work reads the entries (the *rest*); others open subdirectories.
 
 use std::ffi::{CStr, CString};

@@ -1,4 +1,4 @@
-//! The seam between a walk and whatever keeps every entry that it meets, such as a database.
+//! The interface between a walk and a keeper of every entry, such as a database.
 
 use std::any::Any;
 

@@ -4,7 +4,7 @@
 //! files with several names, of which there may be very many, are sent separately ([`HardLinks::send`]). Merging gives
 //! the same result in any order and however the work was divided.
 //!
-//! The counts of a directory are complete when it is left, unless it is *split*: a part of what is below it was done by
+//! The counts of a directory are complete when it is left, unless it is *split*: a part of its tree was visited by
 //! another process, or in an earlier run. For such directories partial sums are kept separately ([`partial`]), and
 //! added up in [`Report::finish`]. Their number is that of the units of work that changed hands, and of their
 //! ancestors.

@@ -1,4 +1,4 @@
-//! One thread's work on a piece: it opens directories, reads and visits their entries, and queues what it finds.
+//! One thread's work on a piece: it opens directories, reads and visits their entries, and queues new work.
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
