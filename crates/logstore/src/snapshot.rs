@@ -81,6 +81,7 @@ pub fn is_temporary(name: &str) -> bool {
 }
 
 /// The snapshots that are kept, and what the next one needs to know.
+#[derive(Debug)]
 pub struct SnapshotState {
     /// The numbers of the snapshots that are kept, the oldest first, each with the position at which replay begins.
     pub snapshots: Vec<(u64, Position)>,
@@ -246,6 +247,8 @@ impl SnapshotHeader {
 }
 
 /// A snapshot that was read.
+#[derive(derive_more::Debug)]
+#[debug("Snapshot")]
 pub struct Snapshot {
     /// Its header.
     pub header: SnapshotHeader,
