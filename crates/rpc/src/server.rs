@@ -335,7 +335,8 @@ async fn work(
 ) {
     let poller = Poller::start(poll);
     let is_first = acceptors.is_some();
-    let mut tell = tokio::time::interval(TELL_AGAIN);
+    // The first tick of an interval comes at once, and would end a series that has just begun.
+    let mut tell = tokio::time::interval_at(tokio::time::Instant::now() + TELL_AGAIN, TELL_AGAIN);
     if let Some((listeners, workers)) = acceptors {
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         for listener in listeners {
