@@ -1234,7 +1234,7 @@ fn a_comparison_tells_every_difference_and_changes_nothing() {
     );
     assert!(before == snapshot(&target));
 
-    // Files, missing ones, and trouble.
+    // Files, missing files, and paths that cannot be compared.
     let compare = |a: &Path, b: &Path| {
         let mut command = program();
         command.arg("compare").arg(a).arg(b);

@@ -81,7 +81,7 @@ impl Service for Toy {
                 let bytes = request.body.first().map_or(0, |exponent| 1usize << (exponent % 24));
                 match request.reserve(bytes) {
                     Ok(true) => Ok(Bytes::new()),
-                    Ok(false) => return Handled::NoRoom(request.body),
+                    Ok(false) => return Handled::NoCapacity(request.body),
                     Err(error) => Err(error),
                 }
             }

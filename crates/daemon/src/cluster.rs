@@ -51,7 +51,7 @@ impl Summary {
             connections: stats.map_or(0, |stats| stats.connections.get()),
             in_flight: stats.map_or(0, |stats| stats.in_flight.get()),
             requests: counts.sum(),
-            trouble: self.kept.health().await.err(),
+            error: self.kept.health().await.err(),
         }
     }
 

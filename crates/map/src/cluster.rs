@@ -96,8 +96,9 @@ pub struct Load {
     pub in_flight: u64,
     /// Requests since its start.
     pub requests: u64,
-    /// The trouble of its store, if there is one.
-    pub trouble: Option<String>,
+    /// The error for which its store takes no writes, if there is one.
+    #[serde(alias = "trouble")]
+    pub error: Option<String>,
 }
 
 /// A beacon; the value of a server's key is this as JSON.

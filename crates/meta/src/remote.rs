@@ -77,7 +77,7 @@ pub(crate) struct Inner {
     /// True once the session has ended.
     over: AtomicBool,
     /// The reason why there is no binding.
-    trouble: Mutex<Option<StoreError>>,
+    error: Mutex<Option<StoreError>>,
     /// The runtime of the background, whose clock is there for callers without one.
     runtime: tokio::runtime::Handle,
 }
@@ -108,7 +108,7 @@ impl Session {
             useless: AtomicU64::new(0),
             sequencers: Mutex::default(),
             over: AtomicBool::new(false),
-            trouble: Mutex::default(),
+            error: Mutex::default(),
             runtime: runtime.handle().clone(),
             options,
         });

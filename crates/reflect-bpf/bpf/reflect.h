@@ -151,7 +151,7 @@ struct counters {
 	__u64 datagrams;
 	__u64 bytes;
 	__u64 copies;
-	__u64 strangers;
+	__u64 non_members;
 	__u64 over_rate;
 	__u64 backlog;
 	__u64 undeliverable;
@@ -187,7 +187,7 @@ struct flight {
 struct totals {
 	__u64 finished; /* user space's: the sum over groups */
 	__u64 bound;    /* user space's: how many may be under way to it */
-	__u64 incomplete; /* user space's: not 0 while some members are not in `senders`, and strangers are for it to judge */
+	__u64 incomplete; /* user space's: not 0 while some members are not in `senders`, and non_members are for it to judge */
 	__u64 hold; /* user space's: not 0 while sockets may hold datagrams that none may overtake: all go there */
 	__u64 rescue_bytes_max; /* user space's: above this many bytes in the ring nothing is admitted */
 	__u64 spare[3];

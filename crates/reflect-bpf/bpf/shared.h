@@ -227,7 +227,7 @@ static __always_inline enum verdict judge(struct sender_key *key, __u32 device, 
 	if (!sender) {
 		if (READ_ONCE(total->incomplete))
 			return PASS_UP;
-		count->strangers++;
+		count->non_members++;
 		return REFUSE;
 	}
 	/* Whether an address may come in by another device is a question of routes, which the stack answers. */

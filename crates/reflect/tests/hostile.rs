@@ -70,17 +70,17 @@ fn random_scripts_reach_nearly_everything_that_is_counted() {
 const GROUP: GroupId = GroupId { port: 7400, id: 0 };
 
 /// A control plane on a clock that stands still unless it is moved.
-struct Stage {
+struct Testbed {
     control: Control,
     now_ms: u64,
 }
 
-impl Stage {
+impl Testbed {
     fn new(options: ControlOptions) -> Self {
         let mut control =
             Control::new(ControlOptions { own: vec![local()], ..options }, Secret::new([3; 32]));
         control.set_group(GROUP, GroupOptions::default());
-        Stage { control, now_ms: 50_000 }
+        Testbed { control, now_ms: 50_000 }
     }
 
     fn now(&self) -> Now {
@@ -166,23 +166,23 @@ fn decoded(answers: &[Vec<u8>]) -> Vec<Answer<'_>> {
 
 #[test]
 fn replayed_heartbeats_keep_nobody_alive() {
-    let mut stage = Stage::new(ControlOptions::default());
-    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
     assert!(matches!(
-        decoded(&stage.say(home(1), &beat(joined.session, joined.proof, 5)))[..],
+        decoded(&testbed.say(home(1), &beat(joined.session, joined.proof, 5)))[..],
         [Answer::Pulse(_)]
     ));
     for _ in 0..20 {
-        stage.pass(1000);
+        testbed.pass(1000);
         assert!(
-            stage.say(home(1), &beat(joined.session, joined.proof, 5)).is_empty()
-                || !stage.is_member(home(1))
+            testbed.say(home(1), &beat(joined.session, joined.proof, 5)).is_empty()
+                || !testbed.is_member(home(1))
         );
-        let _ = stage.say(home(1), &beat(joined.session, joined.proof, 4));
+        let _ = testbed.say(home(1), &beat(joined.session, joined.proof, 4));
     }
-    assert!(!stage.is_member(home(1)));
-    assert!(stage.count(Counter::Replayed) > 0);
-    assert_eq!(stage.count(Counter::Expired), 1);
+    assert!(!testbed.is_member(home(1)));
+    assert!(testbed.count(Counter::Replayed) > 0);
+    assert_eq!(testbed.count(Counter::Expired), 1);
 }
 
 /// Returns the proof in a pulse.
@@ -199,23 +199,23 @@ fn proof_in(answers: &[Vec<u8>]) -> u64 {
 /// Whoever gave an address up knows what was sent to it until then, and nothing later.
 #[test]
 fn an_address_that_was_given_up_gets_no_stream_for_long_and_no_state_for_free() {
-    let mut stage = Stage::new(ControlOptions::default());
-    let now = stage.now();
-    stage.control.set_state(now, GROUP, Some(StateOptions::default()));
-    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
-    stage.pass(10);
-    let now = stage.now();
-    stage.control.state_loaded(now, GROUP, 3, Some(Bytes::from(vec![1; 1 << 20])));
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let now = testbed.now();
+    testbed.control.set_state(now, GROUP, Some(StateOptions::default()));
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
+    testbed.pass(10);
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 3, Some(Bytes::from(vec![1; 1 << 20])));
     let mut proof = joined.proof;
     for number in 1..20 {
-        proof = proof_in(&stage.say(home(1), &beat(joined.session, proof, number)));
-        stage.pass(3000);
+        proof = proof_in(&testbed.say(home(1), &beat(joined.session, proof, number)));
+        testbed.pass(3000);
     }
-    assert!(stage.is_member(home(1)));
+    assert!(testbed.is_member(home(1)));
     // From here on nobody reads what is sent to the address. Its heartbeats and requests are forged.
     let options = ControlOptions::default();
-    let (from_ms, mut number, mut to_victim, mut forged) = (stage.now_ms, 20, 0, 0);
-    while stage.is_member(home(1)) {
+    let (from_ms, mut number, mut to_victim, mut forged) = (testbed.now_ms, 20, 0, 0);
+    while testbed.is_member(home(1)) {
         for known in [proof, proof ^ 1, joined.proof] {
             number += 1;
             let get = StateGet {
@@ -228,74 +228,74 @@ fn an_address_that_was_given_up_gets_no_stream_for_long_and_no_state_for_free() 
             };
             for request in [beat(joined.session, known, number), Request::StateGet(get).encode()] {
                 forged += request.len();
-                to_victim += stage.say(home(1), &request).iter().map(Vec::len).sum::<usize>();
+                to_victim += testbed.say(home(1), &request).iter().map(Vec::len).sum::<usize>();
             }
         }
-        stage.pass(10);
-        assert!(stage.now_ms < from_ms + 60_000, "the stream goes on for ever");
+        testbed.pass(10);
+        assert!(testbed.now_ms < from_ms + 60_000, "the stream goes on for ever");
     }
-    let stayed_ms = stage.now_ms - from_ms;
+    let stayed_ms = testbed.now_ms - from_ms;
     assert!(stayed_ms <= u64::from(options.expiry_ms + options.heartbeat_ms) + 2000, "{stayed_ms} ms");
     // One or two proofs are left, each of which is worth a state or two.
     assert!(to_victim < forged + (3 << 20), "{to_victim} bytes for {forged}");
-    assert!(stage.count(Counter::Stale) > 0);
+    assert!(testbed.count(Counter::Stale) > 0);
 }
 
 /// The last proofs that somebody had are good for no longer if they are spent slowly.
 #[test]
 fn a_member_lives_by_when_a_proof_was_made_and_not_by_when_it_is_told() {
-    let mut stage = Stage::new(ControlOptions::default());
-    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
-    let (from_ms, mut number) = (stage.now_ms, 0);
-    while stage.is_member(home(1)) {
-        if stage.now_ms >= from_ms + u64::from(number + 1) * 9000 {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
+    let (from_ms, mut number) = (testbed.now_ms, 0);
+    while testbed.is_member(home(1)) {
+        if testbed.now_ms >= from_ms + u64::from(number + 1) * 9000 {
             number += 1;
-            stage.say(home(1), &beat(joined.session, joined.proof, number));
+            testbed.say(home(1), &beat(joined.session, joined.proof, number));
         }
-        stage.pass(100);
+        testbed.pass(100);
     }
     let ControlOptions { expiry_ms, heartbeat_ms, .. } = ControlOptions::default();
-    let stayed_ms = stage.now_ms - from_ms;
+    let stayed_ms = testbed.now_ms - from_ms;
     assert_eq!(number, 1, "its first heartbeat is in time, and none later");
     assert!(stayed_ms <= u64::from(expiry_ms + heartbeat_ms) + 2000, "{stayed_ms} ms");
 }
 
 #[test]
 fn three_lost_pulses_in_a_row_do_no_harm_and_a_fourth_asks_for_a_new_join() {
-    let mut stage = Stage::new(ControlOptions::default());
-    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
     for number in 1..=3 {
-        let answers = stage.say(home(1), &beat(joined.session, joined.proof, number));
+        let answers = testbed.say(home(1), &beat(joined.session, joined.proof, number));
         assert!(matches!(decoded(&answers)[..], [Answer::Pulse(_)]));
     }
     let request = beat(joined.session, joined.proof, 4);
-    let answers = stage.say(home(1), &request);
+    let answers = testbed.say(home(1), &request);
     assert!(matches!(decoded(&answers)[..], [Answer::Refused { reason: Reason::Stale, .. }]));
-    assert!(answers[0].len() <= request.len() && stage.is_member(home(1)));
-    assert!(stage.join(home(1), 0, 2, &[]).is_ok());
+    assert!(answers[0].len() <= request.len() && testbed.is_member(home(1)));
+    assert!(testbed.join(home(1), 0, 2, &[]).is_ok());
 }
 
 #[test]
 fn clients_of_the_first_version_are_told_that_they_are_not_understood() {
-    let mut stage = Stage::new(ControlOptions::default());
+    let mut testbed = Testbed::new(ControlOptions::default());
     let mut request = vec![0_u8; 128];
     request[..8].copy_from_slice(b"\x89nrfl\n\x01\x01");
     request[16..24].copy_from_slice(&77_u64.to_le_bytes());
-    let answers = stage.say(home(1), &request);
+    let answers = testbed.say(home(1), &request);
     let [answer] = &answers[..] else { panic!("{answers:?}") };
     assert!(answer.len() <= request.len());
     assert_eq!(answer[..8], *b"\x89nrfl\n\x01\x83");
     assert_eq!((answer[8..16].to_vec(), answer[16]), (77_u64.to_le_bytes().to_vec(), 9));
     // Nothing else of that version is answered.
     request[7] = 3;
-    assert!(stage.say(home(1), &request).is_empty());
-    assert!(stage.say(home(1), &request[..60]).is_empty());
+    assert!(testbed.say(home(1), &request).is_empty());
+    assert!(testbed.say(home(1), &request[..60]).is_empty());
 }
 
 #[test]
 fn what_is_said_from_elsewhere_does_nothing_and_gets_no_more_than_a_refusal() {
-    let mut stage = Stage::new(ControlOptions::default());
-    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
     let port_changed = SocketAddr::new(home(1).ip(), 40_001);
     for from in [home(2), port_changed] {
         let get = StateGet {
@@ -311,50 +311,50 @@ fn what_is_said_from_elsewhere_does_nothing_and_gets_no_more_than_a_refusal() {
             Request::Leave { group: 0, session: joined.session }.encode(),
             Request::StateGet(get).encode(),
         ] {
-            let answers = stage.say(from, &request);
+            let answers = testbed.say(from, &request);
             let [Answer::Refused { reason: Reason::NotMember, .. }] = decoded(&answers)[..] else { panic!() };
             assert!(answers[0].len() <= request.len());
         }
-        assert!(!stage.is_member(from));
+        assert!(!testbed.is_member(from));
     }
     // Nor does a session that was guessed, from the right address.
     assert!(matches!(
-        decoded(&stage.say(home(1), &Request::Leave { group: 0, session: joined.session ^ 1 }.encode()))[..],
+        decoded(&testbed.say(home(1), &Request::Leave { group: 0, session: joined.session ^ 1 }.encode()))[..],
         [Answer::Refused { reason: Reason::NotMember, .. }]
     ));
-    assert!(stage.is_member(home(1)));
+    assert!(testbed.is_member(home(1)));
     // Whoever roams has to prove the new address: the cookie of the old one is worth nothing there.
-    let request = stage.join_bytes(home(3), 0, 7, &[]);
-    assert!(matches!(decoded(&stage.say(home(4), &request))[..], [Answer::Challenge { .. }]));
-    assert!(!stage.is_member(home(4)) && !stage.is_member(home(3)));
-    assert!(stage.join(home(4), 0, 8, &[]).is_ok());
+    let request = testbed.join_bytes(home(3), 0, 7, &[]);
+    assert!(matches!(decoded(&testbed.say(home(4), &request))[..], [Answer::Challenge { .. }]));
+    assert!(!testbed.is_member(home(4)) && !testbed.is_member(home(3)));
+    assert!(testbed.join(home(4), 0, 8, &[]).is_ok());
 }
 
 #[test]
 fn a_recorded_join_brings_nobody_back() {
-    let mut stage = Stage::new(ControlOptions::default());
-    let request = stage.join_bytes(home(1), 0, 1, &[]);
-    let answers = stage.say(home(1), &request);
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let request = testbed.join_bytes(home(1), 0, 1, &[]);
+    let answers = testbed.say(home(1), &request);
     let [Answer::Joined(joined)] = decoded(&answers)[..] else { panic!() };
     // The same again is answered in the same way: the answer may have been lost.
-    assert_eq!(stage.say(home(1), &request), answers);
-    let _ = stage.say(home(1), &Request::Leave { group: 0, session: joined.session }.encode());
+    assert_eq!(testbed.say(home(1), &request), answers);
+    let _ = testbed.say(home(1), &Request::Leave { group: 0, session: joined.session }.encode());
     for _ in 0..40 {
-        assert!(matches!(decoded(&stage.say(home(1), &request))[..], [Answer::Challenge { .. }]));
-        assert!(!stage.is_member(home(1)));
-        stage.pass(500);
+        assert!(matches!(decoded(&testbed.say(home(1), &request))[..], [Answer::Challenge { .. }]));
+        assert!(!testbed.is_member(home(1)));
+        testbed.pass(500);
     }
     // Nor does it end the session of one who came in again by itself.
-    let again = stage.join(home(1), 0, 2, &[]).unwrap();
-    assert!(matches!(decoded(&stage.say(home(1), &request))[..], [Answer::Challenge { .. }]));
+    let again = testbed.join(home(1), 0, 2, &[]).unwrap();
+    assert!(matches!(decoded(&testbed.say(home(1), &request))[..], [Answer::Challenge { .. }]));
     assert!(matches!(
-        decoded(&stage.say(home(1), &beat(again.session, again.proof, 1)))[..],
+        decoded(&testbed.say(home(1), &beat(again.session, again.proof, 1)))[..],
         [Answer::Pulse(_)]
     ));
     // A cookie does not last.
-    let late = stage.join_bytes(home(9), 0, 1, &[]);
-    stage.pass(COOKIE_LIFE_MS + 10);
-    assert!(matches!(decoded(&stage.say(home(9), &late))[..], [Answer::Challenge { .. }]));
+    let late = testbed.join_bytes(home(9), 0, 1, &[]);
+    testbed.pass(COOKIE_LIFE_MS + 10);
+    assert!(matches!(decoded(&testbed.say(home(9), &late))[..], [Answer::Challenge { .. }]));
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn some_addresses_are_never_answered() {
         "[::ffff:198.51.100.1]:7400",
     ];
     let options = ControlOptions { broadcast: vec![[192, 0, 2, 255].into()], ..ControlOptions::default() };
-    let mut stage = Stage::new(options);
+    let mut testbed = Testbed::new(options);
     let join = Join {
         group: 0,
         echo: false,
@@ -389,28 +389,28 @@ fn some_addresses_are_never_answered() {
         token: &[],
     };
     for (number, from) in bad.iter().enumerate() {
-        let _ = stage.say(from.parse().unwrap(), &Request::Join(join).encode());
-        assert!(stage.sent().is_empty(), "{from}");
-        assert_eq!(stage.count(Counter::Destination), number as u64 + 1, "{from}");
+        let _ = testbed.say(from.parse().unwrap(), &Request::Join(join).encode());
+        assert!(testbed.sent().is_empty(), "{from}");
+        assert_eq!(testbed.count(Counter::Destination), number as u64 + 1, "{from}");
     }
     // What the operator allows is allowed, and no more.
-    let mut stage =
-        Stage::new(ControlOptions { loopback: true, privileged: true, ..ControlOptions::default() });
+    let mut testbed =
+        Testbed::new(ControlOptions { loopback: true, privileged: true, ..ControlOptions::default() });
     for good in ["127.0.0.1:4000", "203.0.113.1:53", "[::1]:443"] {
-        assert!(stage.join(good.parse().unwrap(), 0, 1, &[]).is_ok(), "{good}");
+        assert!(testbed.join(good.parse().unwrap(), 0, 1, &[]).is_ok(), "{good}");
     }
-    let _ = stage.say("127.0.0.1:0".parse().unwrap(), &Request::Join(join).encode());
-    assert_eq!(stage.count(Counter::Destination), 1);
+    let _ = testbed.say("127.0.0.1:0".parse().unwrap(), &Request::Join(join).encode());
+    assert_eq!(testbed.count(Counter::Destination), 1);
 }
 
 #[test]
 fn tokens_that_are_not_right_are_refused_with_the_reason() {
     let key = TokenKey::new(&ClusterKey::from_bytes([9; 32]));
-    let mut stage =
-        Stage::new(ControlOptions { token_keys: vec![key.public()], ..ControlOptions::default() });
+    let mut testbed =
+        Testbed::new(ControlOptions { token_keys: vec![key.public()], ..ControlOptions::default() });
     let closed = GroupId { port: 7400, id: 2 };
-    stage.control.set_group(closed, GroupOptions { token: true, ..GroupOptions::default() });
-    let now_unix_s = stage.now().unix_s;
+    testbed.control.set_group(closed, GroupOptions { token: true, ..GroupOptions::default() });
+    let now_unix_s = testbed.now().unix_s;
     let ip: IpAddr = home(1).ip();
     let sign = |key: &TokenKey, scope: Scope, expires_unix_s, address| {
         let (rights, identity) = (Rights::ALL, None);
@@ -438,17 +438,17 @@ fn tokens_that_are_not_right_are_refused_with_the_reason() {
         ),
     ];
     for (nonce, (token, counter, reason)) in cases.into_iter().enumerate() {
-        let before = stage.count(counter);
-        assert_eq!(stage.join(home(1), 2, nonce as u64, &token), Err(reason));
-        assert_eq!(stage.count(counter), before + 1, "{reason}");
-        assert!(stage.control.table().member_of(closed, home(1)).is_none());
+        let before = testbed.count(counter);
+        assert_eq!(testbed.join(home(1), 2, nonce as u64, &token), Err(reason));
+        assert_eq!(testbed.count(counter), before + 1, "{reason}");
+        assert!(testbed.control.table().member_of(closed, home(1)).is_none());
     }
-    assert!(stage.join(home(1), 2, 100, &right).is_ok());
+    assert!(testbed.join(home(1), 2, 100, &right).is_ok());
 }
 
 #[test]
 fn forged_joins_cost_no_memory_and_do_not_use_up_what_the_owner_of_the_address_may_do() {
-    let mut stage = Stage::new(ControlOptions {
+    let mut testbed = Testbed::new(ControlOptions {
         joins_per_source: Rate::per_second(1, 3),
         answers_per_source: Rate::per_second(100, 1000),
         ..ControlOptions::default()
@@ -465,49 +465,49 @@ fn forged_joins_cost_no_memory_and_do_not_use_up_what_the_owner_of_the_address_m
     for number in 0..50_000 {
         join.nonce = u64::from(number);
         let request = Request::Join(join).encode();
-        let answers = stage.say(home(number), &request);
+        let answers = testbed.say(home(number), &request);
         assert!(answers.len() <= 1 && answers.iter().all(|answer| answer.len() <= request.len()));
     }
-    assert_eq!((stage.control.table().members_len(), stage.control.table().members_end()), (0, 0));
-    assert_eq!(stage.count(Counter::CookieInvalid), 50_000);
+    assert_eq!((testbed.control.table().members_len(), testbed.control.table().members_end()), (0, 0));
+    assert_eq!(testbed.count(Counter::CookieInvalid), 50_000);
 
     // One address in whose name somebody else asks, within what a source is answered.
     for _ in 0..500 {
-        let _ = stage.say(home(7), &Request::Join(join).encode());
+        let _ = testbed.say(home(7), &Request::Join(join).encode());
     }
-    assert!(stage.join(home(7), 0, 1, &[]).is_ok());
+    assert!(testbed.join(home(7), 0, 1, &[]).is_ok());
     // Joins that are proven are limited by source, whatever the port; and beyond the answers a source is not heard.
     let port = |number: u16| SocketAddr::new(home(7).ip(), 20_000 + number);
     let refused =
-        (0..10).filter(|number| stage.join(port(*number), 0, 1, &[]) == Err(Reason::TooManyJoins)).count();
+        (0..10).filter(|number| testbed.join(port(*number), 0, 1, &[]) == Err(Reason::TooManyJoins)).count();
     assert_eq!(refused, 8);
     for number in 0..1000 {
-        let _ = stage.say(port(number), &Request::Join(join).encode());
+        let _ = testbed.say(port(number), &Request::Join(join).encode());
     }
-    assert!(stage.count(Counter::SourceBusy) > 0);
+    assert!(testbed.count(Counter::SourceBusy) > 0);
     // An IPv6 network is one source.
     let in_network = |number: u16| SocketAddr::from(([0x2001, 0xdb8, 0, 7, number, 0, 0, 1], 4000));
     let refused = (0..10)
-        .filter(|number| stage.join(in_network(*number), 0, 1, &[]) == Err(Reason::TooManyJoins))
+        .filter(|number| testbed.join(in_network(*number), 0, 1, &[]) == Err(Reason::TooManyJoins))
         .count();
     assert_eq!(refused, 7);
 }
 
 #[test]
 fn a_group_takes_as_many_as_it_may_and_a_closing_reflector_takes_nobody() {
-    let mut stage = Stage::new(ControlOptions { members_max: 5, ..ControlOptions::default() });
-    stage.control.set_group(GROUP, GroupOptions { members_max: 3, ..GroupOptions::default() });
-    stage.control.set_group(GroupId { id: 1, ..GROUP }, GroupOptions::default());
-    let joins: Vec<_> = (0..4).map(|number| stage.join(home(number), 0, 1, &[]).is_ok()).collect();
+    let mut testbed = Testbed::new(ControlOptions { members_max: 5, ..ControlOptions::default() });
+    testbed.control.set_group(GROUP, GroupOptions { members_max: 3, ..GroupOptions::default() });
+    testbed.control.set_group(GroupId { id: 1, ..GROUP }, GroupOptions::default());
+    let joins: Vec<_> = (0..4).map(|number| testbed.join(home(number), 0, 1, &[]).is_ok()).collect();
     assert_eq!(joins, [true, true, true, false]);
-    let joins: Vec<_> = (0..4).map(|number| stage.join(home(number), 1, 1, &[]).is_ok()).collect();
+    let joins: Vec<_> = (0..4).map(|number| testbed.join(home(number), 1, 1, &[]).is_ok()).collect();
     assert_eq!(joins, [true, true, false, false], "as many as the reflector may take");
     // Who is in already comes in again.
-    stage.pass(10);
-    assert!(stage.join(home(0), 0, 2, &[]).is_ok());
-    assert!(matches!(stage.join(home(9), 0, 1, &[]), Err(Reason::Full)));
+    testbed.pass(10);
+    assert!(testbed.join(home(0), 0, 2, &[]).is_ok());
+    assert!(matches!(testbed.join(home(9), 0, 1, &[]), Err(Reason::Full)));
 
-    stage.control.close();
+    testbed.control.close();
     let request = Request::Join(Join {
         group: 0,
         echo: false,
@@ -517,11 +517,11 @@ fn a_group_takes_as_many_as_it_may_and_a_closing_reflector_takes_nobody() {
         leaves: None,
         token: &[],
     });
-    let answers = stage.say(home(9), &request.encode());
+    let answers = testbed.say(home(9), &request.encode());
     assert!(matches!(decoded(&answers)[..], [Answer::Refused { reason: Reason::Closing, .. }]));
-    stage.pass(2000);
-    assert_eq!(stage.control.table().members_len(), 0);
-    let told = stage.sent();
+    testbed.pass(2000);
+    assert_eq!(testbed.control.table().members_len(), 0);
+    let told = testbed.sent();
     let goodbyes = told.iter().filter(|(_, bytes)| {
         matches!(Answer::decode(bytes), Ok(Answer::Goodbye { reason: Reason::Closing, .. }))
     });
@@ -530,38 +530,38 @@ fn a_group_takes_as_many_as_it_may_and_a_closing_reflector_takes_nobody() {
 
 #[test]
 fn a_state_is_fetched_no_faster_than_a_member_may() {
-    let mut stage = Stage::new(ControlOptions::default());
-    let now = stage.now();
-    stage.control.set_state(now, GROUP, Some(StateOptions::default()));
-    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
-    stage.pass(10);
-    assert!(matches!(stage.control.events().last(), Some(Event::LoadState { .. })));
-    let now = stage.now();
-    stage.control.state_loaded(now, GROUP, 3, Some(Bytes::from(vec![1; 1 << 20])));
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let now = testbed.now();
+    testbed.control.set_state(now, GROUP, Some(StateOptions::default()));
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
+    testbed.pass(10);
+    assert!(matches!(testbed.control.events().last(), Some(Event::LoadState { .. })));
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 3, Some(Bytes::from(vec![1; 1 << 20])));
     let get =
         StateGet { group: 0, parts: 16, session: joined.session, version: 0, offset: 0, proof: joined.proof };
     let request = Request::StateGet(get).encode();
-    let answers: usize = (0..1000).map(|_| stage.say(home(1), &request).len()).sum();
+    let answers: usize = (0..1000).map(|_| testbed.say(home(1), &request).len()).sum();
     assert_eq!(answers, 256);
-    assert_eq!(stage.count(Counter::StateRate), 1000 - 256 / 16);
+    assert_eq!(testbed.count(Counter::StateRate), 1000 - 256 / 16);
 }
 
 #[test]
 fn members_expire_bit_by_bit_and_all_of_them() {
-    let mut stage = Stage::new(ControlOptions::default());
-    stage.control.set_group(GROUP, GroupOptions { members_max: 10_000, ..GroupOptions::default() });
+    let mut testbed = Testbed::new(ControlOptions::default());
+    testbed.control.set_group(GROUP, GroupOptions { members_max: 10_000, ..GroupOptions::default() });
     for number in 0..2000 {
-        assert!(stage.join(home(number), 0, 1, &[]).is_ok());
+        assert!(testbed.join(home(number), 0, 1, &[]).is_ok());
     }
-    stage.pass(9_900);
-    assert_eq!(stage.control.table().members_len(), 2000);
+    testbed.pass(9_900);
+    assert_eq!(testbed.control.table().members_len(), 2000);
     let mut most = 0;
     for _ in 0..200 {
-        let before = stage.control.table().members_len();
-        stage.pass(10);
-        most = most.max(before - stage.control.table().members_len());
+        let before = testbed.control.table().members_len();
+        testbed.pass(10);
+        most = most.max(before - testbed.control.table().members_len());
     }
-    assert_eq!(stage.control.table().members_len(), 0);
+    assert_eq!(testbed.control.table().members_len(), 0);
     assert!(most <= 2000 / 50, "{most} in one tick");
 }
 
@@ -571,94 +571,94 @@ fn signed(key: &TokenKey, name: &str, rights: Rights, expires_unix_s: u64) -> Ve
     Token::sign(key, &grant).unwrap().as_bytes().to_vec()
 }
 
-/// Returns a stage whose group asks for tokens, and the key that signs them.
-fn guarded() -> (Stage, TokenKey) {
+/// Returns a testbed whose group asks for tokens, and the key that signs them.
+fn guarded() -> (Testbed, TokenKey) {
     let key = TokenKey::new(&ClusterKey::from_bytes([9; 32]));
-    let mut stage =
-        Stage::new(ControlOptions { token_keys: vec![key.public()], ..ControlOptions::default() });
-    stage.control.set_group(GROUP, GroupOptions { token: true, ..GroupOptions::default() });
-    (stage, key)
+    let mut testbed =
+        Testbed::new(ControlOptions { token_keys: vec![key.public()], ..ControlOptions::default() });
+    testbed.control.set_group(GROUP, GroupOptions { token: true, ..GroupOptions::default() });
+    (testbed, key)
 }
 
 #[test]
 fn a_member_stays_no_longer_than_its_token_lasts() {
-    let (mut stage, key) = guarded();
-    let expires = stage.now().unix_s + 20;
-    let joined = stage.join(home(1), 0, 1, &signed(&key, "ann", Rights::ALL, expires)).unwrap();
+    let (mut testbed, key) = guarded();
+    let expires = testbed.now().unix_s + 20;
+    let joined = testbed.join(home(1), 0, 1, &signed(&key, "ann", Rights::ALL, expires)).unwrap();
     let mut proof = joined.proof;
     for number in 1..19 {
-        proof = proof_in(&stage.say(home(1), &beat(joined.session, proof, number)));
-        stage.pass(1000);
+        proof = proof_in(&testbed.say(home(1), &beat(joined.session, proof, number)));
+        testbed.pass(1000);
     }
-    assert!(stage.is_member(home(1)));
-    let _ = stage.say(home(1), &beat(joined.session, proof, 19));
-    stage.pass(4000);
-    assert!(!stage.is_member(home(1)));
-    let told = stage.sent();
+    assert!(testbed.is_member(home(1)));
+    let _ = testbed.say(home(1), &beat(joined.session, proof, 19));
+    testbed.pass(4000);
+    assert!(!testbed.is_member(home(1)));
+    let told = testbed.sent();
     // Another token, shown in time, lets it stay.
-    let later = signed(&key, "ann", Rights::ALL, stage.now().unix_s + 3);
-    let first = stage.join(home(1), 0, 2, &later).unwrap();
-    stage.pass(1000);
-    let longer = signed(&key, "ann", Rights::ALL, stage.now().unix_s + 100);
-    let second = stage.join(home(1), 0, 3, &longer).unwrap();
+    let later = signed(&key, "ann", Rights::ALL, testbed.now().unix_s + 3);
+    let first = testbed.join(home(1), 0, 2, &later).unwrap();
+    testbed.pass(1000);
+    let longer = signed(&key, "ann", Rights::ALL, testbed.now().unix_s + 100);
+    let second = testbed.join(home(1), 0, 3, &longer).unwrap();
     assert_ne!(first.session, second.session);
-    stage.pass(5000);
-    assert!(stage.is_member(home(1)));
+    testbed.pass(5000);
+    assert!(testbed.is_member(home(1)));
     drop(told);
 }
 
 #[test]
 fn whoever_is_thrown_out_is_out_and_a_ban_keeps_them_out_for_its_time() {
-    let (mut stage, key) = guarded();
-    let token = |name: &str, stage: &Stage| signed(&key, name, Rights::ALL, stage.now().unix_s + 1000);
+    let (mut testbed, key) = guarded();
+    let token = |name: &str, testbed: &Testbed| signed(&key, name, Rights::ALL, testbed.now().unix_s + 1000);
     for (number, name) in [(1, "ann"), (2, "bob"), (3, "bob")] {
-        let token = token(name, &stage);
-        stage.join(home(number), 0, 1, &token).unwrap();
+        let token = token(name, &testbed);
+        testbed.join(home(number), 0, 1, &token).unwrap();
     }
     let bob = Who::Identity(Identity::of_name("bob"));
-    let now = stage.now();
-    assert_eq!(stage.control.expel(now, bob, None, 0), Some(2));
-    let told = stage.sent();
+    let now = testbed.now();
+    assert_eq!(testbed.control.expel(now, bob, None, 0), Some(2));
+    let told = testbed.sent();
     let kicked =
         |bytes: &[u8]| matches!(Answer::decode(bytes), Ok(Answer::Goodbye { reason: Reason::Kicked, .. }));
     assert_eq!(told.iter().filter(|(_, bytes)| kicked(bytes)).count(), 2);
-    assert!(stage.is_member(home(1)) && !stage.is_member(home(2)) && !stage.is_member(home(3)));
+    assert!(testbed.is_member(home(1)) && !testbed.is_member(home(2)) && !testbed.is_member(home(3)));
     // A kick lets them in again if they wish, a ban does not: neither from elsewhere nor with another token.
-    stage.pass(10);
-    let again = token("bob", &stage);
-    assert!(stage.join(home(2), 0, 2, &again).is_ok());
-    let now = stage.now();
-    assert_eq!(stage.control.expel(now, bob, Some(GROUP), 30), Some(1));
-    stage.sent();
+    testbed.pass(10);
+    let again = token("bob", &testbed);
+    assert!(testbed.join(home(2), 0, 2, &again).is_ok());
+    let now = testbed.now();
+    assert_eq!(testbed.control.expel(now, bob, Some(GROUP), 30), Some(1));
+    testbed.sent();
     for number in [2, 5] {
-        let again = token("bob", &stage);
-        assert_eq!(stage.join(home(number), 0, 3, &again).map(drop), Err(Reason::Banned));
+        let again = token("bob", &testbed);
+        assert_eq!(testbed.join(home(number), 0, 3, &again).map(drop), Err(Reason::Banned));
     }
     // Addresses and networks as well.
     let net = Who::Network(home(1).ip(), 24);
-    let now = stage.now();
-    assert_eq!(stage.control.expel(now, net, None, 30), Some(1));
-    stage.sent();
-    let other = token("eve", &stage);
-    assert_eq!(stage.join(home(9), 0, 4, &other).map(drop), Err(Reason::Banned));
-    assert!(stage.join(home(1 << 8), 0, 4, &other).is_ok());
-    assert!(stage.control.pardon(net, None) && !stage.control.pardon(net, None));
-    assert!(stage.join(home(9), 0, 5, &other).is_ok());
-    stage.pass(31_000);
-    let again = token("bob", &stage);
-    assert!(stage.join(home(2), 0, 6, &again).is_ok());
+    let now = testbed.now();
+    assert_eq!(testbed.control.expel(now, net, None, 30), Some(1));
+    testbed.sent();
+    let other = token("eve", &testbed);
+    assert_eq!(testbed.join(home(9), 0, 4, &other).map(drop), Err(Reason::Banned));
+    assert!(testbed.join(home(1 << 8), 0, 4, &other).is_ok());
+    assert!(testbed.control.pardon(net, None) && !testbed.control.pardon(net, None));
+    assert!(testbed.join(home(9), 0, 5, &other).is_ok());
+    testbed.pass(31_000);
+    let again = token("bob", &testbed);
+    assert!(testbed.join(home(2), 0, 6, &again).is_ok());
 }
 
 /// Returns the member that is asked for the group's state first, of some who say that they can give it. The number of
 /// each is the time in milliseconds that it takes to answer; each says in its heartbeats that it takes no time at all,
 /// but the first, who is honest.
-fn asked_first(stage: &mut Stage, ways_ms: &[(u32, u64, Vec<u8>)]) -> Option<SocketAddr> {
-    let now = stage.now();
-    stage.control.set_state(now, GROUP, Some(StateOptions { every_ms: 1000, ..StateOptions::default() }));
+fn asked_first(testbed: &mut Testbed, ways_ms: &[(u32, u64, Vec<u8>)]) -> Option<SocketAddr> {
+    let now = testbed.now();
+    testbed.control.set_state(now, GROUP, Some(StateOptions { every_ms: 1000, ..StateOptions::default() }));
     for (number, way_ms, token) in ways_ms {
-        let joined = stage.join(home(*number), 0, 1, token).unwrap();
-        stage.pass(*way_ms);
-        let reflector_us = stage.now().ns / 1000;
+        let joined = testbed.join(home(*number), 0, 1, token).unwrap();
+        testbed.pass(*way_ms);
+        let reflector_us = testbed.now().ns / 1000;
         let lie = if *number == 1 { reflector_us - way_ms * 1000 } else { reflector_us };
         let heartbeat = Heartbeat {
             group: 0,
@@ -670,15 +670,19 @@ fn asked_first(stage: &mut Stage, ways_ms: &[(u32, u64, Vec<u8>)]) -> Option<Soc
             state_version: 0,
             proof: joined.proof,
         };
-        stage.say(home(*number), &Request::Heartbeat(heartbeat).encode());
+        testbed.say(home(*number), &Request::Heartbeat(heartbeat).encode());
     }
     for _ in 0..200 {
-        stage.pass(10);
+        testbed.pass(10);
         // The store knows of no state.
-        let now = stage.now();
-        let loads = stage.control.events().filter(|event| matches!(event, Event::LoadState { .. })).count();
-        (0..loads).for_each(|_| stage.control.state_loaded(now, GROUP, 0, None));
-        if let Some(asked) = stage.control.state_asked_of(GROUP) {
+        let now = testbed.now();
+        let loads = testbed.control.events().filter(|event| matches!(event, Event::LoadState { .. })).count();
+        (0..loads).for_each(|_| testbed.control.state_loaded(now, GROUP, 0, None));
+        let asked = testbed
+            .sent()
+            .into_iter()
+            .find(|(_, bytes)| matches!(Answer::decode(bytes), Ok(Answer::StateAsk { .. })));
+        if let Some((asked, _)) = asked {
             return Some(asked);
         }
     }
@@ -687,21 +691,21 @@ fn asked_first(stage: &mut Stage, ways_ms: &[(u32, u64, Vec<u8>)]) -> Option<Soc
 
 #[test]
 fn nobody_is_asked_for_the_state_by_lying_about_the_delay() {
-    let mut stage = Stage::new(ControlOptions::default());
+    let mut testbed = Testbed::new(ControlOptions::default());
     let clients: Vec<_> = [(1, 20), (2, 50), (3, 90)].map(|(number, ms)| (number, ms, Vec::new())).to_vec();
-    assert_eq!(asked_first(&mut stage, &clients), Some(home(1)));
+    assert_eq!(asked_first(&mut testbed, &clients), Some(home(1)));
 }
 
 #[test]
 fn the_operator_says_who_supplies_states() {
     let by_rights = |rights: Rights| {
-        let (mut stage, key) = guarded();
-        let expires = stage.now().unix_s + 1000;
+        let (mut testbed, key) = guarded();
+        let expires = testbed.now().unix_s + 1000;
         let clients = [(1, 50, rights), (2, 20, Rights { state: false, ..Rights::ALL })];
         let clients: Vec<_> = clients
             .map(|(number, ms, rights)| (number, ms, signed(&key, &number.to_string(), rights, expires)))
             .to_vec();
-        asked_first(&mut stage, &clients)
+        asked_first(&mut testbed, &clients)
     };
     assert_eq!(by_rights(Rights::ALL), Some(home(1)));
     assert_eq!(by_rights(Rights { state: false, ..Rights::ALL }), None);
@@ -711,8 +715,8 @@ fn the_operator_says_who_supplies_states() {
         (Suppliers::Members, Some(home(2))),
         (Suppliers::Addresses(vec![home(1).ip()]), Some(home(1))),
     ] {
-        let mut stage = Stage::new(ControlOptions { suppliers, ..ControlOptions::default() });
+        let mut testbed = Testbed::new(ControlOptions { suppliers, ..ControlOptions::default() });
         let clients = [(1, 50), (2, 20)].map(|(number, ms)| (number, ms, Vec::new()));
-        assert_eq!(asked_first(&mut stage, &clients), expected);
+        assert_eq!(asked_first(&mut testbed, &clients), expected);
     }
 }

@@ -139,7 +139,7 @@ impl StoreService {
         }
         match request.reserve(reply_bytes::reply_bytes(&transaction, request.account_bytes())) {
             Ok(true) => {}
-            Ok(false) => return Handled::NoRoom(request.body),
+            Ok(false) => return Handled::NoCapacity(request.body),
             Err(error) => {
                 self.put_applied(connection, id, operation, is_once, Err(error), outbox);
                 return Handled::Answered;

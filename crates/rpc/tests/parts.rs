@@ -157,7 +157,7 @@ impl Service for Hungry {
         let bytes = u32::from_le_bytes(request.body[..4].try_into().unwrap());
         match request.reserve(bytes as usize) {
             Ok(true) => Handled::Later(Box::pin(pending())),
-            Ok(false) => Handled::NoRoom(request.body),
+            Ok(false) => Handled::NoCapacity(request.body),
             Err(error) => {
                 control::put_error(outbox, request.id, &error);
                 Handled::Answered

@@ -40,7 +40,7 @@ pub trait Part: Send + Sync + 'static {
     /// Checks the part's health.
     ///
     /// # Errors
-    /// The part's trouble, with which `/healthz` answers 503.
+    /// The reason why it is not healthy, with which `/healthz` answers 503.
     fn health(&self) -> BoxFuture<'_, Result<(), String>>;
 
     /// Returns the part's section of the status page.

@@ -12,7 +12,7 @@ use nacre_status::{
 
 /// A part whose health can be set, with a page that shows its query.
 struct Example {
-    trouble: Option<&'static str>,
+    error: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Part for Example {
     }
 
     fn health(&self) -> BoxFuture<'_, Result<(), String>> {
-        ready(self.trouble.map_or(Ok(()), |trouble| Err(trouble.to_owned()))).boxed()
+        ready(self.error.map_or(Ok(()), |error| Err(error.to_owned()))).boxed()
     }
 
     fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
@@ -48,10 +48,10 @@ impl Part for Example {
     }
 }
 
-fn start(trouble: Option<&'static str>) -> Listener {
+fn start(error: Option<&'static str>) -> Listener {
     let hosts = vec!["status.example".to_owned()];
     let options = Options { address: "127.0.0.1:0".to_owned(), open: false, hosts };
-    Listener::start(&options, vec![Arc::new(Example { trouble })]).unwrap()
+    Listener::start(&options, vec![Arc::new(Example { error })]).unwrap()
 }
 
 /// Sends bytes, and returns everything received until the connection ends.

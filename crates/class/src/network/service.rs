@@ -333,7 +333,7 @@ impl Service for ClassService {
         });
         match taken {
             Ok(Some(pending)) => Handled::Later(pending),
-            Ok(None) => Handled::NoRoom(request.body),
+            Ok(None) => Handled::NoCapacity(request.body),
             Err(error) => {
                 control::put_error(outbox, request.id, &error);
                 Handled::Answered

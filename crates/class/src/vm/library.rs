@@ -313,7 +313,7 @@ fn byte(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let range = slice(text.len(), start, end);
     stack.charge(range.len() as u64)?;
     if range.len() > 8 {
-        stack.room(range.len())?;
+        stack.grow_by(range.len())?;
     }
     let bytes = &text[range];
     for byte in bytes {
@@ -400,7 +400,7 @@ fn search(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let last = stack.to_integer(5).and_then(|last| usize::try_from(last).ok());
     let found = if from > subject.len() { None } else { run(stack, subject, pattern, from, anchors, last)? };
     let Some(found) = found else { return Ok(0) };
-    stack.room(40)?;
+    stack.grow_by(40)?;
     stack.push_integer(found.start as i64);
     stack.push_integer(found.end as i64);
     let mut results = 2;
@@ -432,7 +432,7 @@ fn find(stack: &Stack<'_>) -> Result<c_int, Raise> {
         stack.push_nil();
         return Ok(1);
     };
-    stack.room(40)?;
+    stack.grow_by(40)?;
     stack.push_integer(found.start as i64 + 1);
     stack.push_integer(found.end as i64);
     for capture in &found.captures {
@@ -470,7 +470,7 @@ fn match_(stack: &Stack<'_>) -> Result<c_int, Raise> {
         stack.push_nil();
         return Ok(1);
     };
-    stack.room(40)?;
+    stack.grow_by(40)?;
     let mut results = 0;
     for capture in found.values() {
         push_capture(stack, subject, capture)?;

@@ -373,8 +373,8 @@ impl<'a> Stack<'a> {
         unsafe { ffi::lua_rotate(self.state, index, 1) };
     }
 
-    /// Makes sure that there is room for so many values more.
-    pub fn room(&self, count: usize) -> Result<(), Raise> {
+    /// Makes space for `count` more values.
+    pub fn grow_by(&self, count: usize) -> Result<(), Raise> {
         self.reserve(count.saturating_mul(16))?;
         let wanted = c_int::try_from(count).unwrap_or(c_int::MAX);
         // SAFETY: lua_checkstack tells of failure by its result.

@@ -125,13 +125,13 @@ fn conclude(session: &Context, args: &Args, comparison: &Copy, differences: u64)
         output::line(&format!("{} differ, {same} the same", quantity::grouped(differences)))?;
     }
     output::flush()?;
-    let trouble = |sentence: String| Err(Failure::Command { code: 2, sentence: Some(sentence) });
+    let failed = |sentence: String| Err(Failure::Command { code: 2, sentence: Some(sentence) });
     if stopped {
-        return trouble("interrupted: not everything was compared".into());
+        return failed("interrupted: not everything was compared".into());
     }
     if errors > 0 {
         complain(comparison.failures());
-        return trouble(format!("{}; not everything was compared", quantity::count(errors, "error")));
+        return failed(format!("{}; not everything was compared", quantity::count(errors, "error")));
     }
     match differences {
         0 => Ok(()),

@@ -31,7 +31,7 @@ impl ServerState {
             (Some(Err(_)), Some(Phase::Up)) => ("not reached", false),
             (_, Some(Phase::Down)) if self.answers() => ("held down", false),
             (Some(Err(_)), _) | (_, Some(Phase::Down)) => ("down", false),
-            _ if self.trouble().is_some() => ("in trouble", false),
+            _ if self.error().is_some() => ("failing", false),
             _ => ("up", true),
         }
     }
@@ -48,9 +48,9 @@ impl ServerState {
         }
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn error(&self) -> Option<String> {
         match &self.said {
-            Some(Ok(said)) => said["load"]["trouble"].as_str().map(str::to_owned),
+            Some(Ok(said)) => said["load"]["error"].as_str().map(str::to_owned),
             Some(Err(why)) => Some(why.clone()),
             None => None,
         }
@@ -131,7 +131,7 @@ fn print_json(
                 "downs": known.entry.as_ref().map(|entry| entry.downs),
                 "epoch": known.beacon.as_ref().map(|beacon| beacon.epoch),
                 "load": known.load(),
-                "trouble": known.trouble(),
+                "error": known.error(),
             })
         })
         .collect();
@@ -159,9 +159,9 @@ fn print_table(servers: &BTreeMap<String, ServerState>, epoch: Option<u64>) -> R
     }
     table.print()?;
     for (name, known) in servers {
-        if let Some(trouble) = known.trouble() {
-            let (name, trouble) = (output::text(name.as_bytes()), output::text(trouble.as_bytes()));
-            output::line(&format!("{name}: {trouble}"))?;
+        if let Some(error) = known.error() {
+            let (name, error) = (output::text(name.as_bytes()), output::text(error.as_bytes()));
+            output::line(&format!("{name}: {error}"))?;
         }
     }
     match epoch {

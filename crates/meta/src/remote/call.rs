@@ -190,7 +190,7 @@ impl<'a> Patience<'a> {
     }
 
     fn unavailable(&self) -> StoreError {
-        self.why.clone().or_else(|| self.inner.trouble.lock().clone()).unwrap_or_else(|| {
+        self.why.clone().or_else(|| self.inner.error.lock().clone()).unwrap_or_else(|| {
             StoreError::new(ErrorKind::Unavailable, "no metadata rank has answered in time")
         })
     }

@@ -116,7 +116,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                     Lost::Moved(addresses, why) => (addresses, why),
                     Lost::Failed(why) => (Vec::new(), why),
                 };
-                *inner.trouble.lock() = Some(why);
+                *inner.error.lock() = Some(why);
                 hint = addresses;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}

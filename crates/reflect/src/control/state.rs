@@ -9,7 +9,6 @@
 //! one that was dropped from memory is loaded again when it is asked for.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 
 use bytes::Bytes;
 
@@ -553,12 +552,5 @@ impl Control {
     /// Returns the version of a group's state that members are told; 0 for none.
     pub fn state_version(&self, group: GroupIndex) -> u64 {
         self.state_told(group).0
-    }
-
-    /// Returns the address of the member that is being asked for a group's state.
-    pub fn state_asked_of(&self, id: GroupId) -> Option<SocketAddr> {
-        let state = self.group_control(self.table.find(id)?).state.as_ref()?;
-        let ask = state.ask.as_ref()?;
-        self.is_still(ask.member, ask.session).then(|| self.table.member(ask.member).address)
     }
 }

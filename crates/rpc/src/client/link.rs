@@ -45,7 +45,7 @@ pub struct Link {
 pub(super) enum Submitted {
     Yes(Ticket),
     /// A full link; the waker, if one was given, will be woken when there is space.
-    NoRoom,
+    Full,
 }
 
 impl Link {
@@ -147,7 +147,7 @@ impl Link {
             if let Some(waker) = waker {
                 state.waiting.push_back(waker.clone());
             }
-            return Ok(Submitted::NoRoom);
+            return Ok(Submitted::Full);
         }
         if !state.driven {
             self.host.spawn(drive::drive(self.clone()))?;

@@ -555,7 +555,7 @@ impl Connection {
                 self.deadlines.extend(deadline.map(|deadline| (deadline, index, id)));
                 false
             }
-            Fate::NoRoom(body) => {
+            Fate::NoCapacity(body) => {
                 self.blocked = Some(Blocked { kind, id, body, deadline });
                 false
             }

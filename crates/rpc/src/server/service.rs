@@ -158,7 +158,7 @@ impl Incoming<'_> {
     }
 
     /// Reserves memory for the reply before work on it starts; it is released when the reply has been made. Returns
-    /// false if there is not enough at present: the service then returns [`Handled::NoRoom`], and is handed the request
+    /// false if there is not enough at present: the service then returns [`Handled::NoCapacity`], and is handed the request
     /// again when there may be.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ pub enum Handled<P> {
     /// The reply is being made.
     Later(P),
     /// A lack of memory for the reply. Holds the body of the request, which is handed over again when there may be enough.
-    NoRoom(Bytes),
+    NoCapacity(Bytes),
 }
 
 /// The services of a server.
@@ -317,7 +317,7 @@ pub(crate) enum Fate {
     Answered,
     Uncounted,
     Later,
-    NoRoom(Bytes),
+    NoCapacity(Bytes),
 }
 
 /// A request whose reply has been made, or that was cancelled.
@@ -426,7 +426,7 @@ impl<S: Service> Handler for Serving<S> {
         let (id, request_bytes, deadline) = (request.id, request.request_bytes, request.deadline);
         let room = request.room;
         match self.service.handle(&mut self.connection, request, outbox) {
-            Handled::NoRoom(body) => Fate::NoRoom(body),
+            Handled::NoCapacity(body) => Fate::NoCapacity(body),
             Handled::Answered => Fate::Answered,
             Handled::Uncounted => Fate::Uncounted,
             Handled::Later(reply) => {
