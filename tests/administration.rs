@@ -126,7 +126,8 @@ fn many_rejected_connections_make_two_lines_of_the_log() {
         }
     };
     let counted = || {
-        let (status, text) = harness::reflect::http(server.ready["http"].as_str().unwrap(), "GET", "/metrics", "");
+        let (status, text) =
+            harness::reflect::http(server.ready["http"].as_str().unwrap(), "GET", "/metrics", "");
         status == 200 && text.contains("\nnacre_connections_rejected_total 30\n")
     };
     wait_for("the count of all", &counted);
