@@ -81,6 +81,16 @@ fn holes_of_an_object_are_holes_of_its_file() {
     assert_eq!(&begin, b"begin\0");
     assert_eq!(get(&["--offset", "5GiB", "--length", "3GiB"]).len(), 3 << 30);
     assert_eq!(get(&["--offset", "2TiB"]).len(), 0);
+    // What no file system of the machine may hold is refused before anything is fetched, and the old file stays.
+    server.run(["write", "endless", "x", "--offset", &(i64::MAX - 1).to_string()]).ok();
+    let endless = server.run(["get", "endless", path.to_str().unwrap()]);
+    match endless.code {
+        0 => assert_eq!(fs::metadata(&path).unwrap().len(), i64::MAX as u64),
+        _ => {
+            endless.failed(1, &["9,223,372,036,854,775,807 bytes long", "--length"]);
+            assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        }
+    }
 
     // Holes and bytes of all lengths, some too short to be stepped over.
     let mut random = Random(11);

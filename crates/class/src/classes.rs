@@ -21,6 +21,8 @@ pub trait Caller: Send + Sync {
 }
 
 /// The classes of a store, and the place where their methods run: the machines of this process, or elsewhere.
+#[derive(derive_more::Debug)]
+#[debug("Classes")]
 pub struct Classes {
     store: Arc<dyn ObjectStore>,
     registry: Box<dyn Registry>,

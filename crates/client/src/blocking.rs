@@ -32,12 +32,18 @@ pub struct BlockingObject {
 }
 
 /// An iterator over the objects of a store. See [`Objects`].
+#[derive(derive_more::Debug)]
+#[debug("BlockingObjects")]
 pub struct BlockingObjects(Objects);
 
 /// An iterator over the keys of an object. See [`Keys`].
+#[derive(derive_more::Debug)]
+#[debug("BlockingKeys")]
 pub struct BlockingKeys(Keys);
 
 /// An iterator over the keys of an object with their versions. See [`VersionedKeys`].
+#[derive(derive_more::Debug)]
+#[debug("BlockingVersionedKeys")]
 pub struct BlockingVersionedKeys(VersionedKeys);
 
 impl BlockingStore {

@@ -10,6 +10,8 @@ use nacre_object::{Answer, Key, KeyRange, ObjectId, ObjectStore, Read, StoreErro
 use crate::Object;
 
 /// The objects of a store, in ascending order of their ids.
+#[derive(derive_more::Debug)]
+#[debug("Objects")]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
     after: Option<ObjectId>,
@@ -40,6 +42,8 @@ impl Objects {
 }
 
 /// The keys of an object with their values, in ascending order.
+#[derive(derive_more::Debug)]
+#[debug("Keys")]
 pub struct Keys {
     object: Object,
     range: KeyRange,

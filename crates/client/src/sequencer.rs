@@ -146,7 +146,8 @@ impl Store {
 }
 
 /// A [`Sequencer`] whose calls block the calling thread.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("BlockingSequencer")]
 pub struct BlockingSequencer {
     sequencer: Sequencer,
 }

@@ -91,6 +91,8 @@ impl Object {
 }
 
 /// The keys of an object with their values and versions, in ascending order.
+#[derive(derive_more::Debug)]
+#[debug("VersionedKeys")]
 pub struct VersionedKeys {
     object: Object,
     range: KeyRange,

@@ -159,14 +159,16 @@ impl Within {
 }
 
 /// A [`Directory`] whose calls block the calling thread.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("BlockingLogs")]
 pub struct BlockingLogs {
     directory: Directory,
     within: Within,
 }
 
 /// A [`Log`] whose calls block the calling thread. Cheap to clone; all clones append in one order.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("BlockingLog")]
 pub struct BlockingLog {
     log: Log,
     within: Within,
@@ -174,6 +176,8 @@ pub struct BlockingLog {
 
 /// An entry that is being appended. If this is dropped, the entry is appended nevertheless. See [`Appending`].
 #[must_use]
+#[derive(derive_more::Debug)]
+#[debug("BlockingAppending")]
 pub struct BlockingAppending {
     appending: Appending,
     within: Within,
@@ -181,6 +185,8 @@ pub struct BlockingAppending {
 
 /// A [`Follower`] whose calls block the calling thread: an iterator over the steps, which waits at the end of the log for more. It
 /// ends after [`LogError::Missing`] alone; after other errors the next call tries again.
+#[derive(derive_more::Debug)]
+#[debug("BlockingFollower")]
 pub struct BlockingFollower {
     follower: Follower,
     within: Within,

@@ -39,7 +39,7 @@ pub enum Beacons {
 }
 
 /// The settings of a daemon: those of each role, and the shared ones.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// The store to serve, for the role `store`. A store in a folder is created if it does not exist. For a store that
     /// is neither in a folder nor in memory, the daemon acts as a front end.

@@ -82,7 +82,8 @@ const PASSES_MAX: usize = 4;
 const SEARCHED_MAX: usize = 10_000;
 
 /// The state of the cleaner between two slices of its work.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Cleaning")]
 pub struct Cleaning {
     /// The segment that is being cleaned.
     under_way: Option<UnderWay>,

@@ -107,6 +107,8 @@ const NAMES_STEP_BYTES: u64 = 4 << 10;
 const STAT_BLOCK_BYTES: u64 = 512;
 
 /// A folder of the file system.
+#[derive(derive_more::Debug)]
+#[debug("FolderDisk")]
 pub struct FolderDisk {
     folder: PathBuf,
     /// The folder, kept open for its lock and to sync its names.
@@ -460,6 +462,7 @@ impl DiskFile for FolderFile {
 }
 
 /// No disk: a volatile store has no files.
+#[derive(Debug)]
 pub struct NoDisk;
 
 impl Disk for NoDisk {

@@ -323,6 +323,8 @@ impl<const LEAF: usize, const CHILDREN: usize> Root<LEAF, CHILDREN> {
 }
 
 /// The entries that overlap a range, in ascending order; see [`ExtentMap::overlapping`].
+#[derive(derive_more::Debug)]
+#[debug("Overlapping")]
 pub struct Overlapping<'a, const LEAF: usize = LEAF_ENTRIES_MAX, const CHILDREN: usize = CHILDREN_MAX> {
     /// The rest of the present leaf.
     entries: slice::Iter<'a, Entry>,

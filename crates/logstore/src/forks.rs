@@ -162,13 +162,16 @@ impl Forks {
 }
 
 /// Forks with their names, in the order of these.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub enum Iter<'a> {
     /// The default fork, if it is left.
+    #[debug("One")]
     One(Option<&'a ForkNode>),
     /// Some of a few.
+    #[debug("Few")]
     Few(slice::Iter<'a, (Fork, ForkNode)>),
     /// Some of many.
+    #[debug("Many")]
     Many(btree_map::Range<'a, Fork, ForkNode>),
 }
 

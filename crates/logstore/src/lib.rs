@@ -165,7 +165,8 @@ pub struct Opened {
 }
 
 /// A store in a folder or in memory. Clones are handles to the same store; the last one closes it.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("LogStore")]
 pub struct LogStore {
     owner: Arc<Owner>,
 }

@@ -69,6 +69,8 @@ pub enum Moment {
 pub type Hook = Arc<dyn Fn(Moment, Operation, &str) + Send + Sync>;
 
 /// A simulated disk.
+#[derive(derive_more::Debug)]
+#[debug("SimDisk")]
 pub struct SimDisk {
     shared: Arc<Shared>,
 }

@@ -82,6 +82,7 @@ pub fn is_temporary(name: &str) -> bool {
 }
 
 /// The kept snapshots, and the inputs of the next one.
+#[derive(Debug)]
 pub struct SnapshotState {
     /// The numbers of the snapshots that are kept, the oldest first, each with the position at which replay begins.
     pub snapshots: Vec<(u64, Position)>,
@@ -247,6 +248,8 @@ impl SnapshotHeader {
 }
 
 /// A snapshot that was read.
+#[derive(derive_more::Debug)]
+#[debug("Snapshot")]
 pub struct Snapshot {
     /// Its header.
     pub header: SnapshotHeader,

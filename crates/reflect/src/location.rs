@@ -129,6 +129,8 @@ pub trait LocationMap: Send + Sync + 'static {
 }
 
 /// The map as an object of a store: a key for each location, its value the place as text.
+#[derive(derive_more::Debug)]
+#[debug("ObjectLocationMap")]
 pub struct ObjectLocationMap<S: ?Sized> {
     store: Arc<S>,
     object: ObjectId,

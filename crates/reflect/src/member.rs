@@ -52,7 +52,7 @@ pub enum Wanted {
 }
 
 /// Options of a member.
-#[derive(Clone, Debug)]
+#[derive(Clone, derive_more::Debug)]
 pub struct MemberOptions {
     /// True if it wants copies of its own datagrams.
     pub echo: bool,
@@ -61,6 +61,7 @@ pub struct MemberOptions {
     /// True if it wants the group's state when it has joined.
     pub wants_state: bool,
     /// The operator's token; empty for none.
+    #[debug("{} bytes", token.len())]
     pub token: Vec<u8>,
     /// The number of tries at one reflector before the next is tried.
     pub tries: u32,

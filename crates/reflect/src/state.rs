@@ -35,6 +35,8 @@ pub enum Saved {
 }
 
 /// Checkpoints in a store.
+#[derive(derive_more::Debug)]
+#[debug("Checkpoints")]
 pub struct Checkpoints<S: ?Sized> {
     store: Arc<S>,
     prefix: String,

@@ -202,7 +202,7 @@ pub enum WireError {
 }
 
 /// A client's request to join a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq)]
 pub struct Join<'a> {
     /// The group's id on the port.
     pub group: u32,
@@ -213,10 +213,12 @@ pub struct Join<'a> {
     /// A number chosen by the client, and repeated by the answer.
     pub nonce: u64,
     /// The cookie of the reflector's challenge; zeros at first.
+    #[debug("…")]
     pub cookie: [u8; COOKIE_BYTES],
     /// The session of the membership elsewhere that this one takes the place of, if there is one.
     pub leaves: Option<u64>,
     /// The operator's permission; empty if the client has none.
+    #[debug("{} bytes", token.len())]
     pub token: &'a [u8],
 }
 
@@ -380,13 +382,14 @@ impl Reflectors {
 }
 
 /// The messages of reflectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
     /// A request to prove that the client listens at its address.
     Challenge {
         /// The nonce of the `JOIN`.
         nonce: u64,
         /// The cookie to be sent back in the next `JOIN`.
+        #[debug("…")]
         cookie: [u8; COOKIE_BYTES],
         /// The address that the `JOIN` came from.
         seen: SocketAddr,

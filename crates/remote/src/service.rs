@@ -23,6 +23,8 @@ use crate::{kind, reply, reply_bytes, request};
 const VERSION_WITHOUT_MEMBERS: u16 = 1;
 
 /// An object store as a service.
+#[derive(derive_more::Debug)]
+#[debug("StoreService")]
 pub struct StoreService {
     store: Arc<dyn ObjectStore>,
     membership: Membership,
@@ -180,6 +182,8 @@ impl StoreService {
 }
 
 /// The state that is kept for a connection.
+#[derive(derive_more::Debug)]
+#[debug("StoreConnection")]
 pub struct StoreConnection {
     /// True if the peer has the same list of members, so that it asks the right server.
     joined: bool,
@@ -232,18 +236,24 @@ impl StoreConnection {
 }
 
 /// A reply that the store has not made yet.
+#[derive(derive_more::Debug)]
 pub enum StoreReply {
     /// The reply to a transaction; true if it is to be applied at most once.
+    #[debug("Apply")]
     Apply(Operation, bool, Reply<Outcome>),
     /// A page of objects.
+    #[debug("List")]
     List(Reply<Vec<ObjectId>>),
 }
 
 /// A reply that the store has made.
+#[derive(derive_more::Debug)]
 pub enum StoreResult {
     /// The reply to a transaction; true if it is applied at most once.
+    #[debug("Apply")]
     Apply(Operation, bool, Result<Outcome, StoreError>),
     /// A page of objects.
+    #[debug("List")]
     List(Result<Vec<ObjectId>, StoreError>),
 }
 

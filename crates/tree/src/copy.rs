@@ -293,6 +293,8 @@ impl Shared {
 }
 
 /// A copy whose source and destination have been checked.
+#[derive(derive_more::Debug)]
+#[debug("Copy")]
 pub struct Copy {
     source: Root,
     /// The path at which the walk begins.

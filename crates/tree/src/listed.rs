@@ -45,7 +45,7 @@ pub struct Listed {
 }
 
 /// The result of a removal from a list.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct ListedRemoval {
     /// The number of entries that were removed, or would be.
     pub removed: AtomicU64,

@@ -63,6 +63,8 @@ pub enum StartError {
 }
 
 /// A removal whose roots have been checked.
+#[derive(derive_more::Debug)]
+#[debug("Removal")]
 pub struct Removal {
     roots: Vec<(Root, Identity)>,
     threads: NonZeroUsize,

@@ -12,9 +12,11 @@ use nacre_walk::report::histogram::Measure;
 use crate::Filters;
 
 const AFTER_HELP: &str = "\
+Entries that vanish while the walk goes on are counted apart, and are no failure. A reader that goes away, such as head, \
+ends the walk without a word.
+
 Exit codes: 0 everything was visited; 1 something was not, and the first errors are on standard error; 2 wrong usage, or \
-a root does not exist. Entries that vanish while the walk goes on are counted apart, and are no failure. A reader that \
-goes away, such as head, ends the walk without a word.";
+a root does not exist.";
 
 /// Count or list everything below some roots
 ///

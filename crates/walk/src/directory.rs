@@ -125,6 +125,8 @@ pub fn identity(stat: &Statx) -> Identity {
 }
 
 /// A directory that is being walked.
+#[derive(derive_more::Debug)]
+#[debug("Directory")]
 pub struct Directory<S> {
     parent: Option<Arc<Directory<S>>>,
     name: Box<CStr>,

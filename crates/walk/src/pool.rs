@@ -188,6 +188,8 @@ impl Progress {
 }
 
 /// The work of a walk that is left, as seen and changed by code other than its own threads.
+#[derive(derive_more::Debug)]
+#[debug("Queue")]
 pub struct Queue<S> {
     injector: Injector<Work<S>>,
     stealers: Vec<Stealer<Work<S>>>,

@@ -69,7 +69,8 @@ impl Tally {
 }
 
 /// The state of a directory while it is walked: the number of its own entries, and the bytes of everything below it.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Sums")]
 pub struct Sums {
     entries: AtomicU64,
     apparent: AtomicU64,

@@ -65,6 +65,8 @@ pub enum Verdict {
 }
 
 /// A directory that was just opened.
+#[derive(derive_more::Debug)]
+#[debug("Opened")]
 pub struct Opened<'a, S> {
     /// The parent directory; `None` for a root.
     pub directory: Option<&'a Directory<S>>,
@@ -131,6 +133,8 @@ pub enum Ended {
 }
 
 /// A walk of some roots: it can be stopped and continued, and the work that is left can be saved.
+#[derive(derive_more::Debug)]
+#[debug("Walk")]
 pub struct Walk<S> {
     options: Options,
     roots: Vec<CString>,

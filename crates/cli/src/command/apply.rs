@@ -15,6 +15,7 @@ use nacre::{
 };
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use serde_json::error::Category;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, Refused};
@@ -436,10 +437,15 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let mut is_read = true;
     for number in 1.. {
         read.set(0);
-        let Some(written) = texts.next() else { break };
+        let Some(written) = texts.next() else {
+            if number == 1 {
+                return Err(Failure::Usage(format!("{shown} holds no transaction (see --help)")));
+            }
+            break;
+        };
         let wrong = |why: String| Failure::Usage(format!("transaction {number} of {shown}: {why}"));
         let (object, transaction) =
-            written.map_err(|error| error.to_string()).and_then(Written::decode).map_err(wrong)?;
+            written.map_err(|error| unreadable(&error)).and_then(Written::decode).map_err(wrong)?;
         let writes = !transaction.writes.is_empty();
         if !matches!(&store, Some((_, fills)) if *fills || !writes) {
             // A folder is for one at a time, so the store is closed before it is opened for writing.
@@ -481,6 +487,30 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Returns the reason why a text is no transaction.
+fn unreadable(error: &serde_json::Error) -> String {
+    let place = format!("line {}, column {}", error.line(), error.column());
+    match error.classify() {
+        Category::Io => error.to_string(),
+        Category::Eof => {
+            format!("it ends too early, at {place}: a bracket or a quotation mark is not closed")
+        }
+        Category::Syntax => format!("it is not JSON from {place} on"),
+        Category::Data => {
+            let (line, column) = (error.line(), error.column());
+            let text = error.to_string();
+            let why = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
+            let why = ["u32", "u64"].iter().fold(why.to_owned(), |why, kind| {
+                why.replace(
+                    &format!("expected {kind}"),
+                    "expected a whole number from 0 on that is not too large",
+                )
+            });
+            format!("{why} ({place})")
+        }
+    }
 }
 
 /// Returns the outcome of a transaction that was applied.

@@ -12,6 +12,7 @@ use nacre::map::{
     Committed, Followed, Limits, Map, ProposeError, Proposer, Record, Refused, Update, Validator, limit,
 };
 use nacre::{Engine, Key, Store, Uri};
+use nacre_object::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map as Object, Value, json};
 
@@ -232,7 +233,7 @@ fn failure(error: ProposeError) -> Failure {
                 Refused::Version { name, found, .. } => {
                     let version = found.as_ref().map_or(0, |found| found.version);
                     let mut fields = Object::new();
-                    output::put_bytes(&mut fields, "entry", name.as_bytes());
+                    fields.insert("entry".to_owned(), name.to_string().into());
                     match &found {
                         Some(found) => put_entry(&mut fields, found),
                         None => drop(fields.insert("version".to_owned(), 0.into())),
@@ -539,7 +540,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
                     let mut fields = Object::new();
                     fields.insert("validator".to_owned(), name.as_str().into());
                     fields.insert("version".to_owned(), (*version).into());
-                    output::put_bytes(&mut fields, "prefix", &validator.prefix);
+                    fields.insert("prefix".to_owned(), Escaped(&validator.prefix).to_string().into());
                     array.entry(&Value::Object(fields))?;
                 }
                 return Ok(array.end()?);

@@ -3,6 +3,7 @@
 use nacre::ErrorKind;
 use nacre::fs::{READ, WRITE};
 use nacre::sequencer::{Policy, Sequencer, Shown};
+use nacre_object::Escaped;
 use serde_json::json;
 
 use super::fs::typed;
@@ -199,16 +200,17 @@ async fn list(session: &Context, store: &nacre::Store, names: Vec<String>) -> Re
     let mut rows = Vec::new();
     while let Some(last) = page.last().cloned() {
         for name in &page {
-            let text = String::from_utf8_lossy(name).into_owned();
+            let text = Escaped(name).to_string();
             let sequencer = match all {
                 true => store.sequencer(name).await?,
-                false => open(store, &text, READ).await?,
+                // Names on the command line are in UTF-8.
+                false => open(store, &String::from_utf8_lossy(name), READ).await?,
             };
             let shown = match sequencer.look().await {
                 Ok(shown) => shown,
                 // It was removed meanwhile.
                 Err(error) if all && error.kind == ErrorKind::Invalid => continue,
-                Err(error) => return Err(failed("look at", &text, error)),
+                Err(error) => return Err(failed("look at", &String::from_utf8_lossy(name), error)),
             };
             match session.json {
                 true => rows.push(row_json(&text, &shown)),
@@ -233,7 +235,7 @@ fn holder(shown: &Shown) -> String {
 
 fn row(name: &str, shown: &Shown) -> [String; 6] {
     [
-        name::shown(name),
+        name.to_owned(),
         shown.policy.to_string(),
         shown.tail.to_string(),
         shown.reserved.to_string(),

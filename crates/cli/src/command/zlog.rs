@@ -9,6 +9,7 @@ use nacre::zlog::limit::ENTRY_BYTES_MAX;
 use nacre::zlog::{
     Appending, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape, Slot,
 };
+use nacre_object::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -351,11 +352,7 @@ fn entry_json(position: u64, entry: &Entry) -> Value {
     let mut fields = Map::new();
     fields.insert("position".to_owned(), position.into());
     if !entry.tags.is_empty() {
-        let tags = entry.tags.iter().map(|tag| {
-            let mut fields = Map::new();
-            output::put_bytes(&mut fields, "tag", tag);
-            Value::from(fields)
-        });
+        let tags = entry.tags.iter().map(|tag| json!({ "tag": Escaped(tag).to_string() }));
         fields.insert("tags".to_owned(), tags.collect());
     }
     output::put_bytes(&mut fields, "data", &entry.data);

@@ -56,9 +56,10 @@ const STANDBY_MS: u64 = 11_000;
 const STANDBY_TRIES: u32 = 6;
 
 /// A request for a relay that is not answered yet.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub(super) struct Opening {
     nonce: u64,
+    #[debug("…")]
     cookie: [u8; COOKIE_BYTES],
     location: String,
     group: u32,

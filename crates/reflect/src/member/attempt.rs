@@ -33,11 +33,12 @@ enum Question {
 }
 
 /// An attempt to join.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub(super) struct Attempt {
     purpose: Purpose,
     question: Question,
     nonce: u64,
+    #[debug("…")]
     cookie: [u8; COOKIE_BYTES],
     /// The number of times that this question was asked here.
     tries: u32,

@@ -83,11 +83,12 @@ pub fn kind_of(bytes: &[u8]) -> Option<u8> {
 }
 
 /// A request to relay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq)]
 pub struct Open<'a> {
     /// A number chosen by the reflector that is left.
     pub nonce: u64,
     /// The cookie of the answer; zeros at first.
+    #[debug("…")]
     pub cookie: [u8; COOKIE_BYTES],
     /// The group's id at the reflector that is asked.
     pub group: u32,
@@ -121,11 +122,12 @@ impl<'a> Open<'a> {
 }
 
 /// The answer to an [`Open`] without a sound cookie. It is shorter than the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq)]
 pub struct Accept {
     /// The nonce of the request.
     pub nonce: u64,
     /// The cookie to return.
+    #[debug("…")]
     pub cookie: [u8; COOKIE_BYTES],
 }
 

@@ -44,6 +44,8 @@ const CONNECTION_NOTIFIES_MAX: usize = 16;
 const NOTIFIES_MAX: usize = 1024;
 
 /// The service by which clients watch objects and notify watchers.
+#[derive(derive_more::Debug)]
+#[debug("WatchService")]
 pub struct WatchService {
     store: Arc<dyn ObjectStore>,
     membership: Membership,
@@ -56,7 +58,8 @@ pub struct WatchService {
 }
 
 /// A reader of a service's counters, for reports.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("WatchStats")]
 pub struct WatchStats {
     watches: Arc<Count>,
     notifies: Arc<Count>,
@@ -100,6 +103,8 @@ pub struct Count {
 }
 
 /// One of the counters.
+#[derive(derive_more::Debug)]
+#[debug("Counted")]
 pub struct Counted(Arc<Count>);
 
 impl Count {
@@ -124,6 +129,8 @@ impl Drop for Counted {
 }
 
 /// The state that is kept for a connection.
+#[derive(derive_more::Debug)]
+#[debug("WatchConnection")]
 pub struct WatchConnection {
     line: Arc<Line>,
     allowance: Arc<Allowance>,
@@ -439,6 +446,8 @@ impl Drop for WatchConnection {
 }
 
 /// A watch that is about to begin.
+#[derive(derive_more::Debug)]
+#[debug("Beginning")]
 pub struct Beginning {
     watcher: u64,
     counted: (Counted, Counted),
@@ -446,8 +455,10 @@ pub struct Beginning {
 }
 
 /// A reply that the store has not made yet.
+#[derive(derive_more::Debug)]
 pub enum PendingWatch {
     /// The beginning of a watch.
+    #[debug("Watch")]
     Watch {
         /// The watch; `None` once the reply has been made.
         beginning: Option<Box<Beginning>>,
@@ -455,6 +466,7 @@ pub enum PendingWatch {
         reply: Reply<Watch>,
     },
     /// The outcome of a notification.
+    #[debug("Notify")]
     Notify {
         /// Its share of the bytes that may be under way.
         _counted: (Counted, Counted),
@@ -464,10 +476,13 @@ pub enum PendingWatch {
 }
 
 /// A reply that the store has made.
+#[derive(derive_more::Debug)]
 pub enum WatchResult {
     /// The beginning of a watch.
+    #[debug("Watch")]
     Watch(Box<Beginning>, Result<Watch, StoreError>),
     /// The outcome of a notification.
+    #[debug("Notify")]
     Notify(Result<Notified, StoreError>),
 }
 

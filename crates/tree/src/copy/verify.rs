@@ -122,6 +122,8 @@ pub struct Differing {
 pub type Report<'a> = &'a (dyn Fn(Differing) + Sync);
 
 /// The visitor of one thread.
+#[derive(derive_more::Debug)]
+#[debug("Verifier")]
 pub struct Verifier<'a> {
     shared: &'a Shared,
     aspects: Aspects,

@@ -24,6 +24,8 @@ const MIRROR: &str = "cannot find out what the mirror has and the source has not
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
 
 /// The visitor of one thread.
+#[derive(derive_more::Debug)]
+#[debug("Copier")]
 pub struct Copier<'a> {
     shared: &'a Shared,
     top: &'a Arc<Destination>,

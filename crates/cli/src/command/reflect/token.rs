@@ -111,6 +111,9 @@ fn scope(text: &str) -> Result<Scope, String> {
     if let Ok(id) = text.parse::<GroupId>() {
         return Ok(Scope::Group(id));
     }
+    if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'/') {
+        return Err(format!("'{text}' is no group, PORT or PORT/ID, of numbers that ports and ids have"));
+    }
     Ok(match text.parse()? {
         Target::Group { group, .. } => Scope::Group(group),
         Target::Location { name, .. } => Scope::Location(name),
@@ -129,5 +132,9 @@ mod tests {
         assert_eq!(scope("5@example:7400"), group(7400, 5));
         assert_eq!(scope("harbour"), Ok(Scope::Location("harbour".to_owned())));
         assert_eq!(scope("*"), Ok(Scope::Any));
+        assert_eq!(scope("location:99999/5"), Ok(Scope::Location("99999/5".to_owned())));
+        for wrong in ["99999/5", "7400/", "7400/99999999999", "99999", ""] {
+            assert!(scope(wrong).is_err(), "{wrong}");
+        }
     }
 }
