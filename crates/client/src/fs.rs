@@ -113,8 +113,8 @@ export! {
     "The attributes of an inode. Times are in nanoseconds since 1970." nacre_meta::Attributes;
     "The inode to be made by [`Rank::create`]." nacre_meta::Creation;
     "The user and the groups that a call is made for." nacre_meta::Credentials;
-    "A failure of a call on the namespace. [`Error::errno`] is the number that POSIX has for it." nacre_meta::Error;
-    "A handle on the namespace that makes changes of it. See the module. (The daemon that keeps sequencers by its authority is a [`crate::service::ActiveRank`].)" nacre_meta::Rank;
+    "A failure of a call on the namespace." nacre_meta::Error;
+    "A handle on the namespace that makes changes of it." nacre_meta::Rank;
     "The settings of a rank." nacre_meta::RankOptions;
 }
 export! {

@@ -98,7 +98,7 @@ export! {
     /// # }
     /// ```
     "Appends entries to a log, in the order in which they come. Cheap to clone; all clones append in one order." nacre_zlog::Appender;
-    "An entry that is being appended: a future of its position, which is there once the entry is as durable as the store makes it. If this is dropped, the entry is appended nevertheless. Failures are those of [`Appender::append`]." nacre_zlog::Appending;
+    "An entry that is being appended: a future of its position." nacre_zlog::Appending;
     "An entry of a log." nacre_zlog::Entry;
     "A log at a glance." nacre_zlog::Info;
     "A handle on a log. Cheap to clone; all clones append in one order." nacre_zlog::Log;
