@@ -163,7 +163,7 @@ impl Default for ServerOptions {
             member: None,
             members_version: 1,
             beacons: Beacons::default(),
-            down_after: nacre::map::health::Settings::default().silence,
+            down_after: nacre_map::health::Settings::default().silence,
             durability: None,
             segment_bytes: None,
             capacity: None,

@@ -1,4 +1,4 @@
-//! The store: chooses for each transaction between RADOS' own operations and a call of `classes/extent.lua`.
+//! The store: chooses for each transaction between RADOS' own operations and a call of `extent.lua`.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};

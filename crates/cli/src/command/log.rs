@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nacre::map::log::{Line, Log};
+use nacre_map::log::{Line, Log};
 use nacre_shell::Signals;
 use serde_json::json;
 

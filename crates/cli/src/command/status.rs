@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nacre::map::cluster::{self, Beacon, Phase, SERVERS_MAP, ServerEntry};
+use nacre_map::cluster::{self, Beacon, Phase, SERVERS_MAP, ServerEntry};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
