@@ -41,7 +41,7 @@ use crate::fetch::{Fetches, Source};
 use crate::footprint::Footprint;
 use crate::log::{Appended, Committer, Log, Logged, Purpose, Refused};
 use crate::maintenance::Maintenance;
-use crate::memory::{self, Block, Blocks, Exchange, Memory};
+use crate::memory::{self, Blocks, Exchange, FewBlocks, Memory};
 use crate::name::Name;
 use crate::node::Node;
 use crate::readers::Readers;
@@ -99,7 +99,7 @@ struct Work {
     /// The payload as a record takes it, its length in bytes, and, in a volatile store instead, the blocks that are made of it.
     payload: Vec<Bytes>,
     payload_bytes: u64,
-    blocks: Vec<Block>,
+    blocks: FewBlocks,
     once: Option<Once>,
     /// The record's head as far as it is known in advance.
     head: Vec<u8>,
@@ -128,7 +128,7 @@ struct Applied {
     /// True if the log continued in a new segment.
     rolled: bool,
     /// Blocks to which nothing refers any more, to be dropped without a lock.
-    freed: Vec<Block>,
+    freed: FewBlocks,
 }
 
 /// The reason why a transaction was not kept.
@@ -340,7 +340,7 @@ impl Engine {
         }
         // Blocks that were replaced are given back outside of the lock.
         let Applied { grown, batch: durable_batch, rolled, freed, .. } = applied;
-        drop(freed);
+        memory::recycle(freed);
         self.space.index.add(grown);
         self.user_bytes.fetch_add(work.payload_bytes, Ordering::Relaxed);
         done.version = version;
@@ -382,7 +382,7 @@ impl Engine {
             self.replacements.fetch_add(1, Ordering::SeqCst);
         }
         let Appended { batch, tokens, rolled, .. } = appended;
-        Ok(Applied { grown, batch, tokens, rolled, freed: Vec::new() })
+        Ok(Applied { grown, batch, tokens, rolled, freed: FewBlocks::new() })
     }
 
     /// Keeps a transaction's blocks in memory, and applies its effects.
@@ -584,7 +584,7 @@ impl Engine {
         let checksum = if self.memory.is_some() { |_: &[u8]| 0 } else { crc32c };
         let (effects, mut payload) = Effect::from_writes_by(writes, chunk_bytes, checksum);
         let payload_bytes = payload.iter().map(|part| part.len() as u64).sum();
-        let (mut head, mut blocks) = (Vec::new(), Vec::new());
+        let (mut head, mut blocks) = (Vec::new(), FewBlocks::new());
         if self.memory.is_some() {
             blocks = memory::blocks_of(&std::mem::take(&mut payload), chunk_bytes);
         } else if !effects.is_empty() {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{Answer, ErrorKind, Found, Outcome, StoreError};
+use smallvec::SmallVec;
 
 use crate::codec::crc32c;
 use crate::extent_map::{Chunk, Entry, Place};
@@ -63,10 +64,10 @@ pub enum Source<'a> {
 #[derive(Default)]
 pub struct Fetches {
     /// The index of each answer (meaningless for a refusal), and its plan.
-    list: Vec<(usize, RangePlan)>,
+    list: SmallVec<[(usize, RangePlan); 1]>,
     pins: Pins,
     /// The block of each piece of each plan, in a volatile store.
-    blocks: Vec<Block>,
+    blocks: SmallVec<[Block; 1]>,
 }
 
 impl Fetches {

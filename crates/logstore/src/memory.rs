@@ -3,7 +3,8 @@
 //! A block is a chunk of payload in an allocation of its own, which readers share. Each shard keeps the blocks of its objects
 //! under its own lock, and the index refers to a block by its number there, which stands in the chunk in the place of the
 //! segment's. Blocks are filled before that lock is taken and freed after it is given back, so it is held for bookkeeping
-//! only.
+//! only. Each thread keeps a few blocks that were freed, for the next ones of the same lengths: where blocks are overwritten,
+//! most are made of those before them, whose memory is in the processor's cache, and no allocation is needed.
 //!
 //! Invariants:
 //! - a block is kept for as long as the index refers to any of its bytes, and not longer;
@@ -11,12 +12,13 @@
 //! - the index never refers to a number that has no block;
 //! - what blocks and the index take together is at most the capacity, and a little more for transactions that shrink.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::vec;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{ErrorKind, StoreError};
+use smallvec::SmallVec;
 
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
 use crate::footprint::{Footprint, IndexCounters};
@@ -26,6 +28,8 @@ use crate::sync::{AtomicBool, AtomicI64, AtomicU64};
 
 /// A chunk of payload.
 pub type Block = Arc<[u8]>;
+/// Blocks, of which there is mostly one: then the list takes no allocation.
+pub type FewBlocks = SmallVec<[Block; 1]>;
 
 /// The least number of bytes that a reader gets as a share of a block: copying fewer costs less.
 const SHARED_BYTES_MIN: usize = 512;
@@ -36,6 +40,11 @@ const ALLOCATION_BYTES: usize = 16;
 const SHRINK_BYTES: u64 = 64 << 10;
 /// The length in bytes up to which blocks stay as they are, however little of them is referred to.
 const SPARSE_BYTES_MIN: usize = 256;
+/// The length in bytes from which on blocks are kept for the next ones: the allocator is fast enough at shorter ones.
+const RECYCLED_BYTES_MIN: usize = 1024;
+/// The blocks, and their bytes, that a thread keeps for its next ones.
+const IDLE_BLOCKS_MAX: usize = 16;
+const IDLE_BYTES_MAX: usize = 256 << 10;
 /// The number of places that a shard keeps when it has no blocks.
 const IDLE_PLACES_MAX: usize = 64;
 
@@ -46,9 +55,61 @@ fn memory_bytes(len: usize) -> i64 {
 }
 
 /// Cuts payload into blocks of at most `chunk_bytes` bytes.
-pub fn blocks_of(payload: &[Bytes], chunk_bytes: usize) -> Vec<Block> {
+pub fn blocks_of(payload: &[Bytes], chunk_bytes: usize) -> FewBlocks {
     let pieces = payload.iter().flat_map(|part| part.chunks(chunk_bytes));
-    pieces.map(Block::from).collect()
+    IDLE.with_borrow_mut(|idle| pieces.map(|piece| idle.block_of(piece)).collect())
+}
+
+/// Frees blocks: those that nobody else holds are kept for the thread's next ones, a few of them.
+pub fn recycle(freed: FewBlocks) {
+    if freed.is_empty() {
+        return;
+    }
+    // Those that do not stay are freed without the thread's own being borrowed.
+    let left: FewBlocks =
+        IDLE.with_borrow_mut(|idle| freed.into_iter().filter_map(|block| idle.keep(block)).collect());
+    drop(left);
+}
+
+thread_local! {
+    static IDLE: RefCell<Idle> = const { RefCell::new(Idle { blocks: Vec::new(), bytes: 0 }) };
+}
+
+/// Blocks that nobody else holds.
+struct Idle {
+    blocks: Vec<Block>,
+    bytes: usize,
+}
+
+impl Idle {
+    /// Returns a block of these bytes: one of the idle ones, if one has the length.
+    fn block_of(&mut self, bytes: &[u8]) -> Block {
+        if bytes.len() >= RECYCLED_BYTES_MIN
+            && let Some(at) = self.blocks.iter().rposition(|block| block.len() == bytes.len())
+        {
+            let mut block = self.blocks.swap_remove(at);
+            self.bytes -= block.len();
+            if let Some(target) = Arc::get_mut(&mut block) {
+                target.copy_from_slice(bytes);
+                return block;
+            }
+        }
+        Block::from(bytes)
+    }
+
+    /// Keeps a block, unless it is held elsewhere, or there are enough: then it is returned.
+    fn keep(&mut self, mut block: Block) -> Option<Block> {
+        let len = block.len();
+        let fits = len >= RECYCLED_BYTES_MIN
+            && self.blocks.len() < IDLE_BLOCKS_MAX
+            && self.bytes + len <= IDLE_BYTES_MAX;
+        if !fits || Arc::get_mut(&mut block).is_none() {
+            return Some(block);
+        }
+        self.bytes += len;
+        self.blocks.push(block);
+        None
+    }
 }
 
 /// The blocks of the objects of one shard, by their numbers.
@@ -140,9 +201,9 @@ impl Blocks {
 /// A transaction's blocks, while they take the places of others.
 pub struct Exchange<'a> {
     blocks: &'a mut Blocks,
-    arriving: vec::IntoIter<Block>,
+    arriving: smallvec::IntoIter<[Block; 1]>,
     /// The blocks to which nothing refers any more. They are dropped when the lock of the shard is given back.
-    freed: Vec<Block>,
+    freed: FewBlocks,
     /// Blocks of which little may be left: the offset in the fork at which they would begin, and their chunks.
     sparse: Vec<(u64, Chunk)>,
     live_bytes: i64,
@@ -151,9 +212,9 @@ pub struct Exchange<'a> {
 
 impl<'a> Exchange<'a> {
     /// Begins an exchange.
-    pub fn new(blocks: &'a mut Blocks, arriving: Vec<Block>) -> Self {
+    pub fn new(blocks: &'a mut Blocks, arriving: FewBlocks) -> Self {
         let arriving = arriving.into_iter();
-        Self { blocks, arriving, freed: Vec::new(), sparse: Vec::new(), live_bytes: 0, memory_bytes: 0 }
+        Self { blocks, arriving, freed: FewBlocks::new(), sparse: Vec::new(), live_bytes: 0, memory_bytes: 0 }
     }
 
     /// Adds a block, to all of which the index refers; returns its chunk.
@@ -276,7 +337,7 @@ impl Memory {
     }
 
     /// Counts an exchange; returns the blocks that are left over.
-    pub fn count(&self, exchange: Exchange<'_>) -> Vec<Block> {
+    pub fn count(&self, exchange: Exchange<'_>) -> FewBlocks {
         let Exchange { freed, live_bytes, memory_bytes, .. } = exchange;
         // A block written again, whole, changes nothing.
         if live_bytes != 0 {
@@ -338,6 +399,24 @@ mod tests {
 
     fn block(len: usize) -> Block {
         vec![len as u8; len].into()
+    }
+
+    #[test]
+    fn freed_blocks_are_made_again_unless_a_reader_holds_them() {
+        let piece = |byte: u8, len: usize| Bytes::from(vec![byte; len]);
+        let mut blocks = blocks_of(&[piece(1, 4096), piece(2, 4096), piece(3, 512)], 65_536);
+        let held = blocks[1].clone();
+        let first = blocks[0].as_ptr();
+        recycle(std::mem::take(&mut blocks));
+        let again = blocks_of(&[piece(4, 4096), piece(5, 4096), piece(6, 2048)], 65_536);
+        assert_eq!(again[0].as_ptr(), first, "a block is made of one that was freed");
+        assert!(again[0].iter().all(|byte| *byte == 4) && again[1].iter().all(|byte| *byte == 5));
+        assert!(held.iter().all(|byte| *byte == 2), "what a reader holds stays as it is");
+        recycle((0..100).map(|_| block(65_535)).collect());
+        IDLE.with_borrow(|idle| {
+            let bytes: usize = idle.blocks.iter().map(|block| block.len()).sum();
+            assert!(idle.bytes == bytes && bytes <= IDLE_BYTES_MAX, "a thread keeps few");
+        });
     }
 
     #[test]

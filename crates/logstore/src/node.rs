@@ -14,6 +14,7 @@ use nacre_object::{
     Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
     RangeRead, Read, Stat, StoreError, Versioned, VersionedKeyPage, coalesce,
 };
+use smallvec::SmallVec;
 
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
 use crate::fences::FencedSessions;
@@ -93,7 +94,7 @@ pub struct RangePlan {
     /// The number of bytes of data to give.
     pub data_bytes: usize,
     /// The pieces of data in the range, in order.
-    pub pieces: Vec<Entry>,
+    pub pieces: SmallVec<[Entry; 1]>,
 }
 
 impl Node {
