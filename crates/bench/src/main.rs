@@ -119,10 +119,11 @@ impl Common {
             };
         }
         let beside = kit::process::this_program()?.with_file_name("nacre");
-        let in_path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = std::env::split_paths(&in_path).map(|folder| folder.join("nacre"));
-        let mut places = std::iter::once(beside.clone()).chain(folders);
-        places.find(|file| file.is_file()).ok_or_else(|| absent(format!("{}, nor in PATH", beside.display())))
+        match beside.is_file() {
+            true => Ok(beside),
+            false => kit::peer::in_path("nacre")
+                .ok_or_else(|| absent(format!("{}, nor in PATH", beside.display()))),
+        }
     }
 
     /// Returns the uri of the store, with the key, if both are given and it is one of servers.

@@ -10,6 +10,7 @@ use super::counting::{MARK_BYTES, RECEIVERS_MAX};
 use super::point::System;
 use super::testbed::Device;
 use crate::BenchError;
+use crate::kit::peer::{in_path, validate_folder};
 
 /// Copy datagrams to groups by each of the reflector's planes, and measure the cost of a copy.
 ///
@@ -105,12 +106,7 @@ impl Args {
                 "--receivers {many}: a group has to have 1 to {RECEIVERS_MAX} receivers here"
             )));
         }
-        match &self.out {
-            Some(folder) if !folder.is_dir() => {
-                Err(BenchError::Usage(format!("{} is not a folder", folder.display())))
-            }
-            _ => Ok(()),
-        }
+        validate_folder(self.out.as_deref())
     }
 
     pub(super) fn window(&self) -> Duration {
@@ -131,13 +127,8 @@ impl Args {
 
     /// Returns the program of the peer, if it is to be measured and is installed.
     pub(super) fn samplicate(&self) -> Option<PathBuf> {
-        if self.no_peer {
-            return None;
-        }
-        self.samplicate.clone().or_else(|| {
-            let path = std::env::var_os("PATH")?;
-            std::env::split_paths(&path).map(|folder| folder.join("samplicate")).find(|file| file.is_file())
-        })
+        let found = self.samplicate.clone().or_else(|| in_path("samplicate"));
+        found.filter(|_| !self.no_peer)
     }
 
     /// Returns the planes and programs to measure.
