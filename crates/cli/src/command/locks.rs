@@ -9,16 +9,16 @@ use crate::name;
 use crate::output::{self, Table};
 use crate::session::Context;
 
-/// Show who holds which bytes of which files, and who waits
+/// Show which sessions hold which bytes of which files, and which wait
 ///
-/// BYTES is the first byte of a request at a server and the end of its last, whatever lies between. STATE is "held"; "waits"
-/// for the byte that is shown; "partial" if not all is held and nothing is waited for there, because the request stands in
-/// line at another server, or the server was started again; or "lapsed" if the session is lost and its fence is being raised.
-/// If a server cannot be reached, the others are shown, and the exit code is 1.
+/// BYTES is the range from the first to the last byte of a request at a server, gaps included. STATE is "held";
+/// "waits", for the byte shown; "partial" if some bytes are not held but none is waited for, because the request is
+/// queued at another server or the server was restarted; or "lapsed" if the session is lost and its fence is being
+/// raised. If a server cannot be reached, the others are shown, and the exit code is 1.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// Only those of this file
+    /// Show only locks of this file
     #[arg(value_parser = name::file())]
     file: Option<String>,
     #[command(subcommand)]
@@ -28,10 +28,10 @@ pub struct Args {
 /// A command on lock sessions.
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
-    /// Take a session's locks away
+    /// Take away a session's locks
     ///
-    /// Its exclusive locks are released once the store refuses its changes of the objects that it may have written; its shared
-    /// ones, when its lease would have lapsed.
+    /// Its exclusive locks are released once the store refuses its changes to the objects that it may have written, its
+    /// shared locks when its lease would have lapsed.
     Break {
         /// The session
         #[arg(value_parser = session_number)]

@@ -22,9 +22,10 @@ use crate::quantity::parse_size;
 use crate::session::Context;
 use crate::{arguments, name};
 
-/// Look at, change and watch maps: small named state that everybody agrees on
+/// View, change and watch maps: small named state that all programs agree on
 ///
-/// A map holds entries, each with a version. Every change, of one entry or of many at once, makes a new epoch of the map.
+/// A map holds entries, each with a version. Every change, to one entry or to several at once, creates a new epoch of
+/// the map.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -35,7 +36,7 @@ pub struct Args {
 enum Action {
     /// List maps
     Ls,
-    /// Print the value of an entry; or all entries, or those named, in a table
+    /// Print the value of one entry, or a table of all entries or the named ones
     Get {
         /// The map
         map: String,
@@ -47,7 +48,7 @@ enum Action {
     Set {
         /// The map
         map: String,
-        /// The entries with their values as they are; - reads such lines from standard input
+        /// Entries with their values, used unchanged; - reads such lines from standard input
         #[arg(required = true, value_name = "ENTRY=VALUE")]
         entries: Vec<OsString>,
         /// Only if none of the entries exists
@@ -68,14 +69,14 @@ enum Action {
     },
     /// Watch a map: print every epoch in order, until Ctrl-C
     ///
-    /// Begins with the whole map as it is, which is printed again where epochs were missed that are not kept any more.
+    /// Begins with the whole current map, which is printed again if missed epochs are no longer kept.
     Watch {
         /// The map
         map: String,
         /// Begin with the epochs after this one, as far as they are kept
         #[arg(long, value_name = "EPOCH")]
         since: Option<u64>,
-        /// End after so many epochs
+        /// Stop after this many epochs
         #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
         count: Option<usize>,
     },
@@ -83,10 +84,10 @@ enum Action {
     History {
         /// The map
         map: String,
-        /// Only the epochs after this one
+        /// Print only epochs after this one
         #[arg(long, value_name = "EPOCH")]
         since: Option<u64>,
-        /// Only the last so many
+        /// Print only the last COUNT epochs
         #[arg(short = 'n', long, value_name = "COUNT", value_parser = arguments::at_least_one)]
         count: Option<usize>,
     },
@@ -94,17 +95,17 @@ enum Action {
     Limits {
         /// The map
         map: String,
-        /// The number of epochs whose records are kept
+        /// Number of epochs kept in the history
         #[arg(long, value_name = "COUNT")]
         history: Option<u64>,
-        /// The number of entries that the map may have
+        /// Maximum number of entries
         #[arg(long, value_name = "COUNT")]
         entries: Option<u64>,
-        /// The bytes of names and values that the map may have
+        /// Maximum bytes of all names and values together
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         bytes: Option<u64>,
     },
-    /// Install validators: functions in Lua that may refuse or replace what is set
+    /// Manage validators: Lua functions that can refuse or replace new values
     #[command(subcommand)]
     Validator(ValidatorAction),
 }
@@ -116,19 +117,19 @@ enum ValidatorAction {
         /// The map
         map: String,
     },
-    /// Install a validator, or replace it; prints the epoch
+    /// Install or replace a validator; prints the epoch
     Put {
         /// The map
         map: String,
         /// The validator's name
         validator: String,
-        /// The text, which defines the function validate(change); - is standard input
+        /// The Lua script, which defines the function validate(change); - is standard input
         file: PathBuf,
-        /// Let it see only entries whose names begin with this
+        /// Limit it to entries whose names begin with this
         #[arg(long, value_name = "PREFIX", value_parser = name::prefix(), default_value = "", hide_default_value = true)]
         prefix: Bytes,
     },
-    /// Print the text of a validator
+    /// Print the script of a validator
     Show {
         /// The map
         map: String,
@@ -147,13 +148,13 @@ enum ValidatorAction {
 /// The conditions of a change.
 #[derive(clap::Args, Debug)]
 struct Conditions {
-    /// Only if the entry, of which there must be one, has this version; 0: only if it does not exist
+    /// Only if the entry has this version; 0 means that it does not exist. Takes exactly one entry
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
     /// Only if the map is at this epoch
     #[arg(long, value_name = "EPOCH")]
     if_epoch: Option<u64>,
-    /// The name that validators and the history are told [default: the user and the machine]
+    /// Name to pass to validators and to record in the history [default: the user and the machine]
     #[arg(long = "as", value_name = "NAME")]
     who: Option<String>,
 }

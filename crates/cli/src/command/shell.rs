@@ -12,17 +12,17 @@ use crate::failure::Failure;
 use crate::manual::MANUAL;
 use crate::output;
 
-/// Print completions for a shell
+/// Print shell completions
 #[derive(clap::Args, Debug)]
 pub struct CompletionsArgs {
     /// The shell
     shell: Shell,
 }
 
-/// Print the manual page, or write one for each command
+/// Print the manual page, or write one per command
 #[derive(clap::Args, Debug)]
 pub struct ManArgs {
-    /// Write nacre.1, nacre-put.1 and so on into this folder instead
+    /// Write nacre.1, nacre-put.1 and so on to this folder instead
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }

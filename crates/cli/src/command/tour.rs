@@ -24,21 +24,21 @@ const WORD_BYTES: usize = 8;
 /// The interval between the reports of a client.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Watch several processes update shared blocks, and see that no update is lost
+/// Watch several processes update shared blocks without losing an update
 ///
-/// Needs a server. The blocks are those of the object "tour", and stay there to be looked at.
+/// Needs a server. The blocks are in the object "tour", which is kept for inspection.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Client processes
+    /// Number of client processes
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
     clients: u64,
-    /// Updates that each of them has under way at once
+    /// Concurrent updates of each process
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
     concurrency: u64,
-    /// Blocks of 4 KiB that they share
+    /// Number of blocks that they share, of 4 KiB each
     #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=65536))]
     blocks: u64,
-    /// Seconds that it takes
+    /// Duration in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 }

@@ -8,12 +8,12 @@ use crate::{output, quantity};
 
 /// Check the whole namespace
 ///
-/// Finds what commands left behind that were killed, and entries, inodes and content that do not fit. Fails if anything
-/// is wrong that was not mended. Others may be at work meanwhile.
+/// Finds what killed commands left behind, and entries, inodes and content that are inconsistent. Fails if any problem
+/// is found and not mended. Others may use the namespace meanwhile.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Put right what is wrong, and finish or undo what was left behind; a call that is under way elsewhere may fail as
-    /// unknown
+    /// Repair inconsistencies, and finish or undo what was left behind; the outcome of a concurrent call elsewhere may
+    /// become unknown
     #[arg(long)]
     mend: bool,
 }

@@ -23,8 +23,8 @@ pub fn own_socket_for_server() -> Result<PathBuf, nacre::Error> {
 /// The address of the administration of a reflector.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Admin {
-    /// The daemon's address, unix:PATH or nacre://HOST:PORT, which asks for --key [default: the user's own reflector, at
-    /// reflect.sock in the folder of the user's sockets]
+    /// Administrative address of the daemon: unix:PATH, or nacre://HOST:PORT, which requires --key [default: the user's
+    /// own reflector, at reflect.sock in the folder of the user's sockets]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
 }

@@ -22,8 +22,9 @@ use crate::quantity;
 use crate::quantity::Time;
 
 const AFTER_HELP: &str = "\
-Ends with the end of standard input, which --listen does not read (an empty one does not count where --count or --timeout \
-is given), after --count datagrams, after --timeout, or with Ctrl-C. Exit codes: 0 done; 1 refused, nobody answered in time, or --count datagrams did not come in time; 2 wrong usage.";
+Ends at the end of standard input (which --listen does not read; an empty one does not count if --count or --timeout is \
+given), after --count datagrams, after --timeout, or at Ctrl-C. Exit codes: 0 success; 1 refused, no answer in time, or \
+fewer than --count datagrams in time; 2 wrong usage.";
 
 /// The time given to the reflector to confirm that a member leaves.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -36,26 +37,26 @@ const PAYLOAD_BYTES_MAX: u32 = 65_507;
 
 /// Join a group: print what its members send, and send the lines of standard input
 ///
-/// Stays a member: sends heartbeats, and when the reflector falls silent or is started again, joins it or a standby again
-/// and says so on standard error. With --json, prints one line for each datagram and for each thing that happens.
+/// Stays a member by sending heartbeats. If the reflector falls silent or is restarted, joins it or a standby again,
+/// and says so on standard error. With --json, prints one line for each datagram and each event.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     #[command(flatten)]
     member: Member,
-    /// Print and read datagrams as they are, each after its length in 4 bytes, little-endian
+    /// Print and read raw datagrams, each after its length in 4 bytes, little-endian
     #[arg(long)]
     raw: bool,
-    /// Get copies of what is sent here, too
+    /// Receive copies of what is sent here too
     #[arg(long)]
     echo: bool,
-    /// Keep the group's state in this file: fetched when joining, and given to the reflector when it asks
+    /// Keep the group's state in this file: it is fetched when joining, and supplied to the reflector on request
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Leave after so many datagrams
+    /// Leave after this many datagrams
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Leave after so long
+    /// Leave after this time
     #[arg(long, value_name = "TIME")]
     timeout: Option<Time>,
     /// Do not read standard input; stay until Ctrl-C, --count or --timeout
