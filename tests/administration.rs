@@ -79,7 +79,7 @@ fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
         .failed(2, &["segments of 67108864 bytes", "capacity", "make segment-bytes smaller"]);
     serve(&["--members-version", "2"]).failed(2, &["--members-version", "--members"]);
     serve(&["--log", "inof"]).failed(2, &["--log inof", "not a level", "info"]);
-    serve(&["--log", "narce_rpc=debug"]).failed(2, &["narce_rpc", "logs anything"]);
+    serve(&["--log", "narce_rpc=debug"]).failed(2, &["narce_rpc", "no log target"]);
     serve(&["--http", "127.0.0.1:0", "--http-host", "http://status.example/"])
         .failed(2, &["--http-host http://status.example/", "without a port"]);
     for (flag, value) in [("--threads", "0"), ("--members-version", "0"), ("--connections-max", "0")] {
@@ -394,7 +394,7 @@ fn what_is_lost_is_told_until_it_is_written_again() {
     assert!(!told.contains("no damage found"), "{told}");
 
     for words in [&["scrub", "--repair"][..], &["scrub"], &["scrub"]] {
-        let told = run(words).failed(1, &["1 damaged piece", "have to be written again"]);
+        let told = run(words).failed(1, &["1 damaged piece", "must be written again"]);
         assert!(told.contains("lost of a: bytes 0 to 18 of the default fork"), "{words:?}: {told}");
     }
     run(&["read", "a"]).failed(1, &["\"a\"", name, "nacre scrub"]);

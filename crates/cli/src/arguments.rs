@@ -47,11 +47,11 @@ fn inside() -> &'static str {
     static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     TEXT.get_or_init(|| {
         let planes = PlaneKind::ALL.map(|kind| match kind.object() {
-            Some(Err(why)) => format!("{kind} (not inside: {why})"),
+            Some(Err(why)) => format!("{kind} (not included: {why})"),
             _ => kind.to_string(),
         });
         format!(
-            "{}\nengines: file:, mem:, nacre:// and unix: (servers), rados:// (with librados, which is looked for when it is used)\n\
+            "{}\nengines: file:, mem:, nacre:// and unix: (servers), rados:// (with librados, loaded on first use)\n\
              planes of the reflector: {}; programs for the kernel {}",
             env!("CARGO_PKG_VERSION"),
             planes.join(", "),
@@ -240,7 +240,7 @@ impl ForkArgs {
         let fork = self.fork();
         if stage::is_reserved(&fork) {
             let text = format!(
-                "names of forks that begin with \"{}\" are reserved; choose another one",
+                "fork names that begin with \"{}\" are reserved; choose another one",
                 stage::RESERVED
             );
             return Err(Failure::Usage(text));

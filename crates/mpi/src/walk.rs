@@ -394,7 +394,7 @@ impl Rank<'_> {
         if let Some(file) = target
             && let Err(error) = std::fs::remove_file(file)
         {
-            eprintln!("nacre-mpi: cannot remove the checkpoint {file:?}, which is of no more use: {error}");
+            eprintln!("nacre-mpi: cannot remove the checkpoint {file:?}, which is no longer needed: {error}");
         }
         if let Some(file) = &self.args.measurements {
             let measurements = Measurements::new(

@@ -128,6 +128,6 @@ pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     let threads: NonZeroUsize = text.parse().map_err(|error: ParseIntError| error.to_string())?;
     match threads.get() <= THREADS_MAX {
         true => Ok(threads),
-        false => Err(format!("at most {THREADS_MAX} threads are of any use")),
+        false => Err(format!("at most {THREADS_MAX} threads are supported")),
     }
 }

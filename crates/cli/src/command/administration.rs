@@ -177,8 +177,8 @@ pub async fn scrub(session: &Context, args: ScrubArgs) -> Result<(), Failure> {
                 _ => quantity::count(damaged as u64, "damaged piece"),
             },
             match is_lost {
-                true => "undamaged objects stay readable, those named have to be written again",
-                false => "no object has lost anything by it",
+                true => "undamaged objects stay readable, those named must be written again",
+                false => "no object has lost anything",
             }
         ))),
         Some(why) => Err(Failure::Failed(format!(

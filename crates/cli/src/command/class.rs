@@ -165,7 +165,7 @@ fn failure(error: ClassError) -> Failure {
     match error {
         ClassError::Store(error) => error.into(),
         ClassError::Missing { version: None, .. } => {
-            Failure::Failed(format!("{error}; \"nacre class ls\" lists the classes that there are"))
+            Failure::Failed(format!("{error}; \"nacre class ls\" lists the existing classes"))
         }
         ClassError::Missing { name, .. } => {
             let advice = format!("\"nacre class history {name}\" lists those that are kept");
@@ -221,7 +221,7 @@ pub(super) fn read_input() -> Result<Bytes, Failure> {
 fn pack_input(input: &[u8]) -> Result<Bytes, Failure> {
     let values = match serde_json::from_slice(input) {
         Ok(Value::Array(values)) => values,
-        _ => return Err(Failure::Usage("the input to be packed is no JSON array".to_owned())),
+        _ => return Err(Failure::Usage("the input to be packed is not a JSON array".to_owned())),
     };
     packed::pack(&values).map(Bytes::from).map_err(Failure::Usage)
 }
@@ -440,6 +440,6 @@ async fn test(session: &Context, files: &[PathBuf]) -> Result<(), Failure> {
     }
     match failed {
         0 => Ok(()),
-        _ => Err(Failure::Failed(format!("{failed} of {total} calls ended otherwise than expected"))),
+        _ => Err(Failure::Failed(format!("{failed} of {total} calls did not end as expected"))),
     }
 }

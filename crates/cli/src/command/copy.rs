@@ -74,7 +74,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Failed(format!(
-        "{} of {} not copied; a later run tries them again",
+        "{} of {} not copied; a later run retries them",
         quantity::count(copied.failed.len() as u64, "object"),
         source.name()
     )))

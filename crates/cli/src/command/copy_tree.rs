@@ -83,7 +83,7 @@ const CHUNK_BYTES_MIN: u64 = 4096;
 /// Runs `nacre copy`.
 pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if args.chunk < CHUNK_BYTES_MIN {
-        return Err(Failure::Usage("a chunk has at least 4096 bytes".into()));
+        return Err(Failure::Usage("chunks must have at least 4096 bytes".into()));
     }
     let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
@@ -106,7 +106,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     }
     if args.mirror && !args.yes {
         if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-            let text = "nothing was copied or removed: without a terminal to ask on, say --yes, or look first with --dry-run";
+            let text = "nothing was copied or removed: there is no terminal to ask on; give --yes, or check first with --dry-run";
             return Err(Failure::Usage(text.into()));
         }
         let planned = plan(session, &copy, &args)?;
@@ -224,7 +224,7 @@ fn dry_run(session: &Context, copy: &Copy, planned: &Planned) -> Result<(), Fail
         0 => Ok(()),
         errors => {
             complain(copy.failures());
-            Err(Failure::Failed(format!("{} could not be looked at", quantity::count(errors, "path"))))
+            Err(Failure::Failed(format!("{} could not be examined", quantity::count(errors, "path"))))
         }
     }
 }
@@ -310,7 +310,7 @@ fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure>
         output::line(&described(counters, verified))?;
     }
     if stopped {
-        let text = "interrupted: the same command goes on where this one stopped";
+        let text = "interrupted: run the same command again to continue";
         return Err(Failure::Failed(text.into()));
     }
     if errors == 0 {

@@ -71,7 +71,7 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
                 _ => error.into(),
             }),
             () = end => {
-                tracing::warn!("ended at once, without finishing what was accepted");
+                tracing::warn!("ended at once, without finishing accepted requests");
                 std::process::exit(130)
             }
         }
@@ -81,7 +81,7 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
 /// Tells the service manager how the daemon stands, where one asked to be told (sd_notify(3)).
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
-        tracing::warn!("the service manager cannot be told: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
     }
 }
 

@@ -57,8 +57,9 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
             1 => "one directory".to_owned(),
             number => format!("{} directories", quantity::grouped(number)),
         };
-        let sentence =
-            format!("nothing or not all is known of {directories}, which one of the sweeps could not read");
+        let sentence = format!(
+            "the contents of {directories} are unknown or incomplete, because a sweep could not read them"
+        );
         return Err(Failure::Command { code: 2, sentence: Some(sentence) });
     }
     match counts.is_same() {

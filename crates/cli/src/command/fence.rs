@@ -33,7 +33,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let version = match (args.number, args.below) {
         (_, Some(least)) => object.raise_fence(least).await?,
         (Some(number), None) => object.fence_session(number).await?,
-        (None, None) => return Err(Failure::Usage("name the session, or say --below".to_owned())),
+        (None, None) => return Err(Failure::Usage("give a session, or --below".to_owned())),
     };
     match session.json {
         true => Ok(output::line(&json!({ "version": version }).to_string())?),

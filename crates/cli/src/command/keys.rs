@@ -258,11 +258,11 @@ fn refused(
     participle: &str,
 ) -> Failure {
     let now = match &value {
-        None => "it has no value now".to_owned(),
+        None => "it has no value".to_owned(),
         Some(value) => format!("its value now has {}", quantity::count(value.len() as u64, "byte")),
     };
     let sentence = format!(
-        "{} \"{name}\" of object \"{}\" of {} was not {participle}, because its value is not as asked for: {now}, at \
+        "{} \"{name}\" of object \"{}\" of {} was not {participle}, because its value does not meet the condition: {now}, at \
          version {version} of the object; get it again, then decide",
         kind.noun(),
         object.id(),

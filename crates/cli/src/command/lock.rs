@@ -114,7 +114,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if session.folder()?.is_some() {
         let uri = session.uri();
         let sentence = format!(
-            "a folder is open in one process at a time, so a lock of {uri} would keep nobody out; start \"nacre serve\" on it, \
+            "only one process at a time can open a folder, so a lock of {uri} would exclude nobody; start \"nacre serve\" on it, \
              and lock there"
         );
         return Err(Failure::Failed(sentence));

@@ -88,12 +88,12 @@ async fn break_session(session: &Context, store: &Store, number: u64) -> Result<
         ))),
         (no_server, false) => {
             let done = if no_server {
-                format!("lock session {number} is not known at {}", places(&unknown))
+                format!("lock session {number} is unknown at {}", places(&unknown))
             } else if unknown.is_empty() {
                 format!("lock session {number} is broken at {}", places(&broken))
             } else {
                 format!(
-                    "lock session {number} is broken at {}, and not known at {}",
+                    "lock session {number} is broken at {}, and unknown at {}",
                     places(&broken),
                     places(&unknown)
                 )
@@ -130,7 +130,7 @@ fn print(reports: &[Report]) -> Result<(), Failure> {
     for Report { place, report } in reports {
         if report["in_grace"] == true {
             output::complain(&format!(
-                "nacre: {place} was restarted, and takes only locks from before for some seconds"
+                "nacre: {place} was restarted, and for some seconds accepts only locks held before"
             ));
         }
         for cycle in report["cycles"].as_array().into_iter().flatten() {

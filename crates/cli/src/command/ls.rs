@@ -89,7 +89,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Some(array) => array.end()?,
         None => {
             if let Some(last) = last.filter(|_| more) {
-                output::complain(&format!("there are more: go on with --after '{last}'"));
+                output::complain(&format!("there are more: continue with --after '{last}'"));
             }
         }
     }

@@ -170,8 +170,7 @@ impl Conditions {
             (None, _) => Ok(update),
             (Some(version), [entry]) => Ok(update.if_version(entry.clone(), version)),
             (Some(_), _) => {
-                let text =
-                    "--if-version is about one entry; for several, --if-epoch says that none has changed";
+                let text = "--if-version applies to one entry; for several, use --if-epoch";
                 Err(Failure::Usage(text.to_owned()))
             }
         }
@@ -399,7 +398,7 @@ async fn watch(
     let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
-            "{uri} is used by one program alone, so nobody else could change a map while it is watched; serve it with \"nacre \
+            "{uri} is open in one program only, so nobody else could change a map while it is watched; serve it with \"nacre \
              serve\", or see what was changed with \"nacre map history\""
         );
         return Err(Failure::Usage(text));
@@ -526,7 +525,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             };
             read.map_err(Failure::io(format_args!("read {}", file.display())))?;
             let text = String::from_utf8(text)
-                .map_err(|_| Failure::Failed(format!("{} is no text in UTF-8", file.display())))?;
+                .map_err(|_| Failure::Failed(format!("{} is not valid UTF-8", file.display())))?;
             let proposer = proposer(&session.open_to_fill()?, &map)?;
             let made = proposer.set_validator(&who(), &validator, &Validator { prefix, text }).await;
             tell(session, &map, &made.map_err(failure)?)

@@ -92,7 +92,7 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
             tokio::select! {
                 done = &mut ended => done,
                 () = tokio::time::sleep(Duration::from_secs(1)) => {
-                    let text = format!("nacre: files of {shown} are still open; another signal takes them away");
+                    let text = format!("nacre: files of {shown} are still open; a second signal closes them");
                     output::complain(&text);
                     tokio::select! {
                         done = &mut ended => done,

@@ -126,7 +126,7 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     }
     // The loader takes both for the end of a name, and has no way to write them otherwise.
     if library.as_os_str().as_encoded_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
-        let text = format!("{} cannot be preloaded: its path has a blank or a colon", library.display());
+        let text = format!("{} cannot be preloaded: its path contains a space or a colon", library.display());
         return Err(Failure::Failed(text));
     }
     // The signals are caught before anything is started that is to be ended.
@@ -189,7 +189,7 @@ async fn ask(launcher: &Path) -> Result<Mpi, Failure> {
         (true, false) => Ok(Mpi::Openmpi),
         (false, true) => Ok(Mpi::Mpich),
         _ => Err(Failure::Failed(format!(
-            "\"{} --version\" does not say that it is of MPICH or of Open MPI; say --mpi",
+            "\"{} --version\" does not report MPICH or Open MPI; give --mpi",
             launcher.display()
         ))),
     }
@@ -225,7 +225,7 @@ fn servers_uri(uri: &str) -> Result<String, Failure> {
     let parsed: Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     match parsed.engine {
         Engine::Servers(_) => Ok(parsed.to_string()),
-        _ => Err(Failure::Usage(format!("{uri} is no server; locks are granted by \"nacre serve\""))),
+        _ => Err(Failure::Usage(format!("{uri} is not a server; locks need \"nacre serve\""))),
     }
 }
 

@@ -126,7 +126,7 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
             return Err(Failure::Usage("--levels is for --by directory".into()));
         }
         if by == By::Directory && !condition.is_empty() {
-            let text = "the sums of directories are of everything below them; they cannot be filtered";
+            let text = "sums of directories cover everything below them, and cannot be filtered";
             return Err(Failure::Usage(text.into()));
         }
         return table(
@@ -146,7 +146,7 @@ fn failed(index: &Index) -> impl Fn(rusqlite::Error) -> Failure {
     let path = index.path().to_owned();
     move |error| match error {
         rusqlite::Error::InvalidQuery => {
-            Failure::Usage("the query would change the index, and is not run; it is for SELECT".into())
+            Failure::Usage("the query would change the index, and was not run; only SELECT is allowed".into())
         }
         error @ rusqlite::Error::SqlInputError { .. } => {
             Failure::Usage(format!("cannot run the query: {error}"))

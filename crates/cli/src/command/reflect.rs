@@ -114,7 +114,7 @@ fn serve_logged(common: &arguments::Common, args: Args) -> Result<(), Failure> {
         // A reflector on an address of its own must not collide with the one on the default address.
         None if !is_default => "none".to_owned(),
         None => admin_client::own_socket_for_server().map(unix).unwrap_or_else(|error| {
-            tracing::warn!("{error}; this reflector takes no orders, name an address for them with --admin");
+            tracing::warn!("{error}; this reflector accepts no administrative commands; give an address for them with --admin");
             "none".to_owned()
         }),
     }];

@@ -79,7 +79,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     };
     if asks && !can_ask {
         let text =
-            "nothing was removed: without a terminal to ask on, say --yes, or look first with --dry-run";
+            "nothing was removed: there is no terminal to ask on; give --yes, or check first with --dry-run";
         return Err(Failure::Usage(text.into()));
     }
     let counted = if args.yes { None } else { Some(count(session, &removal, &args)?) };
@@ -151,7 +151,7 @@ fn dry_run(session: &Context, counted: &Counted) -> Result<(), Failure> {
     }
     match counted.errors {
         0 => Ok(()),
-        errors => Err(Failure::Failed(format!("{} could not be looked at", quantity::count(errors, "path")))),
+        errors => Err(Failure::Failed(format!("{} could not be examined", quantity::count(errors, "path")))),
     }
 }
 
@@ -193,7 +193,7 @@ fn report(session: &Context, removal: &Removal, removed: &Removed) -> Result<(),
     if let Some((left, all)) = left {
         let at_least = if all { "" } else { "at least " };
         let text = format!(
-            "interrupted: {} removed, {at_least}{} left; the same command goes on",
+            "interrupted: {} removed, {at_least}{} left; run the same command again to continue",
             quantity::grouped(removed.entries),
             quantity::grouped(left)
         );

@@ -184,7 +184,7 @@ impl Settings {
             ("lock-table", self.lock_table.is_some()),
         ];
         if let Some((name, _)) = given.iter().find(|(_, given)| *given && !lock) {
-            let text = format!("--{name} is for a daemon with the role lock: say --roles store,lock");
+            let text = format!("--{name} needs the role lock: give --roles store,lock");
             return Err(Failure::Usage(text));
         }
         if self.lock_lease.as_ref().is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease.0)) {
@@ -239,7 +239,7 @@ impl Settings {
         let meta = if self.roles.is_empty() { lock } else { has(Role::Meta) };
         for (name, given) in [("meta-lease", &self.meta_lease), ("meta-takeover", &self.meta_takeover)] {
             if given.is_some() && !meta {
-                let text = format!("--{name} is for a daemon with the role meta: say --roles store,meta");
+                let text = format!("--{name} needs the role meta: give --roles store,meta");
                 return Err(Failure::Usage(text));
             }
         }
@@ -248,13 +248,12 @@ impl Settings {
             true => Some(reflect_options(&self.reflect, common)?),
             false if self.reflect.is_empty() => None,
             false => {
-                let text =
-                    "--reflect is for a daemon with that role: say --roles store,reflect, or --roles reflect";
+                let text = "--reflect needs the role reflect: give --roles store,reflect or --roles reflect";
                 return Err(Failure::Usage(text.into()));
             }
         };
         if self.members_version.is_some() && self.members.is_empty() {
-            let text = "--members-version is the version of a list: name all members with --members too";
+            let text = "--members-version needs the list it applies to: give --members too";
             return Err(Failure::Usage(text.into()));
         }
         // A server on an address of its own must not collide with the one on the default address.

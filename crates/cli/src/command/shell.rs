@@ -32,7 +32,7 @@ pub fn completions(args: CompletionsArgs) -> Result<(), Failure> {
     let name = args.shell.to_string();
     let shells = Shells::builtins();
     let Some(shell) = shells.completer(&name) else {
-        return Err(Failure::Usage(format!("there are no completions for {name}")));
+        return Err(Failure::Usage(format!("completions for {name} are not supported")));
     };
     let mut text = Vec::new();
     shell.write_registration(complete::VARIABLE, "nacre", "nacre", "nacre", &mut text)?;

@@ -142,9 +142,8 @@ fn start(session: &Context, args: &Args) -> Result<(Crew, mpsc::Receiver<(usize,
         let sender = sender.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let report = serde_json::from_str(&line).unwrap_or_else(|_| {
-                    Report::Failed(format!("it said \"{line}\", which means nothing here"))
-                });
+                let report = serde_json::from_str(&line)
+                    .unwrap_or_else(|_| Report::Failed(format!("unexpected output: \"{line}\"")));
                 // The receiver is gone if another client failed.
                 if sender.send((index, report)).is_err() {
                     break;
@@ -233,7 +232,7 @@ fn conclude(session: &Context, tally: ClientResult, elapsed: Duration, counted: 
         if tally.unknown > 0 {
             output::line(&format!("of unknown fate: {}", quantity::count(tally.unknown, "update")))?;
         }
-        let verdict = if kept { "no update was lost" } else { "these do not agree" };
+        let verdict = if kept { "no update was lost" } else { "the numbers do not match" };
         output::line(&format!("in the blocks: {} updates: {verdict}", quantity::grouped(counted)))?;
     }
     if kept {

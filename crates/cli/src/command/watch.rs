@@ -165,7 +165,7 @@ fn open(session: &Context) -> Result<Store, Failure> {
     let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
-            "{uri} is used by one program alone, so nobody else could change or watch an object; serve it with \"nacre serve\""
+            "{uri} is open in one program only, so nobody else could change or watch an object; serve it with \"nacre serve\""
         );
         return Err(Failure::Usage(text));
     }

@@ -109,8 +109,7 @@ fn read_all(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
         _ => {
             let stdin = std::io::stdin();
             if file.is_none() && stdin.is_terminal() {
-                let text =
-                    "there is nothing to write: give the bytes as a word, with --file, or on standard input";
+                let text = "there is nothing to write: give the bytes as an argument, with --file, or on standard input";
                 return Err(Failure::Usage(text.into()));
             }
             (stdin.lock().take(limit + 1).read_to_end(&mut data), "standard input".to_owned())

@@ -55,20 +55,20 @@ pub async fn run(tree: &Tree, args: &Args) -> Result<(), Failure> {
         ))?;
         if report.ranks > 0 {
             output::line(&format!(
-                "{} at work, or killed: --mend finishes what they left",
+                "{} still running, or killed: --mend finishes what they left",
                 quantity::count(report.ranks, "rank")
             ))?;
         }
     }
     let left = report.findings.iter().filter(|finding| !finding.mended).count() as u64;
     if report.changed {
-        let text = "entries changed during the check: it did not judge how entries and inodes fit; try again";
+        let text = "entries changed during the check, so entries and inodes were not compared; try again";
         return Err(Failure::Failed(text.to_owned()));
     }
     match left {
         0 => Ok(()),
         _ => Err(Failure::Failed(format!(
-            "{} left; --mend puts right what it can",
+            "{} left; --mend repairs what it can",
             quantity::count(left, "finding")
         ))),
     }

@@ -54,26 +54,28 @@ pub struct BanArgs {
 /// Runs `kick`.
 pub fn kick(args: KickArgs, common: &Common) -> Result<(), Failure> {
     let removed = order(&args.about, common, 0, false)?;
-    told(common, &args.about, &format!("{removed} members are removed"), removed)
+    told(common, &args.about, &format!("{removed} members were removed"), removed)
 }
 
 /// Runs `ban`.
 pub fn ban(args: BanArgs, common: &Common) -> Result<(), Failure> {
     if args.lift {
         return match order(&args.about, common, 0, true)? {
-            0 => Err(Failure::Failed(format!("there is no such ban of {}", args.about.who))),
-            lifted => told(common, &args.about, "the ban is over", lifted),
+            0 => Err(Failure::Failed(format!("there is no ban of {}", args.about.who))),
+            lifted => told(common, &args.about, "the ban was lifted", lifted),
         };
     }
     let seconds = args.time.0.as_millis().div_ceil(1000) as u64;
     if seconds == 0 {
-        return Err(Failure::Usage("--for 0s is no ban; \"nacre reflect kick\" removes members".to_owned()));
+        return Err(Failure::Usage(
+            "--for 0s would be no ban; \"nacre reflect kick\" removes members".to_owned(),
+        ));
     }
     let removed = order(&args.about, common, seconds, false)?;
     told(
         common,
         &args.about,
-        &format!("{removed} members are removed, and kept out for {seconds} s"),
+        &format!("{removed} members were removed, and kept out for {seconds} s"),
         removed,
     )
 }
@@ -103,7 +105,7 @@ fn who(text: &str) -> Result<Who, String> {
         return bits.map(|bits| Who::Network(ip, bits)).ok_or_else(|| format!("'{text}' is not a network"));
     }
     match text {
-        "" => Err("an empty name is nobody's".to_owned()),
+        "" => Err("the name is empty".to_owned()),
         name => Ok(Who::Identity(Identity::of_name(name))),
     }
 }

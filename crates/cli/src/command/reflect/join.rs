@@ -137,7 +137,7 @@ impl Join {
             }
             if !self.was_in && silent_until.is_some_and(|until| until <= Instant::now()) {
                 silent_until = None;
-                let text = format!("no answer from {} yet; trying on", self.args.member.shown());
+                let text = format!("no answer from {} yet; still trying", self.args.member.shown());
                 match self.json {
                     true => print::line(&json!({ "event": "waiting" }).to_string())?,
                     false => complain(&text),

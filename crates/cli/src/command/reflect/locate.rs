@@ -46,9 +46,8 @@ pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
         Some(Target::Group { host, group }) => {
             let mut all = vec![resolve(host, group.port)?];
             all.extend(&args.standby);
-            let reflectors = Reflectors::new(&all).ok_or_else(|| {
-                Failure::Usage(format!("{} reflectors are too many for a location", all.len()))
-            })?;
+            let reflectors = Reflectors::new(&all)
+                .ok_or_else(|| Failure::Usage(format!("a location cannot have {} reflectors", all.len())))?;
             Some(LocationEntry { reflectors, group: group.id })
         }
         Some(Target::Location { .. }) => {
@@ -95,7 +94,7 @@ fn said(args: &Args, common: &Common, place: Option<LocationEntry>, done: Value)
     match common.json {
         true => print::line(&done.to_string()),
         false => match place {
-            None => print::line(&format!("location \"{}\" is no more", args.location)),
+            None => print::line(&format!("location \"{}\" was removed", args.location)),
             Some(LocationEntry { reflectors, group }) => {
                 print::line(&format!("location \"{}\" is at {group}@{}", args.location, reflectors.first()))
             }

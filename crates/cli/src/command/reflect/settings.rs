@@ -135,7 +135,7 @@ impl Settings {
                 Some((name, on)) if is_switch(name) => match on {
                     "true" => words.push(format!("--{name}")),
                     "false" => {}
-                    _ => return Err(format!("\"{name}\" is true or false, and not \"{on}\"")),
+                    _ => return Err(format!("\"{name}\" must be true or false, not \"{on}\"")),
                 },
                 _ => words.push(format!("--{pair}")),
             }
@@ -227,11 +227,11 @@ impl Settings {
         let usage = |text: String| Err(Failure::Usage(text));
         if let Some(expiry) = self.expiry {
             let Some(heartbeat) = self.heartbeat else {
-                return usage("--expiry is of a --heartbeat: name both".to_owned());
+                return usage("--expiry needs --heartbeat: give both".to_owned());
             };
             if expiry.0 < heartbeat.0 * 2 {
                 return usage(format!(
-                    "--expiry must be at least two heartbeats, of {} ms each, or members vanish with one datagram",
+                    "--expiry must be at least two heartbeats, of {} ms each, or losing one datagram removes a member",
                     heartbeat.0.as_millis()
                 ));
             }
@@ -248,9 +248,7 @@ impl Settings {
             return usage(format!("--backlog-bytes must be at least {BACKLOG_BYTES_MIN}, one long datagram"));
         }
         if self.ids() == 0 && self.groups.is_empty() {
-            return usage(
-                "--ids 0 leaves no group at all; name ports that are groups with --groups".to_owned(),
-            );
+            return usage("--ids 0 leaves no group; name ports that are groups with --groups".to_owned());
         }
         for (name, addresses) in [("advertise", &self.advertise), ("standby", &self.standby)] {
             for address in addresses {

@@ -75,7 +75,9 @@ pub fn run_key(_: KeyArgs, common: &Common) -> Result<(), Failure> {
 pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let key = key(common)?;
     if args.life.0.is_zero() {
-        return Err(Failure::Usage("--for 0s: the token would never be good; give it a time".to_owned()));
+        return Err(Failure::Usage(
+            "--for 0s: the token would never be valid; give a longer time".to_owned(),
+        ));
     }
     let scopes: Result<_, _> = args.scopes.iter().map(|text| scope(text)).collect();
     let has = |right| args.rights.contains(&right);

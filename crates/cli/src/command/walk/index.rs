@@ -101,7 +101,7 @@ impl Sweep {
     pub fn interrupted(&self) -> CommandError {
         let partial = self.writer.partial();
         CommandError::Failed(format!(
-            "interrupted; the index is not complete, and stays in {partial:?} until the next sweep; \"nacre query \
+            "interrupted; the incomplete index stays in {partial:?} until the next sweep; \"nacre query \
              --incomplete\" reads it"
         ))
     }
