@@ -56,7 +56,7 @@ fn check_filter(text: &str) -> Result<(), String> {
         if let Some(target) = target.filter(|target| !target.is_empty())
             && !TARGETS.iter().any(|known| target.starts_with(known))
         {
-            return Err(format!("there is no log target \"{target}\""));
+            return Err(format!("nothing that is called \"{target}\" logs anything"));
         }
     }
     Ok(())

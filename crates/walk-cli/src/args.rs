@@ -13,8 +13,8 @@ use crate::Filters;
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 everything was visited; 1 something was not, and the first errors are on standard error; 2 wrong usage, or \
-a root does not exist. Entries that vanish during the walk are counted separately, and are not errors. If the \
-reader of the output goes away, such as head, the walk ends silently.";
+a root does not exist. Entries that vanish while the walk goes on are counted apart, and are no failure. A reader that \
+goes away, such as head, ends the walk without a word.";
 
 /// Count or list everything below some roots
 ///

@@ -46,12 +46,12 @@ impl At {
         };
         let answer = exchange(address, path).map_err(|error| failed(error.to_string()))?;
         let (head, rest) =
-            answer.split_once("\r\n\r\n").ok_or_else(|| failed("it does not speak HTTP".to_owned()))?;
+            answer.split_once("\r\n\r\n").ok_or_else(|| failed("it speaks no HTTP".to_owned()))?;
         let status = head.split(' ').nth(1).unwrap_or_default();
         if status != "200" {
             return Err(Failure::Failed(format!("the reflector at http://{address} says: {}", rest.trim())));
         }
-        serde_json::from_str(rest).map_err(|error| failed(format!("its answer is not JSON: {error}")))
+        serde_json::from_str(rest).map_err(|error| failed(format!("its answer is no JSON: {error}")))
     }
 }
 

@@ -22,9 +22,8 @@ use crate::quantity;
 use crate::quantity::Time;
 
 const AFTER_HELP: &str = "\
-Ends at the end of standard input (which --listen does not read; an empty one does not count if --count or --timeout is \
-given), after --count datagrams, after --timeout, or at Ctrl-C. Exit codes: 0 success; 1 refused, no answer in time, or \
-fewer than --count datagrams in time; 2 wrong usage.";
+Ends with the end of standard input, which --listen does not read (an empty one does not count where --count or --timeout \
+is given), after --count datagrams, after --timeout, or with Ctrl-C. Exit codes: 0 done; 1 refused, nobody answered in time, or --count datagrams did not come in time; 2 wrong usage.";
 
 /// The time given to the reflector to confirm that a member leaves.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -50,10 +49,10 @@ pub struct Args {
     /// Receive copies of what is sent here too
     #[arg(long)]
     echo: bool,
-    /// Keep the group's state in this file: it is fetched when joining, and supplied to the reflector on request
+    /// Keep the group's state in this file: fetched when joining, and given to the reflector when it asks
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// Leave after this many datagrams
+    /// Leave after so many datagrams
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Leave after this time
