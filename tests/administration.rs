@@ -428,7 +428,7 @@ fn what_is_lost_is_told_until_it_is_written_again() {
     assert!(!told.contains("no damage found"), "{told}");
 
     for words in [&["scrub", "--repair"][..], &["scrub"], &["scrub"]] {
-        let told = run(words).failed(1, &["1 damaged piece", "have to be written again"]);
+        let told = run(words).failed(1, &["1 damaged piece", "must be written again"]);
         assert!(told.contains("lost of a: bytes 0 to 18 of the default fork"), "{words:?}: {told}");
     }
     run(&["read", "a"]).failed(1, &["\"a\"", name, "nacre scrub"]);

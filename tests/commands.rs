@@ -466,7 +466,7 @@ fn errors_say_what_where_why_and_what_to_do() {
     };
     on(&missing).failed(1, &[&missing, "no such folder"]);
     assert!(!folder.path().join("missing").exists(), "a misspelt path makes no store");
-    on("mem:").failed(2, &["mem:", "gone when this command ends"]);
+    on("mem:").failed(2, &["mem:", "lost when this command ends"]);
     on("http://x").failed(2, &["http://x", "nacre://HOST:PORT"]);
     on("nacre://x?colour=red").failed(2, &["there is no parameter \"colour\""]);
     let empty = file(folder.path());

@@ -89,7 +89,7 @@ fn a_map_in_a_folder_and_at_a_server_is_the_same() {
     let folder = folder();
     let store = harness::file(&folder.path().join("store"));
     one_after_another(&store);
-    map(&store, &["watch", "m"], "").failed(2, &["used by one program alone", "nacre map history"]);
+    map(&store, &["watch", "m"], "").failed(2, &["open in one program only", "nacre map history"]);
     let server = Server::in_memory();
     one_after_another(&server.uri);
     assert_eq!(map(&server.uri, &["ls"], "").text().lines().count(), 2);

@@ -47,10 +47,11 @@ const CHECKED: usize = 200;
 /// The recoveries of each length of a log.
 const RECOVERIES: usize = 9;
 
-/// Append to a shared log: writers, entry sizes, sequencers, followers and recoveries, beside Redis, NATS and the disk
+/// Append to a shared log: writers, entry sizes, sequencers, followers and recoveries, compared with Redis, NATS and
+/// the disk
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Take short looks at few points: less than a minute in all
+    /// Measure few points briefly, in less than a minute
     #[arg(long)]
     quick: bool,
     /// Parts to measure

@@ -38,7 +38,7 @@ const NAME: &str = "study";
 /// Take positions from a shared sequencer: cached, passed on, and by round trips
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Measure what the targets need, and show them
+    /// Measure and show the targets
     #[arg(long, alias = "reach")]
     targets: bool,
     /// Measure each point once and briefly, with fewer holds and quotas

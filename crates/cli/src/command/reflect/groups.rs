@@ -9,15 +9,15 @@ use crate::failure::Failure;
 use crate::output::Table;
 use crate::quantity;
 
-/// Show the groups of a running reflector: members, rates, copies, what was refused and why, delays
+/// Show the groups of a running reflector: members, rates, copies, delays, and what was refused and why
 ///
-/// Asks the reflector over HTTP. Rates are those of the last few seconds; the delay is the median
-/// of what members' heartbeats measured, there and back.
+/// Asks the reflector over HTTP. Rates are those of the last few seconds. The delay is the median round-trip time of
+/// the members' heartbeats.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]
     at: At,
-    /// Show this group only: PORT, or PORT/ID
+    /// Show only this group: PORT, or PORT/ID
     #[arg(value_name = "GROUP")]
     group: Option<String>,
     /// Show the members of the group too

@@ -21,7 +21,7 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 /// The address of a reflector's pages.
 #[derive(clap::Args, Clone, Debug)]
 pub struct At {
-    /// The address at which the reflector serves HTTP: HOST:PORT [default: 127.0.0.1:7480]
+    /// The HTTP address of the reflector: HOST:PORT [default: 127.0.0.1:7480]
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
 }

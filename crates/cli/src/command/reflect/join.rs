@@ -38,17 +38,17 @@ const PAYLOAD_BYTES_MAX: u32 = 65_507;
 
 /// Join a group: print what its members send, and send the lines of standard input
 ///
-/// Stays a member: sends heartbeats, and when the reflector falls silent or is started again, joins it or a standby again
-/// and says so on standard error. With --json, prints one line for each datagram and for each thing that happens.
+/// Stays a member by sending heartbeats. If the reflector falls silent or is restarted, joins it or a standby again,
+/// and says so on standard error. With --json, prints one line for each datagram and each event.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     #[command(flatten)]
     member: Member,
-    /// Print and read datagrams as they are, each after its length in 4 bytes, little-endian
+    /// Print and read raw datagrams, each after its length in 4 bytes, little-endian
     #[arg(long)]
     raw: bool,
-    /// Get copies of what is sent here, too
+    /// Receive copies of what is sent here too
     #[arg(long)]
     echo: bool,
     /// Keep the group's state in this file: fetched when joining, and given to the reflector when it asks. Where the file held
@@ -61,7 +61,7 @@ pub struct Args {
     /// Leave after so many datagrams
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Leave after so long
+    /// Leave after this time
     #[arg(long, value_name = "TIME")]
     timeout: Option<Time>,
     /// Do not read standard input; stay until Ctrl-C, --count or --timeout
@@ -149,7 +149,7 @@ impl Join {
             }
             if !self.was_in && silent_until.is_some_and(|until| until <= Instant::now()) {
                 silent_until = None;
-                let text = format!("no answer from {} yet; trying on", self.args.member.shown());
+                let text = format!("no answer from {} yet; still trying", self.args.member.shown());
                 match self.json {
                     true => print::line(&json!({ "event": "waiting" }).to_string())?,
                     false => complain(&text),
