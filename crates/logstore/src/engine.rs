@@ -240,6 +240,7 @@ impl Engine {
         // the cleaner and snapshots see a transaction wholly or not at all.
         let mut shard = self.shard_of(work.hash).lock();
         let mut absent = None;
+        let forgotten_batch = shard.forgotten_batch();
         let (found, blocks) = shard.find_mut(work.hash, &work.object);
         let is_new = found.is_none();
         let node = match found {
@@ -247,7 +248,7 @@ impl Engine {
             None => absent.insert(Node::default()),
         };
         let floor = self.floor_of(&work.object);
-        node.rise(floor, self.log.floor_batch());
+        node.rise(floor, self.log.floor_batch().max(forgotten_batch));
         let source = match &self.memory {
             None => Source::Log(&self.table),
             Some(_) => Source::Memory(blocks),
@@ -329,7 +330,7 @@ impl Engine {
         }
         let mut needs_floor = false;
         if !exists {
-            shard.note_removed(&work.object);
+            shard.note_removed(&work.object, self.log.floor());
             let gone;
             (gone, needs_floor) = shard.forget_some(self.log.floor(), self.options.remembered_max());
             applied.grown = applied.grown - gone;
@@ -511,7 +512,7 @@ impl Engine {
             shard.get(object).map_or((0, 0), |node| (node.version, node.durable_batch));
         let floor = self.floor_of(object);
         if version < floor && shard.get(object).is_none_or(Node::leaves_a_version_only) {
-            (version, durable_batch) = (floor, self.log.floor_batch());
+            (version, durable_batch) = (floor, self.log.floor_batch().max(shard.forgotten_batch()));
         }
         // Whatever is applied from now on is reported; what was applied before is in the version.
         let watch = self.watchers.watch(&owned(object), shard::hash(object.as_bytes()), version, options);

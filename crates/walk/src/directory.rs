@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::entry::FileKind;
@@ -77,20 +77,45 @@ impl AsFd for Descriptor {
 }
 
 /// Opens a directory by its name in `parent`, or by the whole path of a root.
+///
+/// Unless `crossing`, what is mounted on it is refused with `XDEV` by the call that opens it: between a look at the name and
+/// the opening a file system may be mounted there.
 pub fn open(
     parent: Option<&Descriptor>,
     name: &CStr,
+    crossing: bool,
     budget: &Arc<Budget>,
 ) -> Result<Arc<Descriptor>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let parent = parent.map_or(CWD, AsFd::as_fd);
-    let open = |flags| retry_on_intr(|| rustix::fs::openat(parent, name, flags, Mode::empty()));
+    let open = |flags| match parent {
+        Some(parent) if !crossing => open_here(parent, name, flags),
+        parent => {
+            let parent = parent.map_or(CWD, AsFd::as_fd);
+            retry_on_intr(|| rustix::fs::openat(parent, name, flags, Mode::empty()))
+        }
+    };
     let fd = match budget.keep_access_times.then(|| open(flags | OFlags::NOATIME)) {
         // Only the owner and root may.
         None | Some(Err(Errno::PERM)) => open(flags)?,
         Some(opened) => opened?,
     };
     Ok(Descriptor::new(fd, budget))
+}
+
+/// Opens a directory unless something is mounted on it.
+fn open_here(parent: &Descriptor, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::NO_XDEV;
+    match retry_on_intr(|| rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)) {
+        // Linux before 5.6, and sandboxes that do not know the call.
+        Err(Errno::NOSYS) => {}
+        opened => return opened,
+    }
+    let fd = retry_on_intr(|| rustix::fs::openat(parent, name, flags, Mode::empty()))?;
+    let stat = retry_on_intr(|| rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE))?;
+    match stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        true => Err(Errno::XDEV),
+        false => Ok(fd),
+    }
 }
 
 fn read_records(descriptor: &Descriptor, buffer: &mut [u8]) -> Result<usize, Errno> {
