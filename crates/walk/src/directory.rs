@@ -309,7 +309,7 @@ impl<S> Directory<S> {
             closed.push(parent);
         }
         for directory in closed.into_iter().rev() {
-            let descriptor = open(open_one.as_deref(), &directory.name, &self.budget)?;
+            let descriptor = open(open_one.as_deref(), &directory.name, true, &self.budget)?;
             let mut stream = directory.stream.lock();
             if stream
                 .identity
@@ -359,7 +359,7 @@ impl<S> Directory<S> {
     /// Returns the current name of the subdirectory with that inode; `None` if it is no longer here.
     pub(crate) fn name_of(&self, inode: u64) -> Result<Option<CString>, Errno> {
         // Reading moves a position, and that of the open directory is not ours to move.
-        let own = open(Some(&*self.descriptor()?), c".", &self.budget)?;
+        let own = open(Some(&*self.descriptor()?), c".", true, &self.budget)?;
         let mut buffer = vec![0; 32 << 10];
         loop {
             let len = read_records(&own, &mut buffer)?;
@@ -473,7 +473,7 @@ impl<S> Directory<S> {
         };
         // Without an identity nothing says that it is the same directory. What fails here is found from above, if it is
         // needed at all.
-        let (Some(known), Ok(found)) = (known, open(Some(&*below), c"..", &self.budget)) else { return };
+        let (Some(known), Ok(found)) = (known, open(Some(&*below), c"..", true, &self.budget)) else { return };
         if stat_open(&found).map(|stat| identity(&stat)) != Ok(known) {
             return;
         }
