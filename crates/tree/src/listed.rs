@@ -1,8 +1,8 @@
 //! The removal of entries from a list that was made earlier, such as a query's answer.
 //!
 //! Time has passed since, so that each entry is looked at again: it is removed only if it is the same one by type and
-//! inode, and by the times and whatever else the list says, and if a filter still selects it. No link is followed on the way to it, and
-//! directories are never removed.
+//! inode, and by the times and whatever else the list says, and if a filter still selects it. No link is followed on the
+//! way to it, and directories are never removed.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
@@ -44,7 +44,7 @@ pub struct Listed {
     pub size: Option<u64>,
     /// The time of the last modification in nanoseconds since the epoch, and how exact that is.
     pub modified_ns: Option<(i128, i128)>,
-    /// The time of the last change of the inode, in the same way. No program can set it back.
+    /// The time of the last change of the inode, in the same way. No program can set it.
     pub changed_ns: Option<(i128, i128)>,
 }
 
