@@ -37,7 +37,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help bpf nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog ceph ceph-stop fuzz release install install-files package deny docs install-deps clean
+.PHONY: help bpf nacre run test test-fresh check c mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock soak-sequencer soak-fs soak-zlog ceph ceph-stop fuzz release install install-files package deny semver docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -65,6 +65,7 @@ help:
 	@echo "make install    both, stripped, their manual pages and completions, and what make c and make mpi made before, below $(PREFIX)"
 	@echo "make package    packages of that for Debian and for systems with RPM, and a container file, in $(TARGET)/package"
 	@echo "make deny       licences, sources and known vulnerabilities of all dependencies, by cargo-deny (make test does all but the last)"
+	@echo "make semver     what has changed in the library's interface since the last release (BASE=REV: since any revision), by cargo-semver-checks"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
 RUST_IS_THERE = command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
@@ -110,6 +111,10 @@ install-files:
 # Licences, sources, duplicates and known vulnerabilities among the dependencies.
 deny:
 	@scripts/deny
+
+# What breaks programs that use the library.
+semver:
+	@scripts/semver
 
 package:
 	@scripts/package $(TARGET)/package

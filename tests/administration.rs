@@ -106,6 +106,40 @@ fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
 }
 
 #[test]
+fn many_rejected_connections_make_two_lines_of_the_log() {
+    let mut command = program();
+    command.args(["--json", "serve", "--store", "mem:", "--listen", "127.0.0.1:0", "--open"]);
+    command.args(["--http", "127.0.0.1:0"]);
+    let server = Server::spawn(command);
+    let address = server.uri.trim_start_matches("nacre://");
+    for _ in 0..30 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        // The server closes the connection while bytes are unread, which is an error for its peer.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let wait_for = |what: &str, is_there: &dyn Fn() -> bool| {
+        let began = std::time::Instant::now();
+        while !is_there() {
+            assert!(began.elapsed() < PATIENCE, "{what} is not there: {}", server.log());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    let counted = || {
+        let (status, text) =
+            harness::reflect::http(server.ready["http"].as_str().unwrap(), "GET", "/metrics", "");
+        status == 200 && text.contains("\nnacre_connections_rejected_total 30\n")
+    };
+    wait_for("the count of all", &counted);
+    let log = server.log();
+    assert_eq!(log.matches("connection rejected: the peer does not speak this protocol").count(), 1, "{log}");
+    // The others are told of after a minute, or at the end.
+    server.signal(Signal::TERM);
+    wait_for("the rest", &|| server.log().contains("29 further connections rejected"));
+    assert_eq!(server.log().matches("rejected").count(), 2, "{}", server.log());
+}
+
+#[test]
 fn a_log_can_be_lines_of_json() {
     let folder = harness::folder();
     let address = format!("unix:{}", folder.path().join("socket").display());
@@ -394,7 +428,7 @@ fn what_is_lost_is_told_until_it_is_written_again() {
     assert!(!told.contains("no damage found"), "{told}");
 
     for words in [&["scrub", "--repair"][..], &["scrub"], &["scrub"]] {
-        let told = run(words).failed(1, &["1 damaged piece", "have to be written again"]);
+        let told = run(words).failed(1, &["1 damaged piece", "must be written again"]);
         assert!(told.contains("lost of a: bytes 0 to 18 of the default fork"), "{words:?}: {told}");
     }
     run(&["read", "a"]).failed(1, &["\"a\"", name, "nacre scrub"]);

@@ -177,7 +177,7 @@ fn a_copy_that_is_killed_is_not_taken_for_whole_and_goes_on() {
                 stored = found;
             }
             _ => {
-                got.failed(1, &["is a copy that is not complete"]);
+                got.failed(1, &["is an incomplete copy"]);
                 refused += 1;
             }
         }

@@ -81,6 +81,16 @@ fn holes_of_an_object_are_holes_of_its_file() {
     assert_eq!(&begin, b"begin\0");
     assert_eq!(get(&["--offset", "5GiB", "--length", "3GiB"]).len(), 3 << 30);
     assert_eq!(get(&["--offset", "2TiB"]).len(), 0);
+    // What no file system of the machine may hold is refused before anything is fetched, and the old file stays.
+    server.run(["write", "endless", "x", "--offset", &(i64::MAX - 1).to_string()]).ok();
+    let endless = server.run(["get", "endless", path.to_str().unwrap()]);
+    match endless.code {
+        0 => assert_eq!(fs::metadata(&path).unwrap().len(), i64::MAX as u64),
+        _ => {
+            endless.failed(1, &["9,223,372,036,854,775,807 bytes long", "--length"]);
+            assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        }
+    }
 
     // Holes and bytes of all lengths, some too short to be stepped over.
     let mut random = Random(11);
@@ -456,7 +466,7 @@ fn errors_say_what_where_why_and_what_to_do() {
     };
     on(&missing).failed(1, &[&missing, "no such folder"]);
     assert!(!folder.path().join("missing").exists(), "a misspelt path makes no store");
-    on("mem:").failed(2, &["mem:", "gone when this command ends"]);
+    on("mem:").failed(2, &["mem:", "lost when this command ends"]);
     on("http://x").failed(2, &["http://x", "nacre://HOST:PORT"]);
     on("nacre://x?colour=red").failed(2, &["there is no parameter \"colour\""]);
     let empty = file(folder.path());

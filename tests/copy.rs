@@ -660,7 +660,10 @@ fn a_signal_stops_it_and_a_large_file_goes_on() {
         }
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains("interrupted") && stderr.contains("goes on"), "{stderr}");
+        assert!(
+            stderr.contains("interrupted") && stderr.contains("same command again to continue"),
+            "{stderr}"
+        );
         assert!(!target.exists());
         assert_eq!(unfinished(folder.path()).len(), 2);
         let said = copied(&source, &target, &["--chunk", "64KiB"]);

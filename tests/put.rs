@@ -316,7 +316,7 @@ fn reserved_names_are_hidden_and_not_taken_by_accident() {
     // An object whose first content is still arriving has none.
     let stat = server.run(["stat", "a", "--json"]).json();
     assert_eq!((&stat["forks"], &stat["bytes"]), (&serde_json::json!([]), &serde_json::json!(0)));
-    server.run(["get", "a"]).failed(1, &["object \"a\"", "on its way", "nacre ls --staged"]);
+    server.run(["get", "a"]).failed(1, &["object \"a\"", "still being stored", "nacre ls --staged"]);
     let staged = server.run(["ls", "--staged"]).text();
     assert!(staged.contains(".nacre.staged.") && staged.ends_with("  a"), "{staged}");
     let (code, stderr) = ended(put);

@@ -453,7 +453,10 @@ fn a_signal_stops_it_in_good_order() {
         assert_eq!(status.code(), Some(1), "{stdout} {stderr}");
         let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
         assert_eq!(json["interrupted"], true);
-        assert!(stderr.starts_with("nacre: interrupted: ") && stderr.contains("goes on"), "{stderr}");
+        assert!(
+            stderr.starts_with("nacre: interrupted: ") && stderr.contains("same command again to continue"),
+            "{stderr}"
+        );
         let (removed, left) = (json["removed"].as_u64().unwrap(), json["left"].as_u64().unwrap());
         assert!(removed > 0 && left > 0, "{json}");
         assert_eq!((removed + left, &json["left_is_all"]), (40_101, &serde_json::json!(true)));

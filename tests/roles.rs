@@ -73,7 +73,7 @@ fn one_page_shows_all_roles() {
     ] {
         assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
     }
-    assert_eq!(text.matches("# EOF").count(), 1, "it is one text");
+    assert_eq!(text.matches("# TYPE nacre_build_info ").count(), 1, "it is one text");
     assert_eq!(page(&server, "/healthz"), "ok\n");
     let text = page(&server, "/");
     for part in [

@@ -123,7 +123,7 @@ fn objects_move_between_stores_with_their_versions() {
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.stdout).contains("remove it there first"), "{refused:?}");
     assert_eq!(two.run(["read", "object-03"]).ok(), b"elsewhere9");
-    copy(&one.uri, "mem:").failed(2, &["gone when this command ends"]);
+    copy(&one.uri, "mem:").failed(2, &["lost when this command ends"]);
     copy("file:/no/such", &two.uri).failed(1, &["no such folder"]);
 }
 

@@ -157,7 +157,7 @@ fn who_does_not_answer_is_named_and_bad_use_is_refused() {
     for word in ["watch", "notify"] {
         let mut command = program();
         command.args(["--store", &store, word, "object"]);
-        run_with(command, b"").failed(2, &["used by one program alone", "nacre serve"]);
+        run_with(command, b"").failed(2, &["open in one program only", "nacre serve"]);
     }
 }
 

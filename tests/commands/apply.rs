@@ -167,7 +167,9 @@ fn what_is_no_transaction_is_refused_with_its_place() {
             .run_with(["apply"], text.as_bytes())
             .failed(2, &[&["transaction 1 of standard input"], said].concat());
     };
-    refused("{", &["line 1"]);
+    refused("{", &["it ends too early, at line 1, column 1"]);
+    refused("{\"object\": \"a\",\n\"guards\": [", &["it ends too early, at line 2"]);
+    refused("\n{\"object\" \"a\"}", &["it is not JSON from line 2, column 11 on"]);
     refused("5", &["a transaction is an object with \"object\""]);
     refused("{\"object\": \"\"}", &["1 to 255 bytes", "column 14"]);
     refused("{\"object\": \"a\\\\q\"}", &["\\xNN"]);
@@ -176,7 +178,7 @@ fn what_is_no_transaction_is_refused_with_its_place() {
     refused("{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": {\"base64\": \"?\"}}}]}", &["base64"]);
     refused(
         "{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": \"x\", \"offset\": -1}}]}",
-        &["invalid value"],
+        &["integer `-1`, expected a whole number from 0 on"],
     );
     refused(
         "{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": \"x\", \"offset\": 18446744073709551615}}]}",
@@ -187,7 +189,9 @@ fn what_is_no_transaction_is_refused_with_its_place() {
         &["reserved"],
     );
     server.run(["apply", "/no/such/file"]).failed(1, &["cannot open /no/such/file"]);
-    assert_eq!(server.run_with(["apply"], b"").text(), "");
+    for nothing in ["", " \n\n"] {
+        server.run_with(["apply"], nothing.as_bytes()).failed(2, &["standard input holds no transaction"]);
+    }
     assert_eq!(server.run(["ls"]).text(), "");
 }
 

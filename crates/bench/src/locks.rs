@@ -15,9 +15,12 @@ mod figures;
 mod micro;
 mod point;
 mod report;
+mod round_trip;
 mod run;
 mod simulate;
 mod targets;
+mod total;
+mod worker;
 
 pub use arguments::{Args, FigureName};
 pub(crate) use client::main as client_main;

@@ -25,7 +25,7 @@ use nacre_shell::manual::STYLES;
 
 use crate::error::BenchError;
 
-/// Run a study: what coordination costs, measured on this machine
+/// Run a study that measures the cost of coordination on this machine
 #[derive(Debug, Parser)]
 #[command(name = "nacre-bench", bin_name = "nacre bench", version, styles = STYLES, max_term_width = 110)]
 struct Line {
@@ -38,23 +38,23 @@ struct Line {
 /// The options of every study.
 #[derive(clap::Args, Clone, Debug, Default)]
 struct Common {
-    /// The store of a study, if it takes one, instead of servers that it starts
-    #[arg(long, global = true, value_name = "URI", help_heading = "For every study")]
+    /// The store of a study, if it uses one, instead of servers that it starts
+    #[arg(long, global = true, value_name = "URI", help_heading = "Global options")]
     store: Option<String>,
-    /// The file with the cluster's key, for servers that ask for it
-    #[arg(long, global = true, value_name = "FILE", help_heading = "For every study")]
+    /// File with the cluster key, for servers that require it
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     key: Option<PathBuf>,
     /// Print JSON
-    #[arg(long, global = true, help_heading = "For every study")]
+    #[arg(long, global = true, help_heading = "Global options")]
     json: bool,
-    /// The program nacre, which is measured [default: the one that runs this, else the one beside this program or in PATH]
+    /// The nacre program to measure [default: the one that runs this, else the one beside this program or in PATH]
     #[arg(
         long,
         global = true,
         value_name = "PROGRAM",
         env = "NACRE_PROGRAM",
         hide_env = true,
-        help_heading = "For every study"
+        help_heading = "Global options"
     )]
     nacre: Option<PathBuf>,
 }
@@ -62,17 +62,17 @@ struct Common {
 /// The studies, as commands.
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Command {
-    /// Update shared blocks from many clients: conditional writes against locks
+    /// Update shared blocks from many clients: conditional writes compared with locks
     Rmw(Box<rmw::Args>),
     /// One client process of that study, started by it
     #[command(hide = true)]
     RmwClient,
-    /// Copy datagrams to groups: the reflector's planes beside each other
+    /// Copy datagrams to groups: the reflector's planes compared
     Reflect(Box<reflect::Args>),
     /// The reflector of that study, started by it
     #[command(hide = true)]
     ReflectServe,
-    /// Lock patterns of many regions from many clients: by description against by region
+    /// Lock patterns of many regions from many clients: descriptions compared with single regions
     Locks(Box<locks::Args>),
     /// One client process of that study, started by it
     #[command(hide = true)]
@@ -82,22 +82,22 @@ enum Command {
     /// One client process of that study, started by it
     #[command(hide = true)]
     SequencerClient,
-    /// Append to a shared log, read and follow it: beside streams of Redis and NATS, and what the disk allows
+    /// Append to a shared log, read and follow it: compared with streams of Redis and NATS, and with the disk
     Append(Box<append::Args>),
     /// One client process of that study, started by it
     #[command(hide = true)]
     AppendClient,
-    /// Walk a large tree: Nacre against find, du, bfs, fd and the system's calls alone
+    /// Walk a large tree: Nacre compared with find, du, bfs, fd and bare system calls
     Walk(Box<walk::Args>),
-    /// Make the tree of that study, and leave it there
+    /// Create the tree of that study, and keep it
     WalkTree(Box<walk::TreeArgs>),
-    /// The system's calls alone
+    /// Walk by bare system calls
     #[command(hide = true)]
     WalkFloor(walk::FloorArgs),
-    /// Print completions for a shell
+    /// Print shell completions
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
-    /// Write the manual pages of this program and of each study into a folder
+    /// Write the manual pages of this program and of each study to a folder
     #[command(hide = true)]
     Man(shell::ManArgs),
 }
@@ -119,10 +119,11 @@ impl Common {
             };
         }
         let beside = kit::process::this_program()?.with_file_name("nacre");
-        let in_path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = std::env::split_paths(&in_path).map(|folder| folder.join("nacre"));
-        let mut places = std::iter::once(beside.clone()).chain(folders);
-        places.find(|file| file.is_file()).ok_or_else(|| absent(format!("{}, nor in PATH", beside.display())))
+        match beside.is_file() {
+            true => Ok(beside),
+            false => kit::peer::in_path("nacre")
+                .ok_or_else(|| absent(format!("{}, nor in PATH", beside.display()))),
+        }
     }
 
     /// Returns the uri of the store, with the key, if both are given and it is one of servers.

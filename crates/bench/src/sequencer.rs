@@ -38,7 +38,7 @@ const NAME: &str = "study";
 /// Take positions from a shared sequencer: cached, passed on, and by round trips
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Measure what the targets need, and show them
+    /// Measure and show the targets
     #[arg(long, alias = "reach")]
     targets: bool,
     /// Measure each point once and briefly, with fewer holds and quotas
@@ -109,12 +109,15 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
 }
 
 async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> Result<(), BenchError> {
-    let nacre = |label: &str, policy, clients, connections, depth| Point {
+    let point = |label: &str, subject, clients, connections, depth| Point {
         label: label.to_owned(),
-        subject: Subject::Nacre(policy),
+        subject,
         clients,
         connections,
         depth,
+    };
+    let nacre = |label: &str, policy, clients, connections, depth| {
+        point(label, Subject::Nacre(policy), clients, connections, depth)
     };
     let cached = nacre("1C, cached", Policy::BestEffort, 1, 1, 1);
     let hold =
@@ -133,21 +136,14 @@ async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> 
         points.push(nacre("2C, round trip", Policy::RoundTrip, 2, 1, 1));
         groups.push(points);
     }
-    let peer = |label: &str, subject, clients, connections, depth| Point {
-        label: label.to_owned(),
-        subject,
-        clients,
-        connections,
-        depth,
-    };
     groups.push(vec![
         nacre("round trip, 64 connections", Policy::RoundTrip, 1, 64, 1),
-        peer("Redis INCR, 64 connections", Subject::Redis, 1, 64, 1),
-        peer("etcd put, 64 connections", Subject::Etcd, 1, 64, 1),
+        point("Redis INCR, 64 connections", Subject::Redis, 1, 64, 1),
+        point("etcd put, 64 connections", Subject::Etcd, 1, 64, 1),
     ]);
     groups.push(vec![
         nacre("round trip, 2 connections, 128 under way on each", Policy::RoundTrip, 2, 1, 128),
-        peer("Redis INCR, 2 connections, pipelines of 128", Subject::Redis, 2, 1, 128),
+        point("Redis INCR, 2 connections, pipelines of 128", Subject::Redis, 2, 1, 128),
     ]);
     let steps = groups.iter().map(|points| points.len() as u64).sum::<u64>() + 1;
     let steps = Steps::new(steps * u64::from(args.repetitions()));

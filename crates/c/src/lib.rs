@@ -6,6 +6,8 @@
 
 // The names are those of C.
 #![allow(non_camel_case_types)]
+// Programs in C have no use for it.
+#![allow(missing_debug_implementations)]
 // The rules are the same for all functions, and stand at the head of the header.
 #![allow(clippy::missing_safety_doc)]
 

@@ -21,6 +21,8 @@ pub trait Caller: Send + Sync {
 }
 
 /// The classes of a store, and the place where their methods run: the machines of this process, or elsewhere.
+#[derive(derive_more::Debug)]
+#[debug("Classes")]
 pub struct Classes {
     store: Arc<dyn ObjectStore>,
     registry: Box<dyn Registry>,
@@ -36,16 +38,19 @@ impl Classes {
     }
 
     /// Creates a handle with a registry and a runtime of one's own.
+    #[doc(hidden)]
     pub fn with(store: Arc<dyn ObjectStore>, registry: Box<dyn Registry>, runtime: Runtime) -> Self {
         Self { store, registry, runtime, caller: None }
     }
 
     /// Makes methods run elsewhere. Classes are still checked in this process before they are installed.
+    #[doc(hidden)]
     pub fn called_by(self, caller: Box<dyn Caller>) -> Self {
         Self { caller: Some(caller), ..self }
     }
 
     /// Returns the runtime.
+    #[doc(hidden)]
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }

@@ -1,6 +1,14 @@
 //! Error numbers: the ones that `objclass` names for scripts, and their texts.
 
 /// A positive error number, as Linux has them.
+///
+/// ```
+/// use nacre_class::errno::{self, Errno};
+///
+/// let number: Errno = errno::ENOENT;
+/// assert_eq!(errno::name(number), Some("ENOENT"));
+/// assert_eq!(errno::name(-1), None);
+/// ```
 pub type Errno = i32;
 
 macro_rules! errnos {

@@ -59,6 +59,8 @@ pub trait Registry: Send + Sync {
 }
 
 /// Classes in an object of a store, [`CLASSES_OBJECT`].
+#[derive(derive_more::Debug)]
+#[debug("StoreRegistry")]
 pub struct StoreRegistry {
     store: Arc<dyn ObjectStore>,
     object: ObjectId,

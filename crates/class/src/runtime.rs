@@ -108,6 +108,8 @@ struct Turn {
 }
 
 /// A runner of methods: machines, and the reads that methods are known to make.
+#[derive(derive_more::Debug)]
+#[debug("Runtime")]
 pub struct Runtime {
     machines: Machines,
     habits: Box<[Mutex<HashMap<u64, Habit>>]>,

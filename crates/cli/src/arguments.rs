@@ -20,17 +20,17 @@ use crate::quantity::parse_size;
 use crate::session::FENCE_VARIABLE;
 
 const AFTER_HELP: &str = "\
-Names may hold any bytes: \\xNN stands for one, \\\\ for a backslash. Sizes may have units: 4096, 64KiB, 1GiB.
+Names may contain any bytes: \\xNN stands for a byte, \\\\ for a backslash. Sizes may have units: 4096, 64KiB, 1GiB.
 
-Exit codes: 0 done; 1 failed; 2 wrong usage; 3 a guard did not hold, and standard output says what stands there now.";
+Exit codes: 0 success; 1 failure; 2 wrong usage; 3 a guard did not hold, and standard output shows the current state.";
 
 /// The environment variable that names the file with the cluster's key.
 const KEY_VARIABLE: &str = "NACRE_KEY";
 
-/// Objects of versioned extents with conditional writes.
+/// An object store with versioned extents and conditional writes.
 ///
-/// A store holds objects; an object holds forks (byte streams whose every byte has a version), keys and attributes.
-/// A write may be made on the condition that nothing in its range is newer than what was read.
+/// A store holds objects. An object has forks (byte streams in which every byte carries a version), keys and
+/// attributes. A conditional write is refused if anything in its range is newer than what was read.
 #[derive(Debug, Parser)]
 #[command(name = "nacre", version, long_version = inside(), styles = STYLES, after_help = AFTER_HELP)]
 #[command(max_term_width = 110)]
@@ -47,11 +47,11 @@ fn inside() -> &'static str {
     static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     TEXT.get_or_init(|| {
         let planes = PlaneKind::ALL.map(|kind| match kind.object() {
-            Some(Err(why)) => format!("{kind} (not inside: {why})"),
+            Some(Err(why)) => format!("{kind} (not included: {why})"),
             _ => kind.to_string(),
         });
         format!(
-            "{}\nengines: file:, mem:, nacre:// and unix: (servers), rados:// (with librados, which is looked for when it is used)\n\
+            "{}\nengines: file:, mem:, nacre:// and unix: (servers), rados:// (with librados, loaded on first use)\n\
              planes of the reflector: {}; programs for the kernel {}",
             env!("CARGO_PKG_VERSION"),
             planes.join(", "),
@@ -138,21 +138,21 @@ pub fn session_number(text: &str) -> Result<u64, String> {
 /// The options of every command.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// The store: unix:PATH or nacre://HOST:PORT,… for servers, file:PATH for a folder [default: $NACRE_STORE, which serve,
-    /// reflect and bench do not read, or the socket of the user's own server]
-    #[arg(long, global = true, value_name = "URI", help_heading = "For every command")]
+    /// Store to use: unix:PATH or nacre://HOST:PORT,… for servers, file:PATH for a folder [default: $NACRE_STORE (not
+    /// read by serve, reflect and bench), or else the socket of the user's own server]
+    #[arg(long, global = true, value_name = "URI", help_heading = "Global options")]
     pub store: Option<String>,
-    /// The file with the cluster's key, for servers that ask for it
+    /// File with the cluster key, for servers that require it
     #[arg(
         long,
         global = true,
         value_name = "FILE",
         env = KEY_VARIABLE,
         hide_env_values = true,
-        help_heading = "For every command"
+        help_heading = "Global options"
     )]
     pub key: Option<PathBuf>,
-    /// Act for this lock session: changes of objects at which it is fenced are refused
+    /// Act for this lock session: objects at which it is fenced refuse its changes
     #[arg(
         long,
         global = true,
@@ -160,11 +160,11 @@ pub struct Common {
         env = FENCE_VARIABLE,
         value_parser = session_number,
         hide_env_values = true,
-        help_heading = "For every command"
+        help_heading = "Global options"
     )]
     pub fence: Option<u64>,
     /// Print JSON
-    #[arg(long, global = true, help_heading = "For every command")]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub json: bool,
 }
 
@@ -224,7 +224,7 @@ pub enum Command {
 /// A fork of an object.
 #[derive(Args, Clone, Debug)]
 pub struct ForkArgs {
-    /// The fork, instead of the default one
+    /// Use this fork instead of the default one
     #[arg(long, value_name = "NAME", value_parser = name::fork())]
     pub fork: Option<Fork>,
 }
@@ -240,7 +240,7 @@ impl ForkArgs {
         let fork = self.fork();
         if stage::is_reserved(&fork) {
             let text = format!(
-                "names of forks that begin with \"{}\" are reserved; choose another one",
+                "fork names that begin with \"{}\" are reserved; choose another one",
                 stage::RESERVED
             );
             return Err(Failure::Usage(text));
@@ -266,7 +266,7 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
 /// A byte range.
 #[derive(Args, Clone, Debug)]
 pub struct RangeArgs {
-    /// Beginning of the range
+    /// Start of the range
     #[arg(long, allow_negative_numbers = true, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     pub offset: u64,
     /// Length of the range [default: to the end]

@@ -145,15 +145,15 @@ fn distrust(file: &fs::Metadata, named: bool) -> Option<String> {
     let own = rustix::process::geteuid().as_raw();
     if !named && owner != own && owner != 0 {
         return Some(format!(
-            "they belong to user {owner}, who is neither you nor root; name the file with --config if you mean it"
+            "they belong to user {owner}, who is neither you nor root; to use them anyway, name the file with --config"
         ));
     }
     match named {
         true if mode & 0o002 != 0 => {
-            Some(format!("everybody may change them (mode {mode:o}); \"chmod o-w\" ends that"))
+            Some(format!("everybody may change them (mode {mode:o}); run \"chmod o-w\""))
         }
         false if mode & 0o022 != 0 => Some(format!(
-            "others may change them (mode {mode:o}); \"chmod go-w\" ends that, or name the file with --config"
+            "others may change them (mode {mode:o}); run \"chmod go-w\", or name the file with --config"
         )),
         _ => None,
     }
@@ -246,17 +246,15 @@ impl File {
         at: usize,
     ) -> Result<Option<String>, Failure> {
         let wrong = |expected: &str| {
-            self.wrong(at, &format!("\"{name}\" is {expected}, and not the {} given", value.type_str()))
+            self.wrong(at, &format!("\"{name}\" must be {expected}, but is of type {}", value.type_str()))
         };
         match (flag.get_action(), value) {
             (ArgAction::SetTrue, DeValue::Boolean(on)) => Ok(on.then(|| format!("--{name}"))),
             (ArgAction::SetTrue, _) => Err(wrong("true or false")),
             (_, DeValue::String(text)) => Ok(Some(format!("--{name}={text}"))),
             // In decimal digits, which are taken for octal ones, it would be another mode.
-            (_, DeValue::Integer(number)) if name == "socket-mode" && number.radix() != 10 => {
-                Err(self
-                    .wrong(at, "\"socket-mode\" is a text of octal digits: put it in quotes, as in \"0660\""))
-            }
+            (_, DeValue::Integer(number)) if name == "socket-mode" && number.radix() != 10 => Err(self
+                .wrong(at, "\"socket-mode\" is a string of octal digits: put it in quotes, as in \"0660\"")),
             // A number is no address, path or level; the flag would take it for one.
             (_, DeValue::Integer(_)) if is_text(flag) && !NUMBERS_TOO.contains(&name) => Err(wrong("a text")),
             (_, DeValue::Integer(number)) => {
@@ -307,7 +305,7 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
 /// Returns the settings of the role `reflect`, from pairs `NAME=VALUE` or names of switches.
 pub fn reflect_settings(pairs: &[String]) -> Result<ReflectSettings, Failure> {
     ReflectSettings::from_pairs(pairs).map_err(|why| {
-        Failure::Usage(format!("--{REFLECT}: {why}; \"nacre reflect serve --help\" lists what can be set"))
+        Failure::Usage(format!("--{REFLECT}: {why}; \"nacre reflect serve --help\" lists the settings"))
     })
 }
 

@@ -62,26 +62,26 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "apply",
         &[
             ("nacre apply transactions.json", "apply the transactions of a file, one after the other"),
-            ("nacre apply - < transactions.json", "those of standard input"),
+            ("nacre apply - < transactions.json", "read them from standard input"),
         ],
     ),
     (
         "read",
         &[
             ("nacre read counter", "print the bytes of an object"),
-            ("nacre --json read counter --offset 0 --length 2", "with their versions"),
+            ("nacre --json read counter --offset 0 --length 2", "print them with their versions"),
         ],
     ),
     (
         "extents",
-        &[("nacre extents report --length 1GiB", "list the pieces of the first GiB, and their versions")],
+        &[("nacre extents report --length 1GiB", "list the extents of the first GiB, with their versions")],
     ),
     ("stat", &[("nacre stat report", "show the version and the forks of an object")]),
     (
         "fence",
         &[
-            ("nacre fence shared 71", "let session 71 change the object shared no more"),
-            ("nacre fence shared --below 100", "nor any session with a number below 100"),
+            ("nacre fence shared 71", "refuse changes of session 71 to the object shared"),
+            ("nacre fence shared --below 100", "refuse those of all sessions with numbers below 100"),
         ],
     ),
     (
@@ -97,7 +97,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre rm report", "remove an object"),
             (
                 "nacre rm --staged --idle 1h 'backups/src.tar'",
-                "remove content whose upload ended an hour ago, and only that",
+                "remove only staged content without progress for an hour",
             ),
         ],
     ),
@@ -129,7 +129,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre scrub --repair --store file:nacre-data", "repair a store that no server has open"),
         ],
     ),
-    ("compact", &[("nacre compact", "give back the space of what was overwritten and removed")]),
+    ("compact", &[("nacre compact", "reclaim the space of overwritten and removed data")]),
     (
         "copy-objects",
         &[
@@ -146,26 +146,23 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre class put counter.lua", "install the class counter"),
             (
                 "nacre class put counter.lua --wall 100ms --memory 1MiB",
-                "with bounds of its own for each call",
+                "install it with limits for each call",
             ),
         ],
     ),
     ("class ls", &[("nacre class ls", "list the classes, and their versions")]),
-    ("class show", &[("nacre class show counter", "print the text of a class")]),
+    ("class show", &[("nacre class show counter", "print the script of a class")]),
     ("class history", &[("nacre class history counter", "list its versions")]),
-    ("class rollback", &[("nacre class rollback counter", "go back to the version before")]),
+    ("class rollback", &[("nacre class rollback counter", "go back to the previous version")]),
     ("class rm", &[("nacre class rm counter", "remove a class")]),
     (
         "class call",
         &[
             ("nacre class call visits counter.add 1", "call a method on the object visits"),
-            ("nacre class call visits counter.add - < amount", "with standard input"),
+            ("nacre class call visits counter.add - < amount", "with standard input as the input"),
         ],
     ),
-    (
-        "class test",
-        &[("nacre class test counter.lua counter.test", "run a class against an object in memory")],
-    ),
+    ("class test", &[("nacre class test counter.lua counter.test", "test a class on an object in memory")]),
     ("map ls", &[("nacre map ls", "list the maps of a store")]),
     ("map get", &[("nacre map get settings", "print all entries of a map")]),
     (
@@ -181,29 +178,32 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[("nacre map watch settings --since 12", "print epoch 13 and all later ones as they come")],
     ),
     ("map history", &[("nacre map history settings", "list the epochs that are kept")]),
-    ("map limits", &[("nacre map limits settings", "show the bounds of a map")]),
+    ("map limits", &[("nacre map limits settings", "show the limits of a map")]),
     (
         "map validator put",
-        &[("nacre map validator put settings colours colours.lua", "have a script check changes of a map")],
+        &[("nacre map validator put settings colours colours.lua", "check changes to a map with a script")],
     ),
     ("map validator ls", &[("nacre map validator ls settings", "list the validators of a map")]),
-    ("map validator show", &[("nacre map validator show settings colours", "print the text of a validator")]),
+    (
+        "map validator show",
+        &[("nacre map validator show settings colours", "print the script of a validator")],
+    ),
     ("map validator rm", &[("nacre map validator rm settings colours", "remove a validator")]),
     ("fs ls", &[("nacre fs ls /home", "list a directory of the namespace")]),
     ("fs stat", &[("nacre fs stat /home/notes", "show owner, permissions, times and size")]),
     ("fs find", &[("nacre fs find / --name '*.log' --type file", "find files by name")]),
-    ("fs tree", &[("nacre fs tree /home", "draw a directory and all below it")]),
+    ("fs tree", &[("nacre fs tree /home", "draw a directory and everything below it")]),
     ("fs cat", &[("nacre fs cat /home/notes", "print a file")]),
     ("fs get", &[("nacre fs get /home/notes notes", "fetch a file")]),
     ("fs put", &[("nacre fs put notes /home/", "store a file in a directory")]),
-    ("fs mkdir", &[("nacre fs mkdir /home", "make a directory")]),
-    ("fs mv", &[("nacre fs mv /home/notes /home/old", "rename a file, over whatever had that name")]),
+    ("fs mkdir", &[("nacre fs mkdir /home", "create a directory")]),
+    ("fs mv", &[("nacre fs mv /home/notes /home/old", "rename a file, replacing an existing one")]),
     ("fs rm", &[("nacre fs rm /home/old", "remove a file")]),
     (
         "fs ln",
         &[
             ("nacre fs ln /home/notes /home/again", "give a file a second name"),
-            ("nacre fs ln -s notes /home/link", "make a symbolic link"),
+            ("nacre fs ln -s notes /home/link", "create a symbolic link"),
         ],
     ),
     ("fs chmod", &[("nacre fs chmod 640 /home/notes", "change permissions")]),
@@ -211,22 +211,22 @@ const EXAMPLES: &[(&str, &[Example])] = &[
     (
         "fs create",
         &[
-            ("nacre fs create --type sequencer /ids", "make a sequencer with a path"),
-            ("nacre fs create --type counter /visits", "make an inode with the methods of a class"),
+            ("nacre fs create --type sequencer /ids", "create a sequencer with a path"),
+            ("nacre fs create --type counter /visits", "create an inode with the methods of a class"),
         ],
     ),
     ("fs call", &[("nacre fs call /visits add 1", "call a method of an inode")]),
-    ("fs check", &[("nacre fs check", "check the namespace, and finish what a crash left half done")]),
+    ("fs check", &[("nacre fs check", "check the namespace")]),
     (
         "mount",
         &[
             ("nacre mount /mnt", "mount the namespace, until Ctrl-C"),
-            ("nacre mount --read-only --allow-other /mnt", "for all users, and change nothing"),
+            ("nacre mount --read-only --allow-other /mnt", "mount it read-only for all users"),
         ],
     ),
     (
         "zlog create",
-        &[("nacre zlog create events --width 8", "make a log that is spread over eight objects")],
+        &[("nacre zlog create events --width 8", "create a log that is spread over eight objects")],
     ),
     ("zlog ls", &[("nacre zlog ls", "list the logs of a store")]),
     (
@@ -243,36 +243,33 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "zlog read",
         &[
             ("nacre zlog read events 0 100", "print the entries of a hundred positions"),
-            ("nacre zlog read events 0 --tag journal", "print all that have a tag"),
+            ("nacre zlog read events 0 --tag journal", "print all entries that have a tag"),
         ],
     ),
     ("zlog tail", &[("nacre zlog tail events", "print the position that the next entry gets")]),
     (
         "zlog follow",
-        &[(
-            "nacre zlog follow events --from 0 --positions",
-            "print all entries, and further ones as they come",
-        )],
+        &[("nacre zlog follow events --from 0 --positions", "print all entries, and new ones as they come")],
     ),
     (
         "zlog trim",
         &[
             ("nacre zlog trim events 7", "remove one entry"),
-            ("nacre zlog trim events 1000 --before", "remove all before a position"),
+            ("nacre zlog trim events 1000 --before", "remove all entries before a position"),
         ],
     ),
     ("zlog fill", &[("nacre zlog fill events 7", "give up a position that its writer left empty")]),
     ("zlog info", &[("nacre zlog info events", "show epoch, tail and views of a log")]),
-    ("zlog seal", &[("nacre zlog seal events", "recover the tail, and shut out what was sent before")]),
-    ("zlog reshape", &[("nacre zlog reshape events --width 16", "go on with more objects")]),
+    ("zlog seal", &[("nacre zlog seal events", "recover the tail, and refuse requests of earlier epochs")]),
+    ("zlog reshape", &[("nacre zlog reshape events --width 16", "spread future entries over more objects")]),
     ("zlog check", &[("nacre zlog check events", "check that no position was written twice")]),
     ("zlog mv", &[("nacre zlog mv events old-events", "rename a log")]),
     ("zlog rm", &[("nacre zlog rm old-events", "remove a log and its entries")]),
     (
         "ping",
         &[
-            ("nacre ping", "ask each server four times"),
-            ("nacre ping -c 0 -i 100ms", "ask ten times a second, until Ctrl-C"),
+            ("nacre ping", "send four requests to each server"),
+            ("nacre ping -c 0 -i 100ms", "send ten requests per second, until Ctrl-C"),
         ],
     ),
     ("status", &[("nacre status", "show the servers, and whether all is well")]),
@@ -283,7 +280,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre --json top -i 10s | tee load.jsonl", "record what they do"),
         ],
     ),
-    ("log", &[("nacre log --follow", "print the cluster log, and go on as it grows")]),
+    ("log", &[("nacre log --follow", "print the cluster log, and new lines as they come")]),
     (
         "lock",
         &[
@@ -298,22 +295,22 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
-    ("locks", &[("nacre locks data", "list who holds bytes of data, and who waits")]),
+    ("locks", &[("nacre locks data", "list the sessions that hold or wait for bytes of data")]),
     ("locks break", &[("nacre locks break 71", "take all locks from session 71, and fence it off")]),
-    ("sequencer create", &[("nacre sequencer create ids --policy hold=10ms", "make a sequencer")]),
+    ("sequencer create", &[("nacre sequencer create ids --policy hold=10ms", "create a sequencer")]),
     ("sequencer next", &[("nacre sequencer next ids -n 100", "take a hundred positions")]),
-    ("sequencer read", &[("nacre sequencer read ids", "print the next position, and take none")]),
-    ("sequencer policy", &[("nacre sequencer policy ids round-trip", "have nobody cache it")]),
+    ("sequencer read", &[("nacre sequencer read ids", "print the next position without taking it")]),
+    ("sequencer policy", &[("nacre sequencer policy ids round-trip", "stop all caching of it")]),
     ("sequencer ls", &[("nacre sequencer ls", "list all sequencers")]),
     ("sequencer rm", &[("nacre sequencer rm ids", "remove a sequencer")]),
-    ("fail", &[("nacre fail", "have a standby take over from the metadata rank")]),
+    ("fail", &[("nacre fail", "hand the metadata rank over to a standby")]),
     (
         "mpirun",
         &[
-            ("nacre mpirun -n 4 ./program", "run a job whose atomic mode holds"),
+            ("nacre mpirun -n 4 ./program", "run a job with a correct atomic mode"),
             (
                 "nacre mpirun --lock-servers nacre://192.0.2.1:6470 -n 64 ./program",
-                "with lock servers that run already",
+                "use lock servers that are already running",
             ),
         ],
     ),
@@ -327,18 +324,18 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         &[
             ("nacre walk /home", "count everything below a directory"),
             ("nacre walk /home --list --type f --size +1G", "list the files larger than 1 GiB"),
-            ("nacre walk /scratch --top 20 --histogram age", "show the largest files, and how old all are"),
-            ("nacre walk /scratch --index scratch.sqlite", "keep the sweep as a database"),
+            ("nacre walk /scratch --top 20 --histogram age", "show the largest files, and the ages of all"),
+            ("nacre walk /scratch --index scratch.sqlite", "store the sweep as a database"),
         ],
     ),
     (
         "query",
         &[
-            ("nacre query scratch.sqlite --by owner", "show whose files take how much space"),
+            ("nacre query scratch.sqlite --by owner", "show the space that each owner takes"),
             ("nacre query scratch.sqlite --by directory --top 20", "show the largest directories"),
             (
                 "nacre query scratch.sqlite --sql 'SELECT count(*) FROM entries WHERE size = 0'",
-                "ask something else",
+                "run any other query",
             ),
         ],
     ),
@@ -346,40 +343,43 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "diff",
         &[(
             "nacre diff monday.sqlite tuesday.sqlite",
-            "list what was made, removed, changed or moved between",
+            "list what was created, removed, changed or moved in between",
         )],
     ),
     (
         "copy",
         &[
-            ("nacre copy /data /backup/", "copy a tree to /backup/data, or go on with such a copy"),
-            ("nacre copy --verify --fsync /data /backup/", "make it durable, and compare it"),
-            ("nacre copy --prune .git project /backup/", "leave out what has this name"),
+            ("nacre copy /data /backup/", "copy a tree to /backup/data, or continue such a copy"),
+            ("nacre copy --verify --fsync /data /backup/", "sync the copy to disk, and compare it"),
+            ("nacre copy --prune .git project /backup/", "leave out everything of this name"),
             (
                 "nacre copy --mirror --dry-run /data /mirror",
-                "count what it would take to make /mirror the same",
+                "count the changes that would make /mirror a mirror",
             ),
         ],
     ),
     (
         "compare",
         &[
-            ("nacre compare /data /backup/data", "print what differs"),
-            ("nacre compare --contents-only --quiet a b", "say by the exit code whether contents differ"),
+            ("nacre compare /data /backup/data", "print the differences"),
+            (
+                "nacre compare --contents-only --quiet a b",
+                "report only by the exit code whether contents differ",
+            ),
         ],
     ),
     (
         "remove",
         &[
             ("nacre remove /scratch/old", "remove a tree, after asking"),
-            ("nacre remove --dry-run --list /scratch/old", "list what that would remove"),
+            ("nacre remove --dry-run --list /scratch/old", "list what would be removed"),
             (
                 "nacre remove --mtime +30 --empty-directories /scratch",
-                "remove files that nobody has changed for a month",
+                "remove files not modified for a month, and directories left empty",
             ),
             (
                 "nacre remove --yes --from old.json",
-                "remove what \"nacre query --list --json\" has listed, where it is still the same",
+                "remove the files that \"nacre query --list --json\" listed, if they are unchanged",
             ),
         ],
     ),
@@ -389,7 +389,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre reflect serve --open", "reflect on this machine"),
             (
                 "nacre reflect serve --listen 192.0.2.1:7400 --token-key KEY",
-                "let in who has a token of this key pair",
+                "admit members with a token of this key pair",
             ),
         ],
     ),
@@ -406,30 +406,33 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "reflect token",
         &[(
             "nacre reflect token 7400/5 --for 1h --identity alice --key tokens.key",
-            "make a token for an hour",
+            "create a token that is valid for an hour",
         )],
     ),
     (
         "reflect token-key",
-        &[("nacre reflect token-key --key tokens.key", "print the key by which a reflector knows tokens")],
+        &[(
+            "nacre reflect token-key --key tokens.key",
+            "print the key with which a reflector verifies tokens",
+        )],
     ),
-    ("reflect kick", &[("nacre reflect kick alice --group 7400/5", "throw a member out of a group")]),
+    ("reflect kick", &[("nacre reflect kick alice --group 7400/5", "remove a member from a group")]),
     (
         "reflect ban",
         &[
-            ("nacre reflect ban 198.51.100.0/24 --for 1d", "keep a network out for a day"),
-            ("nacre reflect ban 198.51.100.0/24 --lift", "let it in again"),
+            ("nacre reflect ban 198.51.100.0/24 --for 1d", "ban a network for a day"),
+            ("nacre reflect ban 198.51.100.0/24 --lift", "lift the ban"),
         ],
     ),
     (
         "reflect move",
         &[(
             "nacre reflect move lobby --to 5@192.0.2.2:7400",
-            "move a location with its members to another reflector",
+            "move a location and its members to another reflector",
         )],
     ),
-    ("keygen", &[("nacre keygen /etc/nacre/key", "make a key for a cluster")]),
-    ("bench", &[("nacre bench rmw --quick", "run the study of conditional updates, for a first look")]),
+    ("keygen", &[("nacre keygen /etc/nacre/key", "create a key for a cluster")]),
+    ("bench", &[("nacre bench rmw --quick", "run the study of conditional updates briefly")]),
     ("tour", &[("nacre tour", "see objects, versions and conditional writes in ten seconds")]),
     (
         "completions",
@@ -442,7 +445,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
         "man",
         &[
             ("nacre man | man -l -", "read this program's page"),
-            ("nacre man --folder ~/.local/share/man/man1", "write a page for each command"),
+            ("nacre man --folder ~/.local/share/man/man1", "write one page per command"),
         ],
     ),
 ];
@@ -493,20 +496,20 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ),
     (
         "NACRE_POLL",
-        "The time for which a program polls for the next message before it sleeps, such as 200us; 0us for never.",
+        "The time for which a program polls for the next message before it sleeps, such as 200us; 0us disables polling.",
     ),
     (
         "XDG_RUNTIME_DIR",
-        "The folder below which the socket of the user's own server is; otherwise it is below /run/user, or in /tmp.",
+        "The folder below which the user's own server has its socket; if unset, the socket is below /run/user, or in /tmp.",
     ),
 ];
 
 /// The exit codes of commands that have no others.
 const EXIT_STATUS: &[(&str, &str)] = &[
-    ("0", "It is done."),
-    ("1", "It failed; a sentence on standard error says why, and what to do."),
+    ("0", "Success."),
+    ("1", "Failure; a message on standard error says why, and what to do."),
     ("2", "The command line is wrong."),
-    ("3", "A guard did not hold; standard output says what is there now."),
+    ("3", "A guard did not hold; standard output shows the current state."),
 ];
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl Context {
         let mut uri: nacre::Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
         match &uri.engine {
             nacre::Engine::Memory => {
-                let text = "the store mem: would be gone when this command ends; name a server or a folder";
+                let text = "the store mem: would be lost when this command ends; name a server or a folder";
                 return Err(Failure::Usage(text.into()));
             }
             nacre::Engine::Folder(_) => {
@@ -131,7 +131,7 @@ pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
     let fork = object.fork_name();
     if object.is_incomplete_copy().await? {
         return Err(Failure::Failed(format!(
-            "object \"{}\" of {} is a copy that is not complete; \"nacre copy-objects\" goes on with it",
+            "object \"{}\" of {} is an incomplete copy; \"nacre copy-objects\" continues it",
             object.id(),
             object.store().name()
         )));
@@ -156,10 +156,10 @@ pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
     let advice = match names.is_empty() {
         false => format!("it has {}: name one with --fork", names.join(", ")),
         true if !object.staged().await?.is_empty() => {
-            "its first content is on its way, or its writer was interrupted; \"nacre ls --staged\" says for how long"
+            "its first content is still being stored, or its writer was interrupted; \"nacre ls --staged\" shows for how long"
                 .to_owned()
         }
-        true => "it holds no bytes at all".to_owned(),
+        true => "it holds no bytes".to_owned(),
     };
     Err(Failure::Failed(format!("object \"{id}\" in {store} has no {wanted}; {advice}")))
 }
@@ -204,7 +204,7 @@ pub async fn apply(object: &Object, transaction: Transaction, attempted: &str) -
 pub fn nonsense(object: &Object) -> Failure {
     let store = object.store().name();
     Failure::Failed(format!(
-        "{store} gave an answer about object \"{}\" that does not fit the question",
+        "{store} gave an answer about object \"{}\" that does not match the request",
         object.id()
     ))
 }

@@ -13,6 +13,14 @@ use crate::store::Store;
 use crate::uri::{Engine, Uri};
 
 /// The answer of one part of a store: the store itself where it is in this process, or one of its servers.
+///
+/// ```
+/// let store = nacre::open("mem:")?.blocking();
+/// let reports: Vec<nacre::Report> = store.info()?;
+/// assert_eq!(reports[0].place, "mem:");
+/// println!("{}", reports[0].report["objects"]);
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The uri of the store, or the address of the server.
@@ -245,9 +253,35 @@ impl Store {
 }
 
 /// The time that an answer takes. It begins when the future is first polled.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// let store = nacre::open("mem:")?;
+/// for (place, ping) in store.pings().await? {
+///     // Each can be given up by itself.
+///     let time = tokio::time::timeout(std::time::Duration::from_secs(5), ping).await;
+///     println!("{place}: {time:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub type Ping = futures::future::BoxFuture<'static, Result<Duration, StoreError>>;
 
 /// The counters of a server.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), nacre::Error> {
+/// let store = nacre::open("nacre://one,two")?;
+/// for (server, counters) in store.counters().await? {
+///     match counters.await {
+///         Ok(counters) => println!("{server}: {counters}"),
+///         Err(error) => println!("{server}: {error}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub type Counters = futures::future::BoxFuture<'static, Result<Value, StoreError>>;
 
 fn timed<T: Send>(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Ping {

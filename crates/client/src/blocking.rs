@@ -20,24 +20,82 @@ use crate::update::{Change, Settled, UpdateOptions, Updated};
 use crate::versioned::{KeyWritten, VersionedKeys};
 
 /// A [`Store`] whose calls block the calling thread.
+///
+/// ```
+/// let store = nacre::open("mem:")?.blocking();
+/// for name in ["a", "b"] {
+///     store.object(name)?.create()?;
+/// }
+/// let names: Vec<_> = store.list().collect::<Result<_, _>>()?;
+/// assert_eq!(names.len(), 2);
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BlockingStore {
     store: Store,
 }
 
 /// An [`Object`] whose calls block the calling thread.
+///
+/// ```
+/// let store = nacre::open("mem:")?.blocking();
+/// let object: nacre::BlockingObject = store.object("greeting")?;
+/// object.write(0, "hello")?;
+/// assert_eq!(object.read(0..5)?.data, "hello");
+/// assert_eq!(object.stat()?.bytes, 5);
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BlockingObject {
     object: Object,
 }
 
 /// An iterator over the objects of a store. See [`Objects`].
+///
+/// ```
+/// let store = nacre::open("mem:")?.blocking();
+/// store.object("a")?.create()?;
+/// store.object("b")?.create()?;
+/// let mut objects: nacre::BlockingObjects = store.list();
+/// assert_eq!(objects.next().unwrap()?.to_string(), "a");
+/// let mut rest = store.list_after("a".parse()?);
+/// assert_eq!(rest.next().unwrap()?.to_string(), "b");
+/// # Ok::<(), nacre::Error>(())
+/// ```
+#[derive(derive_more::Debug)]
+#[debug("BlockingObjects")]
 pub struct BlockingObjects(Objects);
 
 /// An iterator over the keys of an object. See [`Keys`].
+///
+/// ```
+/// let object = nacre::open("mem:")?.blocking().object("ages")?;
+/// object.set_key("ada", "36")?;
+/// object.set_key("bob", "41")?;
+/// let keys: nacre::BlockingKeys = object.keys(nacre::KeyRange::all());
+/// for entry in keys {
+///     let (name, age) = entry?;
+///     println!("{name}: {age:?}");
+/// }
+/// # Ok::<(), nacre::Error>(())
+/// ```
+#[derive(derive_more::Debug)]
+#[debug("BlockingKeys")]
 pub struct BlockingKeys(Keys);
 
 /// An iterator over the keys of an object with their versions. See [`VersionedKeys`].
+///
+/// ```
+/// let object = nacre::open("mem:")?.blocking().object("ages")?;
+/// let version = object.set_key("ada", "36")?;
+/// let mut keys: nacre::BlockingVersionedKeys = object.versioned_keys(nacre::KeyRange::all());
+/// let (_, found) = keys.next().unwrap()?;
+/// assert_eq!(found.version, version);
+/// assert!(keys.next().is_none());
+/// # Ok::<(), nacre::Error>(())
+/// ```
+#[derive(derive_more::Debug)]
+#[debug("BlockingVersionedKeys")]
 pub struct BlockingVersionedKeys(VersionedKeys);
 
 impl BlockingStore {

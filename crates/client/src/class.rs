@@ -26,10 +26,114 @@ use bytes::Bytes;
 use futures::executor::block_on;
 #[cfg(feature = "servers")]
 use nacre_class::Caller;
-use nacre_class::Classes;
-pub use nacre_class::{
-    Bound, Bounds, CallError, Called, Catalogue, Class, ClassError, Failure, Method, Record, Request,
-};
+/// A positive error number, as Linux has them.
+///
+/// Numbers of errors as classes return them and users read them:
+///
+/// ```
+/// use nacre::class::{Errno, errno};
+///
+/// let number: Errno = errno::ENOENT;
+/// assert_eq!(errno::name(number), Some("ENOENT"));
+/// println!("{}", errno::text(number));
+/// ```
+pub use nacre_class::errno::Errno;
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// use nacre::class::{Bound, Bounds, CallError, Request};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let text = "function spin(input, output) while true do end end objclass.register(spin)";
+    /// let bounds = Bounds { instructions: 100_000, ..Bounds::default() };
+    /// store.classes().put("slow", text.into(), bounds).await?;
+    ///
+    /// // A call may have tighter bounds than its class.
+    /// let object = "object".parse()?;
+    /// let request = Request::new(&object, "slow", "spin").input("");
+    /// let request = Request { bounds: Some(Bounds { instructions: 10_000, ..bounds }), ..request };
+    /// let error = store.classes().call(&request).await.unwrap_err();
+    /// assert!(matches!(error, CallError::Exceeded { bound: Bound::Instructions, .. }));
+    /// assert!(Bounds::MAX.wall >= Duration::from_millis(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    "A bound that a call exceeded." nacre_class::Bound;
+    "The bounds of one call, nested calls included. A call that exceeds one of them changes nothing." nacre_class::Bounds;
+    "A call to be made." nacre_class::Request;
+}
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use nacre::class::{CallError, Called, Classes, Failure, errno};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let classes: &Classes = store.classes();
+    /// let text = r#"
+    ///   function open(input, output)
+    ///     output:append(nacre.get("door") or "shut")
+    ///     if input:str() ~= "sesame" then error(-objclass.EACCES or "no") end
+    ///   end
+    ///   objclass.register(open)"#;
+    /// classes.put("door", text.into(), Default::default()).await?;
+    ///
+    /// let cave = store.object("cave")?;
+    /// let Called { output, wrote, .. } = cave.call("door.open", "sesame").await?;
+    /// assert_eq!((&output[..], wrote), (&b"shut"[..], false));
+    ///
+    /// match cave.call("door.open", "barley").await.unwrap_err() {
+    ///     CallError::Failed { errno, failure, .. } => {
+    ///         let Failure { message, log, .. } = *failure;
+    ///         println!("{} {message} {log:?}", errno::text(errno));
+    ///     }
+    ///     error => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    "A call that took no effect, or of which it is not known." nacre_class::CallError;
+    "The outcome of a call that took effect." nacre_class::Called;
+    "The classes of a store, and the place where their methods run: the machines of this process, or elsewhere." nacre_class::Classes;
+    "A failed method's last words." nacre_class::Failure;
+    "Error numbers: the ones that `objclass` names for scripts, and their texts." nacre_class::errno;
+}
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::Arc;
+    ///
+    /// use nacre::class::{Catalogue, Class, ClassError, Method, Record};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let classes = store.classes();
+    /// let text = "function read(input, output) end objclass.register(read)";
+    /// classes.put("reader", text.into(), Default::default()).await?;
+    /// classes.put("reader", format!("{text} -- better").into(), Default::default()).await?;
+    ///
+    /// let catalogue: Arc<Catalogue> = classes.catalogue().await?;
+    /// let class: &Class = catalogue.class("reader")?;
+    /// assert_eq!(class.version, 2);
+    /// let Method { name, .. } = &class.methods[0];
+    /// assert_eq!(name, "read");
+    ///
+    /// // Every version is kept.
+    /// let history: Vec<Record> = classes.history("reader").await?;
+    /// assert_eq!(history.len(), 2);
+    /// assert!(matches!(classes.history("writer").await, Err(ClassError::Missing { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    "The classes that are current at one epoch. A call sees one catalogue from its beginning to its end." nacre_class::Catalogue;
+    "A class that can be called: a text at a version." nacre_class::Class;
+    "A change of the classes that was not made." nacre_class::ClassError;
+    "A method, as its class declares it." nacre_class::Method;
+    "One version of a class." nacre_class::Record;
+}
 use nacre_object::{ErrorKind, StoreError};
 
 use crate::blocking::BlockingObject;

@@ -24,9 +24,192 @@ use std::sync::Arc;
 
 #[cfg(feature = "class")]
 use bytes::Bytes;
-pub use nacre_meta::inode::{Ino, InodeKind, Layout, SEQUENCER};
-pub use nacre_meta::*;
+/// A content that is being put into a file. Dropped without [`Put::commit`] or [`Put::abort`], it leaves its objects to be removed with the file, or by `nacre fs check`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::fs::Error> {
+/// use nacre::fs::{Creation, Credentials, Ino, InodeKind, Put, RankOptions};
+///
+/// let store = nacre::open("mem:")?;
+/// let rank = store.rank(RankOptions { create: true, ..Default::default() }).await?;
+/// let user = Credentials::root();
+/// let file = rank.create(&user, Ino::ROOT, b"results", Creation::new(InodeKind::File, 0o644)).await?;
+/// // The old content stands until the new one is complete.
+/// let mut put: Put<'_> = rank.put(&user, file.ino).await?;
+/// put.write(b"first half, ").await?;
+/// put.write(b"second half").await?;
+/// assert_eq!(put.commit().await?, 23);
+/// assert_eq!(rank.read_file(file.ino, 0, 100).await?, "first half, second half");
+/// # Ok(())
+/// # }
+/// ```
+pub use nacre_meta::Put;
+/// An inode of a program's own type, as its methods are called.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::fs::Error> {
+/// use nacre::fs::{Creation, Credentials, Ino, InodeKind, RankOptions, Typed, WRITE};
+///
+/// let store = nacre::open("mem:")?;
+/// let rank = store.rank(RankOptions { create: true, ..Default::default() }).await?;
+/// let user = Credentials::root();
+/// let kind = InodeKind::Typed("counter".into());
+/// let inode = rank.create(&user, Ino::ROOT, b"visits", Creation::new(kind, 0o644)).await?;
+/// // The object in which the inode's state is, for methods of the class of that name.
+/// let Typed { name, object, .. } = rank.typed(&user, inode.ino, WRITE).await?;
+/// assert_eq!((name.as_str(), object), ("counter", inode.ino.state_object()));
+/// # Ok(())
+/// # }
+/// ```
+pub use nacre_meta::Typed;
+pub use nacre_meta::inode::SEQUENCER;
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::fs::Error> {
+    /// use nacre::fs::{Attributes, Creation, Credentials, Ino, InodeKind, Rank, RankOptions};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let rank: Rank = store.rank(RankOptions { create: true, owner: Credentials::new(1000, 1000), ..Default::default() }).await?;
+    /// let ada = Credentials::new(1000, 1000);
+    /// let file: Attributes = rank.create(&ada, Ino::ROOT, b"notes", Creation::new(InodeKind::File, 0o600)).await?;
+    /// assert_eq!((file.uid, file.mode & 0o777), (1000, 0o600));
+    ///
+    /// // Others may not read it.
+    /// let bob = Credentials::new(1001, 1001);
+    /// assert!(matches!(rank.access(&bob, file.ino, nacre::fs::READ).await, Err(nacre::fs::Error::Denied)));
+    /// let found = rank.resolve(&ada, b"/notes", true).await?;
+    /// assert_eq!(found.ino, file.ino);
+    /// rank.close().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    "The number of an inode. No number is ever given twice in a store." nacre_meta::inode::Ino;
+    "The kind of an inode." nacre_meta::inode::InodeKind;
+}
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::fs::Error> {
+    /// use nacre::fs::{Attributes, Creation, Credentials, Ino, InodeKind, Rank, RankOptions};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let rank: Rank = store.rank(RankOptions { create: true, owner: Credentials::new(1000, 1000), ..Default::default() }).await?;
+    /// let ada = Credentials::new(1000, 1000);
+    /// let file: Attributes = rank.create(&ada, Ino::ROOT, b"notes", Creation::new(InodeKind::File, 0o600)).await?;
+    /// assert_eq!((file.uid, file.mode & 0o777), (1000, 0o600));
+    ///
+    /// // Others may not read it.
+    /// let bob = Credentials::new(1001, 1001);
+    /// assert!(matches!(rank.access(&bob, file.ino, nacre::fs::READ).await, Err(nacre::fs::Error::Denied)));
+    /// let found = rank.resolve(&ada, b"/notes", true).await?;
+    /// assert_eq!(found.ino, file.ino);
+    /// rank.close().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    "The attributes of an inode. Times are in nanoseconds since 1970." nacre_meta::Attributes;
+    "The inode to be made by [`Rank::create`]." nacre_meta::Creation;
+    "The user and the groups that a call is made for." nacre_meta::Credentials;
+    "A failure of a call on the namespace." nacre_meta::Error;
+    "A handle on the namespace that makes changes of it." nacre_meta::Rank;
+    "The settings of a rank." nacre_meta::RankOptions;
+}
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::fs::Error> {
+    /// use std::sync::Arc;
+    ///
+    /// use nacre::fs::{Clock, Creation, Credentials, Ino, InodeKind, RankOptions, SetAttributes, SetTime};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let clock: Clock = Arc::new(|| 1_000_000_000);
+    /// let rank = store.rank(RankOptions { create: true, clock: Some(clock), ..Default::default() }).await?;
+    /// let user = Credentials::root();
+    /// let file = rank.create(&user, Ino::ROOT, b"notes", Creation::new(InodeKind::File, 0o644)).await?;
+    /// assert_eq!(file.mtime, 1_000_000_000);
+    ///
+    /// let set = SetAttributes { mode: Some(0o600), mtime: Some(SetTime::To(7)), ..Default::default() };
+    /// let file = rank.set_attributes(&user, file.ino, &set).await?;
+    /// assert_eq!((file.mode & 0o777, file.mtime), (0o600, 7));
+    /// # Ok(())
+    /// # }
+    /// ```
+    "A source of the present time, in nanoseconds since 1970." nacre_meta::Clock;
+    "Changes of attributes; what is `None` stays." nacre_meta::SetAttributes;
+    "A time to be set." nacre_meta::SetTime;
+}
+pub use nacre_meta::{
+    EXECUTE, NAME_BYTES_MAX, PAGE_ENTRIES_MAX, PATH_BYTES_MAX, READ, SIZE_MAX, WRITE, check_name,
+};
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::fs::Error> {
+    /// use nacre::fs::{Finding, RankOptions, Report};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let rank = store.rank(RankOptions { create: true, ..Default::default() }).await?;
+    /// // With `true` it mends what it can.
+    /// let report: Report = rank.check(false).await?;
+    /// for Finding { text, .. } in &report.findings {
+    ///     println!("{text}");
+    /// }
+    /// assert!(report.is_clean());
+    /// # Ok(())
+    /// # }
+    /// ```
+    "Something that is wrong with a namespace, or was left behind." nacre_meta::Finding;
+    "The result of a check." nacre_meta::Report;
+}
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::fs::Error> {
+    /// use nacre::fs::{Creation, Credentials, Ino, InodeKind, Listed, Page, RankOptions};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let rank = store.rank(RankOptions { create: true, ..Default::default() }).await?;
+    /// let user = Credentials::root();
+    /// for name in ["a", "b", "c"] {
+    ///     rank.create(&user, Ino::ROOT, name.as_bytes(), Creation::new(InodeKind::File, 0o644)).await?;
+    /// }
+    /// let mut after = bytes::Bytes::new();
+    /// loop {
+    ///     let Page { entries, more } = rank.readdir(&user, Ino::ROOT, &after, 2, false).await?;
+    ///     for Listed { name, ino, .. } in &entries {
+    ///         println!("{name:?}: {ino:?}");
+    ///     }
+    ///     if !more {
+    ///         break;
+    ///     }
+    ///     after = entries.last().unwrap().name.clone();
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    "An entry of a directory." nacre_meta::Listed;
+    "A page of a directory, in the order of the names' bytes." nacre_meta::Page;
+}
 use nacre_object::StoreError;
+export! {
+    /// ```
+    /// use nacre::stream::{Layout, Piece};
+    ///
+    /// // Stripes of 64 KiB over four objects.
+    /// let layout = Layout { unit_bytes: 64 << 10, width: 4, object_bytes: 1 << 20 };
+    /// assert!(layout.is_sound());
+    /// // The second stripe begins in the second object.
+    /// let pieces: Vec<Piece> = layout.pieces(60 << 10, 8 << 10).collect();
+    /// assert_eq!((pieces[0].object, pieces[0].len), (0, 4 << 10));
+    /// assert_eq!((pieces[1].object, pieces[1].offset, pieces[1].at), (1, 0, 64 << 10));
+    /// ```
+    "The way in which a stream's bytes are dealt out to objects: stripes of `unit_bytes` go round `width` objects until each of them holds `object_bytes`, then round the next `width` ones." nacre_object::stripe::Layout;
+    "A piece of a byte range of a stream: what one object holds of it, without a gap." nacre_object::stripe::Piece;
+}
 
 #[cfg(feature = "class")]
 use crate::class::{Called, Request};
@@ -39,7 +222,7 @@ impl Store {
     /// # Errors
     ///
     /// [`Error::NotFound`] if there is no namespace, and none is to be created.
-    pub async fn rank(&self, options: RankOptions) -> Result<Rank> {
+    pub async fn rank(&self, options: RankOptions) -> Result<Rank, Error> {
         Rank::open(Arc::new(self.clone()), options).await
     }
 
@@ -49,7 +232,7 @@ impl Store {
     /// # Errors
     ///
     /// `Unsupported` if the store has no servers.
-    pub async fn sequencer_inode(&self, ino: Ino) -> std::result::Result<Sequencer, StoreError> {
+    pub async fn sequencer_inode(&self, ino: Ino) -> Result<Sequencer, StoreError> {
         self.sequencer_of(&ino.state_object()).await
     }
 
@@ -69,7 +252,7 @@ impl Store {
         ino: Ino,
         method: &str,
         input: impl Into<Bytes>,
-    ) -> std::result::Result<Called, CallError> {
+    ) -> Result<Called, CallError> {
         let kind = rank.stat(ino).await?.kind;
         let catalogue = self.classes().catalogue().await.map_err(Error::Store)?;
         let methods = match catalogue.classes.get(kind.name()) {
@@ -89,6 +272,22 @@ impl Store {
 }
 
 /// The failure of a call of a method of an inode.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::fs::Error> {
+/// use nacre::fs::{CallError, Creation, Credentials, Ino, InodeKind, RankOptions};
+///
+/// let store = nacre::open("mem:")?;
+/// let rank = store.rank(RankOptions { create: true, ..Default::default() }).await?;
+/// let user = Credentials::root();
+/// let file = rank.create(&user, Ino::ROOT, b"notes", Creation::new(InodeKind::File, 0o644)).await?;
+/// // A file has no methods.
+/// let error = store.call_inode(&rank, &user, file.ino, "read", "").await.unwrap_err();
+/// assert!(matches!(error, CallError::Namespace(_)));
+/// # Ok(())
+/// # }
+/// ```
 #[cfg(feature = "class")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -26,14 +26,124 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::executor::block_on;
-pub use nacre_lock::client::{Method, Protocol};
+/// The reason why a description is refused.
+///
+/// ```
+/// use nacre::lock::{Description, PatternError};
+///
+/// let error: PatternError = "vector(count=3)".parse::<Description>().unwrap_err();
+/// assert!(matches!(error, PatternError::Syntax { .. }), "{error}");
+/// ```
+pub use nacre_lock::PatternError;
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::Error> {
+    /// use std::time::Duration;
+    ///
+    /// use nacre::lock::{Datatype, Method, Mode, Protocol, Request};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let even = Datatype::Bytes(1).vector(100, 1, 2).at(0);
+    /// let request = Request::new(even, Mode::Exclusive)
+    ///     .method(Method::List)
+    ///     .protocol(Protocol::TwoPhase)
+    ///     .wait(Duration::from_secs(5));
+    /// let lock = store.file("results")?.lock_by(&request).await?;
+    /// assert!(!Mode::Shared.conflicts(Mode::Shared));
+    /// lock.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    "The way in which an operation describes its bytes to the servers (section 3)." nacre_lock::client::Method;
+    "The protocol by which locks are acquired (section 4)." nacre_lock::client::Protocol;
+}
+/// The bytes to be locked, and the way in which they are.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// use std::time::Duration;
+///
+/// use nacre::lock::{Datatype, Method, Mode, Protocol, Request};
+///
+/// let store = nacre::open("mem:")?;
+/// let even = Datatype::Bytes(1).vector(100, 1, 2).at(0);
+/// let request = Request::new(even, Mode::Exclusive)
+///     .method(Method::List)
+///     .protocol(Protocol::TwoPhase)
+///     .wait(Duration::from_secs(5));
+/// let lock = store.file("results")?.lock_by(&request).await?;
+/// assert!(!Mode::Shared.conflicts(Mode::Shared));
+/// lock.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub use nacre_lock::remote::Request;
 use nacre_lock::remote::{ANSWER_MAX, Checker, LATE_MAX, LockError, Session, within};
+/// The mode of a lock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// use std::time::Duration;
+///
+/// use nacre::lock::{Datatype, Method, Mode, Protocol, Request};
+///
+/// let store = nacre::open("mem:")?;
+/// let even = Datatype::Bytes(1).vector(100, 1, 2).at(0);
+/// let request = Request::new(even, Mode::Exclusive)
+///     .method(Method::List)
+///     .protocol(Protocol::TwoPhase)
+///     .wait(Duration::from_secs(5));
+/// let lock = store.file("results")?.lock_by(&request).await?;
+/// assert!(!Mode::Shared.conflicts(Mode::Shared));
+/// lock.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub use nacre_lock::table::Mode;
-pub use nacre_lock::{
-    Block, DEPTH_MAX, Datatype, Description, Distribution, FileView, ITEMS_MAX, Member, OFFSET_MAX, Order,
-    PatternError, Region,
-};
+export! {
+    /// ```
+    /// use nacre::lock::{Block, Datatype, Description, Distribution, FileView, Member, Order, Region};
+    ///
+    /// // A block of 2 × 3 elements of a matrix of 4 × 6 doubles.
+    /// let double = Datatype::Bytes(8);
+    /// let block = double.clone().subarray(&[4, 6], &[2, 3], &[1, 2]);
+    /// let view = FileView { displacement: 0, datatype: block, count: 1 };
+    /// // The same, as four programs share it.
+    /// let shared = Datatype::Darray {
+    ///     rank: 0,
+    ///     sizes: vec![4, 6],
+    ///     distributions: vec![Distribution::Block(None), Distribution::Cyclic(Some(2))],
+    ///     processes: vec![2, 2],
+    ///     order: Order::C,
+    ///     of: Box::new(double),
+    /// };
+    /// for description in [
+    ///     Description::from(view),
+    ///     shared.at(0),
+    ///     Description::from(10..20),
+    ///     Description::from(vec![Region { offset: 0, length: 4 }, Region { offset: 8, length: 4 }]),
+    ///     Datatype::Indexed { blocks: vec![Block { displacement: 3, count: 2 }], of: Box::new(Datatype::byte()) }.at(0),
+    ///     Datatype::Struct { members: vec![Member { displacement: 0, count: 1, of: Datatype::byte() }] }.at(0),
+    /// ] {
+    ///     // Descriptions can be written and read, and locked if this says so.
+    ///     assert_eq!(description.to_string().parse::<Description>()?, description);
+    ///     nacre::lock::check(&description)?;
+    /// }
+    /// # Ok::<(), nacre::lock::PatternError>(())
+    /// ```
+    "A block of an indexed datatype." nacre_lock::Block;
+    "A datatype: a tree of MPI's constructors over elements of some bytes." nacre_lock::Datatype;
+    "A description of the bytes of a file that an operation accesses." nacre_lock::Description;
+    "The distribution of one dimension of an array over processes." nacre_lock::Distribution;
+    "A datatype laid over a file: copies of it, one after the other at the distance of its extent." nacre_lock::FileView;
+    "A block of a struct." nacre_lock::Member;
+    "The dimension of an array in which neighbours in the file differ." nacre_lock::Order;
+    "A range of bytes." nacre_lock::Region;
+}
+pub use nacre_lock::{DEPTH_MAX, ITEMS_MAX, OFFSET_MAX};
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
@@ -230,6 +340,23 @@ fn name(lock: &Value) -> Option<(u64, u64)> {
 }
 
 /// A file whose bytes can be locked.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// use nacre::lock::Mode;
+///
+/// let store = nacre::open("mem:")?;
+/// let file = store.file("results")?;
+/// let first = file.lock(0..100, Mode::Exclusive).await?;
+/// // Nobody else has these bytes.
+/// let second = file.lock(100..200, Mode::Exclusive).await?;
+/// assert!(file.try_lock(0..1, Mode::Shared).await?.is_none());
+/// second.release().await?;
+/// first.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct File {
     store: Store,
@@ -379,6 +506,21 @@ fn if_had<L>(lock: Result<L, StoreError>) -> Result<Option<L>, StoreError> {
 /// A lock can be lost before: if the lease of its session cannot be renewed in time, or an administrator breaks the
 /// session. What goes through [`Lock::store`] then fails: at once by the client's own clock, and at the store, which is told
 /// before anybody else is granted the bytes.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// use nacre::lock::{Lock, Mode};
+///
+/// let store = nacre::open("mem:")?;
+/// let lock: Lock = store.file("results")?.lock(0..100, Mode::Exclusive).await?;
+/// lock.check()?;
+/// // What is written through this handle is refused once the lock is lost.
+/// lock.store().object("results")?.write(0, "mine").await?;
+/// lock.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
 pub struct Lock {
     store: Store,
@@ -476,12 +618,34 @@ impl ObjectStore for UnderLock {
 }
 
 /// A [`File`] whose calls block the calling thread.
+///
+/// ```
+/// use nacre::lock::{BlockingFile, Mode};
+///
+/// let store = nacre::open("mem:")?.blocking();
+/// let file: BlockingFile = store.file("results")?;
+/// let lock = file.lock(0..10, Mode::Shared)?;
+/// let other = file.lock(5..15, Mode::Shared)?;
+/// lock.release()?;
+/// other.release()?;
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BlockingFile {
     file: File,
 }
 
 /// A [`Lock`] whose calls block the calling thread.
+///
+/// ```
+/// use nacre::lock::{BlockingLock, Mode};
+///
+/// let store = nacre::open("mem:")?.blocking();
+/// let lock: BlockingLock = store.file("results")?.lock(0..10, Mode::Exclusive)?;
+/// lock.store().object("results")?.write(0, "mine")?;
+/// lock.release()?;
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct BlockingLock {

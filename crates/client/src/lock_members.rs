@@ -10,6 +10,19 @@ use crate::engine::Opened;
 use crate::store::Store;
 
 /// The answer of one lock server, or the reason why there is none.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), nacre::Error> {
+/// let store = nacre::open("nacre://one,two")?;
+/// for nacre::MemberReport { place, report } in store.locks_by_server().await? {
+///     match report {
+///         Ok(report) => println!("{place}: {}", report["locks"]),
+///         Err(error) => println!("{place} is away: {error}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemberReport {
     /// The address of the server.

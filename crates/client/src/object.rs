@@ -14,6 +14,22 @@ use crate::Store;
 use crate::pager::Keys;
 
 /// An object of a store, and one fork of it: the default one, unless [`Object::fork`] chose another.
+///
+/// ```
+/// let store = nacre::open("mem:")?.blocking();
+/// let object = store.object("results")?;
+/// object.write(0, "0123456789")?;
+/// object.truncate(5)?;
+/// object.set_attribute("unit", "mm")?;
+///
+/// // A fork is a byte stream of its own; one transaction may change several.
+/// let notes = object.fork("notes")?;
+/// notes.write(0, "measured twice")?;
+/// assert_eq!(object.read(0..100)?.data, "01234");
+/// assert_eq!(object.forks()?.len(), 2);
+/// assert!(object.remove()?);
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Object {
     store: Store,
@@ -22,6 +38,19 @@ pub struct Object {
 }
 
 /// The result of a conditional write.
+///
+/// ```
+/// use nacre::Written;
+///
+/// let object = nacre::open("mem:")?.blocking().object("page")?;
+/// let version = object.write(0, "draft")?;
+/// object.write(0, "final")?;
+/// let Written::Refused(now) = object.write_if(0, "other", version)? else { panic!("it was overwritten") };
+/// // What stands there, with its version: for the next attempt.
+/// assert_eq!(now.data, "final");
+/// assert!(matches!(object.write_if(0, "other", now.version)?, Written::Done { .. }));
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The bytes are written.
@@ -34,6 +63,15 @@ pub enum Written {
 }
 
 /// The extents of a range.
+///
+/// ```
+/// let object = nacre::open("mem:")?.blocking().object("sparse")?;
+/// object.write(1 << 30, "far away")?;
+/// let nacre::Extents { extents, size, .. } = object.extents(0..2 << 30)?;
+/// assert_eq!(size, (1 << 30) + 8);
+/// assert!(extents.iter().any(|extent| extent.kind == nacre::ExtentKind::Data && extent.range.len == 8));
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
     /// The extents in ascending order, clipped to the range.

@@ -10,6 +10,21 @@ use nacre_object::{Answer, Key, KeyRange, ObjectId, ObjectStore, Read, StoreErro
 use crate::Object;
 
 /// The objects of a store, in ascending order of their ids.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// let store = nacre::open("mem:")?;
+/// store.object("a")?.create().await?;
+/// let mut objects: nacre::Objects = store.list();
+/// while let Some(id) = objects.next().await? {
+///     println!("{id}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(derive_more::Debug)]
+#[debug("Objects")]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
     after: Option<ObjectId>,
@@ -40,6 +55,21 @@ impl Objects {
 }
 
 /// The keys of an object with their values, in ascending order.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// let object = nacre::open("mem:")?.object("ages")?;
+/// object.set_key("ada", "36").await?;
+/// let mut keys: nacre::Keys = object.keys(nacre::KeyRange::all());
+/// let (name, age) = keys.next().await?.unwrap();
+/// assert_eq!((name.as_bytes(), &age[..]), (&b"ada"[..], &b"36"[..]));
+/// assert!(keys.next().await?.is_none());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(derive_more::Debug)]
+#[debug("Keys")]
 pub struct Keys {
     object: Object,
     range: KeyRange,

@@ -23,10 +23,65 @@
 use std::sync::Arc;
 
 use futures::executor::block_on;
-pub use nacre_meta::capability::{POLICIES, Policy};
-pub use nacre_meta::remote::{Sequencer, Statistics};
+pub use nacre_meta::capability::POLICIES;
+/// A policy: how long a holder may keep a resource that others wait for.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use nacre::sequencer::Policy;
+///
+/// assert_eq!("hold=10ms".parse::<Policy>()?, Policy::Hold(Duration::from_millis(10)));
+/// assert_eq!(Policy::default(), Policy::BestEffort);
+/// // Each position is a round trip.
+/// assert!(!Policy::RoundTrip.caches());
+/// # Ok::<(), String>(())
+/// ```
+pub use nacre_meta::capability::Policy;
+export! {
+    /// ```no_run
+    /// # async fn example() -> Result<(), nacre::Error> {
+    /// use nacre::sequencer::{Policy, Sequencer, Shown, Statistics};
+    ///
+    /// let store = nacre::open("nacre://localhost:6470")?;
+    /// let log: Sequencer = store.sequencer("log").await?;
+    /// log.create(Policy::BestEffort).await?;
+    /// for _ in 0..1000 {
+    ///     log.next().await?;
+    /// }
+    /// // Most positions came out of this program's cache.
+    /// let Statistics { grants, round_trips, .. } = log.statistics();
+    /// println!("{grants} grants, {round_trips} round trips");
+    /// let Shown { tail, held, .. } = log.look().await?;
+    /// println!("{tail} given out; cached by somebody: {held}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    "A sequencer: a tail from which all its clients take positions, each of them once." nacre_meta::remote::Sequencer;
+    "Counts of a sequencer in this process." nacre_meta::remote::Statistics;
+}
 use nacre_meta::remote::{Session, SessionOptions};
 pub use nacre_meta::role::SEQUENCER_PREFIX;
+/// A sequencer as it is shown.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), nacre::Error> {
+/// use nacre::sequencer::{Policy, Sequencer, Shown, Statistics};
+///
+/// let store = nacre::open("nacre://localhost:6470")?;
+/// let log: Sequencer = store.sequencer("log").await?;
+/// log.create(Policy::BestEffort).await?;
+/// for _ in 0..1000 {
+///     log.next().await?;
+/// }
+/// // Most positions came out of this program's cache.
+/// let Statistics { grants, round_trips, .. } = log.statistics();
+/// println!("{grants} grants, {round_trips} round trips");
+/// let Shown { tail, held, .. } = log.look().await?;
+/// println!("{tail} given out; cached by somebody: {held}");
+/// # Ok(())
+/// # }
+/// ```
 pub use nacre_meta::service::Shown;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 use nacre_remote::{RemoteOptions, RemoteStore};
@@ -146,7 +201,17 @@ impl Store {
 }
 
 /// A [`Sequencer`] whose calls block the calling thread.
-#[derive(Clone)]
+///
+/// ```no_run
+/// # fn example() -> Result<(), nacre::Error> {
+/// let store = nacre::open("nacre://localhost:6470")?.blocking();
+/// let log: nacre::sequencer::BlockingSequencer = store.sequencer("log")?;
+/// assert!(log.next()? < log.next()?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, derive_more::Debug)]
+#[debug("BlockingSequencer")]
 pub struct BlockingSequencer {
     sequencer: Sequencer,
 }

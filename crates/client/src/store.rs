@@ -18,6 +18,18 @@ use crate::pager::Objects;
 use crate::uri::{Engine, Uri};
 
 /// A handle on a store. Cheap to clone; all clones are handles on the same store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// let store = nacre::open("mem:")?;
+/// // The same store, in another task.
+/// let same = store.clone();
+/// tokio::spawn(async move { same.object("a")?.write(0, "hello").await }).await.unwrap()?;
+/// assert_eq!(store.object("a")?.read(0..5).await?.data, "hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Store {
     pub(crate) objects: Arc<dyn ObjectStore>,

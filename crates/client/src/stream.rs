@@ -10,6 +10,19 @@
 //! covers several stripes may be seen in parts. What is atomic all the same is [`Stream::put`], which writes a content
 //! beside the present one and makes it the present one by one transaction on the head.
 //!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), nacre::Error> {
+//! let stream = nacre::open("mem:")?.stream("video")?;
+//! stream.put(&b"first"[..]).await?;
+//! // It is the old content, or the new one.
+//! stream.put(&b"second"[..]).await?;
+//! assert_eq!(stream.read(0, 100).await?, "second");
+//! assert!(stream.remove().await?);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! - [`Stream::write`] first makes the stream as long as it will be, then writes: what was never written reads as zeros.
 //! - Bytes behind the end, left by a truncation or by a writer that was too late for one, are zeroed before the stream
 //!   grows over them. `reached` bounds where there can be any.
@@ -23,8 +36,21 @@ use std::time::{Duration, SystemTime};
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
 use nacre_object::limit::OFFSET_MAX;
-pub use nacre_object::stripe::Layout;
-use nacre_object::stripe::Piece;
+export! {
+    /// ```
+    /// use nacre::stream::{Layout, Piece};
+    ///
+    /// // Stripes of 64 KiB over four objects.
+    /// let layout = Layout { unit_bytes: 64 << 10, width: 4, object_bytes: 1 << 20 };
+    /// assert!(layout.is_sound());
+    /// // The second stripe begins in the second object.
+    /// let pieces: Vec<Piece> = layout.pieces(60 << 10, 8 << 10).collect();
+    /// assert_eq!((pieces[0].object, pieces[0].len), (0, 4 << 10));
+    /// assert_eq!((pieces[1].object, pieces[1].offset, pieces[1].at), (1, 0, 64 << 10));
+    /// ```
+    "The way in which a stream's bytes are dealt out to objects: stripes of `unit_bytes` go round `width` objects until each of them holds `object_bytes`, then round the next `width` ones." nacre_object::stripe::Layout;
+    "A piece of a byte range of a stream: what one object holds of it, without a gap." nacre_object::stripe::Piece;
+}
 use nacre_object::{
     Answer, ByteRange, Check, ErrorKind, ExtentKind, Fork, Guard, Intent, Key, ObjectId, ObjectStore,
     Outcome, Read, Reply, StoreError, Transaction, Write,
@@ -57,6 +83,23 @@ const WIDTH: u32 = 4;
 const OBJECT_BYTES: u64 = 64 << 20;
 
 /// A stream of a store: a byte stream of up to 2^63 bytes under the name of an object.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// let store = nacre::open("mem:")?;
+/// let stream = store.stream("video")?;
+/// stream.put(&b"0123456789"[..]).await?;
+/// assert_eq!(stream.read(2, 3).await?, "234");
+///
+/// // Parts that share no stripe are written side by side.
+/// stream.write(10, "abc").await?;
+/// let nacre::StreamStat { size, layout } = stream.stat().await?.unwrap();
+/// assert_eq!(size, 13);
+/// assert!(layout.is_sound());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Stream {
     store: Store,
@@ -64,6 +107,17 @@ pub struct Stream {
 }
 
 /// A stream at a glance.
+///
+/// ```
+/// use nacre::stream::{Layout, StreamStat};
+///
+/// # futures::executor::block_on(async {
+/// let stream = nacre::open("mem:")?.stream("video")?;
+/// assert!(stream.stat().await?.is_none());
+/// stream.create(Layout::default()).await?;
+/// assert_eq!(stream.stat().await?, Some(StreamStat { size: 0, layout: Layout::default() }));
+/// # Ok::<(), nacre::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamStat {
     /// The size in bytes.

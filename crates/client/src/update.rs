@@ -17,6 +17,17 @@ use crate::versioned::KeyWritten;
 ///
 /// let options = nacre::UpdateOptions::default().attempts(100).timeout(Duration::from_secs(5));
 /// ```
+///
+/// ```
+/// # use std::time::Duration;
+/// use nacre::{Change, UpdateOptions};
+///
+/// let object = nacre::open("mem:")?.blocking().object("counter")?;
+/// let options = UpdateOptions::default().attempts(100).timeout(Duration::from_secs(5));
+/// let settled = object.update_with(0..1, &options, |old| Change::Write(vec![old[0] + 1], ()))?;
+/// assert!(settled.version.is_some());
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UpdateOptions {
@@ -27,6 +38,25 @@ pub struct UpdateOptions {
 }
 
 /// The decision of an update's closure, with a value for the caller.
+///
+/// ```
+/// use nacre::{Change, UpdateOptions};
+///
+/// let object = nacre::open("mem:")?.blocking().object("seats")?;
+/// object.write(0, [3u8].to_vec())?;
+/// let mut take = || {
+///     object.update_with(0..1, &UpdateOptions::default(), |left| {
+///         // What the closure gives is the value of the whole.
+///         if left[0] == 0 { Change::Keep(false) } else { Change::Write(vec![left[0] - 1], true) }
+///     })
+/// };
+/// for _ in 0..3 {
+///     assert!(take()?.value);
+/// }
+/// let last = take()?;
+/// assert_eq!((last.value, last.version), (false, None));
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<B, T = ()> {
     /// The new bytes are written, if nobody else has changed the old ones.
@@ -36,6 +66,16 @@ pub enum Change<B, T = ()> {
 }
 
 /// The result of an update.
+///
+/// ```
+/// let object = nacre::open("mem:")?.blocking().object("greeting")?;
+/// object.write(0, "hello")?;
+/// let updated: nacre::Updated = object.update(0..5, |old| old.to_ascii_uppercase())?;
+/// // Nobody else wrote meanwhile.
+/// assert_eq!(updated.refusals, 0);
+/// assert_eq!(object.read(0..5)?.version, updated.version);
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Updated {
     /// The version that the new bytes carry.
@@ -45,6 +85,18 @@ pub struct Updated {
 }
 
 /// The result of an update whose closure decides.
+///
+/// ```
+/// use nacre::{Change, Settled, UpdateOptions};
+///
+/// let object = nacre::open("mem:")?.blocking().object("votes")?;
+/// let settled: Settled<usize> = object.update_key_with("ada", &UpdateOptions::default(), |votes| {
+///     let count = votes.map_or(0, |votes| votes.len()) + 1;
+///     Change::Write("x".repeat(count), count)
+/// })?;
+/// assert_eq!(settled.value, 1);
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settled<T = ()> {

@@ -11,6 +11,16 @@ use nacre_rados::Location;
 use nacre_rpc::Address;
 
 /// The location of a store, with options. Made by parsing text, or field by field.
+///
+/// ```
+/// use nacre::{Durability, Engine, Uri};
+///
+/// let mut uri: Uri = "file:data?durability=50ms".parse()?;
+/// assert_eq!(uri.engine, Engine::Folder("data".into()));
+/// uri.options.durability = Some(Durability::None);
+/// assert_eq!(uri.to_string(), "file:data?durability=none");
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
     /// The engine that keeps the objects.
@@ -20,6 +30,15 @@ pub struct Uri {
 }
 
 /// The engine that keeps the objects.
+///
+/// ```
+/// use nacre::{Engine, Uri};
+///
+/// assert_eq!("mem:".parse::<Uri>()?.engine, Engine::Memory);
+/// let Engine::Servers(servers) = "nacre://one,two".parse::<Uri>()?.engine else { panic!("it is another engine") };
+/// assert_eq!(servers.len(), 2);
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Engine {
@@ -37,6 +56,17 @@ pub enum Engine {
 
 /// Options of a store. Each is a parameter of the uri of the same name; one that does not apply to an engine is
 /// refused.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use nacre::{Engine, Options, Store, Uri};
+///
+/// let options = Options { capacity: Some(64 << 20), ..Options::default() };
+/// let store = Store::open(&Uri { engine: Engine::Memory, options })?;
+/// assert_eq!(store.name(), "mem:?capacity=67108864");
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// `durability=always`, `none`, or an interval such as `50ms`: the latest time at which a folder's writes are on
@@ -65,6 +95,17 @@ pub struct Options {
 }
 
 /// The point at which writes are on the medium.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use nacre::{Durability, Uri};
+///
+/// let durability = |uri: &str| uri.parse::<Uri>().map(|uri| uri.options.durability);
+/// assert_eq!(durability("file:data?durability=always")?, Some(Durability::Always));
+/// assert_eq!(durability("file:data?durability=1s")?, Some(Durability::Interval(Duration::from_secs(1))));
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Synced before they are acknowledged.

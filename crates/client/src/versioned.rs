@@ -14,6 +14,16 @@ use crate::Object;
 use crate::object::name;
 
 /// The result of a conditional change of a key.
+///
+/// ```
+/// use nacre::KeyWritten;
+///
+/// let object = nacre::open("mem:")?.blocking().object("settings")?;
+/// // Only if there is none yet.
+/// let KeyWritten::Done { version } = object.set_key_if("colour", "green", 0)? else { panic!("it was set") };
+/// assert_eq!(object.set_key_if("colour", "red", 0)?, KeyWritten::Refused { version });
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyWritten {
     /// The key is set or removed.
@@ -91,6 +101,20 @@ impl Object {
 }
 
 /// The keys of an object with their values and versions, in ascending order.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// let object = nacre::open("mem:")?.object("ages")?;
+/// let version = object.set_key("ada", "36").await?;
+/// let mut keys: nacre::VersionedKeys = object.versioned_keys(nacre::KeyRange::all());
+/// let (_, found) = keys.next().await?.unwrap();
+/// assert_eq!((&found.value[..], found.version), (&b"36"[..], version));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(derive_more::Debug)]
+#[debug("VersionedKeys")]
 pub struct VersionedKeys {
     object: Object,
     range: KeyRange,

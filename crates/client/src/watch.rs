@@ -43,7 +43,96 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::Stream;
 use futures::executor::block_on;
-pub use nacre_object::watch::{Acknowledged, Cause, Event, Gap, Notification, Notified, WatchOptions};
+export! {
+    /// An engine takes the acknowledgements of the notifications that it hands out:
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    ///
+    /// use bytes::Bytes;
+    /// use nacre::watch::{Acknowledge, Notification};
+    ///
+    /// #[derive(Default)]
+    /// struct Collected(Mutex<Vec<Bytes>>);
+    ///
+    /// impl Acknowledge for Collected {
+    ///     fn acknowledge(&self, _notification: u64, _watcher: u64, reply: Bytes) {
+    ///         self.0.lock().unwrap().push(reply);
+    ///     }
+    /// }
+    ///
+    /// let collected = Arc::new(Collected::default());
+    /// let notification = Notification::new(1, "reload".into(), 7, collected.clone());
+    /// assert_eq!(notification.payload(), "reload");
+    /// notification.acknowledge("done")?;
+    /// assert_eq!(collected.0.lock().unwrap()[..], ["done"]);
+    /// # Ok::<(), nacre::Error>(())
+    /// ```
+    "The receiver of acknowledgements." nacre_object::watch::Acknowledge;
+    "A notification, as a watcher receives it. If it is not acknowledged, its sender waits until its time is over, and is then told that the watcher did not acknowledge it." nacre_object::watch::Notification;
+}
+export! {
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use nacre::watch::{Acknowledged, Notified, WatchOptions};
+    ///
+    /// let settings = nacre::open("mem:")?.blocking().object("settings")?;
+    /// // A watcher that does not answer.
+    /// let _silent = settings.watch_with(WatchOptions { events_max: 10, ..WatchOptions::default() })?;
+    /// let Notified { acknowledged, missed, .. } = settings.notify("reload", Duration::from_millis(1))?;
+    /// for Acknowledged { watcher, reply } in acknowledged {
+    ///     println!("{watcher} answers {reply:?}");
+    /// }
+    /// assert_eq!(missed.len(), 1);
+    /// # Ok::<(), nacre::Error>(())
+    /// ```
+    "The acknowledgement of a notification." nacre_object::watch::Acknowledged;
+    "The outcome of a notification." nacre_object::watch::Notified;
+    "The settings of a watch." nacre_object::watch::WatchOptions;
+}
+export! {
+    /// ```
+    /// use std::future::poll_fn;
+    ///
+    /// use nacre::ObjectStore as _;
+    /// use nacre::watch::{Allowance, Event, WatchOfEngine, WatchOptions};
+    ///
+    /// # futures::executor::block_on(async {
+    /// let store = nacre::open("mem:")?;
+    /// // Watches that share a bound on the bytes that wait.
+    /// let allowance = Allowance::new(1 << 20, None);
+    /// let options = WatchOptions { allowance: Some(allowance), ..WatchOptions::default() };
+    /// let mut watch: WatchOfEngine = store.watch(&"settings".parse()?, options).await?;
+    /// store.object("settings")?.write(0, "new").await?;
+    /// let event = poll_fn(|context| watch.poll_next(context)).await;
+    /// assert!(matches!(event, Some(Ok(Event::Changed { .. }))));
+    /// # Ok::<(), nacre::Error>(()) }).unwrap();
+    /// ```
+    "A bound on the bytes of notifications that wait in several queues together. While none waits, one may in any case." nacre_object::watch::Allowance;
+    "A watch of an object: its events, in order. The watch ends when this value is dropped." nacre_object::watch::Watch as WatchOfEngine;
+}
+export! {
+    /// What a watcher is told, and what it may miss:
+    ///
+    /// ```
+    /// use nacre::watch::{Cause, Event, Gap};
+    ///
+    /// fn show(event: Event) {
+    ///     match event {
+    ///         Event::Changed { version } => println!("it is at version {version}"),
+    ///         Event::Notified(notification) => println!("told {:?}", notification.payload()),
+    ///         // The object has to be read again.
+    ///         Event::Gap(Gap { version, cause: Cause::Slow, .. }) => println!("too slow; it is at version {version}"),
+    ///         Event::Gap(Gap { version, .. }) => println!("it is at version {version}"),
+    ///     }
+    /// }
+    /// show(Event::Gap(Gap::unknown(7, Cause::Broken)));
+    /// ```
+    "The reason for a gap." nacre_object::watch::Cause;
+    "An event of a watched object." nacre_object::watch::Event;
+    "Events that a watcher was not told one by one." nacre_object::watch::Gap;
+}
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
 
 use crate::blocking::BlockingObject;
@@ -53,6 +142,19 @@ use crate::object::Object;
 ///
 /// The stream is complete, or says with [`Event::Gap`] where it is not. A broken connection, or a server that is started
 /// again, is such a gap: the watch goes on by itself as soon as the server can be reached.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// use nacre::watch::{Event, Watch};
+///
+/// let object = nacre::open("mem:")?.object("settings")?;
+/// let mut watch: Watch = object.watch().await?;
+/// let written = object.write(0, "new").await?;
+/// assert!(matches!(watch.next().await, Some(Ok(Event::Changed { version })) if version == written));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Watch {
@@ -61,6 +163,19 @@ pub struct Watch {
 }
 
 /// A [`Watch`] whose calls block the calling thread. As an iterator, it returns the events until the watch ends.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use nacre::watch::{BlockingWatch, Event};
+///
+/// let object = nacre::open("mem:")?.blocking().object("settings")?;
+/// let mut watch: BlockingWatch = object.watch()?;
+/// assert!(watch.next_within(Duration::ZERO)?.is_none());
+/// object.write(0, "new")?;
+/// assert!(matches!(watch.next(), Some(Ok(Event::Changed { .. }))));
+/// # Ok::<(), nacre::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct BlockingWatch {

@@ -44,8 +44,179 @@ use std::time::Duration;
 use bytes::Bytes;
 #[cfg(feature = "meta")]
 use futures::future::BoxFuture;
+/// A source of random numbers. Clones share it.
+///
+/// ```
+/// use nacre::zlog::Random;
+///
+/// assert_eq!(Random::seeded(7).number::<u64>(), Random::seeded(7).number::<u64>());
+/// ```
+pub use nacre_map::Random;
 use nacre_object::{ErrorKind, StoreError};
-pub use nacre_zlog::*;
+pub use nacre_zlog::DIRECTORY;
+/// The part of a range of positions that is in one object of a view.
+///
+/// ```
+/// use nacre::zlog::View;
+///
+/// let view = View { epoch: 1, start: 0, generation: 1, width: 2, unit: 1, closed: false };
+/// for nacre::zlog::Part { object, place, count } in view.parts(0, 3) {
+///     println!("{count} positions from place {place} of object {object}");
+/// }
+/// ```
+pub use nacre_zlog::layout::Part;
+/// The limits of logs.
+///
+/// ```
+/// // The longest entry is of one mebibyte.
+/// let entry = nacre::zlog::Entry::new(vec![0; nacre::zlog::limit::ENTRY_BYTES_MAX + 1]);
+/// assert!(entry.check().is_err());
+/// ```
+pub use nacre_zlog::limit;
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::zlog::LogError> {
+    /// use nacre::zlog::{Appender, Appending, Entry, Info, Log, Shape, Slot, Tagged};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// store.logs()?.create("orders", Shape::default()).await?;
+    /// let log: Log = store.log("orders").await?;
+    /// let tea = log.append(Entry::new("tea").tag("drinks")).await?;
+    ///
+    /// // Several under way at once, in this order.
+    /// let appender: &Appender = log.appender();
+    /// let soup: Appending = appender.submit(Entry::new("soup")).await?;
+    /// assert!(tea < soup.await?);
+    ///
+    /// assert_eq!(log.read(tea).await?, Slot::Entry(Entry::new("tea").tag("drinks")));
+    /// let Tagged { slots, .. } = log.read_tagged("drinks", 0, log.tail().await?).await?;
+    /// assert_eq!(slots.len(), 1);
+    /// let Info { tail, views, .. } = log.info().await?;
+    /// assert_eq!((tail, views.len()), (2, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    "Appends entries to a log, in the order in which they come. Cheap to clone; all clones append in one order." nacre_zlog::Appender;
+    "An entry that is being appended: a future of its position." nacre_zlog::Appending;
+    "An entry of a log." nacre_zlog::Entry;
+    "A log at a glance." nacre_zlog::Info;
+    "A handle on a log. Cheap to clone; all clones append in one order." nacre_zlog::Log;
+    "The shape of a view: how its positions are spread over objects." nacre_zlog::Shape;
+    "The content of a position." nacre_zlog::Slot;
+    "Positions of a range, without the entries of other tags." nacre_zlog::Tagged;
+}
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::zlog::LogError> {
+    /// use nacre::zlog::{Directory, Listed, LogError, LogId, Shape};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// let logs: Directory = store.logs()?;
+    /// let id: LogId = logs.create("orders", Shape { width: 2, ..Shape::default() }).await?;
+    /// logs.rename("orders", "old orders").await?;
+    /// let found: Listed = logs.find("old orders").await?;
+    /// assert_eq!(found.id, id);
+    /// assert!(matches!(logs.find("orders").await, Err(LogError::Missing(_))));
+    /// logs.delete("old orders").await?;
+    /// assert!(logs.list().await?.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    "The logs of a store by their names. It needs a tokio runtime with a clock around its calls." nacre_zlog::Directory;
+    "A log of a store." nacre_zlog::Listed;
+    "The reason why something could not be done with a log." nacre_zlog::LogError;
+    "The identity of a log, which no other log has, also not a later one of the same name." nacre_zlog::LogId;
+}
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::zlog::LogError> {
+    /// use nacre::zlog::{Entry, FollowOptions, Followed, Follower, Shape};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// store.logs()?.create("orders", Shape::default()).await?;
+    /// let log = store.log("orders").await?;
+    /// log.append(Entry::new("tea")).await?;
+    /// let mut follower: Follower = log.follow(0, FollowOptions::default());
+    /// match follower.next().await? {
+    ///     Followed::Entry { position, entry } => assert_eq!((position, &entry.data[..]), (0, &b"tea"[..])),
+    ///     Followed::Trimmed { from, to } => println!("{from} to {to} are gone"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    "The settings of a follower." nacre_zlog::FollowOptions;
+    "A step of a follower." nacre_zlog::Followed;
+    "Reads a log in order, and waits at its end. It needs a tokio runtime with a clock around its calls." nacre_zlog::Follower;
+}
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::zlog::LogError> {
+    /// use std::time::Duration;
+    ///
+    /// use nacre::zlog::{Entry, Options, Random, Recovered, Shape};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// store.logs()?.create("orders", Shape::default()).await?;
+    /// let log = store.log("orders").await?;
+    /// log.append(Entry::new("tea")).await?;
+    /// // Nobody appends by the old epoch any more.
+    /// let Recovered { epoch, tail, .. } = log.seal().await?;
+    /// assert_eq!(tail, 1);
+    ///
+    /// // A reader that can be relied on to change nothing, with waiting times that can be had again.
+    /// let options =
+    ///     Options { read_only: true, patience: Duration::from_secs(5), random: Random::seeded(7), ..Options::default() };
+    /// let reader = store.log_with("orders", options).await?;
+    /// assert_eq!(reader.info().await?.epoch, epoch);
+    /// # Ok(())
+    /// # }
+    /// ```
+    "The settings of a handle." nacre_zlog::Options;
+    "The result of a recovery, or of a change of view." nacre_zlog::Recovered;
+}
+export! {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::zlog::LogError> {
+    /// use std::sync::Arc;
+    ///
+    /// use nacre::zlog::{Options, Sequencer, SequencerError, StoreSequencer};
+    ///
+    /// let store = nacre::open("mem:")?;
+    /// // What gives out positions, if it is not to be found by itself: a counter in an object of the store.
+    /// let sequencer: Arc<dyn Sequencer> = Arc::new(StoreSequencer::new(Arc::new(store.clone()), "tail".parse()?));
+    /// // It works for no epoch yet.
+    /// let SequencerError::Epoch(None) = sequencer.read(1).await.unwrap_err() else { panic!("it was never installed") };
+    /// let options = Options { sequencer: Some(sequencer), ..Options::default() };
+    /// assert!(options.sequencer.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    "The source of a log's positions." nacre_zlog::Sequencer;
+    "A failure to get positions." nacre_zlog::SequencerError;
+    "A sequencer that needs nothing but the store: a counter in an object, which is raised by conditional transactions." nacre_zlog::StoreSequencer;
+}
+export! {
+    /// ```
+    /// use nacre::zlog::{LogId, Part, View, Views};
+    ///
+    /// // Positions in units of two over three objects.
+    /// let view = View { epoch: 1, start: 0, generation: 1, width: 3, unit: 2, closed: false };
+    /// assert_eq!(view.locate(2), (1, 0));
+    /// let parts: Vec<Part> = view.parts(0, 5).collect();
+    /// assert_eq!(parts.iter().map(|part| part.count).sum::<u64>(), 5);
+    /// // The objects of a log may be laid out anew: it then has several views.
+    /// let views = Views::of(view);
+    /// assert_eq!(views.find(100).unwrap().0.epoch, views.epoch());
+    /// println!("{}", LogId(7));
+    /// ```
+    "A range of positions whose entries are spread over the same objects." nacre_zlog::View;
+    "The views of a log at an epoch." nacre_zlog::Views;
+}
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::blocking::BlockingStore;
@@ -159,21 +330,60 @@ impl Within {
 }
 
 /// A [`Directory`] whose calls block the calling thread.
-#[derive(Clone)]
+///
+/// ```
+/// use nacre::zlog::{BlockingLogs, Shape};
+///
+/// let store = nacre::open("mem:")?.blocking();
+/// let logs: BlockingLogs = store.logs()?;
+/// logs.create("orders", Shape::default())?;
+/// assert_eq!(logs.list()?[0].name, "orders");
+/// # Ok::<(), nacre::zlog::LogError>(())
+/// ```
+#[derive(Clone, derive_more::Debug)]
+#[debug("BlockingLogs")]
 pub struct BlockingLogs {
     directory: Directory,
     within: Within,
 }
 
 /// A [`Log`] whose calls block the calling thread. Cheap to clone; all clones append in one order.
-#[derive(Clone)]
+///
+/// ```
+/// use nacre::zlog::{BlockingLog, Entry, Shape, Slot};
+///
+/// let store = nacre::open("mem:")?.blocking();
+/// store.logs()?.create("orders", Shape::default())?;
+/// let log: BlockingLog = store.log("orders")?;
+/// let position = log.append(Entry::new("tea"))?;
+/// assert_eq!(log.read(position)?, Slot::Entry(Entry::new("tea")));
+/// log.trim(position)?;
+/// assert_eq!(log.read(position)?, Slot::Trimmed);
+/// # Ok::<(), nacre::zlog::LogError>(())
+/// ```
+#[derive(Clone, derive_more::Debug)]
+#[debug("BlockingLog")]
 pub struct BlockingLog {
     log: Log,
     within: Within,
 }
 
 /// An entry that is being appended. If this is dropped, the entry is appended nevertheless. See [`Appending`].
+///
+/// ```
+/// use nacre::zlog::{BlockingAppending, Entry, Shape};
+///
+/// let store = nacre::open("mem:")?.blocking();
+/// store.logs()?.create("orders", Shape::default())?;
+/// let log = store.log("orders")?;
+/// let appending: BlockingAppending = log.submit(Entry::new("tea"))?;
+/// // Something else meanwhile.
+/// assert_eq!(appending.wait()?, 0);
+/// # Ok::<(), nacre::zlog::LogError>(())
+/// ```
 #[must_use]
+#[derive(derive_more::Debug)]
+#[debug("BlockingAppending")]
 pub struct BlockingAppending {
     appending: Appending,
     within: Within,
@@ -181,6 +391,21 @@ pub struct BlockingAppending {
 
 /// A [`Follower`] whose calls block the calling thread: an iterator over the steps, which waits at the end of the log for more. It
 /// ends after [`LogError::Missing`] alone; after other errors the next call tries again.
+///
+/// ```
+/// use nacre::zlog::{BlockingFollower, Entry, Followed, Shape};
+///
+/// let store = nacre::open("mem:")?.blocking();
+/// store.logs()?.create("orders", Shape::default())?;
+/// let log = store.log("orders")?;
+/// log.append(Entry::new("tea"))?;
+/// let mut follower: BlockingFollower = log.follow(0, Default::default());
+/// assert!(matches!(follower.next_before(1)?, Some(Followed::Entry { position: 0, .. })));
+/// assert!(follower.next_before(1)?.is_none());
+/// # Ok::<(), nacre::zlog::LogError>(())
+/// ```
+#[derive(derive_more::Debug)]
+#[debug("BlockingFollower")]
 pub struct BlockingFollower {
     follower: Follower,
     within: Within,

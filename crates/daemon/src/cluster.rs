@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, FutureExt};
-use nacre::map::cluster::{self, Load};
-use nacre::map::health::Settings;
-use nacre::map::log::{Level, Log, Writer};
 use nacre_class::{CLASSES_OBJECT, Registry, StoreRegistry};
+use nacre_map::cluster::{self, Load};
+use nacre_map::health::Settings;
+use nacre_map::log::{Level, Log, Writer};
 use nacre_object::watch::WatchOptions;
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
 use nacre_remote::{Membership, Operation, RequestOutcome, Requests};

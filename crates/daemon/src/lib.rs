@@ -71,6 +71,8 @@ use crate::shown::StorePart;
 use crate::watch::WatchPart;
 
 /// A running daemon. Dropping it stops it too, but discards any error.
+#[derive(derive_more::Debug)]
+#[debug("Daemon")]
 pub struct Daemon {
     server: Option<Server>,
     lock: Option<LockRole>,

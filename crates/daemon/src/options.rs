@@ -39,7 +39,7 @@ pub enum Beacons {
 }
 
 /// The settings of a daemon: those of each role, and the shared ones.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// The store to serve, for the role `store`. A store in a folder is created if it does not exist. For a store that
     /// is neither in a folder nor in memory, the daemon acts as a front end.
@@ -163,7 +163,7 @@ impl Default for ServerOptions {
             member: None,
             members_version: 1,
             beacons: Beacons::default(),
-            down_after: nacre::map::health::Settings::default().silence,
+            down_after: nacre_map::health::Settings::default().silence,
             durability: None,
             segment_bytes: None,
             capacity: None,

@@ -37,7 +37,7 @@ pub use self::service::{
 };
 
 /// Options of a reflector.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// The addresses whose ports are shared by groups.
     pub shared: Vec<SocketAddr>,
@@ -120,6 +120,8 @@ fn broadcast() -> Result<Vec<Ipv4Addr>, ServerError> {
 }
 
 /// A running reflector. Dropping it stops it too, but reports no errors.
+#[derive(derive_more::Debug)]
+#[debug("Server")]
 pub struct Server {
     addresses: Vec<SocketAddr>,
     plane: PlaneKind,

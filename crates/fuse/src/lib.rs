@@ -53,6 +53,8 @@ pub struct Options {
 }
 
 /// A mounted namespace. It is unmounted when this is dropped.
+#[derive(derive_more::Debug)]
+#[debug("Mount")]
 pub struct Mount(fuser::BackgroundSession);
 
 impl Mount {

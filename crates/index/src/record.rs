@@ -94,6 +94,8 @@ struct Known {
 }
 
 /// The recorder of one thread.
+#[derive(derive_more::Debug)]
+#[debug("SweepRecorder")]
 pub struct SweepRecorder {
     shared: Arc<Shared>,
     sender: SyncSender<Batch>,

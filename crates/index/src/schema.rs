@@ -70,6 +70,7 @@ pub fn last_key(directory: i64) -> i64 {
 }
 
 /// A name as it is stored: text where it is UTF-8, else a blob.
+#[derive(Debug)]
 pub struct Name<'a>(pub &'a [u8]);
 
 impl rusqlite::ToSql for Name<'_> {

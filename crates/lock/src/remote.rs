@@ -167,7 +167,8 @@ impl State {
 }
 
 /// A client's session at all lock servers. Cheap to clone; it ends when the last clone and the last [`Lock`] are dropped.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Session")]
 pub struct Session {
     inner: Arc<Inner>,
 }
@@ -302,6 +303,8 @@ impl Drop for Ticket {
 /// session. What is sent to the store under its [token](Lock::token) is then refused by the store before anybody else is
 /// granted the bytes.
 #[must_use]
+#[derive(derive_more::Debug)]
+#[debug("Lock")]
 pub struct Lock {
     ticket: Ticket,
 }
@@ -348,7 +351,8 @@ impl Lock {
 }
 
 /// A check that a lock is held.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Checker")]
 pub struct Checker {
     state: Arc<State>,
     /// True once the lock is being released.

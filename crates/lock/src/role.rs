@@ -34,7 +34,7 @@ pub const LEASE_MIN: Duration = Duration::from_millis(500);
 pub const LEASE_MAX: Duration = Duration::from_secs(3600);
 
 /// The settings of the role.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct Options {
     /// The server's share of every file.
     pub stripe: Stripe,
@@ -43,6 +43,7 @@ pub struct Options {
     /// The way in which what is held is indexed.
     pub indexing: Indexing,
     /// The store in which the server keeps its records.
+    #[debug(skip)]
     pub records: Arc<dyn ObjectStore>,
     /// The object in which they are.
     pub ledger: ObjectId,
@@ -50,10 +51,13 @@ pub struct Options {
     /// microseconds, so that no number is given again by a later server.
     pub volatile: bool,
     /// The store whose objects are fenced: the file of a lock is the object of the same name.
+    #[debug(skip)]
     pub objects: Arc<dyn ObjectStore>,
 }
 
 /// A running lock server. Dropping it stops it.
+#[derive(derive_more::Debug)]
+#[debug("LockRole")]
 pub struct LockRole {
     shared: Arc<Shared>,
     stop: Option<oneshot::Sender<()>>,
@@ -163,7 +167,8 @@ impl Drop for LockRole {
 }
 
 /// A handle on a lock server for reports and administration. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Handle")]
 pub struct Handle {
     shared: Arc<Shared>,
 }

@@ -1,9 +1,9 @@
 //! The binding of checksums to their store and their place.
 //!
-//! A CRC tells damage from sound bytes, not one writer from another: in format 1 a payload could hold bytes that read
+//! A CRC detects damage, but does not tell one writer from another: in format 1 a payload could hold bytes that read
 //! as a sound record. From format 2 on, every checksum and every magic number inside segments and snapshots is mixed
-//! with the store's random identity, which only a reader of the store's files can learn, and with the place of the
-//! bytes. So neither what a user writes nor a copy of the store's own files inside one of its objects is ever taken for
+//! with the store's random identity, which only a reader of the store's files can learn, and with the position of the
+//! bytes. So neither a user's bytes nor a copy of the store's own files inside one of its objects is ever taken for
 //! a record: that would take a match of 64 bits that the writer does not know.
 
 use crate::codec::crc32c;

@@ -1,6 +1,6 @@
-//! Checks of the files of a store one by one, from what the device holds.
+//! Checks of the files of a store one by one, from the contents of the device.
 //!
-//! None of it needs the index, which tells damage to data from damage to garbage ([`crate::scrub`]), so a store that
+//! None of it needs the index, which distinguishes damaged data from damaged garbage ([`crate::scrub`]), so a store that
 //! cannot be opened is checked too.
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
 use crate::snapshot::{check_snapshot, snapshot_name};
 use crate::superblock::{SUPERBLOCK, Superblock};
 
-/// A damaged piece of a segment: what the index refers to in it has to be looked at.
+/// A damaged piece of a segment: extents of the index in it have to be examined.
 pub struct Suspect {
     /// The offset of its first byte in the segment.
     pub from: u64,
@@ -24,7 +24,7 @@ pub struct Suspect {
     pub to: u64,
     /// The index in the report of the finding about it.
     pub finding: usize,
-    /// The object that the piece belonged to, by what is left of a record there.
+    /// The object that the piece belonged to, according to the remains of a record there.
     pub object: Option<ObjectId>,
     /// True if it is a record that is lost, and not a chunk of a record's payload.
     pub is_record: bool,

@@ -1,11 +1,11 @@
 //! The choice of the segment to clean, and the measurements that it rests on.
 //!
 //! Invariants:
-//! - a segment is cleaned only after it was measured, and only if that takes less of the log than it gives back and finds
+//! - a segment is cleaned only after it was measured, and only if that takes less of the log than it frees and finds
 //!   room;
-//! - what is only guessed orders the segments, and never excludes one: before the cleaner gives up, every segment that may
+//! - estimates order the segments, and never exclude one: before the cleaner gives up, every segment that may
 //!   be worth it has been measured;
-//! - a measurement is kept with its segment, and made again only when much of what it counted has gone.
+//! - a measurement is kept with its segment, and repeated only when much of what it counted is gone.
 //!
 //! A measurement is a walk through the heads of a segment's records. It is made in slices, like the cleaning itself.
 
@@ -23,11 +23,11 @@ use crate::log::FreeSpace;
 use crate::record::HEAD_BYTES_MIN;
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 
-/// The share of what a measurement counted that must be left for it to hold.
+/// The share of a measurement's count that must be left for it to hold.
 const LEFT_MIN: f64 = 15.0 / 16.0;
-/// The share of what is left at which a measurement is repeated in any case.
+/// The remaining share at which a measurement is repeated in any case.
 const LEFT_TO_REPEAT: f64 = 0.5;
-/// The bounds on the correction of guesses by what was measured.
+/// The bounds on the correction of estimates by measurements.
 const CORRECTION_MAX: f64 = 16.0;
 
 /// The choice of what to clean.
@@ -40,7 +40,7 @@ pub(crate) enum Choice {
     Nothing,
 }
 
-/// The cost of moving what is live in a segment, as it was measured.
+/// The measured cost of moving the live bytes of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     /// The bytes of log that it takes. Where that is more than the segment has, the rest was not counted.
@@ -54,7 +54,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Returns the share of what was counted that is left at least; `None` if something came since, because it was on its
+    /// Returns the least remaining share of the counted bytes; `None` if bytes were added since, because they were on their
     /// way to the index.
     fn left(&self, segment: &Segment) -> Option<f64> {
         let live_bytes = segment.live_bytes();
@@ -96,7 +96,7 @@ impl FoundLive {
 
 /// The guesses of what has not been measured, and the measurements of the current round of the cleaner's work.
 pub(crate) struct Guesses {
-    /// The factor by which what was measured last was more than had been guessed.
+    /// The factor by which the last measurement exceeded the estimate.
     correction: f64,
     /// The segments that were measured since there was nothing left to clean. None of them is measured again and again.
     measured: HashSet<u32>,
@@ -216,8 +216,8 @@ impl Engine {
         if holds { (measured.move_bytes, true) } else { (likely_bytes, false) }
     }
 
-    /// Returns a guess of the bytes of log that moving takes for each live byte: what the pieces of the index take on
-    /// average, without their names.
+    /// Returns an estimate of the bytes of log that moving takes for each live byte: the average of the pieces of the index,
+    /// without their names.
     fn likely_move_cost(&self) -> f64 {
         let live_bytes = self.table.live_bytes().max(1) as f64;
         let described_bytes =
@@ -247,7 +247,7 @@ impl Engine {
         }
     }
 
-    /// Measures a slice of a segment; returns what is left to do, and the bytes that cleaning this slice would gain.
+    /// Measures a slice of a segment; returns the remaining work, and the bytes that cleaning this slice would gain.
     pub(crate) fn measure_slice(
         &self,
         mut measuring: Measuring,

@@ -9,13 +9,13 @@
 //! (module `space`), so no cleaning is begun that could not be finished.
 //!
 //! A segment is freed because a count of live bytes is zero, and the count is kept beside the index, by atomics. So a segment
-//! is cleaned only behind this barrier:
-//! - it is sealed, and all snapshots that are kept have positions behind it. A transaction holds the lock of its object's
+//! is cleaned only if both conditions hold:
+//! - it is sealed, and all kept snapshots have positions behind it. A transaction holds the lock of its object's
 //!   shard from before its record is in the log until its bytes are in the index and counted, and a snapshot takes the lock
 //!   of every shard after its position is fixed. So every transaction with a record in the segment has been counted, and
 //!   nobody makes new references to a sealed segment;
-//! - the count is read first, and then everything in the log is synced: what took the last reference away may be only on
-//!   its way to the disk, and were it lost, the index would refer to the segment again.
+//! - the count is read first, and then everything in the log is synced: the change that removed the last reference may not
+//!   be on the device yet, and if it were lost, the index would refer to the segment again.
 //!
 //! Three assertions hold in the shipped program, since a breach would lose data: the count of such a segment is not
 //! negative and stays at zero ([`Segment::is_free`]), no change of the index names a segment that is gone
@@ -51,8 +51,8 @@ const GAP_BYTES_MAX: u64 = 128;
 /// The effort that cleaning is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Keeps garbage within bounds: cleaning must give back more than a tenth. What snapshots pin is left until the next
-    /// one is worth taking.
+    /// Keeps garbage within bounds: cleaning must free more than a tenth. Segments pinned by snapshots are left until the
+    /// next snapshot is worth taking.
     Bound,
     /// Gives back what can be given back at the same price, now.
     Compact,
@@ -82,7 +82,8 @@ const PASSES_MAX: usize = 4;
 const SEARCHED_MAX: usize = 10_000;
 
 /// The state of the cleaner between two slices of its work.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Cleaning")]
 pub struct Cleaning {
     /// The segment that is being cleaned.
     under_way: Option<UnderWay>,
@@ -97,8 +98,8 @@ pub struct Cleaning {
 }
 
 impl Cleaning {
-    /// Returns the gain of some cleaning. What was told of it in advance is taken off by and by, so that some is left to
-    /// be told each time.
+    /// Returns the gain of some cleaning. The part announced in advance is subtracted gradually, so that some is left to
+    /// announce each time.
     fn gained(&mut self, bytes: u64) -> Cleaned {
         let told_bytes = self.advanced_bytes.min(bytes / 2);
         self.advanced_bytes -= told_bytes;
@@ -146,7 +147,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Returns the least bytes of log that moving may take: what is guessed may be too much.
+    /// Returns the least bytes of log that moving may take: the estimate may be too high.
     pub(crate) fn move_bytes_min(&self) -> u64 {
         if self.is_measured { self.move_bytes } else { self.live_bytes }
     }
@@ -155,8 +156,8 @@ impl Candidate {
 /// The factor by which a segment that was not measured must be more worth cleaning than one that was.
 const UNMEASURED_WORTH: f64 = 0.75;
 
-/// Returns the candidate that is most worth cleaning, if any is: one that would give back at least the share `gain_min`
-/// of itself. Where that is a guess, it only decides which is the first.
+/// Returns the candidate that is most worth cleaning, if any would free at least the share `gain_min`
+/// of itself. An estimated share only decides which one is first.
 pub fn choose(candidates: impl IntoIterator<Item = Candidate>, gain_min: f64) -> Option<Candidate> {
     let mut best: Option<(f64, Candidate)> = None;
     for candidate in candidates {
@@ -280,7 +281,7 @@ impl Engine {
         taken > live + live / 2 + segment_bytes + reserve_bytes + self.pinned_bytes_allowed()
     }
 
-    /// Returns the bytes of log that may wait for snapshots to move on, beside what is live: where the index is large,
+    /// Returns the bytes of log that may wait for snapshots to move on, beside the live bytes: if the index is large,
     /// snapshots are far apart (see [`Engine::snapshot_spacing_bytes`]).
     fn pinned_bytes_allowed(&self) -> u64 {
         let segment_bytes = u64::from(self.options.segment_bytes);
@@ -289,7 +290,7 @@ impl Engine {
         if spacing_bytes < segment_bytes { 0 } else { KEPT as u64 * spacing_bytes }
     }
 
-    /// Does a slice of the work towards less space: frees a segment, or moves some of what is live in one. Only segments
+    /// Does a slice of the work of freeing space: frees a segment, or moves some live bytes of one. Only segments
     /// below `newest` are begun, and those that a snapshot has to unpin only if `pinned_too` is set.
     pub(crate) fn clean_once(
         self: &Arc<Self>,
@@ -365,7 +366,7 @@ impl Engine {
         Ok(cleaning.gained(rest.saturating_sub(moved)))
     }
 
-    /// Measures a slice of a segment. Who waits for the cleaner to get on is told of a part of the gain by now, so that
+    /// Measures a slice of a segment. Waiters for the cleaner's progress get a part of the gain in advance, so that
     /// nobody waits for the whole measurement.
     fn measure_on(&self, cleaning: &mut Cleaning, measuring: Measuring) -> Result<Cleaned, StoreError> {
         let (rest, gained_bytes) = self.measure_slice(measuring, &mut cleaning.guesses)?;
@@ -408,7 +409,7 @@ impl Engine {
         }
     }
 
-    /// Frees a segment that was cleaned. Returns false if what is left changes its names as fast as it is looked for
+    /// Frees a segment that was cleaned. Returns false if the rest changes its names as fast as it is searched
     /// (`renamed`), and has to be cleaned another time.
     fn free(self: &Arc<Self>, segment: Arc<Segment>, renamed: bool) -> Result<bool, StoreError> {
         // What took the last reference away may be on its way to the disk only; were it lost, the index would refer
@@ -439,7 +440,7 @@ impl Engine {
         MOVE_BYTES_MAX.min(u64::from(self.options.segment_bytes) / 8)
     }
 
-    /// Moves what is live in the next records of a segment.
+    /// Moves the live bytes in the next records of a segment.
     fn clean_slice(self: &Arc<Self>, under_way: &mut UnderWay) -> Result<Slice, StoreError> {
         let segment = Arc::clone(&under_way.segment);
         let mut batch = Batch::default();
@@ -499,7 +500,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Cuts pieces that are longer than chunks are now: only what was written when segments were larger is.
+    /// Cuts pieces that are longer than chunks are now, which were written when segments were larger.
     fn cut_live(&self, pieces: Vec<Live>) -> Vec<Live> {
         let piece_bytes_max = self.chunk_bytes() as u32;
         let more: u32 = pieces.iter().map(|live| live.len.div_ceil(piece_bytes_max) - 1).sum();
@@ -512,10 +513,10 @@ impl Engine {
         pieces.into_iter().flat_map(|live| live.cut(piece_bytes_max)).collect()
     }
 
-    /// Shows what the index refers to of a record of a segment, each piece once as long as no fork is replaced meanwhile.
+    /// Visits the pieces of a segment's record that the index refers to, each once as long as no fork is replaced meanwhile.
     ///
-    /// The heads of the segment's records name objects and forks as they were called when they were written. A fork
-    /// that replaced another may hold what was written under any name, so those are searched as a whole instead: their
+    /// The heads of the segment's records have the names of objects and forks from the time of writing. A fork
+    /// that replaced another may hold bytes written under any name, so those are searched as a whole instead: their
     /// objects are added to `replaced`.
     pub(crate) fn visit_live(
         &self,
@@ -585,8 +586,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Collects what the index still refers to of a chunk, under the name that its fork had when it was written.
-    /// Objects whose forks were replaced since are added to `replaced`: what such a fork holds is not collected here.
+    /// Collects the parts of a chunk that the index still refers to, under the name that its fork had when it was written.
+    /// Objects whose forks were replaced since are added to `replaced`: the bytes of such a fork are not collected here.
     fn collect_live(
         &self,
         segment: u32,

@@ -109,7 +109,7 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// A reader of what the functions above wrote. Every method returns `None` if the input is too short or malformed.
+/// A reader of the encodings above. Every method returns `None` if the input is too short or malformed.
 #[derive(Clone, Debug)]
 pub struct Reader {
     bytes: Bytes,

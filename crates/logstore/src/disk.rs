@@ -1,7 +1,7 @@
-//! The crash seam: every access to files goes through these two traits.
+//! The disk abstraction: every access to files goes through these two traits.
 //!
-//! [`FolderDisk`] is a folder of the file system, [`NoDisk`] is what a volatile store has, and the
-//! simulated disk of the tests (feature `sim`) loses, tears and reorders what was not synced.
+//! [`FolderDisk`] is a folder of the file system, [`NoDisk`] is for volatile stores, and the
+//! simulated disk of the tests (feature `sim`) loses, tears and reorders unsynced writes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -81,7 +81,7 @@ pub trait DiskFile: Send + Sync {
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
         self.read_at(offset, buffer).map(|()| true)
     }
-    /// Fills the buffer as [`DiskFile::read_at`] does, but with what the device holds, as far as that can be had.
+    /// Fills the buffer as [`DiskFile::read_at`] does, but with the bytes of the device, as far as possible.
     fn read_device(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Source> {
         self.read_at(offset, buffer).map(|()| Source::Memory)
     }
@@ -107,6 +107,8 @@ const NAMES_STEP_BYTES: u64 = 4 << 10;
 const STAT_BLOCK_BYTES: u64 = 512;
 
 /// A folder of the file system.
+#[derive(derive_more::Debug)]
+#[debug("FolderDisk")]
 pub struct FolderDisk {
     folder: PathBuf,
     /// The folder, kept open for its lock and to sync its names.
@@ -460,6 +462,7 @@ impl DiskFile for FolderFile {
 }
 
 /// No disk: a volatile store has no files.
+#[derive(Debug)]
 pub struct NoDisk;
 
 impl Disk for NoDisk {

@@ -1,19 +1,19 @@
 //! The engine: objects in memory, spread over shards, in front of the log.
 //!
-//! A transaction is judged and takes effect in memory under the lock of its object's shard, in the same critical
-//! section in which it takes its place in the log; so the order in the log is the order of effects. No effect is told
-//! before the log has it: every reply waits for the batch that holds the newest change of the object it is about (its
+//! A transaction is checked and takes effect in memory under the lock of its object's shard, in the same critical
+//! section in which it takes its place in the log; so the order in the log is the order of effects. No effect is visible
+//! before the log has it: every reply waits for the batch that holds the newest change of its object (the
 //! *durable batch*).
 //!
 //! Locks are taken in this order, and the holder of a later one never waits for an earlier one:
-//! 1. the snapshots (`Maintenance::work`), for as long as one is taken, and inside of that the cleaner
+//! 1. the snapshots (`Maintenance::work`), while one is taken, and inside of that the cleaner
 //!    (`Maintenance::cleaning`), for one slice of its work;
-//! 2. the pool of files (`Space::pool`), for as long as it takes to make, rename or lengthen one;
+//! 2. the pool of files (`Space::pool`), while one is created, renamed or extended;
 //! 3. names that are made durable (`Space::name_failures`); or a shard, one at a time, and inside of that the ordered
-//!    names (`Engine::names`); or all shards in their order, one thread at a time, for as long as it takes to raise the
-//!    floor;
+//!    names (`Engine::names`); or all shards in their order, one thread at a time, while the
+//!    floor is raised;
 //! 4. the waiters for room (`Maintenance::requests`);
-//! 5. the table of segments, the log's tail, the window of writes: while these are held no other lock is waited for but
+//! 5. the table of segments, the log's tail, the window of writes: their holders wait for no other lock but
 //!    that of the watchers (`Engine::watchers`), which is the last of all.
 //!
 //! The committing thread takes the log's tail alone, so a caller that waits for a batch may hold any of the others but
@@ -84,7 +84,7 @@ pub struct Engine {
     pub(crate) window: Mutex<Window>,
     /// The id of the window; `None` if the system had no random numbers for it.
     pub(crate) window_id: Option<[u8; 16]>,
-    /// The watchers of objects, who are told of a change once its batch is acknowledged.
+    /// The watchers of objects, which are notified of a change once its batch is acknowledged.
     pub(crate) watchers: Hub,
 }
 
@@ -240,6 +240,7 @@ impl Engine {
         // the cleaner and snapshots see a transaction wholly or not at all.
         let mut shard = self.shard_of(work.hash).lock();
         let mut absent = None;
+        let forgotten_batch = shard.forgotten_batch();
         let (found, blocks) = shard.find_mut(work.hash, &work.object);
         let is_new = found.is_none();
         let node = match found {
@@ -247,7 +248,7 @@ impl Engine {
             None => absent.insert(Node::default()),
         };
         let floor = self.floor_of(&work.object);
-        node.rise(floor, self.log.floor_batch());
+        node.rise(floor, self.log.floor_batch().max(forgotten_batch));
         let source = match &self.memory {
             None => Source::Log(&self.table),
             Some(_) => Source::Memory(blocks),
@@ -329,7 +330,7 @@ impl Engine {
         }
         let mut needs_floor = false;
         if !exists {
-            shard.note_removed(&work.object);
+            shard.note_removed(&work.object, self.log.floor());
             let gone;
             (gone, needs_floor) = shard.forget_some(self.log.floor(), self.options.remembered_max());
             applied.grown = applied.grown - gone;
@@ -456,8 +457,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// `Closed` if the writer has gone on over another connection; `Unknown` if it is not known whether the transaction
-    /// took effect, or what it read is lost.
+    /// `Closed` if the writer has continued over another connection; `Unknown` if it is not known whether the transaction
+    /// took effect, or if its answers are lost.
     fn recall(&self, work: &Work) -> Result<Option<Outcome>, StoreError> {
         let Some(once) = &work.once else { return Ok(None) };
         once.check()?;
@@ -511,7 +512,7 @@ impl Engine {
             shard.get(object).map_or((0, 0), |node| (node.version, node.durable_batch));
         let floor = self.floor_of(object);
         if version < floor && shard.get(object).is_none_or(Node::leaves_a_version_only) {
-            (version, durable_batch) = (floor, self.log.floor_batch());
+            (version, durable_batch) = (floor, self.log.floor_batch().max(shard.forgotten_batch()));
         }
         // Whatever is applied from now on is reported; what was applied before is in the version.
         let watch = self.watchers.watch(&owned(object), shard::hash(object.as_bytes()), version, options);
@@ -524,7 +525,7 @@ impl Engine {
         }
     }
 
-    /// Returns what is ready as soon as a batch's effects may be told.
+    /// Returns a future that is ready as soon as a batch's effects may be visible.
     fn durable_batch(&self, batch: u64) -> Reply<()> {
         match self.log.is_acked(batch) {
             true => Reply::ready(Ok(())),
@@ -532,7 +533,7 @@ impl Engine {
         }
     }
 
-    /// Reads what the page cache does not hold, on a thread that may wait for the device.
+    /// Reads bytes that the page cache does not hold, on a thread that may wait for the device.
     async fn read_slowly(
         &self,
         mut outcome: Outcome,
@@ -562,8 +563,8 @@ impl Engine {
         })
     }
 
-    /// The most bytes that a chunk is made of: an eighth of a segment, so that a record of moves fits into any, and the
-    /// cleaner never has to cut what the index counts as one piece.
+    /// Returns the maximum length of a chunk: an eighth of a segment, so that a record of moves fits into any, and the
+    /// cleaner never has to cut a piece of the index.
     pub(crate) fn chunk_bytes(&self) -> usize {
         if self.memory.is_some() {
             return record::CHUNK_BYTES_MAX;

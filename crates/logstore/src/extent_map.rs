@@ -1,6 +1,6 @@
 //! The extent map: the place in the log of each byte of a fork.
 //!
-//! A single entry takes no memory of its own, a few stand in one array, and many in a tree (module `extent_tree`), so that
+//! A single entry takes no memory of its own, a few are in one array, and many in a tree (module `extent_tree`), so
 //! an insertion moves little memory and an entry costs little more than its own 40 bytes.
 //!
 //! Invariants:
@@ -48,7 +48,7 @@ pub enum Place {
 /// One extent, or a piece of one: a byte range of a fork with its version and its place.
 ///
 /// Lengths and skips are at most 65,536 and are kept in 16 bits, less one where they cannot be zero. A hole may be
-/// longer: its 64-bit length stands in `offset` and `crc`.
+/// longer: its 64-bit length is in `offset` and `crc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     start: u64,
@@ -226,8 +226,8 @@ impl<const LEAF: usize, const CHILDREN: usize> ExtentMap<LEAF, CHILDREN> {
         matches!(self.root, Root::Empty)
     }
 
-    /// Returns the memory that the entries take, in bytes: with the slack of leaves, and an estimate for what is above
-    /// them.
+    /// Returns the memory that the entries take, in bytes, with the slack of leaves, and an estimate for the inner
+    /// nodes.
     pub fn memory_bytes(&self) -> usize {
         match &self.root {
             Root::Empty => 0,
@@ -323,6 +323,8 @@ impl<const LEAF: usize, const CHILDREN: usize> Root<LEAF, CHILDREN> {
 }
 
 /// The entries that overlap a range, in ascending order; see [`ExtentMap::overlapping`].
+#[derive(derive_more::Debug)]
+#[debug("Overlapping")]
 pub struct Overlapping<'a, const LEAF: usize = LEAF_ENTRIES_MAX, const CHILDREN: usize = CHILDREN_MAX> {
     /// The rest of the present leaf.
     entries: slice::Iter<'a, Entry>,

@@ -1,7 +1,7 @@
 //! The tree in which a fork with many extents keeps them.
 //!
-//! Entries stand in ascending order in leaves of at most `LEAF` entries, and leaves in inner nodes of at most `CHILDREN`
-//! children. A parent keeps the greatest version below each child, so the greatest version of a range is found by a look
+//! Entries are in ascending order in leaves of at most `LEAF` entries, and leaves in inner nodes of at most `CHILDREN`
+//! children. A parent keeps the greatest version below each child, so the greatest version of a range is found by looking
 //! at the children that lie in it and at the leaves at its edges.
 //!
 //! Invariants:
@@ -9,7 +9,7 @@
 //! - no node is empty, and all leaves are equally deep;
 //! - the key of a child is at most the start of its first entry, keys ascend, and all entries of a child end at or before
 //!   the key of the next one;
-//! - the greatest version that is kept for a child is exact.
+//! - the greatest version stored for a child is exact.
 
 use crate::extent_map::Entry;
 
@@ -434,7 +434,7 @@ pub fn replace_in(
     replaced
 }
 
-/// Cuts a leaf that is too long, and returns what comes behind it. A stream of appends leaves full leaves behind; other
+/// Cuts a leaf that is too long, and returns the rest. A stream of appends leaves full leaves behind; other
 /// insertions leave halves, with room to grow.
 fn split(leaf: &mut Vec<Entry>, entries_max: usize, is_appended: bool) -> Vec<Vec<Entry>> {
     let half = leaf.len().div_ceil(2).min(entries_max);

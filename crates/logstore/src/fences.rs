@@ -1,6 +1,6 @@
 //! The sessions that an object has fenced.
 //!
-//! Invariants: the sessions ascend, each stands once, none is below the least that passes, and there are at most
+//! Invariants: the sessions ascend without duplicates, none is below the least that passes, and there are at most
 //! [`FENCED_SESSIONS_MAX`].
 
 use nacre_object::Fences;
@@ -41,7 +41,7 @@ impl FencedSessions {
         Some(Self { least, sessions })
     }
 
-    /// Returns the least number of a session that passes, unless it is fenced by itself.
+    /// Returns the least number of a session that passes, unless it is fenced individually.
     pub fn least(&self) -> u64 {
         self.least
     }

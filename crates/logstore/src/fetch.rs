@@ -1,8 +1,8 @@
-//! The bytes of answers: which chunks they are parts of, and how these are read.
+//! The bytes of answers: the chunks that they are parts of, and how these are read.
 //!
-//! A checksum is that of a whole chunk, so a chunk is read and checked whole, whatever is wanted of it: once for a
-//! request, however many of its parts are wanted. Ranges that were written piece by piece have parts of many chunks;
-//! chunks that stand near each other in a segment are read together, because the bytes between them cost less than another
+//! A checksum covers a whole chunk, so a chunk is read and checked whole, once for a
+//! request, however many of its parts are wanted. Ranges that were written piece by piece have parts of many chunks.
+//! Neighbouring chunks of a segment are read together, because the bytes between them cost less than another
 //! call.
 
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub struct Fetches {
 }
 
 impl Fetches {
-    /// Adds what is to be read for one answer. Called under the lock of the object's shard.
+    /// Adds the reads for one answer. Called under the lock of the object's shard.
     pub fn add(&mut self, answer: usize, plan: RangePlan, source: Source<'_>) {
         for piece in &plan.pieces {
             let Place::Data { chunk, .. } = piece.place() else { continue };
@@ -142,7 +142,7 @@ fn read_piece(pins: &Pins, plan: &RangePlan, now: bool) -> Result<Option<Bytes>,
     Ok(Some(data.freeze()))
 }
 
-/// Puts a range that was read into its answer. Its plan is of no use afterwards.
+/// Puts a range that was read into its answer. Its plan is useless afterwards.
 fn put(outcome: &mut Outcome, answer: usize, plan: &mut RangePlan, data: Bytes) {
     let mut read = std::mem::take(&mut plan.read);
     read.data = data;

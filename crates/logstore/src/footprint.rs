@@ -1,5 +1,4 @@
-//! The footprint of the index, in memory and in a snapshot: counted as it changes, so that no walk is needed to know
-//! it.
+//! The size of the index, in memory and in a snapshot. It is counted as the index changes, so that no walk is needed.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::sync::atomic::Ordering;
@@ -113,10 +112,10 @@ impl Footprint {
 }
 
 impl Footprint {
-    /// Bytes by which a transaction can make snapshots longer by what it removes or fences off: an object that never was
-    /// leaves a tombstone, a removed fork that never held anything a hole. Without these in the account, removals alone could make the
-    /// index longer than its files, and then nothing could ever be freed. `node` is the object as it stands before, and new if the
-    /// index has nothing of it.
+    /// Returns the bytes by which a transaction's removals and fences can make snapshots longer: an object that never existed
+    /// leaves a tombstone, a removed fork that never held anything leaves a hole. If these were not counted, removals alone
+    /// could make the index longer than its files, and then nothing could ever be freed. `node` is the object before the
+    /// transaction, and new if the index does not have it.
     pub fn removal_growth_bytes(object: &ObjectId, effects: &[Effect], node: &Node, is_new: bool) -> u64 {
         let is_empty = |fork: &Fork| node.forks.get(fork).is_some_and(|fork| fork.map.is_empty());
         let holes = effects.iter().filter(|effect| match effect {

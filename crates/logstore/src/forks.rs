@@ -24,7 +24,7 @@ pub struct ForkNode {
     pub map: ExtentMap,
 }
 
-/// The maximum number of forks that stand in one array: a node of a map has room for eleven, whether it has them or not.
+/// The maximum number of forks in one array: a node of a map has room for eleven, whether it has them or not.
 const FEW: usize = 8;
 
 /// The forks of an object, in the order of their names. Most objects have the default fork only, and it takes no memory of
@@ -162,13 +162,16 @@ impl Forks {
 }
 
 /// Forks with their names, in the order of these.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub enum Iter<'a> {
     /// The default fork, if it is left.
+    #[debug("One")]
     One(Option<&'a ForkNode>),
     /// Some of a few.
+    #[debug("Few")]
     Few(slice::Iter<'a, (Fork, ForkNode)>),
     /// Some of many.
+    #[debug("Many")]
     Many(btree_map::Range<'a, Fork, ForkNode>),
 }
 

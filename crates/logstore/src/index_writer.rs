@@ -1,12 +1,12 @@
 //! The writing of a snapshot: the index in frames, shard by shard, a step at a time.
 //!
-//! A transaction waits for one step at most: the lock of a shard is given back after [`STEP_ITEMS`] items or
-//! [`PORTION_BYTES`] bytes, also in the middle of an object. What the snapshot holds of such an object is then not its
+//! A transaction waits for one step at most: the lock of a shard is released after [`STEP_ITEMS`] items or
+//! [`PORTION_BYTES`] bytes, even in the middle of an object. The snapshot then does not hold such an object's
 //! state at one moment, but that at the first step, mixed with effects of later transactions. These are in the log
 //! behind the snapshot's position, and their versions are above the one that the snapshot gives the object; so each of
 //! them is replayed, and afterwards every key and every byte that any of them wrote is as the last one left it. This
-//! holds for every effect that leaves what it writes the same whatever it finds ([`Node::may_be_replayed`]). An object
-//! on which another one came meanwhile is written again from its beginning, over what there is of it.
+//! holds for every effect whose result does not depend on the earlier state ([`Node::may_be_replayed`]). An object
+//! that had another kind of effect meanwhile is written again from its beginning, over what the snapshot has of it.
 
 use std::io;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -41,7 +41,7 @@ pub(crate) const STEP_ITEMS: u64 = 512;
 pub(crate) const PORTION_BYTES: usize = 256 << 10;
 /// The number of bytes that are gathered before they are written.
 const WRITE_BYTES: usize = 1 << 20;
-/// The number of bytes after which what was written is synced, so that the log's syncs never wait for all of it.
+/// The number of written bytes after which they are synced, so that the log's syncs never wait for all of them.
 const SYNC_BYTES: u64 = 8 << 20;
 /// The number of times that an object is begun again, because of such effects. Then it is written as a whole.
 const RESTARTS_MAX: usize = 3;
@@ -112,7 +112,7 @@ impl Frames {
         self.out.len() + self.body.len()
     }
 
-    /// Returns the length that the file must have for what was gathered.
+    /// Returns the length that the file must have for the gathered items.
     fn end(&self) -> u64 {
         self.offset + self.out.len() as u64
     }
@@ -146,7 +146,7 @@ impl Frames {
         }
     }
 
-    /// Adds an object from its beginning, or goes on with it; returns where it has to be gone on with, if `step` ends
+    /// Adds an object from its beginning, or continues it; returns the place to continue from, if `step` ends
     /// before the object does.
     fn node(&mut self, id: &ObjectId, node: &Node, from: Cursor, step: BatchLimits) -> Option<Cursor> {
         let (key, fork) = match from {
@@ -245,7 +245,7 @@ enum Cursor {
     Fork(Fork, u64),
 }
 
-/// A step of the index: what is added while a shard is locked.
+/// A step of the index: the items added while a shard is locked.
 #[derive(Clone, Copy)]
 struct BatchLimits {
     /// The numbers of items and of bytes that there may be at its end.
@@ -254,7 +254,7 @@ struct BatchLimits {
 }
 
 impl BatchLimits {
-    /// Begins one behind what was gathered so far.
+    /// Begins one after the items gathered so far.
     fn begin(frames: &Frames, items: u64) -> Self {
         Self { items: frames.items + items, bytes: frames.gathered_bytes() + PORTION_BYTES }
     }
@@ -361,8 +361,8 @@ impl Engine {
         Ok(end)
     }
 
-    /// Writes a shard, and gives its lock back after each step. The objects that there are when it begins are all
-    /// that the snapshot needs: what is made later is in the log behind its position. One that goes away meanwhile was removed
+    /// Writes a shard, and releases its lock after each step. The snapshot needs only the objects that exist when it
+    /// begins: later ones are in the log behind its position. One that disappears meanwhile was removed
     /// and then forgotten: the floor that covers it is the snapshot's, or behind its position in the log too.
     fn write_shard(
         &self,
@@ -404,7 +404,7 @@ impl Engine {
         }
     }
 
-    /// Writes an object, or goes on with it; returns how it has to be gone on with.
+    /// Writes an object, or continues it; returns how it has to be continued.
     fn write_object(
         &self,
         mut object: Begun,
@@ -438,8 +438,8 @@ impl Engine {
 }
 
 impl Node {
-    /// Returns whether effects on the object leave what they write the same, whatever they find: then they may be applied
-    /// again to an object that has them already, and others behind them, in a part.
+    /// Returns whether the results of effects do not depend on the object's earlier state: then they may be applied
+    /// again to an object that already has them, and later ones, in a part.
     pub(crate) fn may_be_replayed(&self, effects: &[Effect]) -> bool {
         effects.iter().all(|effect| match effect {
             Effect::Create

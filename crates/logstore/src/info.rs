@@ -37,7 +37,7 @@ pub struct Info {
     pub extent_index_bytes: u64,
     /// The greatest version of any object.
     pub version_max: u64,
-    /// The number of segments. This and what is said of the log and of segments below is 0 for a volatile store.
+    /// The number of segments. This and the figures of the log and of segments below are 0 for a volatile store.
     pub segments: u64,
     /// The sum of their sizes, in bytes, spare files included.
     pub segment_bytes: u64,

@@ -1,8 +1,8 @@
 //! Nacre's embedded engine: objects of versioned extents on a segmented log.
 //!
-//! The log is the truth: every transaction's effects are appended to it, and acknowledged when it is as durable as
-//! required. The index, which says where each byte of each object lies in the log, is kept in memory and written down
-//! now and then, so that opening a store replays only what came later. A cleaner moves live extents out of segments
+//! The log is the authority: every transaction's effects are appended to it, and acknowledged when it is as durable as
+//! required. The index, which maps each byte of each object to its place in the log, is kept in memory and written
+//! now and then, so that opening a store replays only later records. A cleaner moves live extents out of segments
 //! that are mostly garbage. `docs/format.md` describes the files.
 //!
 //! ```
@@ -93,7 +93,7 @@ pub enum Durability {
     /// The device has it: nothing acknowledged is ever lost.
     #[default]
     Always,
-    /// The operating system has it, and is made to sync it within this time: a crash of the machine may lose what was
+    /// The operating system has it, and it is synced within this time: a crash of the machine may lose transactions
     /// acknowledged since, a crash of the process loses nothing.
     Interval(Duration),
     /// The operating system has it, and syncs it when it likes.
@@ -116,7 +116,7 @@ pub struct Options {
     /// The point at which a transaction is acknowledged.
     pub durability: Durability,
     /// Size of a segment in bytes, 64 KiB to 1 GiB. A record that is larger gets a segment of its own size. 0, the
-    /// default, follows what the store may take, its capacity or else what its volume has left: 64 KiB to 64 MiB.
+    /// default, depends on the store's capacity or else on the space left on its volume: 64 KiB to 64 MiB.
     pub segment_bytes: u32,
     /// The maximum number of bytes that all files of the store may take, at least 1 MiB: segments, reserve and
     /// snapshots of the index. Without it, the volume's space is the bound.
@@ -165,7 +165,8 @@ pub struct Opened {
 }
 
 /// A store in a folder or in memory. Clones are handles to the same store; the last one closes it.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("LogStore")]
 pub struct LogStore {
     owner: Arc<Owner>,
 }
@@ -201,7 +202,7 @@ impl LogStore {
     }
 
     /// Repairs the files of a store that is not open, as far as possible, so that it opens; then checks them, and
-    /// reports what was done and what is lost. Files that are of no use any more stay under other names.
+    /// reports what was done and what is lost. Files that are no longer usable stay under other names.
     ///
     /// # Errors
     ///
@@ -304,19 +305,19 @@ impl LogStore {
         &self.owner.engine.log.counters.syncs
     }
 
-    /// Reads and checks every byte that the store wrote. Blocks; transactions go on. There is nothing to check in a volatile
+    /// Reads and checks every byte that the store wrote. Blocks; transactions continue. There is nothing to check in a volatile
     /// store.
     pub fn scrub(&self, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
         self.owner.engine.scrub(progress)
     }
 
-    /// Cleans until hardly any garbage is left, and writes the index down. Blocks; transactions go on. Does nothing in a
+    /// Cleans until hardly any garbage is left, and writes the index. Blocks; transactions continue. Does nothing in a
     /// volatile store, which has no garbage.
     pub fn compact(&self) -> Result<(), StoreError> {
         self.owner.engine.compact()
     }
 
-    /// Writes the index down. Blocks; transactions go on. Does nothing in a volatile store.
+    /// Writes the index. Blocks; transactions continue. Does nothing in a volatile store.
     pub fn snapshot(&self) -> Result<(), StoreError> {
         let engine = &self.owner.engine;
         if engine.memory.is_some() {
@@ -347,7 +348,7 @@ impl LogStore {
         Ok(matches!(cleaned, cleaner::Cleaned::Gained(_)))
     }
 
-    /// Returns whether a transaction finds room whose record takes up to `bytes` bytes, and the index to grow by as much.
+    /// Returns whether there is room for a record of up to `bytes` bytes, and for the index to grow by as much.
     /// For tests.
     #[cfg(feature = "sim")]
     pub fn has_space(&self, bytes: u64) -> bool {
@@ -416,7 +417,7 @@ impl LogStore {
     ///
     /// # Errors
     ///
-    /// Those of the snapshot. A failure to commit is told to those who wait for the batch.
+    /// Those of the snapshot. A failure to commit is returned to the waiters for the batch.
     pub fn turn(&self) -> Result<(), StoreError> {
         let engine = &self.owner.engine;
         if !engine.commits_by_caller() {
@@ -429,7 +430,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// Finishes what was begun, syncs it, writes the index down, and refuses further transactions. Blocks. Later calls
+    /// Finishes pending transactions, syncs them, writes the index, and refuses further ones. Blocks. Later calls
     /// return the same result.
     pub fn close(&self) -> Result<(), StoreError> {
         self.owner.close()

@@ -1,11 +1,11 @@
 //! The log, where transactions become durable together.
 //!
-//! A caller that appends only takes a place in the open batch. One writer takes the batch as it stands, writes it with
+//! A caller that appends only takes a place in the open batch. One writer takes the current batch, writes it with
 //! one vectored append, syncs once, and wakes all that wait for it; meanwhile the next batch gathers.
 //!
 //! Invariants:
 //! - batches become durable in the order of their numbers, records in the order in which they were appended;
-//! - `acked` is the greatest batch whose effects may be told; `synced` is the last record known to be on the device:
+//! - `acked` is the greatest batch whose effects may be visible; `synced` is the last record known to be on the device:
 //!   under `Durability::Always` that of the same batch;
 //! - `synced` only moves when a sync that began after those records were written has returned, and syncs run one at a
 //!   time: a caller that finds one under way waits for it, and begins another if that one began too early;
@@ -340,7 +340,7 @@ impl Log {
         }
     }
 
-    /// Takes all of these bytes, if they are bounded, for who waits.
+    /// Reserves all of these bytes, if they are bounded, for a waiter.
     pub fn take_credit(&self) -> Option<u64> {
         self.tail.lock().credit_bytes.as_mut().map(std::mem::take)
     }
@@ -396,7 +396,7 @@ impl Log {
         self.floor.load(Ordering::Acquire)
     }
 
-    /// Returns the batch that has the floor: who is told of an object that looks removed at the floor waits for it.
+    /// Returns the batch that has the floor: a reply about an object that looks removed at the floor waits for it.
     pub fn floor_batch(&self) -> u64 {
         self.floor_batch.load(Ordering::Acquire)
     }
@@ -684,7 +684,7 @@ impl Log {
         }
     }
 
-    /// Waits until a batch's effects may be told. Blocks; in a store without a thread it commits by itself. Fails if
+    /// Waits until a batch's effects may be visible. Blocks; in a store without a thread it commits itself. Fails if
     /// they never will be.
     pub fn wait_blocking(self: &Arc<Self>, batch: u64) -> Result<(), StoreError> {
         match self.committer {

@@ -1,11 +1,11 @@
-//! Maintenance behind the transactions: a next segment made ready, segments cleaned, snapshots taken.
+//! Background maintenance: preparing the next segment, cleaning segments, taking snapshots.
 //!
 //! A store with threads has one for each of the three, so that nobody waits for a segment because of a snapshot. The first
-//! serves the transactions that find no room. Within the bound on garbage it makes segments; beyond it that is left until
+//! serves the transactions that find no room. Within the bound on garbage it makes segments; beyond it, it waits until
 //! the second has cleaned. While the second cleans it sets the pace: transactions that keep more data may append as much
-//! as it regains, slice by slice, those that wait the longest first. So the space bound holds, and nobody waits for a whole
-//! segment. When there is no more space, the first cleans what gains anything itself, and takes the snapshots which that
-//! needs.
+//! as it regains, slice by slice, longest waiter first. So the space bound holds, and nobody waits for a whole
+//! segment. When there is no more space, the first thread cleans whatever gains anything itself, and takes the snapshots
+//! that this needs.
 //!
 //! Other work that cleans, or takes snapshots, takes the same locks: `cleaning` for one slice, `work` for one snapshot.
 
@@ -164,7 +164,7 @@ impl Maintenance {
         segment >= self.pinned_from.load(Ordering::Acquire)
     }
 
-    /// Notes what the snapshots that are kept need. Called with these locked, or before anybody looks.
+    /// Notes the needs of the kept snapshots. Called with these locked, or before anybody looks.
     pub(crate) fn set_pinned(&self, state: &SnapshotState) {
         let first = state.snapshots.first().filter(|_| state.snapshots.len() >= state.snapshots_needed);
         self.pinned_from.store(first.map_or(0, |(_, position)| position.segment), Ordering::Release);
@@ -201,7 +201,7 @@ impl Maintenance {
         }
     }
 
-    /// Gives bytes that were regained to who waits for his turn, the longest first; what is left may be taken by anybody.
+    /// Gives regained bytes to the waiters, longest first; anybody may take the rest.
     fn give(&self, log: &Log, bytes: u64) {
         let mut requests = self.requests.lock();
         let Some(mut credit_bytes) = log.take_credit().map(|left| left + bytes) else { return };
@@ -396,8 +396,8 @@ impl Engine {
         }
     }
 
-    /// Locks the snapshots; returns `None` if another thread has them for long. Who waits for a segment must not wait for
-    /// a snapshot that the disk holds up.
+    /// Locks the snapshots; returns `None` if another thread has them for long. A waiter for a segment must not wait for
+    /// a snapshot that the disk delays.
     fn lock_work_soon(&self) -> Option<MutexGuard<'_, SnapshotState>> {
         for _ in 0..PAUSES_FOR_SNAPSHOTS_MAX {
             if let Some(work) = self.maintenance.work.try_lock() {
@@ -453,7 +453,7 @@ impl Engine {
         }
     }
 
-    /// Takes a snapshot for a caller who is none of the threads.
+    /// Takes a snapshot for a caller that is none of the threads.
     pub(crate) fn take_snapshot(self: &Arc<Self>) -> Result<(), StoreError> {
         let taken = self.snapshot(&mut self.maintenance.work.lock());
         self.maintenance.tell_change(true);

@@ -462,7 +462,7 @@ impl Node {
         found.unwrap_or_default()
     }
 
-    /// Returns the footprint of what a removal of the object takes.
+    /// Returns the footprint of the contents that a removal of the object takes.
     fn contents_footprint(&self) -> Footprint {
         let mut sum = Footprint::default();
         for (name, fork) in &self.forks {
@@ -537,7 +537,7 @@ fn given(value: &Bytes, values: bool) -> Bytes {
     if values { value.clone() } else { Bytes::new() }
 }
 
-/// Returns a page of entries, which `entry` makes of a key and what is kept of it, and whether there are more.
+/// Returns a page of entries, which `entry` makes of a key and its value, and whether there are more.
 fn key_page<V, E>(
     map: &BTreeMap<Key, V>,
     range: &KeyRange,

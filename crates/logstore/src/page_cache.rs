@@ -1,12 +1,12 @@
 //! Reads that must not wait for a device.
 //!
-//! Most file systems tell whether the page cache has what is asked for (`preadv2` with `RWF_NOWAIT`). Some do not, and then:
+//! Most file systems report whether the page cache has the bytes (`preadv2` with `RWF_NOWAIT`). Some do not, and then:
 //!
 //! - tmpfs has no device, so every read is done at once;
 //! - elsewhere (overlayfs, FUSE, network file systems) a read is done at once where this process has written or read before,
-//!   because the page cache most likely still has it. (It cannot be asked: the pages are those of a file below, which
-//!   overlayfs does not show.) A read that turns out to have waited says that memory has become scarce; then nothing of the
-//!   file counts as cached until it is read again by those who may wait.
+//!   because the page cache most likely still has it. (It cannot be asked: the pages belong to an underlying file, which
+//!   overlayfs does not show.) A read that turns out to have waited shows that memory has become scarce; then nothing of the
+//!   file counts as cached until a thread that may wait has read it again.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// The length in bytes of the blocks whose use is noted.
 const BLOCK_BYTES: u64 = 64 << 10;
-/// The time that a read from memory takes at most, unless it is interrupted: so much, and a nanosecond for each byte.
+/// The maximum time of a read from memory, unless it is interrupted: this much, and a nanosecond for each byte.
 const PATIENCE: Duration = Duration::from_micros(50);
 
 /// The magic numbers of file systems without a device, by `linux/magic.h`.

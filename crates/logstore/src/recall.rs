@@ -1,9 +1,9 @@
-//! The window of writes of a store that is opened: the tokens that snapshots keep, and those that the log still has.
+//! The window of writes of a store that is opened, rebuilt from the tokens in snapshots and in the log.
 //!
-//! The tokens behind the snapshot's position come with the replay. Those before it stand in the snapshot's padding, as
-//! many as find room in a file that is made no longer for them than files are made anyway. So they take no space that
-//! anybody else is refused: on a full volume there are fewer. Where some are missing, they are looked for in the
-//! segments that are still there, backwards from the position.
+//! The replay brings the tokens after the snapshot's position. Those before it are in the snapshot's padding, as
+//! many as fit into the file without extending it. So they take no space that
+//! is refused to anybody else; on a full volume there are fewer. Missing tokens are searched in the
+//! remaining segments, backwards from the position.
 
 use std::time::SystemTime;
 

@@ -5,7 +5,7 @@
 //! nothing. `docs/format.md` has the byte diagrams.
 //!
 //! Invariants:
-//! - every checksum of a head is bound to the store, the segment and the offset it stands at (see [`Binding`]), so that
+//! - every checksum of a head is bound to the store, the segment and the offset of the record (see [`Binding`]), so
 //!   neither the former contents of a recycled segment file nor bytes of a payload are ever taken for a record;
 //! - decoding never panics and never allocates more than a small multiple of its input.
 

@@ -1,11 +1,11 @@
-//! The opening of a store: the newest sound snapshot, and the log behind it.
+//! Opening a store: the newest sound snapshot, and the log after it.
 //!
 //! Records are numbered without gaps. A part that a crash may have torn off the end of the log was never acknowledged,
-//! and is dropped, from the first record on that is missing or unsound. A record that is known to have been synced
-//! (because another one says so) is never dropped: if its head is damaged its tail stands in, and if both are, opening
+//! and is dropped, from the first missing or damaged record on. A record that is known to have been synced
+//! (because another one says so) is never dropped: if its head is damaged its tail replaces it, and if both are, opening
 //! fails and names the place. Damage to its payload is left for readers to find by its checksum.
 //!
-//! Records that are not known to have been synced are written again before their effects are told; see module
+//! Records that are not known to have been synced are written again before their effects become visible; see module
 //! `unproven`.
 //!
 //! Without a sound snapshot the log is replayed from its beginning, which is there for as long as there were never two
@@ -508,7 +508,7 @@ impl Engine {
         }
     }
 
-    /// Counts what is live, collects names, and removes the segments that are not needed.
+    /// Counts live bytes, collects names, and removes the segments that are not needed.
     fn settle_after_replay(
         &self,
         tail: u32,

@@ -1,4 +1,4 @@
-//! The moving of live pieces of segments: their bytes are written to the log again, and then the index refers to these.
+//! Moving the live pieces of segments: their bytes are written to the log again, and then the index refers to the new place.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -71,8 +71,8 @@ impl Engine {
     ///
     /// In an object whose forks replaced each other a version is not enough: one transaction may have written the same
     /// range of two forks, one of which now has the other's name. There, and while the store runs (`exact`), the entry
-    /// must refer to the very chunk that the piece was moved from. A chunk stands in one fork at a time, at one offset
-    /// for ever; so a move does no harm when it comes late, nor when it is replayed on top of a snapshot that knew more
+    /// must refer to the very chunk that the piece was moved from. A chunk is in one fork at a time, always at one
+    /// offset; so a move is harmless when it comes late, nor when it is replayed on top of a snapshot that knew more
     /// than the log up to there. Elsewhere a replayed move applies by its version: also where the log is salvaged, and
     /// the move that brought the piece to its source is lost.
     pub(crate) fn repoint(&self, moved: &Moved, chunk: Chunk, exact: bool) {
@@ -111,8 +111,8 @@ impl Engine {
     }
 }
 
-/// Reads pieces of a segment, in the order of their objects, forks and offsets: what is read together later is found together
-/// then. Pieces whose chunks are damaged are left out. All are slices of one buffer, so that little more memory is
+/// Reads pieces of a segment, in the order of their objects, forks and offsets, so that pieces that are read together
+/// later are neighbours then. Pieces whose chunks are damaged are left out. All are slices of one buffer, so that little more memory is
 /// held than they are long.
 fn read_pieces(segment: &Arc<Segment>, mut batch: Vec<Live>) -> Result<Vec<(Live, Bytes)>, StoreError> {
     batch.sort_by(|one, other| {

@@ -1,10 +1,10 @@
 //! Checks and repairs of the files of a store that is not open, whether or not it can be opened.
 //!
-//! A repair does, in this order, what a person with `docs/format.md` at hand would do: files that cannot be read whole
-//! are replaced by copies of what can be read; identity and headers are written again from what is left of them; a
-//! damaged head from its tail, a damaged tail from its head. If the store then opens, the repair is complete. If not,
-//! the index is built from what is sound of the snapshots and of the log ([`crate::salvage`]). Files that are of no use
-//! any more are set aside under another name; nothing is removed.
+//! A repair does, in this order, what a person could do with `docs/format.md`: it replaces files that cannot be read whole
+//! by copies of what can be read; it rewrites the identity and headers from what is left of them; it restores a
+//! damaged head from its tail, and a damaged tail from its head. If the store then opens, the repair is complete. If not,
+//! it builds the index from the sound parts of the snapshots and of the log ([`crate::salvage`]). Files that are no longer
+//! usable are set aside under another name; nothing is removed.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::{Committer, LogStore, Options};
 
 /// The files of a store, and the contents of their headers.
 pub struct Survey {
-    /// The superblock, or what the segments' headers tell of it.
+    /// The superblock, or its content according to the segments' headers.
     pub superblock: Superblock,
     /// True if the superblock's file exists with a sound copy.
     pub has_superblock: bool,

@@ -1,9 +1,9 @@
-//! A rebuilding of the index of a store that cannot be opened, from the sound parts of its snapshots and its log.
+//! Rebuilding the index of a store that cannot be opened, from the sound parts of its snapshots and its log.
 //!
-//! The objects of each snapshot that are whole in it are taken, from the newest that has them, and every record that is
-//! left is applied on top. The losses are reported, object by object. Nothing is made up: an object whose earlier
+//! The objects that are whole in a snapshot are taken, from the newest one that has them, and all remaining records
+//! are applied on top. The losses are reported, object by object. Nothing is invented: an object whose earlier
 //! records are gone with the only snapshot that held it is removed rather than shown with holes where it had bytes, and
-//! data in a segment that is missing fails to be read.
+//! reads of data in a missing segment fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -354,7 +354,7 @@ impl Engine {
         if floor == 0 { 0 } else { floor.max(greatest) }
     }
 
-    /// Removes what is known of an object except its version and its fences.
+    /// Removes everything about an object except its version and its fences.
     fn bury(&self, object: &ObjectId) {
         let mut shard = self.shard(object).lock();
         if let Some(node) = shard.get_mut(object) {

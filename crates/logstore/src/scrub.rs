@@ -1,12 +1,12 @@
 //! Scrubbing: a check of every byte that the store wrote, read from the device.
 //!
 //! First the files are checked one by one, each against itself. Then the index tells what is lost: every extent that it
-//! refers to and that lies in a piece that was found damaged, or where the files have nothing, is read from the device.
-//! So it does not matter what the log's records look like, or whether they are there at all; and what is garbage, or is
-//! sound in the midst of damage, is not called lost.
+//! refers to in a damaged piece, or where the files have nothing, is read from the device.
+//! So the state of the log's records does not matter, nor whether they are there at all. Garbage, and sound
+//! bytes surrounded by damage, are not reported as lost.
 //!
-//! The walk through the index goes a step at a time and holds the lock of one object's shard for one step. It collects
-//! only what is in doubt in that step, and for an object no more losses than [`LOSSES_MAX`].
+//! The walk through the index proceeds a step at a time and holds the lock of one object's shard for one step. It collects
+//! only doubtful extents in that step, and for an object no more losses than [`LOSSES_MAX`].
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -29,7 +29,7 @@ use crate::sync::unlock_fair;
 
 /// The number of objects that are looked up at a time.
 const PAGE_OBJECTS: usize = 256;
-/// The maximum number of extents and forks that are looked at under the lock of a shard at a time.
+/// The maximum number of extents and forks that are examined under the lock of a shard at a time.
 const STEP_ENTRIES: usize = 1024;
 /// The maximum number of losses of one object that are listed one by one.
 const LOSSES_MAX: usize = 100;
@@ -92,7 +92,7 @@ pub struct ScrubReport {
 struct Checked {
     /// The end of its records when the scrub began, in bytes.
     end: u64,
-    /// True if the records of the segment end there for ever.
+    /// True if the records of the segment end there forever.
     sealed: bool,
     /// The damaged pieces, in ascending order.
     suspects: Vec<Suspect>,
@@ -121,7 +121,7 @@ struct Doubt {
 type Cursor = (Fork, u64);
 
 impl Engine {
-    /// Reads and checks everything, a file at a time. Blocks; transactions and maintenance go on.
+    /// Reads and checks everything, a file at a time. Blocks; transactions and maintenance continue.
     pub(crate) fn scrub(
         self: &Arc<Self>,
         progress: impl FnMut(ScrubProgress),
@@ -151,7 +151,7 @@ impl Engine {
         }
     }
 
-    /// Checks the segments, and reports what the objects lost.
+    /// Checks the segments, and reports the losses of objects.
     pub(crate) fn scrub_segments(
         &self,
         report: &mut ScrubReport,
@@ -232,7 +232,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does one step of the walk through an object: returns what is in doubt, the batch that has the object's newest
+    /// Does one step of the walk through an object: returns the doubtful extents, the batch that has the object's newest
     /// change, and the start of the next step.
     fn doubts(
         &self,

@@ -1,9 +1,9 @@
 //! Segments: the files that the log is cut into, with the amount of each that is still referred to.
 //!
 //! Invariants:
-//! - numbers grow and are never used again; the log runs through the segments in the order of their numbers;
-//! - a segment's header names its predecessor and the end of the predecessor's records, so that what a crash tore off
-//!   there is never read again;
+//! - numbers only grow and are never reused; the log runs through the segments in the order of their numbers;
+//! - a segment's header names its predecessor and the end of the predecessor's records, so that bytes that a crash tore
+//!   off there are never read again;
 //! - `live_bytes` counts the bytes that the index refers to. A sealed segment with none is freed as soon as no
 //!   snapshot needs its records.
 
@@ -55,7 +55,7 @@ pub struct Segment {
     live_bytes: AtomicI64,
     /// The number of pieces that the index referred to and does no longer.
     releases: AtomicU64,
-    /// The cost of moving what is live.
+    /// The cost of moving the live bytes.
     measured: Mutex<Option<Measured>>,
 }
 
@@ -106,12 +106,12 @@ impl Segment {
         self.releases.load(Ordering::Relaxed)
     }
 
-    /// Returns the cost of moving what is live, as it was last measured.
+    /// Returns the cost of moving the live bytes, as it was last measured.
     pub fn measured(&self) -> Option<Measured> {
         *self.measured.lock()
     }
 
-    /// Notes the cost of moving what is live.
+    /// Notes the cost of moving the live bytes.
     pub fn set_measured(&self, measured: Measured) {
         *self.measured.lock() = Some(measured);
     }

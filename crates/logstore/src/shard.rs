@@ -1,9 +1,9 @@
 //! A part of the objects, by their names.
 //!
-//! The table holds a pointer for each object, and the object its name: what a table leaves free of its slots, up to a half,
-//! is then little.
+//! The table holds a pointer for each object, and the object holds its name: so the free slots of the table, up to a half,
+//! take little memory.
 //!
-//! Removed objects stand in a queue, from which they are forgotten once there are too many: the longest removed first, and only
+//! Removed objects are in a queue, from which they are forgotten once there are too many: the oldest removals first, and only
 //! those that the store's floor covers ([`Shard::forget`]).
 
 use std::collections::VecDeque;
@@ -22,6 +22,9 @@ use crate::node::Node;
 
 /// The maximum number of objects that are forgotten at a time.
 const FORGOTTEN_MAX: usize = 8;
+/// The number of versions by which the floor rises at most at a time: a removed object with a proposed version far above all others
+/// is remembered instead, or a few of them would raise the floor to where nothing is forgotten any more.
+const FLOOR_STEP_MAX: u64 = 1 << 22;
 /// The number of places in a table below which it does not shrink.
 const PLACES_MIN: usize = 1024;
 
@@ -33,6 +36,8 @@ pub struct Shard {
     removed: VecDeque<Name>,
     /// The greatest version that any of these ever had when it was removed.
     removed_version_max: u64,
+    /// The newest durable batch of the objects that were forgotten.
+    forgotten_batch: u64,
     /// The blocks of a volatile store's objects.
     blocks: Blocks,
 }
@@ -109,12 +114,13 @@ impl Shard {
         &mut found.into_mut().node
     }
 
-    /// Notes that an object was removed.
-    pub fn note_removed(&mut self, object: &ObjectId) {
+    /// Notes that an object was removed, if the floor may rise as far as its version.
+    pub fn note_removed(&mut self, object: &ObjectId, floor: u64) {
         let name = object.as_bytes();
         let found = self.objects.find_mut(hash(name), |named| named.name.as_bytes() == name);
         let Some(Named { name, node }) = found.map(|named| &mut **named) else { return };
-        if object.is_remembered() || node.version > FLOOR_MAX || !node.leaves_a_version_only() {
+        let version_max = FLOOR_MAX.min(floor + FLOOR_STEP_MAX);
+        if object.is_remembered() || node.version > version_max || !node.leaves_a_version_only() {
             return;
         }
         self.removed_version_max = self.removed_version_max.max(node.version);
@@ -122,6 +128,11 @@ impl Shard {
             node.is_queued = true;
             self.removed.push_back(name.clone());
         }
+    }
+
+    /// Returns the newest batch of a forgotten object's removal: a reply about an object that is not here waits for it.
+    pub fn forgotten_batch(&self) -> u64 {
+        self.forgotten_batch
     }
 
     /// Returns the floor that covers all removed objects that may be forgotten.
@@ -149,6 +160,8 @@ impl Shard {
                 // It exists again, or must be remembered.
                 node.is_queued = false;
             } else if node.version <= floor {
+                // What is said of it from now on speaks of its removal, which may not be on the disk yet.
+                self.forgotten_batch = self.forgotten_batch.max(node.durable_batch);
                 entry.remove();
                 gone += Footprint::of_object(bytes);
             } else {
@@ -169,7 +182,7 @@ impl Shard {
         let removed = self.objects.iter().filter(|named| named.node.leaves_a_version_only());
         let removed: Vec<ObjectId> = removed.map(|named| named.name.to_id()).collect();
         for object in removed {
-            self.note_removed(&object);
+            self.note_removed(&object, floor);
         }
         // Those that are not covered go to the end, in no order.
         for _ in 0..self.removed.len() {

@@ -1,14 +1,14 @@
 //! A simulated disk: synced bytes survive a crash, the others may be lost, kept, or torn.
 //!
-//! Everything is decided by the seed, so that a failing run can be repeated. Each file has two images, the live one
-//! that the store reads and writes (a page cache), and the durable one, and a list of writes that are under way from
+//! The seed decides everything, so that a failing run can be repeated. Each file has two images, the live one
+//! that the store reads and writes (a page cache), and the durable one, and a list of pending writes from
 //! the one to the other. At a crash each pending write is kept, lost, or torn at the borders of 512-byte sectors, and
-//! of the pending changes of names a prefix is kept.
+//! a prefix of the pending changes of names is kept.
 //!
 //! A failed sync behaves as on Linux: what it could not write still counts as written. The live image keeps it, nothing
 //! is pending any more, and a later sync succeeds without it. The same happens when the system writes a file back on
 //! its own and fails ([`Faults::writeback_error_at`]); then the next sync of the file reports it, once. This outlives
-//! the process ([`SimDisk::after_kill`]); a loss of power ends it, and what was never written is gone.
+//! the process ([`SimDisk::after_kill`]); a loss of power ends it, and the unwritten bytes are gone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -69,6 +69,8 @@ pub enum Moment {
 pub type Hook = Arc<dyn Fn(Moment, Operation, &str) + Send + Sync>;
 
 /// A simulated disk.
+#[derive(derive_more::Debug)]
+#[debug("SimDisk")]
 pub struct SimDisk {
     shared: Arc<Shared>,
 }
@@ -308,7 +310,7 @@ impl SimDisk {
         self.shared.state.lock().crashed
     }
 
-    /// Returns the disk as the machine finds it after a crash at this moment. This one goes on as if there had been
+    /// Returns the disk as the machine finds it after a crash at this moment. This one continues as if there had been
     /// none.
     pub fn after_crash(&self, faults: Faults) -> SimDisk {
         let mut state = self.shared.state.lock();

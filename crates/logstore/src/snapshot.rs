@@ -1,12 +1,13 @@
-//! Snapshots: the index written down, with the log position that each covers.
+//! Snapshots: the index in a file, with the log position that each covers.
 //!
-//! A snapshot is taken while transactions go on: each shard is copied under its lock, a step at a time (module
-//! `index_writer`), and what the log holds from the snapshot's position on is applied again on top of it. That is
-//! harmless, because a record is skipped where the object's version is not below the record's. A snapshot becomes valid, by its renaming, only when every effect that
-//! it may hold is synced in the log. Two are kept, so that damage to one loses nothing.
+//! A snapshot is taken while transactions continue: each shard is copied under its lock, a step at a time (module
+//! `index_writer`), and the log from the snapshot's position on is applied again on top of it. That is
+//! harmless, because a record is skipped where the object's version is not below the record's. A snapshot becomes valid,
+//! by its renaming, only when every effect that it may hold is synced in the log. Two are kept, so that damage to one
+//! loses nothing.
 //!
-//! A snapshot is written into a file that is kept in reserve for it (module `space`), and the file of one that is not
-//! kept any more is the next one's: on a full volume there is always room for a snapshot.
+//! A snapshot is written into a file that is kept in reserve for it (module `space`), and the file of a dropped snapshot
+//! becomes the next one's: on a full volume there is always room for a snapshot.
 
 use std::io;
 use std::sync::Arc;
@@ -80,7 +81,8 @@ pub fn is_temporary(name: &str) -> bool {
     name.strip_suffix(".tmp").is_some_and(|name| parse_snapshot_name(name).is_some())
 }
 
-/// The snapshots that are kept, and what the next one needs to know.
+/// The kept snapshots, and the inputs of the next one.
+#[derive(Debug)]
 pub struct SnapshotState {
     /// The numbers of the snapshots that are kept, the oldest first, each with the position at which replay begins.
     pub snapshots: Vec<(u64, Position)>,
@@ -90,7 +92,7 @@ pub struct SnapshotState {
     /// again.
     pub snapshot_bytes_min: u64,
     /// The number of items of a snapshot that are written under the lock of a shard. Tests lower it, and then each
-    /// step is written to the file by itself.
+    /// step is written to the file separately.
     pub step_items: u64,
 }
 
@@ -133,17 +135,17 @@ impl Engine {
         self.log.since_snapshot_bytes() >= spacing_bytes
     }
 
-    /// Returns the bytes of log from a snapshot to the next one, unless room is needed: half as much again as the
-    /// snapshot itself is long, so that writing the index down is never most of what is written. Where that is more than
-    /// the options ask for it is less, down to three quarters of the length: replaying so much takes about half as long
-    /// as loading the snapshot does.
+    /// Returns the bytes of log from a snapshot to the next one, unless room is needed: one and a half times the
+    /// length of the snapshot, so that the index is never most of what is written. If that is more than
+    /// the options ask for it is less, down to three quarters of the length: replaying that much takes about half as long
+    /// as loading the snapshot.
     pub(crate) fn snapshot_spacing_bytes(&self) -> u64 {
         // The estimate is never less than the length, and for a small store it is most of it.
         let bytes = self.snapshot_bytes_likely();
         (bytes + bytes / 2).min(self.options.snapshot_bytes.max(bytes / 4 * 3))
     }
 
-    /// Takes a snapshot. Blocks; transactions go on.
+    /// Takes a snapshot. Blocks; transactions continue.
     pub(crate) fn snapshot(self: &Arc<Self>, work: &mut SnapshotState) -> Result<(), StoreError> {
         let since_bytes = self.log.since_snapshot_bytes();
         // A record of moves that stands before the position has its effects in the index, and so in the snapshot: none is
@@ -246,6 +248,8 @@ impl SnapshotHeader {
 }
 
 /// A snapshot that was read.
+#[derive(derive_more::Debug)]
+#[debug("Snapshot")]
 pub struct Snapshot {
     /// Its header.
     pub header: SnapshotHeader,
@@ -422,7 +426,7 @@ pub(crate) struct Loader {
 }
 
 impl Loader {
-    /// Continues behind missing items: what comes before the next object is of no use.
+    /// Continues after missing items: anything before the next object is useless.
     pub(crate) fn break_off(&mut self) {
         self.is_partial = true;
         self.finish_fork();
@@ -469,7 +473,7 @@ impl Loader {
         }
     }
 
-    /// Forgets what the frames so far held, but for what the next one goes on from.
+    /// Forgets the content of the frames so far, except what the next one continues from.
     fn forget(&mut self) {
         if let Some((id, _)) = self.objects.pop() {
             self.objects.clear();

@@ -1,16 +1,16 @@
 //! Space: the bounds on what a store takes, and the files that it keeps in reserve.
 //!
-//! A log needs space to give space back: a removal is a record, cleaning a segment writes what is live in it again, and
-//! a segment is freed only when both snapshots that are kept have moved on. So the store has files in reserve: spare
+//! A log needs space to free space: a removal is a record, cleaning a segment writes its live data again, and
+//! a segment is freed only when both kept snapshots have moved on. So the store has files in reserve: spare
 //! segments, and a file that the next snapshot is written into. They never go back to the file system while they are
 //! needed: a segment that is freed becomes a spare one, and a snapshot that is dropped becomes the next one's file. So
-//! no other user who fills the volume can take them away.
+//! no other program that fills the volume can take them away.
 //!
 //! Invariants, as long as the reserve could be made:
-//! - what the log has without new space ([`Log::room`]) suffices to move all that is live in any segment, and a little
+//! - the room of the log without new space ([`Log::room`]) suffices to move everything live in any segment, and a little
 //!   more for transactions that shrink; those that write leave both alone ([`Reserve`]);
-//! - the files of the snapshots that are kept, and the one for the next, are each as long as a snapshot can become (what
-//!   it leaves is padding); transactions that would make the index grow beyond them wait until they were made longer.
+//! - the files of the kept snapshots, and the one for the next, are each as long as a snapshot can become (the
+//!   rest is padding); transactions that would make the index grow beyond them wait until they were extended.
 //!
 //! [`Log::room`]: crate::log::Log::room
 
@@ -73,7 +73,7 @@ pub struct Space {
     name_failures: Mutex<u64>,
     /// Counters of the index's footprint.
     pub index: IndexCounters,
-    /// The number of segments when it was last looked at.
+    /// The number of segments when it was last checked.
     segments: AtomicU64,
     /// The bytes of all spare files.
     spare_bytes: AtomicU64,
@@ -270,7 +270,7 @@ impl Engine {
         (clean_bytes + shrink_bytes).div_ceil(self.segment_bytes() - SEGMENT_HEAD_BYTES) - 1
     }
 
-    /// Tells the log what is in reserve. To be called whenever that has changed.
+    /// Tells the log the size of the reserve. To be called whenever that has changed.
     pub(crate) fn settle_reserve(&self, pool: &mut Pool) {
         let (free, held): (Vec<_>, Vec<_>) =
             std::mem::take(&mut pool.held).into_iter().partition(|segment| Arc::strong_count(segment) == 1);
@@ -304,8 +304,8 @@ impl Engine {
         Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write }
     }
 
-    /// Returns the request for the index to grow while room is made for more: that takes up to three snapshots, so it is
-    /// the longer the longer they are.
+    /// Returns the request for the index to grow while room is made for more: that takes up to three snapshots, so it
+    /// grows with their length.
     pub(crate) fn index_growth_ahead(&self) -> Wanted {
         let segment_bytes = self.segment_bytes();
         let likely_bytes = self.snapshot_bytes_likely();
@@ -400,7 +400,7 @@ impl Engine {
         self.space.snapshot_file_bytes() > needed + needed / 16
     }
 
-    /// Makes room without cleaning, out of the reserve and what the volume and the capacity have left.
+    /// Makes room without cleaning, from the reserve and the rest of the volume and the capacity.
     ///
     /// # Errors
     ///

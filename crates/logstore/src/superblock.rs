@@ -50,8 +50,8 @@ impl Superblock {
     }
 
     /// Reads the file, or writes it if the folder has no files of a store. A superblock without other files may come
-    /// from an opening that could not make its name durable, and is written again. A store of a lesser format becomes
-    /// one of this program's format: what is written next may be unreadable to a program of that format.
+    /// from an opening that could not make its name durable, and is written again. A store of an older format becomes
+    /// one of this program's format: later writes may be unreadable to a program of that format.
     pub fn load_or_create(disk: &dyn Disk, files: &[(String, u64)]) -> Result<Self, StoreError> {
         let path = disk.describe(SUPERBLOCK);
         let io = |error| StoreError::new(ErrorKind::Io, format!("cannot read or write {path}: {error}"));

@@ -1,8 +1,8 @@
-//! The primitives by which the threads of a store synchronise: locks, deciding atomics, threads, time.
+//! The primitives by which the threads of a store synchronise: locks, decisive atomics, threads, time.
 //!
-//! They are the usual ones, or, with the feature `shuttle`, those of the scheduler of that name, under which the tests
+//! They are the usual ones or, with the feature `shuttle`, those of that scheduler, under which the tests
 //! run the same code with every switch between threads decided by a seed. A store that is built with that feature works
-//! inside such a run only. Atomics that decide nothing (counters for reports), and locks under which no thread waits or
+//! only inside such a run. Atomics that decide nothing (counters for reports), and locks under which no thread waits or
 //! switches, need not come from here.
 
 #[cfg(not(feature = "shuttle"))]

@@ -1,7 +1,7 @@
 //! The primitives of shuttle, with the interface of the usual ones.
 //!
-//! Shuttle has no time: there, a wait with a time limit never ends by itself. Here it may, or may not, as the run's seed
-//! decides; and between two moments either nothing has passed or a day.
+//! Shuttle has no time: there, a wait with a time limit never ends by itself. Here the run's seed decides whether it
+//! does; and between two moments either nothing has passed or a day.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};

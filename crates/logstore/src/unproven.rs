@@ -1,21 +1,21 @@
-//! The rewriting of what an opening reads but nothing proves to be on the device.
+//! Rewriting everything that an opening reads but that is not proven to be on the device.
 //!
 //! The previous process's writes are read back from the system's cache, whether or not the device has them. A sync does
-//! not settle that: after a failed one Linux takes what it could not write for written, keeps it in the cache, and lets
-//! later syncs succeed without it. Nor need anyone have seen an error, because the process may have been killed before
-//! it synced. So everything that nothing proves to be on the device is written again, the same bytes to the same place,
-//! and then synced, before its effects are told.
+//! not settle that: after a failed one Linux treats the unwritten pages as written, keeps them in the cache, and lets
+//! later syncs succeed without them. Nor need anyone have seen an error, because the process may have been killed before
+//! it synced. So everything that is not proven to be on the device is written again, the same bytes to the same place,
+//! and then synced, before its effects become visible.
 //!
 //! - *Records* are proven up to the greatest number that any record names as synced, and before the position of a snapshot:
-//!   both are written only after a sync of them has succeeded. What lies behind is rewritten, segment headers included; a
-//!   header is synced with the first record of its segment, and is made again if it was torn off. Under durability `always` that is hardly more than the last
-//!   batch, otherwise what was written since the last sync, in as many segments as that took. It is never more than what is
-//!   replayed.
-//! - *Snapshots* have been synced before they get their names, but a name is proven by nothing. Each gets a new one.
-//! - *Segments* are used only after their names were synced by the process that used them, the *superblock* likewise. A
+//!   both are written only after a sync of them has succeeded. Later records are rewritten, segment headers included; a
+//!   header is synced with the first record of its segment, and is made again if it was torn off. Under durability
+//!   `always` that is hardly more than the last batch, otherwise everything since the last sync, in as many segments as
+//!   that took. It is never more than what is replayed.
+//! - *Snapshots* have been synced before they get their names, but nothing proves a name. Each gets a new one.
+//! - *Segments* are used only after their names were synced by the process that used them, and so is the *superblock*. A
 //!   superblock without other files may come from an opening that failed there, and is written again.
 //! - *Removals* are not proven either. A torn segment that came back would cut the log of its successor; its header is
-//!   cleared before it becomes a file in reserve, and then it goes on from nothing.
+//!   cleared before it becomes a file in reserve, so that it begins empty.
 //! - *Files in reserve* get a name that is synced before anything is written to them: as segments, or as the next snapshot.
 //!
 //! Rewriting is safe at every point: a place holds the same bytes before and after, so a crash in between loses only

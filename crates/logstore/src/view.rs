@@ -1,7 +1,7 @@
 //! A read-only view of a disk: changes are kept in memory, and the files behind it stay as they are.
 //!
-//! An opening mends and renames things as it goes, and so does a repair. On a view of the disk both can be done to
-//! learn their findings. A write that changes nothing, as an opening's of what nothing proves to be synced, takes no
+//! Opening and repairing a store mend and rename things. On a view of the disk both can be done to
+//! learn what they would find. A write that changes nothing, such as rewriting unproven records on opening, takes no
 //! memory.
 
 use std::collections::BTreeMap;
@@ -113,7 +113,7 @@ impl ViewFile {
         Self { file, changes: Mutex::new(Changes { bytes, shown_bytes, pieces: Vec::new() }) }
     }
 
-    /// Reads what the file behind shows by `read`, and puts the changes over it.
+    /// Reads the underlying file with `read`, and puts the changes over it.
     fn read<T: Default>(
         &self,
         offset: u64,

@@ -6,7 +6,8 @@ use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::{Committer, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    ByteRange, Done, Fork, Guard, ObjectId, ObjectStore, Outcome, Read, Transaction, Write, limit::FLOOR_MAX,
+    ByteRange, Done, Fork, Guard, ObjectId, ObjectStore, Outcome, Read, Reply, Transaction, Write,
+    limit::FLOOR_MAX,
 };
 
 fn options() -> Options {
@@ -160,4 +161,39 @@ fn watching_what_was_forgotten_begins_at_the_floor() {
     store.turn().unwrap();
     let watch = block_on(store.watch(&id("a"), Default::default())).unwrap();
     assert_eq!(watch.version(), 8);
+}
+
+#[test]
+fn a_removal_is_told_of_when_it_is_durable_though_the_object_is_forgotten() {
+    let disk = Arc::new(SimDisk::new(1, Faults::default()));
+    let store = store_that_forgot(&disk);
+    // The floor covers it: it is forgotten before the batch of its removal is on the disk.
+    let removal = store.apply(&id("kept"), remove());
+    assert_eq!(store.forget_removed(), 8);
+    assert_eq!(store.removed_objects(), 0);
+    let stat = store.apply(&id("kept"), Transaction::new().read(Read::Stat));
+    assert!(matches!(stat, Reply::Pending(_)), "a crash may still take the removal back");
+    let watch = store.watch(&id("kept"), Default::default());
+    assert!(matches!(watch, Reply::Pending(_)));
+    store.turn().unwrap();
+    assert!(matches!(block_on(removal).unwrap(), Outcome::Done(_)));
+    assert!(matches!(block_on(stat).unwrap(), Outcome::Done(done) if !done.existed && done.version == 8));
+}
+
+#[test]
+fn a_great_proposal_does_not_end_forgetting() {
+    let disk = Arc::new(SimDisk::new(1, Faults::default()));
+    let store = store_that_forgot(&disk);
+    let great = Guard::Proposal { fork: Fork::DEFAULT, range: ByteRange::ALL, version: FLOOR_MAX - 1 };
+    done(&store, "great", write().guard(great));
+    done(&store, "great", remove());
+    assert_eq!(store.forget_removed(), 8, "the floor does not follow it");
+    assert_eq!(version(&store, "great"), FLOOR_MAX);
+    for object in ["x", "y"] {
+        done(&store, object, write());
+        done(&store, object, remove());
+    }
+    assert_eq!(store.forget_removed(), 10);
+    assert_eq!(store.removed_objects(), 0);
+    assert_eq!(version(&store, "great"), FLOOR_MAX, "it is remembered");
 }

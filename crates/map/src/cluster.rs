@@ -121,6 +121,7 @@ fn encode(value: &impl Serialize) -> Result<Bytes, StoreError> {
 }
 
 /// The settings of a server that takes part.
+#[derive(Debug)]
 pub struct Options {
     /// Its name, which no other server of the store has.
     pub name: String,

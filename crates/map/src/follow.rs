@@ -48,6 +48,8 @@ enum Source {
 }
 
 /// A copy of a map that is kept up to date. It needs a tokio runtime with a clock around its calls.
+#[derive(derive_more::Debug)]
+#[debug("Follower")]
 pub struct Follower {
     map: Map,
     options: FollowOptions,

@@ -224,7 +224,8 @@ struct Page {
 }
 
 /// The cluster log of a store. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Log")]
 pub struct Log {
     store: Arc<dyn ObjectStore>,
     object: ObjectId,
@@ -441,6 +442,8 @@ impl Log {
 }
 
 /// A reader of the log that waits for further lines. It needs a tokio runtime with a clock around its calls.
+#[derive(derive_more::Debug)]
+#[debug("LogFollower")]
 pub struct LogFollower {
     log: Log,
     reached: u64,
@@ -511,7 +514,8 @@ impl LogFollower {
 
 /// A way for a daemon to write lines, which never waits: lines wait in a bounded queue, and what does not fit is counted and
 /// becomes a line of its own. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Writer")]
 pub struct Writer {
     source: Arc<str>,
     queue: mpsc::Sender<Entry>,

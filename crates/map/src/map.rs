@@ -40,7 +40,8 @@ const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A map of a store: a handle by which it is read. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Map")]
 pub struct Map {
     store: Arc<dyn ObjectStore>,
     name: Arc<str>,

@@ -83,7 +83,8 @@ struct Pending {
 /// Proposes updates of a map. Cheap to clone; all clones gather their updates together.
 ///
 /// It needs a tokio runtime with a clock around its calls.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Proposer")]
 pub struct Proposer {
     map: Map,
     options: ProposeOptions,

@@ -9,7 +9,8 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
 /// A source of random numbers. Clones share it.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, derive_more::Debug)]
+#[debug("Random")]
 pub struct Random {
     /// `None`: the thread's own, which nobody can foresee.
     seeded: Option<Arc<Mutex<StdRng>>>,

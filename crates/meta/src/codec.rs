@@ -4,6 +4,7 @@ use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 
 /// Bytes that are read from front to back.
+#[derive(Debug)]
 pub struct Reader<'a> {
     what: &'static str,
     rest: &'a [u8],
@@ -110,7 +111,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Bytes that are written from front to back.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Writer(Vec<u8>);
 
 impl Writer {

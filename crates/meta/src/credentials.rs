@@ -43,12 +43,12 @@ impl Credentials {
     }
 
     /// Returns whether the user owns an inode, or is root.
-    pub fn owns(&self, inode: &Inode) -> bool {
+    pub(crate) fn owns(&self, inode: &Inode) -> bool {
         self.is_root() || self.uid == inode.uid
     }
 
     /// Returns whether the user has all of the `wanted` rights ([`READ`], [`WRITE`], [`EXECUTE`]).
-    pub fn may(&self, inode: &Inode, wanted: u32) -> bool {
+    pub(crate) fn may(&self, inode: &Inode, wanted: u32) -> bool {
         if self.is_root() {
             // Nobody executes a file that is executable for nobody.
             let is_directory = matches!(inode.kind, crate::inode::InodeKind::Directory);
@@ -67,7 +67,7 @@ impl Credentials {
     ///
     /// # Errors
     /// [`Error::Denied`].
-    pub fn check(&self, inode: &Inode, wanted: u32) -> Result<()> {
+    pub(crate) fn check(&self, inode: &Inode, wanted: u32) -> Result<()> {
         if self.may(inode, wanted) { Ok(()) } else { Err(Error::Denied) }
     }
 }

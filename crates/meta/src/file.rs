@@ -432,6 +432,8 @@ impl Rank {
 
 /// A content that is being put into a file. Dropped without [`Put::commit`] or [`Put::abort`], it leaves its objects to
 /// be removed with the file, or by `nacre fs check`.
+#[derive(derive_more::Debug)]
+#[debug("Put")]
 pub struct Put<'a> {
     rank: &'a Rank,
     ino: Ino,

@@ -51,7 +51,7 @@ pub(crate) const ATTEMPTS_MAX: usize = 1000;
 pub type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
 /// The settings of a rank.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, derive_more::Debug)]
 pub struct RankOptions {
     /// True if an empty store gets a namespace; its root belongs to [`RankOptions::owner`].
     pub create: bool,
@@ -60,11 +60,14 @@ pub struct RankOptions {
     /// True if all ranks that were opened before are to be fenced, object by object, as this one comes to them.
     pub exclusive: bool,
     /// The clock; that of the system if there is none.
+    #[debug(skip)]
     pub clock: Option<Clock>,
 }
 
 /// A handle on the namespace that makes changes of it. See the module. (The daemon that keeps sequencers by its authority is a
 /// [`crate::service::ActiveRank`].)
+#[derive(derive_more::Debug)]
+#[debug("Rank")]
 pub struct Rank {
     pub(crate) store: Arc<dyn ObjectStore>,
     clock: Clock,

@@ -27,9 +27,10 @@ const BACKOFF_MAX: Duration = Duration::from_millis(50);
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// The settings of a session.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct SessionOptions {
     /// The store, which says who has the authority. It must not depend on the runtime of a caller.
+    #[debug(skip)]
     pub store: Arc<dyn ObjectStore>,
     /// The number of the rank.
     pub rank: u32,

@@ -40,9 +40,10 @@ pub const TAKEOVER_MIN: Duration = Duration::from_millis(200);
 pub const TAKEOVER_MAX: Duration = Duration::from_secs(60);
 
 /// The settings of the role.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct Options {
     /// The store with the sequencers and with the authority.
+    #[debug(skip)]
     pub store: Arc<dyn ObjectStore>,
     /// The number of the rank.
     pub rank: u32,
@@ -56,6 +57,8 @@ pub struct Options {
 }
 
 /// A running rank, or one that stands by. Dropping it stops it.
+#[derive(derive_more::Debug)]
+#[debug("MetaRole")]
 pub struct MetaRole {
     shared: Arc<Shared>,
     options: Options,
@@ -139,7 +142,8 @@ impl Drop for MetaRole {
 }
 
 /// A handle on a rank for reports and administration. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Handle")]
 pub struct Handle {
     shared: Arc<Shared>,
 }

@@ -26,11 +26,11 @@ use crate::network::Network;
 use crate::output::{Output, Printer};
 use crate::processor::{self, Mask, Shares};
 
-/// Count or list everything below some roots, by all ranks of this job
+/// Count or list everything below some roots, on all ranks of this job
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {
-    /// Algorithm that shares out the work among the ranks: cp, drqs, deqs, pa-drqs or h-drqs
+    /// Algorithm that distributes the work among the ranks: cp, drqs, deqs, pa-drqs or h-drqs
     #[arg(long, value_name = "NAME", default_value_t = Algorithm::HDrqs, help_heading = "Ranks")]
     pub algorithm: Algorithm,
     /// Seed of all random choices
@@ -394,7 +394,7 @@ impl Rank<'_> {
         if let Some(file) = target
             && let Err(error) = std::fs::remove_file(file)
         {
-            eprintln!("nacre-mpi: cannot remove the checkpoint {file:?}, which is of no more use: {error}");
+            eprintln!("nacre-mpi: cannot remove the checkpoint {file:?}, which is no longer needed: {error}");
         }
         if let Some(file) = &self.args.measurements {
             let measurements = Measurements::new(

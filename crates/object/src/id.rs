@@ -9,26 +9,31 @@ use bytes::Bytes;
 use crate::limit::{FORK_NAME_BYTES_MAX, KEY_BYTES_MAX, OBJECT_ID_BYTES_MAX};
 use crate::{ErrorKind, StoreError};
 
-/// Writes bytes as text where they are printable, and as `\xNN` where they are not.
-fn escape(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\\' => f.write_str("\\\\")?,
-                c if c.is_control() => {
-                    let mut buffer = [0; 4];
-                    for byte in c.encode_utf8(&mut buffer).bytes() {
-                        write!(f, "\\x{byte:02x}")?;
+/// Bytes, shown as text where they are printable, and as `\xNN` where they are not. A backslash is shown as two.
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a>(pub &'a [u8]);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c {
+                    '\\' => f.write_str("\\\\")?,
+                    c if c.is_control() => {
+                        let mut buffer = [0; 4];
+                        for byte in c.encode_utf8(&mut buffer).bytes() {
+                            write!(f, "\\x{byte:02x}")?;
+                        }
                     }
+                    c => write!(f, "{c}")?,
                 }
-                c => write!(f, "{c}")?,
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
             }
         }
-        for byte in chunk.invalid() {
-            write!(f, "\\x{byte:02x}")?;
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 macro_rules! name {
@@ -123,14 +128,14 @@ macro_rules! name {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                escape(&self.0, f)
+                fmt::Display::fmt(&Escaped(&self.0), f)
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("\"")?;
-                escape(&self.0, f)?;
+                fmt::Display::fmt(&Escaped(&self.0), f)?;
                 f.write_str("\"")
             }
         }

@@ -141,6 +141,8 @@ async fn answer(
 
 /// A claimed stage. Dropping it before it replaces a fork removes it, as far as a request whose reply is not awaited
 /// does that.
+#[derive(derive_more::Debug)]
+#[debug("Stage")]
 pub struct Stage<'a> {
     store: &'a dyn ObjectStore,
     object: &'a ObjectId,

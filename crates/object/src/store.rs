@@ -86,10 +86,13 @@ impl Default for Limits {
 }
 
 /// An answer that may be there already: a future that costs no allocation if it is.
+#[derive(derive_more::Debug)]
 pub enum Reply<T> {
     /// The answer. `None` once it was taken.
+    #[debug("Ready")]
     Ready(Option<Result<T, StoreError>>),
     /// The answer is still being made.
+    #[debug("Pending")]
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
 

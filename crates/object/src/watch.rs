@@ -238,6 +238,7 @@ pub struct Watch {
 impl Watch {
     /// Creates a watch of an object that has `version`, and the handle by which its events come in. `hold` is dropped
     /// with the watch.
+    #[doc(hidden)]
     pub fn new(
         id: u64,
         version: u64,

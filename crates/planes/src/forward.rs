@@ -98,6 +98,8 @@ pub fn be_prompt() {
 }
 
 /// Copies the members' datagrams, with a plane, for a host.
+#[derive(derive_more::Debug)]
+#[debug("Forwarder")]
 pub struct Forwarder {
     listeners: Arc<Listeners>,
     plane: Box<dyn Plane>,

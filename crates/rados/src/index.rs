@@ -13,7 +13,7 @@
 //! object itself is asked. A client that dies leaves its mark, which costs a look at the object in each listing, until
 //! one that finds the mark old settles it.
 //!
-//! The class refuses to make or to remove an object without a mark (`UNINDEXED` in `classes/extent.lua`), so that no
+//! The class refuses to make or to remove an object without a mark (`UNINDEXED` in `extent.lua`), so that no
 //! client has to know beforehand whether an object is there; and what does neither needs no look at the index at all.
 //!
 //! A pool that was filled before there was an index, or from which the index was removed, has no *root* that says that

@@ -12,7 +12,8 @@ use crate::sys::{Pool, ReadStep, WriteStep, flag};
 use crate::uri::Location;
 
 /// A pool, used without Nacre.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("RawPool")]
 pub struct RawPool {
     pool: Pool,
     location: Location,

@@ -1,6 +1,6 @@
 //! The contents of a RADOS object: its header (an attribute named `nacre`), and the values of its omap.
 //!
-//! All numbers are little-endian; every record carries the format's version and a checksum. `classes/extent.lua` reads
+//! All numbers are little-endian; every record carries the format's version and a checksum. `extent.lua` reads
 //! and writes the same records in the OSD; `docs/ceph.md` draws them. Decoders take any bytes: they refuse everything
 //! that this format does not make.
 

@@ -1,4 +1,4 @@
-//! The replies of `classes/extent.lua`.
+//! The replies of `extent.lua`.
 
 use bytes::{Buf, Bytes};
 use nacre_object::{

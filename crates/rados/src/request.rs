@@ -1,4 +1,4 @@
-//! The encoding of transactions for `classes/extent.lua`.
+//! The encoding of transactions for `extent.lua`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The form of `classes/extent.lua` in which it is sent to the OSDs: without comments, and only the sections that a
+//! The form of `extent.lua` in which it is sent to the OSDs: without comments, and only the sections that a
 //! call needs.
 //!
 //! The OSD makes a new Lua machine for each call. Compiling the text would take most of the call's time, so that is
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use parking_lot::RwLock;
 
-const SOURCE: &str = include_str!("../../../classes/extent.lua");
+const SOURCE: &str = include_str!("extent.lua");
 
 /// The sections, in the order in which they stand in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

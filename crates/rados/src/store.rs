@@ -1,4 +1,4 @@
-//! The store: chooses for each transaction between RADOS' own operations and a call of `classes/extent.lua`.
+//! The store: chooses for each transaction between RADOS' own operations and a call of `extent.lua`.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -48,7 +48,8 @@ const TURN_MAX: Duration = Duration::from_millis(200);
 ///
 /// Updates of a region for which many clients of one process race take turns ([`nacre_object::pace`]): an OSD cannot
 /// make them wait, so the client does.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("RadosStore")]
 pub struct RadosStore(Paced<Engine>);
 
 /// The store without pacing.

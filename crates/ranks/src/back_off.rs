@@ -1,6 +1,6 @@
 //! The waiting time of an idle rank between a refusal and its next request.
 //!
-//! The paper's ranks ask again at once, which keeps a core busy and the network full for as long as there is little
+//! The paper's ranks ask again at once, which keeps a core busy and the network full as long as there is little
 //! work. Here the wait doubles with every refusal up to a bound, with jitter, and is reset when work arrives. The bound
 //! grows with the number of ranks: a rank that holds the last unit of work should not be asked by all others
 //! continuously, and work spreads as long as each *busy* rank is asked now and then.

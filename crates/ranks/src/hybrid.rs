@@ -61,7 +61,7 @@ impl<W> SharedQueue<W> {
         Self { shared: Arc::new(Shared { state: Mutex::new(state), work_came: Condvar::new() }) }
     }
 
-    /// Locks the state. A poisoned lock is taken all the same: every change below leaves the counts right.
+    /// Locks the state. A poisoned lock is taken anyway: every change below leaves the counts correct.
     fn state(&self) -> MutexGuard<'_, State<W>> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

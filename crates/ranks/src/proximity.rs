@@ -3,8 +3,8 @@
 //!
 //! Every rank knows the network number of every other (in MPI, gathered once at the start). Sorting them brings the ranks of one
 //! node together; a rank's position among those is its local rank. The *request vector* of a rank is its own node's ranks, local
-//! rank 0 first, followed by all others. It is asked through from top to bottom, each request going to the *next* peer
-//! (algorithm 3, line 7), and from the bottom on to the top.
+//! rank 0 first, followed by all others. A rank asks it from top to bottom, each request going to the *next* peer
+//! (algorithm 3, line 7), and then from the top again.
 //!
 //! The paper leaves the order of the others open. Here they begin with the node after the rank's own in the sorted
 //! list, and go round. If all ranks had them in the same order they would go through it in step: on 8,000 ranks, all

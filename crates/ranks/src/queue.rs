@@ -15,7 +15,7 @@ pub trait Queue<W> {
 
     /// Returns the number of units that are being worked on. While this is 0, a rank keeps at least one unit when it
     /// gives work away:
-    /// otherwise a last unit could go round for ever without being begun.
+    /// otherwise a last unit could go round forever without being begun.
     fn working(&self) -> usize;
 
     /// Returns whether nothing is queued and nothing is being worked on, *as one observation*: a unit that is being

@@ -15,7 +15,7 @@ pub mod testkit;
 /// network has taken it.
 /// `testkit::contract` (with the feature `testkit`) checks an implementation.
 pub trait Transport<W> {
-    /// The error of a failed network, after which the walk cannot go on.
+    /// The error of a failed network, after which the walk cannot continue.
     type Error: std::error::Error;
 
     /// Returns this rank.

@@ -1,7 +1,7 @@
 //! A member with a real socket, around the state machine of [`member`](crate::member).
 //!
 //! A [`Client`] has one socket and is a member of one group at a time; a program that wants to be in several has
-//! several. It works only while it is polled, so it has to be polled all the time: heartbeats are sent, and silent
+//! several. It works only while it is polled, so poll it continuously: heartbeats are sent, and silent
 //! reflectors are noticed, in [`Client::poll`].
 
 use std::collections::VecDeque;

@@ -4,12 +4,12 @@
 //! Invariants:
 //! - Nothing is sent to an address that has not proven that it listens there, except one answer to each request, no
 //!   longer than the request.
-//! - An address costs no memory until it has brought its cookie back. All tables are bounded.
+//! - An address costs no memory until it has returned its cookie. All tables are bounded.
 //! - A datagram counts as a member's only if it comes from the member's exact address and carries its session. A request
-//!   that keeps a member in, or is answered by more than it is long, brings back one of the last [`PROOFS`] secrets that
+//!   that keeps a member in, or has an answer longer than itself, returns one of the last [`PROOFS`] secrets that
 //!   were sent to the address; a member stays no longer than it has proven that it still listens there.
-//! - A reflector never answers what reflectors say to members, so two of them cannot be played against each other. What
-//!   they say to each other (`control/relay.rs`) is signed.
+//! - A reflector never answers messages from reflectors to members, so two of them cannot be played against each other.
+//!   Messages between reflectors (`control/relay.rs`) are signed.
 
 mod beat;
 #[cfg(feature = "testkit")]
@@ -46,7 +46,7 @@ use crate::wire::{self, Answer, Reason, Request, WireError};
 
 /// The number of proofs that are accepted: the newest ones.
 pub const PROOFS: usize = 3;
-/// The number of parts of a state that a member may fetch for each proof that it brings back.
+/// The number of parts of a state that a member may fetch for each proof that it returns.
 const PARTS_PER_PROOF: u16 = 2048;
 /// The greatest number of answers that wait to be taken.
 const OUTGOING_MAX: usize = 1 << 16;
@@ -163,11 +163,11 @@ struct Seat {
     state_bucket_ns: u64,
     keeps_state: bool,
     proofs: Proofs,
-    /// The time at which the newest proof that was brought back had been sent, in milliseconds.
+    /// The time at which the newest returned proof had been sent, in milliseconds.
     proven_ms: u64,
-    /// The parts of the state that it may fetch before it brings back another proof.
+    /// The parts of the state that it may fetch before it returns another proof.
     parts: u16,
-    /// The interval between heartbeats that it was told last, in milliseconds.
+    /// The interval between heartbeats that was last sent to it, in milliseconds.
     told_ms: u32,
     /// The rights of the token that it showed. Most members of most reflectors showed none, and there are very many of them.
     token: Option<Box<Shown>>,
@@ -234,7 +234,7 @@ impl Proofs {
 struct GroupControl {
     /// The location whose group this is.
     location: Option<String>,
-    /// The place that the members are told to move to, if any.
+    /// The place that the members have to move to, if any.
     moving: Option<Moving>,
     /// The request for a relay to that place, and the relay to it, or from the place that members come from.
     opening: Option<Box<Opening>>,
@@ -244,7 +244,7 @@ struct GroupControl {
     /// The number of requests for a relay since the last one that were not answered.
     unanswered: u32,
     state: Option<Box<State>>,
-    /// True if the operator removed the group: its members are told, and then it is dropped.
+    /// True if the operator removed the group: its members are notified, and then it is dropped.
     removed: bool,
 }
 
@@ -320,7 +320,7 @@ impl Control {
         self.settle(id);
     }
 
-    /// Removes a group: its members are told, one after another, and then it is gone. Returns false if there is no such
+    /// Removes a group: its members are notified, one after another, and then it is gone. Returns false if there is no such
     /// group.
     pub fn remove_group(&mut self, id: GroupId) -> bool {
         let Some(index) = self.table.find(id) else { return false };
@@ -329,7 +329,7 @@ impl Control {
         true
     }
 
-    /// Closes the reflector: nobody may join from here on, and the members are told to leave, one after another. It is
+    /// Closes the reflector: nobody may join from here on, and the members are asked to leave, one after another. It is
     /// done when the table has no members left.
     pub fn close(&mut self) {
         self.closing = true;
@@ -521,7 +521,7 @@ impl Control {
         self.table.group(member.group).lanes[member.lane as usize].path.local
     }
 
-    /// Removes a member, tells it so, and reports the event.
+    /// Removes a member, notifies it, and reports the event.
     fn dismiss(&mut self, now: Now, index: MemberIndex, reason: Reason) {
         let (local, member) = (self.local_of(index), self.table.member(index));
         let Seat { session, joined_ms, .. } = *self.seat(index);

@@ -1,8 +1,8 @@
-//! Cookies: given to an address that has proven nothing, which has to bring its cookie back. They cost the reflector no
+//! Cookies: given to an unproven address, which has to return its cookie. They cost the reflector no
 //! memory.
 //!
-//! A cookie is the time of its making and a keyed hash over that time, the address and port it was sent to, the
-//! reflector's own port, and the group. A client that brings it back has read what was sent to that address a short
+//! A cookie is the time of its creation and a keyed hash over that time, the address and port it was sent to, the
+//! reflector's own port, and the group. A client that returns it has read what was sent to that address a short
 //! while ago. A session is the same hash over the count of joins: a number that nobody else can guess.
 
 use std::net::{IpAddr, SocketAddr};

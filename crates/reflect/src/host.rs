@@ -1,5 +1,5 @@
-//! The reflector as what carries its datagrams sees it: the owner of the table, which is told the time and given what is for
-//! the reflector itself, and says what is to be sent. It has neither sockets nor clocks.
+//! The reflector as the forwarder sees it: the owner of the table. It is given the time and the datagrams for
+//! the reflector itself, and returns datagrams to send. It has neither sockets nor clocks.
 
 use std::net::SocketAddr;
 

@@ -3,7 +3,7 @@
 //! Multi-Player Online Games", 2003).
 //!
 //! - [`table`] holds groups, lanes and members: the single source of truth, which everything else follows.
-//! - [`host`] is the interface to what carries the datagrams, which is in `nacre-planes`.
+//! - [`host`] is the interface to the forwarder, which is in `nacre-planes`.
 //! - [`relay`] carries a location's datagrams from one reflector to another while its members move.
 //! - [`control`] decides who may join, and [`member`] is its counterpart at the client, both without sockets or clocks.
 //! - [`client`] is a member with a real socket: the only part of this crate that does any I/O. The reflector that runs is

@@ -1,6 +1,6 @@
 //! The map from locations to groups and reflectors, which an operator or a program changes while reflectors run.
 //!
-//! The control plane is told of places one by one ([`Control::set_location`](crate::control::Control::set_location))
+//! The control plane is given places one by one ([`Control::set_location`](crate::control::Control::set_location))
 //! and does not know where they are kept. A [`LocationMap`] keeps them: here, in one object of a Nacre store; another
 //! keeper only has to implement the trait.
 
@@ -57,7 +57,7 @@ impl LocationEntry {
 /// Checks that a reflector can be at an address.
 ///
 /// # Errors
-/// A sentence that says why not.
+/// A sentence with the reason.
 pub fn check_address(address: &SocketAddr) -> Result<(), String> {
     let is_broadcast = matches!(address.ip(), IpAddr::V4(ip) if ip.is_broadcast());
     let why = match address.ip() {
@@ -129,6 +129,8 @@ pub trait LocationMap: Send + Sync + 'static {
 }
 
 /// The map as an object of a store: a key for each location, its value the place as text.
+#[derive(derive_more::Debug)]
+#[debug("ObjectLocationMap")]
 pub struct ObjectLocationMap<S: ?Sized> {
     store: Arc<S>,
     object: ObjectId,

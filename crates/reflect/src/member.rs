@@ -52,7 +52,7 @@ pub enum Wanted {
 }
 
 /// Options of a member.
-#[derive(Clone, Debug)]
+#[derive(Clone, derive_more::Debug)]
 pub struct MemberOptions {
     /// True if it wants copies of its own datagrams.
     pub echo: bool,
@@ -61,6 +61,7 @@ pub struct MemberOptions {
     /// True if it wants the group's state when it has joined.
     pub wants_state: bool,
     /// The operator's token; empty for none.
+    #[debug("{} bytes", token.len())]
     pub token: Vec<u8>,
     /// The number of tries at one reflector before the next is tried.
     pub tries: u32,
@@ -110,7 +111,7 @@ pub enum MemberEvent {
     Refused {
         /// The reason.
         reason: Reason,
-        /// True if it tries no more until it is told to.
+        /// True if it stops trying until it is asked to.
         last: bool,
     },
     /// A failure to join the group that it was to move to; the member stays where it is.
@@ -387,7 +388,7 @@ impl Member {
         self.current.as_ref().map_or(0, |link| link.state_version)
     }
 
-    /// Returns whether it was told to leave and has left all groups.
+    /// Returns whether it was asked to leave and has left all groups.
     pub fn is_out(&self) -> bool {
         self.wants_out && self.current.is_none() && self.leaving.is_empty()
     }

@@ -1,5 +1,5 @@
-//! A vector of very many elements, which grows by pages: none is ever moved, so that growing takes no time that datagrams
-//! would wait for, and leaves no holes in the memory of the process.
+//! A vector of very many elements, which grows by pages: none is ever moved, so growing it delays no datagrams
+//! and leaves no holes in the memory of the process.
 
 use std::ops::{Index, IndexMut};
 

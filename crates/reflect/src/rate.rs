@@ -40,7 +40,7 @@ impl Rate {
 
     /// Takes `copies` from a bucket, or leaves it as it is and returns false. A datagram with more copies than the
     /// burst holds is let through by a full bucket, and pays afterwards: otherwise a small burst would silence a large
-    /// group for ever.
+    /// group forever.
     pub fn take(self, full_at_ns: &mut u64, now_ns: u64, copies: u64) -> bool {
         match self.after(*full_at_ns, now_ns, copies) {
             None => false,

@@ -1,15 +1,15 @@
 //! Items between two reflectors, each once and in order, over a network that loses, repeats and reorders datagrams: one
 //! side of a relay, without clock or I/O.
 //!
-//! While a location moves, the reflector that is left (the *old* one) puts all datagrams of the location into one order,
-//! its own members' and those that the *new* one sends it. Both copy them in that order, each to the members that it
-//! serves, and a member goes from one to the other at one point of the order. So every member gets every datagram once,
-//! and each sender's in the order sent. `control/relay.rs` has who says what; here is how it gets there.
+//! While a location moves, its former reflector (the *old* one) puts all datagrams of the location into one order,
+//! those of its own members and those that the *new* one sends it. Both copy them in that order, each to its own
+//! members, and a member goes from one to the other at one point of the order. So every member gets every datagram once,
+//! and each sender's in the order sent. `control/relay.rs` has the protocol; this module has its transport.
 //!
 //! Invariants:
-//! - What is taken from [`Channel::ready`] is what the other side pushed, in that order, each once.
-//! - At most [`WINDOW`] items are on their way, and what arrives beyond the window is dropped.
-//! - What waits is bounded by [`BYTES_MAX`]; who pushes asks [`Channel::has_space`] first.
+//! - [`Channel::ready`] returns the items that the other side pushed, in that order, each once.
+//! - At most [`WINDOW`] items are under way, and items beyond the window are dropped on arrival.
+//! - Waiting items are bounded by [`BYTES_MAX`]; the caller checks [`Channel::has_space`] before it pushes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -87,7 +87,7 @@ impl Channel {
         self.queue.push_back(Sent { item, sent_us: None, times: 0, taken: false });
     }
 
-    /// Takes what came from the other side.
+    /// Takes a message from the other side.
     pub fn take(&mut self, now_us: u64, receipt: &Receipt, item: Option<(u32, Item)>) {
         self.taken(now_us, receipt);
         let Some((number, item)) = item else { return };
@@ -140,7 +140,7 @@ impl Channel {
         }
     }
 
-    /// Returns the receipt for what has come.
+    /// Returns the receipt for the received items.
     pub fn receipt(&self, receivers: u32) -> Receipt {
         let mut later = [0; WINDOW / 64];
         for number in self.later.keys() {
@@ -152,7 +152,7 @@ impl Channel {
         Receipt { next: self.next, later, receivers }
     }
 
-    /// Sends what is due: new items as far as the window allows, and those again of which no receipt came in time.
+    /// Sends due items: new ones as far as the window allows, and again those without a receipt in time.
     /// Returns true if anything was sent.
     pub fn send(&mut self, now_us: u64, mut send: impl FnMut(u32, &Item)) -> bool {
         let window = self.queue.len().min(WINDOW);

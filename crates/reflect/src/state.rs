@@ -1,7 +1,7 @@
 //! Checkpoints of groups' states in objects of a Nacre store, one object for each group.
 //!
-//! The version of a state is the store's own version of the object. A state is stored on the condition that nothing
-//! newer than the version it is based on is there: of two reflectors that race, one wins, and the other learns the
+//! The version of a state is the store's own version of the object. A state is stored on condition that nothing
+//! newer than its base version is there: of two reflectors that race, one wins, and the other learns the
 //! newer version.
 
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub enum Saved {
 }
 
 /// Checkpoints in a store.
+#[derive(derive_more::Debug)]
+#[debug("Checkpoints")]
 pub struct Checkpoints<S: ?Sized> {
     store: Arc<S>,
     prefix: String,

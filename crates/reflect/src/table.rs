@@ -4,11 +4,11 @@
 //! - A *lane* is the members of one group that are reached through one device from one local address. Datagrams are
 //!   copied lane by lane, so that a full device holds up only the members behind it.
 //! - Positions in a lane are stable within a *generation*: members are appended, and one that leaves becomes a gap.
-//!   When gaps are many the lane is rewritten, under the next generation. So a copy under way in another place (the
+//!   When there are many gaps the lane is rewritten, under the next generation. So a copy under way in another place (the
 //!   kernel) can name where it stopped by generation and position, and a member that joins or leaves never costs
 //!   another a datagram.
 //! - An address is a member of a group at most once. On a port that several groups share it may be in several (it joins
-//!   the next before it leaves the last); what it sends goes to the one that it joined last.
+//!   the next before it leaves the last); its datagrams go to the one that it joined last.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -107,7 +107,7 @@ pub struct Terms {
     pub echo: bool,
     /// The owner of its rate.
     pub owner: Owner,
-    /// True if what it sends is copied.
+    /// True if its datagrams are copied.
     pub sends: bool,
     /// True if it gets copies.
     pub receives: bool,
@@ -252,7 +252,7 @@ pub struct Member {
     pub lane: u16,
     /// True if its own datagrams are copied to everybody: it wants copies of them, or gets none at all.
     pub echo: bool,
-    /// True if what it sends is copied.
+    /// True if its datagrams are copied.
     pub sends: bool,
     /// Its place in the lane; [`u32::MAX`] if it gets no copies.
     pub position: u32,

@@ -1,9 +1,9 @@
-//! Tokens: permissions to join, signed by whoever holds the private half of a key pair. A reflector knows the public
-//! half alone: who can ask a reflector's daemon or open its store cannot make tokens with what is there, and who makes
+//! Tokens: permissions to join, signed by the holder of the private half of a key pair. A reflector knows only the public
+//! half. So nobody can make tokens with access to a reflector's daemon or its store, and an issuer of
 //! tokens (a matchmaker, say) needs no key of the cluster.
 //!
-//! A token names groups, locations, or everything; what its bearer may do there; the time at which it expires, which
-//! holds while the bearer is a member too; and, if wanted, who the bearer is, and the one address that may use it. It is
+//! A token names groups, locations, or everything; the rights of its bearer there; the time at which it expires, which
+//! also ends an existing membership; and optionally the bearer's identity, and the one address that may use it. It is
 //! sent inside the `JOIN`, in clear: anybody who can read it can use it until it expires, so it should be short-lived,
 //! and bound to an address where the path is not trusted.
 
@@ -26,7 +26,7 @@ const SIGNATURE_BYTES: usize = 64;
 const VERSION: u8 = 2;
 const HAS_ADDRESS: u8 = 1;
 const HAS_IDENTITY: u8 = 2;
-/// The prefix of what is signed, since the same pair may sign other things too.
+/// The prefix of the signed bytes, since the same pair may sign other things too.
 const PURPOSE: &[u8] = b"nacre reflect token";
 const _: () = assert!(HEAD_BYTES + SCOPES_MAX * SCOPE_BYTES + SIGNATURE_BYTES <= TOKEN_BYTES_MAX);
 
@@ -106,7 +106,7 @@ pub enum Scope {
 pub struct Rights {
     /// True if it may send to the group.
     pub send: bool,
-    /// True if it gets what others send.
+    /// True if it gets the datagrams of others.
     pub receive: bool,
     /// True if it may supply the group's state.
     pub state: bool,
@@ -126,7 +126,7 @@ impl Rights {
     }
 }
 
-/// The identity of a member, as a token states it: 16 bytes of whoever made the token, or of the hash of a name.
+/// The identity of a member, as a token states it: 16 bytes chosen by the issuer, or of the hash of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity(pub [u8; 16]);
 
@@ -250,7 +250,7 @@ impl std::str::FromStr for Token {
     }
 }
 
-/// Returns the signed part and the signature of what may be a token.
+/// Returns the signed part and the signature of a possible token.
 fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8; SIGNATURE_BYTES])> {
     let (signed, signature) = bytes.split_last_chunk()?;
     let (head, scopes) = signed.split_at_checked(HEAD_BYTES)?;
@@ -264,7 +264,7 @@ fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8; SIGNATURE_BYTES])> {
 /// signed it.
 ///
 /// # Errors
-/// The reason why it is not valid: first its form and signature are checked, then what it permits.
+/// The reason why it is not valid: first its form and signature are checked, then its permissions.
 pub fn verify(
     keys: &[PublicKey],
     shown: &[u8],

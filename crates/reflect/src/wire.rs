@@ -1,10 +1,10 @@
 //! The control protocol's datagrams, byte by byte (`docs/reflect-wire.md`). A pure codec: it does no I/O, never panics,
 //! and allocates nothing when it decodes.
 //!
-//! Invariants, which the reflector's promise not to amplify rests on:
-//! - A request that may come from an address that has proven nothing (`JOIN`, `LOCATE`, `LEAVE`, `HEARTBEAT`,
+//! Invariants, on which the reflector's promise not to amplify rests:
+//! - A request that may come from an unproven address (`JOIN`, `LOCATE`, `LEAVE`, `HEARTBEAT`,
 //!   `STATE_GET`, `STATE_PART`) is at least as long as every answer that the reflector may give to it before the proof.
-//! - Every length that a message announces is compared with what is there before it is used.
+//! - Every announced length is compared with the actual one before it is used.
 
 use std::net::SocketAddr;
 
@@ -69,7 +69,7 @@ pub mod kind {
     pub const STATE_PART: u8 = 0x06;
     /// A reflector's request to another to relay a location's datagrams while its members move.
     pub const RELAY_OPEN: u8 = 0x41;
-    /// The answer to it, with a cookie to be brought back.
+    /// The answer to it, with a cookie to return.
     pub const RELAY_ACCEPT: u8 = 0x42;
     /// A step of a relay, from the reflector that is left.
     pub const RELAY_ON: u8 = 0x43;
@@ -202,7 +202,7 @@ pub enum WireError {
 }
 
 /// A client's request to join a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq)]
 pub struct Join<'a> {
     /// The group's id on the port.
     pub group: u32,
@@ -213,10 +213,12 @@ pub struct Join<'a> {
     /// A number chosen by the client, and repeated by the answer.
     pub nonce: u64,
     /// The cookie of the reflector's challenge; zeros at first.
+    #[debug("…")]
     pub cookie: [u8; COOKIE_BYTES],
     /// The session of the membership elsewhere that this one takes the place of, if there is one.
     pub leaves: Option<u64>,
     /// The operator's permission; empty if the client has none.
+    #[debug("{} bytes", token.len())]
     pub token: &'a [u8],
 }
 
@@ -325,7 +327,7 @@ pub struct Joined {
     pub state_version: u64,
     /// The size of the state in bytes.
     pub state_bytes: u32,
-    /// A secret to be brought back, which proves that the member listens at its address.
+    /// A secret to return, which proves that the member listens at its address.
     pub proof: u64,
 }
 
@@ -344,7 +346,7 @@ pub struct Pulse {
     pub reflector_us: u64,
     /// The version of the group's state; 0 for none.
     pub state_version: u64,
-    /// A fresh secret to be brought back.
+    /// A fresh secret to return.
     pub proof: u64,
     /// The interval between heartbeats from here on, in milliseconds.
     pub heartbeat_ms: u32,
@@ -380,13 +382,14 @@ impl Reflectors {
 }
 
 /// The messages of reflectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
     /// A request to prove that the client listens at its address.
     Challenge {
         /// The nonce of the `JOIN`.
         nonce: u64,
         /// The cookie to be sent back in the next `JOIN`.
+        #[debug("…")]
         cookie: [u8; COOKIE_BYTES],
         /// The address that the `JOIN` came from.
         seen: SocketAddr,

@@ -3,8 +3,12 @@
 
 use std::net::SocketAddr;
 
+use nacre_reflect::cookie::Secret;
 use nacre_reflect::member::{Member, MemberEvent, MemberOptions, SendError, Target, Wanted};
-use nacre_reflect::wire::{Answer, Joined, Pulse, Reason, Reflectors, Request};
+use nacre_reflect::token::{Grant, Rights, Scope, Token, TokenKey};
+use nacre_reflect::wire::relay::{Accept, Key, Open};
+use nacre_reflect::wire::{Answer, Join, Joined, Pulse, Reason, Reflectors, Request};
+use nacre_rpc::ClusterKey;
 
 fn at(host: u8) -> SocketAddr {
     SocketAddr::from(([198, 51, 100, host], 7400))
@@ -349,5 +353,55 @@ fn a_steady_stream_that_stops_is_noticed_soon_however_rare_heartbeats_are_and_ju
         }
         let noticed_us = stage.now_us - last_us;
         assert!(noticed_us < soon_us, "datagrams each {gap_us} µs: after {noticed_us} µs");
+    }
+}
+
+#[test]
+fn debug_output_shows_neither_keys_nor_tokens_nor_cookies() {
+    const SECRET: u8 = 0xab;
+    let options = MemberOptions { token: vec![SECRET; 32], ..MemberOptions::default() };
+    let wanted = Wanted::Group(vec![target(1)]);
+    let mut stage = Stage::new(wanted, options.clone());
+    let (_, nonce) = join_of(&stage.tick());
+    let join = Join {
+        group: 5,
+        echo: false,
+        keeps_state: false,
+        nonce: 1,
+        cookie: [SECRET; 16],
+        leaves: None,
+        token: &options.token,
+    };
+    let challenge = Answer::Challenge { nonce, cookie: [SECRET; 16], seen: HOME.into() };
+    assert!(!stage.tell(at(1), challenge).is_empty());
+    let cluster_key = ClusterKey::from_bytes([SECRET; 32]);
+    let token_key = TokenKey::new(&cluster_key);
+    let grant = Grant {
+        scopes: vec![Scope::Any],
+        rights: Rights::ALL,
+        identity: None,
+        expires_unix_s: 1,
+        address: None,
+    };
+    let token = Token::sign(&token_key, &grant).unwrap();
+    let shown = [
+        format!("{options:?}"),
+        format!("{join:?}"),
+        format!("{challenge:?}"),
+        format!("{:?}", Request::Join(join)),
+        format!("{:?}", stage.member),
+        format!("{:?}", Open { nonce: 1, cookie: [SECRET; 16], group: 5, location: "a" }),
+        format!("{:?}", Accept { nonce: 1, cookie: [SECRET; 16] }),
+        format!("{:?}", Key::of_secret(&[SECRET; 32])),
+        format!("{:?}", Secret::new([SECRET; 32])),
+        format!("{cluster_key:?}"),
+        format!("{token_key:?}"),
+        format!("{token:?}"),
+    ];
+    let token = token.as_bytes()[..8].iter().map(u8::to_string).collect::<Vec<_>>().join(", ");
+    for text in shown {
+        for secret in ["171, 171", "abab", "ABAB", "q6ur", &token] {
+            assert!(!text.contains(secret), "{secret} is in {text}");
+        }
     }
 }

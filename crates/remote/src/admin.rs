@@ -36,6 +36,8 @@ impl ReportSender {
 }
 
 /// The administration as a service.
+#[derive(derive_more::Debug)]
+#[debug("AdminService")]
 pub struct AdminService {
     admin: Arc<dyn Admin>,
     requests: Arc<Requests>,
@@ -49,7 +51,8 @@ impl AdminService {
 }
 
 /// The state that is kept for a connection.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("AdminConnection")]
 pub struct AdminConnection {
     tally: RequestCounts,
 }

@@ -24,7 +24,7 @@ pub const REFUSED: MessageKind = MessageKind::new(OBJECT, 3);
 pub const LIST: MessageKind = MessageKind::new(OBJECT, 4);
 /// A page of objects.
 pub const LISTED: MessageKind = MessageKind::new(OBJECT, 5);
-/// A writer that numbers its writes goes on over this connection. Body: its id, and the number of the connection.
+/// A writer that numbers its writes continues over this connection. Body: its id, and the number of the connection.
 pub const OPEN_WRITER: MessageKind = MessageKind::new(OBJECT, 6);
 /// The answer to [`OPEN_WRITER`]. Body: the id and the position of the window of writes.
 pub const WRITER_OPENED: MessageKind = MessageKind::new(OBJECT, 7);

@@ -1,7 +1,7 @@
 //! The servers that keep a store together, and one server's place among them.
 //!
-//! Objects are placed by the members' *names*, which the servers know and send to their clients; whatever spelling of
-//! the addresses a client was given, it places every object where all other clients do.
+//! Objects are placed by the members' *names*, which the servers know and send to their clients. So however a client
+//! spells the addresses, it places every object where all other clients do.
 
 use std::fmt;
 
@@ -114,7 +114,7 @@ impl Membership {
         Membership { members, own, rendezvous }
     }
 
-    /// Creates the place of a server that keeps a store by itself, which is named by the store's identity.
+    /// Creates the place of a server that keeps a store alone, which is named by the store's identity.
     pub fn alone(store: [u8; 16]) -> Membership {
         let identity: String = store.iter().map(|byte| format!("{byte:02x}")).collect();
         Self::at(Members { version: 0, names: vec![format!("store:{identity}")] }, 0)

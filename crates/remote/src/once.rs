@@ -1,8 +1,8 @@
 //! The messages of writes that are applied at most once: a client that lost the reply repeats them.
 //!
 //! A client that finds the feature [`REPETITION`] opens a *writer* on each connection, and numbers its writes. The
-//! server answers with the position of its window of writes, and tells it again with each reply, so that the client
-//! always knows one from before its next write.
+//! server answers with the position of its window of writes, and repeats it with each reply, so that the client
+//! always knows a position from before its next write.
 
 use bytes::Bytes;
 use nacre_object::once::{SEQUENCE_MAX, WRITER_BYTES};

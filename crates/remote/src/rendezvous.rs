@@ -1,7 +1,7 @@
 //! The choice of the server that keeps an object.
 //!
 //! Rendezvous hashing: the server with the greatest score for an object keeps it. The score is XXH3-64 of the
-//! object's id, seeded with XXH3-64 of the server's name as text. All servers weigh the same; when one is added,
+//! object's id, seeded with XXH3-64 of the server's name as text. All servers have equal weight; when one is added,
 //! it takes over its share and nothing else moves.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};

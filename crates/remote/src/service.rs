@@ -23,6 +23,8 @@ use crate::{kind, reply, reply_bytes, request};
 const VERSION_WITHOUT_MEMBERS: u16 = 1;
 
 /// An object store as a service.
+#[derive(derive_more::Debug)]
+#[debug("StoreService")]
 pub struct StoreService {
     store: Arc<dyn ObjectStore>,
     membership: Membership,
@@ -36,7 +38,7 @@ impl StoreService {
         StoreService { store, membership, requests, writers: Writers::default() }
     }
 
-    /// Creates the service of a store that a server keeps by itself, under an identity that changes with every start.
+    /// Creates the service of a store that a server keeps alone, under an identity that changes with every start.
     ///
     /// # Errors
     ///
@@ -82,7 +84,7 @@ impl StoreService {
         Err(StoreError::new(ErrorKind::Invalid, text))
     }
 
-    /// Opens the peer's writer on this connection, and so ends what its earlier connections may still apply.
+    /// Opens the peer's writer on this connection, after which its earlier connections apply nothing more.
     fn open_writer(&self, connection: &mut StoreConnection, request: &Incoming<'_>, outbox: &mut Outbox) {
         let opened = once::get_open(&request.body).map_err(StoreError::from).and_then(|(writer, epoch)| {
             let Some(window) = self.store.window() else { return Err(request.unsupported()) };
@@ -180,6 +182,8 @@ impl StoreService {
 }
 
 /// The state that is kept for a connection.
+#[derive(derive_more::Debug)]
+#[debug("StoreConnection")]
 pub struct StoreConnection {
     /// True if the peer has the same list of members, so that it asks the right server.
     joined: bool,
@@ -232,18 +236,24 @@ impl StoreConnection {
 }
 
 /// A reply that the store has not made yet.
+#[derive(derive_more::Debug)]
 pub enum StoreReply {
     /// The reply to a transaction; true if it is to be applied at most once.
+    #[debug("Apply")]
     Apply(Operation, bool, Reply<Outcome>),
     /// A page of objects.
+    #[debug("List")]
     List(Reply<Vec<ObjectId>>),
 }
 
 /// A reply that the store has made.
+#[derive(derive_more::Debug)]
 pub enum StoreResult {
     /// The reply to a transaction; true if it is applied at most once.
+    #[debug("Apply")]
     Apply(Operation, bool, Result<Outcome, StoreError>),
     /// A page of objects.
+    #[debug("List")]
     List(Result<Vec<ObjectId>, StoreError>),
 }
 

@@ -81,7 +81,8 @@ impl RemoteOptions {
 /// Connections are established when they are first needed, on the runtime of the caller, or on a thread of the store's
 /// own if the caller has none. The bytes in a reply are slices of the buffer that it was received in: copy small values
 /// if they are kept for long.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("RemoteStore")]
 pub struct RemoteStore {
     inner: Arc<Inner>,
 }
@@ -420,7 +421,7 @@ impl RemoteStore {
     }
 }
 
-/// Returns the reply that a task makes, which goes on whether the reply is awaited or not.
+/// Returns the reply that a task makes; the task continues whether the reply is awaited or not.
 fn spawned<T: Send + Unpin + 'static>(
     host: &Host,
     task: impl Future<Output = Result<T, StoreError>> + Send + 'static,

@@ -2,8 +2,8 @@
 //! messages.
 //!
 //! A watch is a subscription. Its events come from a bounded queue beside the object ([`nacre_object::watch`]) and are
-//! handed to the connection as far as the client takes them: of the events of all watches of a connection, a window of
-//! bytes may be under way. So a client that reads slowly, or not at all, finds a gap where its queue was full, and
+//! handed to the connection as far as the client takes them: the events of all watches of a connection share a window of
+//! bytes. So a client that reads slowly, or not at all, finds a gap where its queue was full, and
 //! costs nobody else anything.
 
 mod client;

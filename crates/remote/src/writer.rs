@@ -1,9 +1,9 @@
-//! The client's side of repeated writes: what one link knows of its writes and of the server's window.
+//! The client's side of repeated writes: the state of one link about its writes and the server's window.
 //!
-//! A repetition names a position of the window from before every earlier attempt was sent. What the server told at the
-//! time of the first attempt is one, with two exceptions, in which a later connection tells a lesser one or none at all:
-//! a server that lost its latest writes with the power counts from where its log ends, and behind an address there may
-//! be another store. So the opening of every connection is remembered, and the least of what was told counts.
+//! A repetition names a position of the window from before every earlier attempt was sent. The position known at the
+//! time of the first attempt is one, with two exceptions, in which a later connection gives a lesser one or none at all:
+//! a server that lost its latest writes in a power failure counts from where its log ends, and an address may lead to
+//! another store. So the opening of every connection is remembered, and the least of the received positions counts.
 
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
@@ -38,9 +38,9 @@ struct State {
     /// The number of the latest connection on which the writer was opened. It is less than `epoch` while the server has
     /// not answered yet.
     opened: u64,
-    /// The latest position that the server told on that connection, if it recognises repetitions.
+    /// The latest position received on that connection, if the server recognises repetitions.
     told: Option<WindowPosition>,
-    /// The latest openings: the number of the connection, and what was told.
+    /// The latest openings: the number of the connection, and the server's answer.
     openings: VecDeque<(u64, Option<WindowPosition>)>,
     /// The latest opening that is remembered no more.
     forgotten: u64,
@@ -98,7 +98,7 @@ impl Writer {
         (state.id.map(|(id, _)| id), state.epoch)
     }
 
-    /// Notes what the server told at the opening of a connection.
+    /// Notes the server's answer at the opening of a connection.
     fn opened(&self, epoch: u64, told: Option<WindowPosition>) {
         let mut state = self.state.lock();
         state.opened = epoch;

@@ -9,7 +9,7 @@ use nacre_object::once::WRITER_BYTES;
 use nacre_object::{ErrorKind, Lease, StoreError};
 use parking_lot::Mutex;
 
-/// The number of writers from which on those that are gone are looked for.
+/// The number of writers above which departed ones are searched.
 const SWEPT_MIN: usize = 64;
 
 /// The writers of a server: for each, the number of its latest connection. A writer is forgotten when neither a

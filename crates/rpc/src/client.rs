@@ -90,6 +90,8 @@ impl Greeter for () {
 }
 
 /// A connection that is not in use yet.
+#[derive(derive_more::Debug)]
+#[debug("Greeting")]
 pub struct Greeting {
     channel: Channel,
     inbox: Inbox,

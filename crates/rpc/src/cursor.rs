@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::error::WireError;
 
 /// A position in a body.
+#[derive(Debug)]
 pub struct Cursor<'a> {
     body: &'a Bytes,
     at: usize,

@@ -19,6 +19,7 @@ mod key;
 pub mod limit;
 mod outbox;
 pub mod poll;
+pub mod repeated;
 mod seal;
 pub mod server;
 pub mod socket;

@@ -14,7 +14,7 @@ use crate::frame::{MessageKind, flag, header_with};
 use crate::limit::{BODY_BYTES_MAX, BY_REFERENCE_BYTES_MIN, HEADER_BYTES};
 
 /// The bytes that wait to be written, in order.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Outbox {
     small: Vec<u8>,
     /// Payloads by reference, each with its position in `small`.

@@ -10,14 +10,16 @@ mod service;
 mod sessions;
 mod stats;
 
-use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 pub use budget::Reservation;
 pub use mailbox::{Parts, Publisher};
 use nacre_object::{ErrorKind, StoreError};
+use nacre_quantity::count;
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub use service::{Handled, Incoming, Peer, Service, Services};
 pub use stats::{Counter, Stats};
@@ -29,6 +31,7 @@ use crate::handshake::{self, Door, Status};
 use crate::key::ClusterKey;
 use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
 use crate::poll::{self, Poller, Tap};
+use crate::repeated::{Repeated, TELL_AGAIN};
 use crate::server::budget::Budget;
 use crate::server::connection::Connection;
 use crate::server::sessions::Sessions;
@@ -90,7 +93,7 @@ impl Default for ServerLimits {
 }
 
 /// The configuration of a server.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ServeOptions {
     /// The addresses to listen on. Port 0 stands for any free port.
     pub listen: Vec<Address>,
@@ -121,9 +124,36 @@ pub(crate) struct Shared {
     stats: Arc<Stats>,
     budget: Arc<Budget>,
     sessions: Sessions,
+    /// The connections that were rejected.
+    rejected: Mutex<Repeated>,
+}
+
+impl Shared {
+    /// Counts a rejected connection, and logs it: the first of a series by default, all of them at level `debug`.
+    fn reject(&self, peer: &str, why: &dyn fmt::Display) {
+        let due = self.rejected.lock().happened(Instant::now());
+        self.stats.rejected.add(1);
+        match due {
+            None => tracing::debug!(peer, "connection rejected: {why}"),
+            Some(_) => tracing::info!(peer, "connection rejected: {why}"),
+        }
+    }
+
+    /// Logs the number of rejected connections that no line told of.
+    fn tell_rejected(&self) {
+        let untold = self.rejected.lock().ended();
+        if let Some(more) = untold.filter(|untold| *untold > 0) {
+            tracing::info!(
+                "{} rejected; --log nacre_rpc=debug says which",
+                count(more, "further connection", "further connections")
+            );
+        }
+    }
 }
 
 /// A running server. Dropping it stops it without waiting.
+#[derive(derive_more::Debug)]
+#[debug("Server")]
 pub struct Server {
     addresses: Vec<Address>,
     shared: Arc<Shared>,
@@ -183,6 +213,7 @@ impl Server {
             budget,
             limits: options.limits,
             stats: stats.clone(),
+            rejected: Mutex::default(),
         });
         let (stop, stopped) = watch::channel(false);
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
@@ -303,6 +334,9 @@ async fn work(
     poll: Duration,
 ) {
     let poller = Poller::start(poll);
+    let is_first = acceptors.is_some();
+    // The first tick of an interval comes at once, and would end a series that has just begun.
+    let mut tell = tokio::time::interval_at(tokio::time::Instant::now() + TELL_AGAIN, TELL_AGAIN);
     if let Some((listeners, workers)) = acceptors {
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         for listener in listeners {
@@ -320,10 +354,14 @@ async fn work(
                 }
             },
             Some(_) = sessions.join_next() => {}
+            _ = tell.tick(), if is_first => shared.tell_rejected(),
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
     while sessions.join_next().await.is_some() {}
+    if is_first {
+        shared.tell_rejected();
+    }
 }
 
 async fn accept(
@@ -341,6 +379,7 @@ async fn accept(
         Listener::Tcp(listener) => Bound::Tcp(TcpListener::from_std(listener)?),
         Listener::Unix(listener) => Bound::Unix(UnixListener::from_std(listener)?),
     };
+    let mut failed = Repeated::default();
     loop {
         let one = async {
             match &listener {
@@ -364,7 +403,7 @@ async fn accept(
                 shared.stats.accepted.add(1);
                 // Each costs an open file until it has introduced itself, which the other parts of the process need.
                 if shared.stats.unproven.get() >= (shared.limits.unproven_max + REFUSED_MAX) as u64 {
-                    shared.stats.rejected.add(1);
+                    shared.reject("unknown", &"too many peers have not introduced themselves yet");
                     continue;
                 }
                 shared.stats.unproven.change(0, 1);
@@ -375,7 +414,9 @@ async fn accept(
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if let Some(times) = failed.happened(Instant::now()) {
+                    tracing::warn!(%error, times, "cannot accept a connection");
+                }
                 // Usually there are too many open files: closing some takes time, and a busy loop does not help.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -420,14 +461,8 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
             }
             stats.connections.change(1, 0);
         }
-        Ok(Err(error)) => {
-            stats.rejected.add(1);
-            tracing::info!(peer = %name, %error, "connection rejected");
-        }
-        Err(_) => {
-            stats.rejected.add(1);
-            tracing::info!(peer = %name, "connection rejected: the peer did not introduce itself in time");
-        }
+        Ok(Err(error)) => shared.reject(&name, &error),
+        Err(_) => shared.reject(&name, &"the peer did not introduce itself in time"),
     }
 }
 

@@ -82,26 +82,26 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let on_ceph = ON_CEPH.load(Ordering::Relaxed);
         let advice = match error.kind {
-            ErrorKind::Unavailable if on_ceph => "\"ceph status\" says how the cluster is",
+            ErrorKind::Unavailable if on_ceph => "\"ceph status\" shows the state of the cluster",
             ErrorKind::Corrupt if on_ceph => {
-                "\"nacre scrub\" lists all that is damaged, \"nacre rm --force\" does away with it"
+                "\"nacre scrub\" lists all damage, \"nacre rm --force\" removes damaged objects"
             }
             ErrorKind::Denied | ErrorKind::Closed | ErrorKind::ReadOnly if on_ceph => "",
             // The server is up, and its message explains the refusal.
             ErrorKind::Unavailable if error.message.contains("as many connections as it may") => {
-                "try again later, or start it with a greater --connections-max"
+                "try again later, or restart it with a greater --connections-max"
             }
             ErrorKind::Unavailable => {
                 "start the server with \"nacre serve\", or name another store with --store or NACRE_STORE"
             }
             ErrorKind::Unknown => {
-                "it may or may not have taken effect, and may still do so in a moment: read the object to find out"
+                "it may or may not have taken effect, and may still do so shortly: read the object to find out"
             }
             ErrorKind::Denied if error.message.contains("asks for the cluster's key") => {
                 "give the key file with --key or NACRE_KEY"
             }
-            ErrorKind::OutOfSpace => "make room, then try again",
-            ErrorKind::ReadOnly => "see the server's log, put the disk right, and start the server again",
+            ErrorKind::OutOfSpace => "free some space, then try again",
+            ErrorKind::ReadOnly => "see the server's log, repair the disk, and restart the server",
             ErrorKind::Corrupt => "\"nacre scrub\" lists all that is damaged",
             ErrorKind::Closed => "try again when it is up again",
             ErrorKind::Invalid
@@ -109,7 +109,7 @@ impl From<StoreError> for Failure {
             | ErrorKind::Unsupported
             | ErrorKind::Busy
             | ErrorKind::Denied => "",
-            ErrorKind::Unrecognized => "a program as new as the server knows what that is",
+            ErrorKind::Unrecognized => "use a program as new as the server",
             _ => "",
         };
         // Some of the store's messages include the advice already.
@@ -123,7 +123,7 @@ impl From<LogError> for Failure {
         match error {
             LogError::Store(error) => error.into(),
             error @ LogError::Missing(_) => {
-                Failure::Failed(format!("{error}; \"nacre zlog ls\" lists those that there are"))
+                Failure::Failed(format!("{error}; \"nacre zlog ls\" lists the existing ones"))
             }
             error => Failure::Failed(error.to_string()),
         }

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::signals::TOGETHER;
 
 /// A flag that is set by the first signal.
+#[derive(Debug)]
 pub struct Flag(Arc<AtomicBool>);
 
 impl Flag {

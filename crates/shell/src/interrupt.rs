@@ -51,6 +51,8 @@ pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Re
 
 /// A source whose reads fail after the first signal, so that its reader cleans up and ends. The second signal ends the
 /// program.
+#[derive(derive_more::Debug)]
+#[debug("Interruptible")]
 pub struct Interruptible<R> {
     inner: R,
     signalled: oneshot::Receiver<()>,

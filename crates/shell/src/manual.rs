@@ -91,6 +91,18 @@ impl Manual {
         self.examples.iter().find(|(name, _)| *name == path).map_or(&[], |(_, examples)| examples)
     }
 
+    /// Returns the examples of a command, or, if it only takes others, the first of each of those.
+    fn examples_below(&self, command: &Command, path: &str) -> Vec<Example> {
+        let own = self.examples_of(path);
+        if !own.is_empty() {
+            return own.to_vec();
+        }
+        let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set());
+        inner
+            .filter_map(|inner| self.examples_below(inner, &join(path, inner.get_name())).first().copied())
+            .collect()
+    }
+
     /// Returns the name of a command's page.
     fn page_name(&self, path: &str) -> String {
         let words = path.split(' ').filter(|word| !word.is_empty());
@@ -109,16 +121,22 @@ impl Manual {
             page.render_subcommands_section(&mut text)?;
         }
         let said = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
-        if said.is_some() {
-            page.render_extra_section(&mut text)?;
+        let (codes, said): (Vec<&str>, Vec<&str>) =
+            said.iter().flat_map(|said| said.split("\n\n")).partition(|part| part.starts_with(EXIT_CODES));
+        if !said.is_empty() {
+            Man::new(command.clone().after_long_help(said.join("\n\n"))).render_extra_section(&mut text)?;
         }
         let mut rest = Roff::new();
-        // Where the codes are others, the text above says so.
-        if !said.is_some_and(|said| said.contains("Exit codes:")) {
-            list(&mut rest, "EXIT STATUS", self.exit_status);
+        match codes.first() {
+            // The help of the command says it in one sentence.
+            Some(codes) => {
+                let codes = codes[EXIT_CODES.len()..].trim();
+                rest.control("SH", ["EXIT STATUS"]).text([roman(capitalised(codes))]);
+            }
+            None => list(&mut rest, "EXIT STATUS", self.exit_status),
         }
         list(&mut rest, "ENVIRONMENT", self.environment);
-        list(&mut rest, "EXAMPLES", self.examples_of(path));
+        list(&mut rest, "EXAMPLES", &self.examples_below(command, path));
         let pages: Vec<String> =
             self.pages_beside(command, path).iter().map(|name| format!("{name}(1)")).collect();
         if !pages.is_empty() {
@@ -153,6 +171,14 @@ impl Manual {
 /// Returns the path of a command in another one.
 fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path} {name}") }
+}
+
+/// The beginning of the paragraph of a command's help that names its exit codes, where they are others than usual.
+const EXIT_CODES: &str = "Exit codes:";
+
+fn capitalised(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().into_iter().flat_map(char::to_uppercase).chain(rest).collect()
 }
 
 fn list(roff: &mut Roff, title: &str, entries: &[(&str, &str)]) {
@@ -207,7 +233,7 @@ pub mod check {
     }
 
     /// Checks that every command that does something has an example, that examples are command lines of their commands, that
-    /// pages refer to pages that exist, and that each has all its sections. In examples the words of `placeholders` stand for
+    /// pages refer to pages that exist, and that each has every section once. In examples the words of `placeholders` stand for
     /// what follows them there.
     ///
     /// # Panics
@@ -222,10 +248,23 @@ pub mod check {
             assert!(takes_others || !examples.is_empty(), "{} {path} has no example", manual.program);
             let text = manual.render(command, path).expect("memory takes all that is written");
             let text = String::from_utf8(text).expect("a page is UTF-8");
-            for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "ENVIRONMENT"] {
-                assert!(text.contains(section), "{path}: {section} is not in\n{text}");
+            let sections: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(".SH ")).collect();
+            for section in [
+                "NAME",
+                "SYNOPSIS",
+                "DESCRIPTION",
+                "\"EXIT STATUS\"",
+                "ENVIRONMENT",
+                "EXAMPLES",
+                "\"SEE ALSO\"",
+            ] {
+                let times = sections.iter().filter(|other| **other == section).count();
+                assert_eq!(times, 1, "{path}: {section} in {sections:?}");
             }
-            assert!(text.contains("EXIT STATUS") || text.contains("Exit codes:"), "{path}:\n{text}");
+            assert!(
+                !text.contains("Exit codes:"),
+                "{path}: its exit codes are in the wrong section:\n{text}"
+            );
             paths.push(path.to_owned());
         });
         for (path, examples) in manual.examples {

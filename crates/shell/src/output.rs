@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use comfy_table::CellAlignment;
+use comfy_table::presets::NOTHING;
 use nacre_object::{Extent, ExtentKind, RangeRead};
 use serde_json::{Map, Value, json};
 
@@ -45,54 +47,41 @@ pub fn flush() -> io::Result<()> {
 }
 
 /// A table whose columns are as wide as their contents. Columns of numbers are aligned to the right.
-pub struct Table {
-    heads: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
+#[derive(Clone, Debug)]
+pub struct Table(comfy_table::Table);
 
 impl Table {
     /// Creates a table without rows.
     pub fn new(heads: &[&str]) -> Self {
-        let heads = heads.iter().map(|head| head.replace('_', " ").to_uppercase()).collect();
-        Self { heads, rows: Vec::new() }
+        let mut table = comfy_table::Table::new();
+        table.load_style(NOTHING).set_header(heads.iter().map(|head| head.replace('_', " ").to_uppercase()));
+        Self(table)
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.0.add_row(cells.into_iter());
     }
 
     /// Prints the table.
-    pub fn print(&self) -> io::Result<()> {
-        let heads = &self.heads;
-        let width = |column: usize| {
-            let cells = self.rows.iter().chain([heads]).filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let numeric = |column: usize| {
-            let mut cells = self.rows.iter().filter_map(|row| row.get(column));
-            !self.rows.is_empty()
-                && cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
-        };
-        let columns: Vec<(usize, bool)> =
-            (0..heads.len()).map(|column| (width(column), numeric(column))).collect();
-        let mut output = io::stdout().lock();
-        for row in [heads].into_iter().chain(&self.rows) {
-            let mut text = String::new();
-            for (cell, (width, numeric)) in row.iter().zip(&columns) {
-                let padding = " ".repeat(width - cell.chars().count());
-                match numeric {
-                    true => text.extend([padding.as_str(), cell, "  "]),
-                    false => text.extend([cell.as_str(), &padding, "  "]),
-                }
-            }
-            writeln!(output, "{}", text.trim_end())?;
+    pub fn print(mut self) -> io::Result<()> {
+        // A name such as 7400/5 begins with a digit, and is no number.
+        let is_number =
+            |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || c == '-') && !text.contains('/');
+        for index in 0..self.0.column_count() {
+            let mut cells = self.0.column_cells_iter(index).flatten().peekable();
+            let numbers = cells.peek().is_some() && cells.all(|cell| is_number(&cell.content()));
+            let Some(column) = self.0.column_mut(index) else { continue };
+            column.set_padding((0, 2));
+            column.set_cell_alignment(if numbers { CellAlignment::Right } else { CellAlignment::Left });
         }
-        Ok(())
+        let mut output = io::stdout().lock();
+        self.0.lines().try_for_each(|line| writeln!(output, "{}", line.trim_end()))
     }
 }
 
 /// A JSON array that is printed entry by entry, so that it may be of any length.
+#[derive(Debug)]
 pub struct Array {
     empty: bool,
 }

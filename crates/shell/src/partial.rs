@@ -10,6 +10,8 @@ use rustix::io::Errno;
 
 /// A file on its way to its name. Dropped before, it leaves nothing behind; nor does a process that is killed, where the
 /// file system has files without names.
+#[derive(derive_more::Debug)]
+#[debug("Partial")]
 pub struct Partial {
     file: File,
     target: PathBuf,

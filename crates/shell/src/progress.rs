@@ -14,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 const LONG: Duration = Duration::from_millis(700);
 
 /// A stream that counts the bytes that pass through, and shows them.
+#[derive(derive_more::Debug)]
+#[debug("Metered")]
 pub struct Metered<T> {
     inner: T,
     bar: Bar,
@@ -22,6 +24,8 @@ pub struct Metered<T> {
 }
 
 /// A bar that appears when the work takes long. Indicatif shows it on terminals only.
+#[derive(derive_more::Debug)]
+#[debug("Bar")]
 pub struct Bar {
     bar: ProgressBar,
     begun: Instant,
@@ -146,6 +150,8 @@ impl<T> Metered<T> {
 }
 
 /// A bar that queries the progress of the work by itself.
+#[derive(derive_more::Debug)]
+#[debug("Ticker")]
 pub struct Ticker {
     bar: ProgressBar,
 }

@@ -12,6 +12,8 @@ pub(crate) const TOGETHER: Duration = Duration::from_millis(500);
 
 /// The signals SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal has closed), caught from the creation of this value on.
 /// SIGHUP stays ignored where it was ignored at the program's start, as by `nohup`.
+#[derive(derive_more::Debug)]
+#[debug("Signals")]
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,

@@ -24,6 +24,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::Part;
 use crate::host::{self, Hosts};
+use crate::metrics::Format;
 use crate::page::{self, Answer};
 use crate::picture::SAMPLE_INTERVAL;
 
@@ -102,6 +103,8 @@ impl ListenError {
 }
 
 /// A running listener, which stops when it is dropped.
+#[derive(derive_more::Debug)]
+#[debug("Listener")]
 pub struct Listener {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -224,7 +227,9 @@ async fn respond(shared: &Shared, local: SocketAddr, request: &Request<Incoming>
         Some(answer) => answer,
         None => {
             let query = request.uri().query().unwrap_or_default();
-            page::answer(&shared.parts, request.uri().path(), query).await
+            let accepts = request.headers().get_all(header::ACCEPT).iter();
+            let format = Format::wanted(accepts.filter_map(|field| field.to_str().ok()));
+            page::answer(&shared.parts, request.uri().path(), query, format).await
         }
     };
     let refused_method = answer.status == StatusCode::METHOD_NOT_ALLOWED;

@@ -1,4 +1,4 @@
-//! Metrics in the text format of Prometheus (OpenMetrics), read from their sources on request.
+//! Metrics in the text formats of Prometheus, OpenMetrics and the older one, read from their sources on request.
 
 use std::fmt;
 
@@ -9,14 +9,82 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-/// The media type of the text.
-pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// A text format of metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// The text format of Prometheus, version 0.0.4, which everybody reads who does not ask for another one.
+    Plain,
+}
+
+impl Format {
+    /// Returns the format that suits the `Accept` fields of a request: OpenMetrics only where it is named, and not as the
+    /// second choice after plain text.
+    pub(crate) fn wanted<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
+        let (mut open, mut plain) = (0.0, 0.0);
+        for range in accepts.flat_map(|field| field.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let kind = parts.next().unwrap_or_default();
+            let quality = parts.find_map(|part| part.strip_prefix("q=")).map_or(Ok(1.0), str::parse::<f64>);
+            let best = match kind.to_ascii_lowercase().as_str() {
+                "application/openmetrics-text" => &mut open,
+                "text/plain" => &mut plain,
+                _ => continue,
+            };
+            *best = quality.unwrap_or(0.0).max(*best);
+        }
+        if open > 0.0 && open >= plain { Format::OpenMetrics } else { Format::Plain }
+    }
+
+    /// Returns the media type.
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Plain => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// Returns a text of OpenMetrics in this format.
+    pub(crate) fn convert(self, text: String) -> String {
+        match self {
+            Format::OpenMetrics => text,
+            Format::Plain => plain(&text),
+        }
+    }
+}
+
+/// Rewrites OpenMetrics as the older text format: a counter is called there by its name with the suffix everywhere, and there
+/// are neither units nor an end mark. The sources use no other kinds than counters, gauges and histograms.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    // The help of a family, which stands before its type.
+    let mut help = None;
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("HELP"), Some(_), Some(text)) => help = Some(text),
+            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
+                let suffix = if kind == "counter" { "_total" } else { "" };
+                if let Some(help) = help.take() {
+                    plain.extend(["# HELP ", name, suffix, " ", help, "\n"]);
+                }
+                plain.extend(["# TYPE ", name, suffix, " ", kind, "\n"]);
+            }
+            (Some("#"), ..) => {}
+            _ => plain.extend([line, "\n"]),
+        }
+    }
+    plain
+}
 
 /// The metrics of a part.
+#[derive(derive_more::Debug)]
 pub struct Metrics {
     /// The common prefix of their names, without the underscore that follows.
     pub prefix: &'static str,
     /// Their source.
+    #[debug(skip)]
     pub source: Box<dyn Collector>,
 }
 
@@ -37,6 +105,8 @@ impl Metrics {
 }
 
 /// An encoder of metrics with their names, their help and their values. Names of counters get the suffix `_total`.
+#[derive(derive_more::Debug)]
+#[debug("Encoder")]
 pub struct Encoder<'a>(DescriptorEncoder<'a>);
 
 impl<'a> Encoder<'a> {
@@ -144,5 +214,41 @@ mod tests {
         }
         assert_eq!(text.matches("# EOF").count(), 1);
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn openmetrics_is_only_for_who_asks_for_it() {
+        let wanted = |accept: &[&'static str]| Format::wanted(accept.iter().copied());
+        for plain in [
+            &[][..],
+            &["*/*"],
+            &["text/html,application/xhtml+xml,*/*;q=0.8"],
+            &["application/openmetrics-text;q=0"],
+            &["application/openmetrics-text;version=1.0.0;q=0.4, text/plain;q=0.5"],
+            &["application/openmetrics-text;q=x"],
+        ] {
+            assert_eq!(wanted(plain), Format::Plain, "{plain:?}");
+        }
+        for open in [
+            &["application/openmetrics-text"][..],
+            &["application/OpenMetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"],
+            &["text/plain;q=0.2", "application/openmetrics-text;q=0.3"],
+        ] {
+            assert_eq!(wanted(open), Format::OpenMetrics, "{open:?}");
+        }
+    }
+
+    #[test]
+    fn the_older_format_names_counters_as_their_values_are_named() {
+        let metrics = Metrics { prefix: "a", source: Box::new(Source(7)) };
+        let text = Format::Plain.convert(Metrics::text([metrics]).unwrap());
+        assert!(
+            text.starts_with(
+                "# HELP a_copies_total Copies\n# TYPE a_copies_total counter\na_copies_total 7\n"
+            )
+        );
+        assert!(text.contains("# HELP a_members Members\n# TYPE a_members gauge\na_members 2.0\n"), "{text}");
+        assert!(text.contains("# TYPE a_time_seconds histogram\na_time_seconds_sum"), "{text}");
+        assert!(!text.contains("# EOF"));
     }
 }

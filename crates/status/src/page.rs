@@ -1,13 +1,13 @@
 //! The answers to requests, by path.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
 use hyper::StatusCode;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde::Serialize;
 
-use crate::metrics::{self, Metrics};
+use crate::metrics::{Format, Metrics};
 use crate::picture::Picture;
 use crate::{Part, process};
 
@@ -70,11 +70,11 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// Returns the answer to a request for a path.
-pub(crate) async fn answer(parts: &[Arc<dyn Part>], path: &str, query: &str) -> Answer {
+/// Returns the answer to a request for a path; metrics come in the given format.
+pub(crate) async fn answer(parts: &[Arc<dyn Part>], path: &str, query: &str, format: Format) -> Answer {
     match path {
         "/" => status(parts).await,
-        "/metrics" => scrape(parts).await,
+        "/metrics" => scrape(parts, format).await,
         "/healthz" => health(parts).await,
         _ => {
             let find = |part: &Arc<dyn Part>| {
@@ -88,7 +88,7 @@ pub(crate) async fn answer(parts: &[Arc<dyn Part>], path: &str, query: &str) -> 
     }
 }
 
-async fn scrape(parts: &[Arc<dyn Part>]) -> Answer {
+async fn scrape(parts: &[Arc<dyn Part>], format: Format) -> Answer {
     let mut all = Vec::from(process::metrics());
     for part in parts {
         match part.metrics().await {
@@ -97,7 +97,9 @@ async fn scrape(parts: &[Arc<dyn Part>]) -> Answer {
         }
     }
     match Metrics::text(all) {
-        Ok(body) => Answer { status: StatusCode::OK, media_type: metrics::MEDIA_TYPE, body },
+        Ok(text) => {
+            Answer { status: StatusCode::OK, media_type: format.media_type(), body: format.convert(text) }
+        }
         Err(_) => Answer::text(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written down"),
     }
 }
@@ -114,55 +116,64 @@ async fn health(parts: &[Arc<dyn Part>]) -> Answer {
     }
 }
 
+/// The styles of the status page.
+const STYLE: &str = "body{font:16px/1.4 sans-serif;margin:2em}th{text-align:left;padding-right:2em}\
+    td{padding-right:1.5em}figure{margin:1em 0;max-width:60em}figcaption{font-weight:bold}\
+    svg{width:100%;font:11px sans-serif}.grid{stroke:#ccc}.series{fill:none;stroke-width:1.5;stroke-linecap:round}";
+
 async fn status(parts: &[Arc<dyn Part>]) -> Answer {
-    let (mut sections, mut links) = (String::new(), String::new());
+    let mut sections = Vec::with_capacity(parts.len());
     for part in parts {
-        match part.section().await {
-            Ok(section) => sections.push_str(&html(&section, parts.len() > 1)),
-            Err(why) => sections.push_str(&format!("<p>{}</p>\n", escape(&why))),
-        }
-        for path in part.paths() {
-            links.push_str(&format!("<a href=\"{path}\">{}</a> · ", escape(path.trim_start_matches('/'))));
-        }
+        sections.push(part.section().await);
     }
-    let body = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><meta http-equiv=\"refresh\" content=\"30\"><title>nacre</title>\
-         <style>body{{font:16px/1.4 sans-serif;margin:2em}}th{{text-align:left;padding-right:2em}}\
-         td{{padding-right:1.5em}}figure{{margin:1em 0;max-width:60em}}figcaption{{font-weight:bold}}\
-         svg{{width:100%;font:11px sans-serif}}.grid{{stroke:#ccc}}.series{{fill:none;stroke-width:1.5;stroke-linecap:round}}</style>\
-         <h1>nacre</h1>\n{sections}<p>{links}<a href=\"/metrics\">metrics</a> · <a href=\"/healthz\">health</a></p></html>\n"
-    );
-    Answer { status: StatusCode::OK, media_type: "text/html; charset=utf-8", body }
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width";
+                meta http-equiv="refresh" content="30";
+                title { "nacre" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { "nacre" }
+                @for section in &sections {
+                    @match section {
+                        Ok(section) => (show(section, parts.len() > 1)),
+                        Err(why) => p { (why) },
+                    }
+                }
+                p {
+                    @for path in parts.iter().flat_map(|part| part.paths()) {
+                        a href=(path) { (path.trim_start_matches('/')) } " · "
+                    }
+                    a href="/metrics" { "metrics" } " · " a href="/healthz" { "health" }
+                }
+            }
+        }
+    };
+    Answer { status: StatusCode::OK, media_type: "text/html; charset=utf-8", body: page.into_string() + "\n" }
 }
 
-fn html(section: &Section, titled: bool) -> String {
-    let mut text = String::new();
-    // Writing to a string does not fail.
-    if titled {
-        let _ = writeln!(text, "<h2>{}</h2>", escape(&section.title));
-    }
+/// Returns a section as HTML, in which whatever others chose is escaped.
+fn show(section: &Section, is_titled: bool) -> Markup {
     let now = Instant::now();
-    text.extend(section.pictures.iter().map(|picture| picture.svg(now)));
-    text.push_str("<table>\n");
-    for (name, value) in &section.rows {
-        let _ = writeln!(text, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
-    }
-    text.push_str("</table>\n");
-    for table in &section.tables {
-        let heads: String = table.heads.iter().map(|head| format!("<th>{}</th>", escape(head))).collect();
-        let _ = writeln!(text, "<h3>{}</h3><table><tr>{heads}</tr>", escape(&table.title));
-        for row in &table.rows {
-            let cells: String = row.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-            let _ = writeln!(text, "<tr>{cells}</tr>");
+    html! {
+        @if is_titled { h2 { (section.title) } }
+        // Numbers, and names that the program itself has chosen.
+        @for picture in &section.pictures { (PreEscaped(picture.svg(now))) }
+        table {
+            @for (name, value) in &section.rows { tr { th { (name) } td { (value) } } }
         }
-        text.push_str("</table>\n");
+        @for table in &section.tables {
+            h3 { (table.title) }
+            table {
+                tr { @for head in &table.heads { th { (head) } } }
+                @for row in &table.rows { tr { @for cell in row { td { (cell) } } } }
+            }
+        }
     }
-    text
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -175,7 +186,7 @@ mod tests {
         section.row("<name>", "<script>");
         let rows = vec![vec!["<cell>".to_owned()]];
         section.tables.push(Table { title: "<table>".to_owned(), heads: vec!["<head>"], rows });
-        let text = html(&section, true);
+        let text = show(&section, true).into_string();
         for part in ["<title>", "<name>", "<script>", "<cell>", "<head>"] {
             assert!(!text.contains(part), "{text}");
         }

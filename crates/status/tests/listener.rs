@@ -81,6 +81,12 @@ fn parts_show_their_metrics_their_health_and_their_pages() {
     check(&get(&listener, "localhost", "/echo?a=b&c"), 200, "a=b&c\n");
     check(&get(&listener, "localhost", "/nothing"), 404, "there is no such page\n");
     assert!(get(&listener, "localhost", "/metrics").contains("\nexample_things_total 7\n"));
+    let plain = get(&listener, "localhost", "/metrics");
+    assert!(plain.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{plain}");
+    let open = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: application/openmetrics-text\r\n\r\n";
+    let open = exchange(&listener, open);
+    assert!(open.contains("content-type: application/openmetrics-text; version=1.0.0"), "{open}");
+    assert!(open.ends_with("\n# EOF\n"), "{open}");
     let page = get(&listener, "localhost", "/");
     assert!(page.contains("<tr><th>things</th><td>7</td></tr>") && page.contains("href=\"/echo\""), "{page}");
     let ill = start(Some("it is ill"));

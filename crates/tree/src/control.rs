@@ -7,7 +7,8 @@ use nacre_walk::Queue;
 use parking_lot::Mutex;
 
 /// A stop switch for a removal or a copy. It may be used from any thread and more than once.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Control")]
 pub struct Control {
     stopped: Arc<AtomicBool>,
     walk: Mutex<Option<Box<dyn Fn() + Send>>>,

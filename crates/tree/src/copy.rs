@@ -84,7 +84,7 @@ pub enum StartError {
     Missing {
         /// The path.
         path: PathBuf,
-        /// What was attempted: "copy" or "compare".
+        /// The attempted operation: "copy" or "compare".
         attempted: &'static str,
         /// The error number.
         errno: Errno,
@@ -301,6 +301,8 @@ impl Shared {
 }
 
 /// A copy whose source and destination have been checked.
+#[derive(derive_more::Debug)]
+#[debug("Copy")]
 pub struct Copy {
     source: Root,
     /// The path at which the walk begins.
@@ -608,7 +610,7 @@ impl Copy {
         *self.shared.call.lock() = None;
     }
 
-    /// Makes what was copied durable, if that was asked for.
+    /// Makes the copy durable, if requested.
     fn sync(&self) -> Result<(), StartError> {
         if self.shared.options.fsync && !self.shared.control.is_stopped() {
             let top = self.top()?;

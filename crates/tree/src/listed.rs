@@ -1,8 +1,8 @@
 //! The removal of entries from a list that was made earlier, such as a query's answer.
 //!
-//! Time has passed since, so that each entry is looked at again: it is removed only if it is the same one by type and
-//! inode, and by the times and whatever else the list says, and if a filter still selects it. No link is followed on the
-//! way to it, and directories are never removed.
+//! Time has passed since, so each entry is examined again: it is removed only if it has the same type and
+//! inode, and the times and other properties that the list gives, and if a filter still selects it. No link is followed on the way
+//! to it, and directories are never removed.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
@@ -34,13 +34,13 @@ const PORTION: usize = 256;
 pub struct Listed {
     /// The path, absolute or from the working directory.
     pub path: Vec<u8>,
-    /// The inode, without which nothing says that it is the same entry.
+    /// The inode, which identifies the entry.
     pub inode: u64,
-    /// The device, if the list says it.
+    /// The device, if the list has it.
     pub device: Option<u64>,
-    /// The type, if the list says it.
+    /// The type, if the list has it.
     pub kind: Option<FileKind>,
-    /// The apparent size, if the list says it.
+    /// The apparent size, if the list has it.
     pub size: Option<u64>,
     /// The time of the last modification in nanoseconds since the epoch, and how exact that is.
     pub modified_ns: Option<(i128, i128)>,
@@ -56,11 +56,11 @@ const LINKED_MAX: usize = 1 << 20;
 type Linked = HashMap<Identity, (Time, Time)>;
 
 /// The result of a removal from a list.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct ListedRemoval {
     /// The number of entries that were removed, or would be.
     pub removed: AtomicU64,
-    /// Their apparent size in bytes. What has further names frees nothing.
+    /// Their apparent size in bytes. Files with further names free nothing.
     pub bytes: AtomicU64,
     /// The number of entries that were not there any more.
     pub vanished: AtomicU64,
@@ -77,7 +77,7 @@ impl ListedRemoval {
     /// Removes what `next` gives until it is at its end, with several threads; with `dry` it only looks.
     ///
     /// # Errors
-    /// The first error of `next`; what it gave before is removed nevertheless.
+    /// The first error of `next`; its earlier entries are removed nevertheless.
     pub fn run<E>(
         &self,
         threads: NonZeroUsize,
@@ -229,7 +229,7 @@ impl ListedRemoval {
     }
 }
 
-/// Returns in what an entry is not the listed one, if its inode was changed last at `changed`.
+/// Returns the difference between an entry, whose inode was changed last at `changed`, and the listed one.
 fn difference(listed: &Listed, now: &Metadata, changed: Time) -> Option<&'static str> {
     let differs = |then: Option<(i128, i128)>, now: Time| {
         let now = i128::from(now.seconds) * 1_000_000_000 + i128::from(now.nanoseconds);

@@ -2,11 +2,11 @@
 //!
 //! - Every name is removed from an open directory, by descriptor; no link is followed and no mount entered. Renaming
 //!   what the removal has passed cannot lead it out of its roots.
-//! - A directory is removed once everything in it was visited. If it is not empty then, because entries were made or
-//!   moved there meanwhile, or because the file system skipped some while others were removed, what is left is walked
-//!   once more: up to [`ROUNDS_MAX`] times, and no longer once these rounds have removed more than the first one did.
-//!   So the removal ends even where entries are made faster than it can remove them.
-//! - A root is identified by device and inode when it is first looked at: another one that took its name is not
+//! - A directory is removed once everything in it was visited. It may not be empty then, because entries were created or
+//!   moved there meanwhile, or because the file system skipped some while others were removed. The rest is then walked
+//!   again: up to [`ROUNDS_MAX`] times, and no longer once these rounds have removed more than the first one did.
+//!   So the removal ends even if entries are created faster than it can remove them.
+//! - A root is identified by device and inode when it is first examined: another one that took its name is not
 //!   touched.
 
 use std::ffi::{CStr, OsStr};
@@ -63,6 +63,8 @@ pub enum StartError {
 }
 
 /// A removal whose roots have been checked.
+#[derive(derive_more::Debug)]
+#[debug("Removal")]
 pub struct Removal {
     roots: Vec<(Root, Identity)>,
     threads: NonZeroUsize,
@@ -238,7 +240,7 @@ impl Removal {
         }
     }
 
-    /// Walks and removes what is there; returns whether something changed meanwhile, so that another round is
+    /// Walks and removes the entries; returns whether something changed meanwhile, so that another round is
     /// worthwhile.
     fn round(&self, failures: &EntryErrors) -> bool {
         let changed = AtomicBool::new(false);

@@ -1,5 +1,4 @@
-//! A root that is to be removed, copied or created: its name in its open parent directory, so that it stays the same
-//! one
+//! A root to remove, copy or create: its name in its open parent directory, so that it stays the same one
 //! whatever happens to the names above it.
 
 use std::ffi::{CString, OsStr};

@@ -12,74 +12,76 @@ use nacre_walk::report::histogram::Measure;
 use crate::Filters;
 
 const AFTER_HELP: &str = "\
+Entries that vanish while the walk goes on are counted apart, and are no failure. A reader that goes away, such as head, \
+ends the walk without a word.
+
 Exit codes: 0 everything was visited; 1 something was not, and the first errors are on standard error; 2 wrong usage, or \
-a root does not exist. Entries that vanish while the walk goes on are counted apart, and are no failure. A reader that \
-goes away, such as head, ends the walk without a word.";
+a root does not exist.";
 
 /// Count or list everything below some roots
 ///
-/// Every entry is visited once. Symbolic links are reported and never followed. Without --list the summary is printed:
-/// bytes of a file with several hard links are counted once in it, while rankings and histograms count every name.
-/// Filters decide what is counted or listed; only --prune, --exclude-from, --depth and mount points keep the walk out of
+/// Every entry is visited once. Symbolic links are reported and never followed. Without --list, a summary is printed.
+/// It counts the bytes of a file with several hard links once, while rankings and histograms count every name. Filters
+/// select what is counted or listed; only --prune, --exclude-from, --depth and mount points keep the walk out of
 /// directories.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Files and directories to begin at; one below another is visited once
+    /// Files and directories to start at; one below another is visited once
     #[arg(required = true, value_name = "ROOT")]
     pub roots: Vec<PathBuf>,
-    /// Number of threads [default: one for each processor]
+    /// Number of threads [default: one per processor]
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<NonZeroUsize>,
-    /// Continue into other file systems that are mounted below the roots
+    /// Descend into other file systems that are mounted below the roots
     #[arg(long, conflicts_with = "one_file_system")]
     pub cross_mounts: bool,
-    /// Stay in the file systems of the roots, which is the default
+    /// Stay on the file systems of the roots (the default)
     #[arg(long)]
     pub one_file_system: bool,
 
     /// List entries as they are found, in no particular order
-    #[arg(long, help_heading = "What to print", conflicts_with_all = ["top", "histogram"])]
+    #[arg(long, help_heading = "Output", conflicts_with_all = ["top", "histogram"])]
     pub list: bool,
-    /// Fields to list of each entry, in this order [default: path; with --json path,type]
+    /// Fields to list for each entry, in this order [default: path; with --json path,type]
     #[arg(
         long,
-        help_heading = "What to print",
+        help_heading = "Output",
         value_name = "FIELD,…",
         value_delimiter = ',',
         requires = "list",
         value_parser = field_parser()
     )]
     pub fields: Vec<Field>,
-    /// End each entry of the list with a zero byte instead of a line's end
-    #[arg(long, short = '0', help_heading = "What to print", requires = "list")]
+    /// End each listed entry with a NUL byte instead of a newline
+    #[arg(long, short = '0', help_heading = "Output", requires = "list")]
     pub null: bool,
-    /// The N largest files, directories by entries, and directories by the bytes of everything below them
-    #[arg(long, help_heading = "What to print", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Show the N largest files, and the N largest directories by entries and by the bytes of everything below them
+    #[arg(long, help_heading = "Output", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub top: Option<u32>,
-    /// Histograms of these quantities, separated by commas
-    #[arg(long, help_heading = "What to print", value_name = "OF", value_delimiter = ',', value_parser = measure_parser())]
+    /// Show histograms of these quantities, separated by commas
+    #[arg(long, help_heading = "Output", value_name = "OF", value_delimiter = ',', value_parser = measure_parser())]
     pub histogram: Vec<Measure>,
-    /// Draw the histograms into this file
-    #[arg(long, help_heading = "What to print", value_name = "FILE.svg", requires = "histogram")]
+    /// Draw the histograms to this file
+    #[arg(long, help_heading = "Output", value_name = "FILE.svg", requires = "histogram")]
     pub picture: Option<PathBuf>,
 
     /// The filters
     #[command(flatten)]
     pub filters: Filters,
 
-    /// Write every error to this file, one on each line; with --json as JSON
-    #[arg(long, help_heading = "What to print", value_name = "FILE")]
+    /// Write every error to this file, one per line; with --json, as JSON
+    #[arg(long, help_heading = "Output", value_name = "FILE")]
     pub errors: Option<PathBuf>,
 
-    /// Save the progress and the remaining work to this file every so often, and on SIGTERM and SIGINT; it is removed
+    /// Save the progress and the remaining work to this file periodically, and on SIGTERM and SIGINT; it is removed
     /// when the walk is done
     #[arg(long, help_heading = "Checkpoints", value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
-    /// The time between two checkpoints
+    /// Interval between checkpoints
     #[arg(long, help_heading = "Checkpoints", value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub every: Duration,
-    /// Continue from such a file, with the same roots and flags, and save to it again (or to --checkpoint)
+    /// Resume from this checkpoint, with the same roots and flags, and save to it again (or to --checkpoint)
     #[arg(long, help_heading = "Checkpoints", value_name = "FILE")]
     pub resume: Option<PathBuf>,
 }
@@ -128,6 +130,6 @@ pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     let threads: NonZeroUsize = text.parse().map_err(|error: ParseIntError| error.to_string())?;
     match threads.get() <= THREADS_MAX {
         true => Ok(threads),
-        false => Err(format!("at most {THREADS_MAX} threads are of any use")),
+        false => Err(format!("at most {THREADS_MAX} threads are supported")),
     }
 }

@@ -13,6 +13,8 @@ use nacre_walk::{Unit, Walk};
 use crate::{CommandError, Plan};
 
 /// The counts of this process, apart from those that its threads still hold.
+#[derive(derive_more::Debug)]
+#[debug("Counted")]
 pub struct Counted {
     /// The report, which can be merged and sent.
     pub report: Report,
@@ -23,6 +25,7 @@ pub struct Counted {
 }
 
 /// The state of a stopped walk.
+#[derive(Debug)]
 pub struct StoppedWalk {
     /// The directories that are begun, by their node numbers in the partial sums, with their counts so far.
     pub begun: Vec<(u32, Tally)>,

@@ -11,44 +11,44 @@ use nacre_walk::filter::{
 #[derive(clap::Args, Clone, Debug, Default)]
 #[group(id = "filters", multiple = true)]
 pub struct Filters {
-    /// Entries with a name like this, * ? [a-z] {a,b} as in a shell; may be repeated, any of them
+    /// Entries whose names match, with * ? [a-z] {a,b} as in a shell; may be repeated to match any
     #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     pub name: Vec<String>,
-    /// Like --name, without regard to upper and lower case
+    /// Like --name, but ignoring case
     #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     pub iname: Vec<String>,
-    /// Entries of these types: f,d,l,p,s,c,b as in find
+    /// Entries of these types: f,d,l,p,s,c,b, as in find
     #[arg(long = "type", help_heading = "Filters", value_name = "TYPE,…")]
     pub kinds: Option<Kinds>,
-    /// Entries larger than +N, smaller than -N, or of N; c (bytes), b, k, M, G round up to the unit as find does,
+    /// Entries larger than +N, smaller than -N, or of size N; c (bytes), b, k, M, G round up to the unit as in find,
     /// KiB, MiB, GiB are exact
     #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
     pub size: Vec<Size>,
     /// Entries modified more than +N, less than -N, or N whole days ago
     #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
     pub mtime: Vec<Days>,
-    /// Like --mtime, by the last access, as far as the file system keeps it
+    /// Like --mtime, by the last access, if the file system records it
     #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
     pub atime: Vec<Days>,
-    /// Like --mtime, by the last change of the inode: of the contents, the owner, the permissions or a name
+    /// Like --mtime, by the last change of the inode: contents, owner, permissions or name
     #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
     pub ctime: Vec<Days>,
-    /// Entries modified after a file was, or after a date: 2026-01-31, 2026-01-31T12:00, @1767225600
+    /// Entries modified after this file, or after a date: 2026-01-31, 2026-01-31T12:00, @1767225600
     #[arg(long, help_heading = "Filters", value_name = "FILE|DATE")]
     pub newer: Option<Reference>,
-    /// Entries of this owner; may be repeated, any of them
+    /// Entries of this owner; may be repeated to match any
     #[arg(long, help_heading = "Filters", value_name = "NAME|UID")]
     pub user: Vec<User>,
-    /// Entries of this group; may be repeated, any of them
+    /// Entries of this group; may be repeated to match any
     #[arg(long, help_heading = "Filters", value_name = "NAME|GID")]
     pub group: Vec<Group>,
-    /// Entries at these levels below their root: 2, 1..3, ..3 or 2..; deeper ones are not even looked at
+    /// Entries at these levels below their root: 2, 1..3, ..3 or 2..; deeper ones are not visited
     #[arg(long, help_heading = "Filters", value_name = "MIN..MAX")]
     pub depth: Option<Depths>,
-    /// Neither report nor enter entries with a name like this, or, with a slash in it, a path
+    /// Neither report nor enter entries whose names match, or, if the pattern has a slash, whose paths match
     #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     pub prune: Vec<String>,
-    /// Like --prune, for the patterns in this file, which are written as in .gitignore
+    /// Like --prune, with the patterns in this file, in the format of .gitignore
     #[arg(long, help_heading = "Filters", value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
 }

@@ -1,10 +1,10 @@
 //! A stopped walk, written to a file so that another process can continue it: `docs/walk.md` has the format.
 //!
-//! A checkpoint is frames behind a magic number: the flags of the walk, its counts, the directories and rests of
-//! directories that are left, and the files with several names. Each frame has a checksum, and the last one gives the
+//! A checkpoint is frames after a magic number: the flags of the walk, its counts, the remaining directories and rests of
+//! directories, and the files with several names. Each frame has a checksum, and the last one gives the
 //! number of frames. The file appears under its name as a whole or not at all.
 //!
-//! What is read is trusted no more than any other input: a path that could lead out of a root is refused.
+//! A checkpoint is trusted no more than any other input: a path that could lead out of a root is refused.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};

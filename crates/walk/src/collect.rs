@@ -24,6 +24,8 @@ pub struct Request {
 }
 
 /// The visitor of one thread, which counts or lists entries.
+#[derive(derive_more::Debug)]
+#[debug("Collector")]
 pub struct Collector<'a> {
     request: &'a Request,
     /// The counts.

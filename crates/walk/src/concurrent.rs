@@ -30,7 +30,7 @@ fn check(test: impl Fn() + Send + Sync + 'static) {
 fn open_directory(path: &Path) -> Arc<Directory<()>> {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
     let budget = Arc::new(Budget::new(0, false));
-    let descriptor = directory::open(None, &name, &budget).unwrap();
+    let descriptor = directory::open(None, &name, false, &budget).unwrap();
     Directory::new(TreePosition { parent: None, name: &name, root: 0, inode: 0 }, descriptor, ())
 }
 

@@ -2,8 +2,8 @@
 //!
 //! - A directory is opened relative to its parent's descriptor, never by its whole path, and a symbolic link is never
 //!   followed: renaming what the walk has passed cannot lead it out of its root.
-//! - The descriptor stays open as long as a piece of work needs it. Where too many are open it is closed earlier, and
-//!   opened again from the nearest ancestor that is open; then it has to be the same directory as before.
+//! - The descriptor stays open as long as a piece of work needs it. If too many are open it is closed earlier, and
+//!   reopened from the nearest open ancestor; then it has to be the same directory as before.
 //! - At any moment at most one piece of work reads the entries (the *rest*); others open subdirectories.
 
 use std::ffi::{CStr, CString};
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::entry::FileKind;
@@ -77,20 +77,45 @@ impl AsFd for Descriptor {
 }
 
 /// Opens a directory by its name in `parent`, or by the whole path of a root.
+///
+/// Unless `crossing`, what is mounted on it is refused with `XDEV` by the call that opens it: between a look at the name and
+/// the opening a file system may be mounted there.
 pub fn open(
     parent: Option<&Descriptor>,
     name: &CStr,
+    crossing: bool,
     budget: &Arc<Budget>,
 ) -> Result<Arc<Descriptor>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let parent = parent.map_or(CWD, AsFd::as_fd);
-    let open = |flags| retry_on_intr(|| rustix::fs::openat(parent, name, flags, Mode::empty()));
+    let open = |flags| match parent {
+        Some(parent) if !crossing => open_here(parent, name, flags),
+        parent => {
+            let parent = parent.map_or(CWD, AsFd::as_fd);
+            retry_on_intr(|| rustix::fs::openat(parent, name, flags, Mode::empty()))
+        }
+    };
     let fd = match budget.keep_access_times.then(|| open(flags | OFlags::NOATIME)) {
         // Only the owner and root may.
         None | Some(Err(Errno::PERM)) => open(flags)?,
         Some(opened) => opened?,
     };
     Ok(Descriptor::new(fd, budget))
+}
+
+/// Opens a directory unless something is mounted on it.
+fn open_here(parent: &Descriptor, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::NO_XDEV;
+    match retry_on_intr(|| rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)) {
+        // Linux before 5.6, and sandboxes that do not know the call.
+        Err(Errno::NOSYS) => {}
+        opened => return opened,
+    }
+    let fd = retry_on_intr(|| rustix::fs::openat(parent, name, flags, Mode::empty()))?;
+    let stat = retry_on_intr(|| rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE))?;
+    match stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        true => Err(Errno::XDEV),
+        false => Ok(fd),
+    }
 }
 
 fn read_records(descriptor: &Descriptor, buffer: &mut [u8]) -> Result<usize, Errno> {
@@ -125,6 +150,8 @@ pub fn identity(stat: &Statx) -> Identity {
 }
 
 /// A directory that is being walked.
+#[derive(derive_more::Debug)]
+#[debug("Directory")]
 pub struct Directory<S> {
     parent: Option<Arc<Directory<S>>>,
     name: Box<CStr>,
@@ -282,7 +309,7 @@ impl<S> Directory<S> {
             closed.push(parent);
         }
         for directory in closed.into_iter().rev() {
-            let descriptor = open(open_one.as_deref(), &directory.name, &self.budget)?;
+            let descriptor = open(open_one.as_deref(), &directory.name, true, &self.budget)?;
             let mut stream = directory.stream.lock();
             if stream
                 .identity
@@ -332,7 +359,7 @@ impl<S> Directory<S> {
     /// Returns the current name of the subdirectory with that inode; `None` if it is no longer here.
     pub(crate) fn name_of(&self, inode: u64) -> Result<Option<CString>, Errno> {
         // Reading moves a position, and that of the open directory is not ours to move.
-        let own = open(Some(&*self.descriptor()?), c".", &self.budget)?;
+        let own = open(Some(&*self.descriptor()?), c".", true, &self.budget)?;
         let mut buffer = vec![0; 32 << 10];
         loop {
             let len = read_records(&own, &mut buffer)?;
@@ -446,7 +473,9 @@ impl<S> Directory<S> {
         };
         // Without an identity nothing says that it is the same directory. What fails here is found from above, if it is
         // needed at all.
-        let (Some(known), Ok(found)) = (known, open(Some(&*below), c"..", &self.budget)) else { return };
+        let (Some(known), Ok(found)) = (known, open(Some(&*below), c"..", true, &self.budget)) else {
+            return;
+        };
         if stat_open(&found).map(|stat| identity(&stat)) != Ok(known) {
             return;
         }

@@ -163,6 +163,8 @@ impl Metadata {
 }
 
 /// An entry, as it is passed to a visitor.
+#[derive(derive_more::Debug)]
+#[debug("Entry")]
 pub struct Entry<'a, S> {
     /// The parent directory; `None` for a root.
     pub directory: Option<&'a Directory<S>>,

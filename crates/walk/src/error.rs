@@ -41,7 +41,7 @@ impl WalkError {
         WalkError::new(path, Operation::Open, Errno::NOENT)
     }
 
-    /// Returns whether the entry was removed between being listed and being looked at, so that there is nothing to
+    /// Returns whether the entry was removed between being listed and being examined, so that there is nothing to
     /// visit. A directory that is removed while it is read was empty.
     pub fn vanished(&self) -> bool {
         match self.operation {

@@ -140,6 +140,8 @@ pub struct Format {
 }
 
 /// The output of a listing, shared by all threads.
+#[derive(derive_more::Debug)]
+#[debug("Output")]
 pub struct Output {
     writer: Mutex<Box<dyn Write + Send>>,
     closed: AtomicBool,
@@ -178,6 +180,8 @@ impl Output {
 }
 
 /// The listing of one thread.
+#[derive(derive_more::Debug)]
+#[debug("Lister")]
 pub struct Lister<'a> {
     format: &'a Format,
     output: &'a Output,
@@ -349,13 +353,17 @@ fn put_string(buffer: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// Appends `"path":…`, and `"path_base64":…` where the path is not UTF-8.
+/// Appends `"path":…`, or `"path_base64":…` where the path is not UTF-8.
 pub(crate) fn put_path(buffer: &mut Vec<u8>, path: &[u8]) {
-    buffer.extend_from_slice(b"\"path\":");
-    put_string(buffer, &String::from_utf8_lossy(path));
-    if std::str::from_utf8(path).is_err() {
-        buffer.extend_from_slice(b",\"path_base64\":");
-        put_string(buffer, &STANDARD.encode(path));
+    match std::str::from_utf8(path) {
+        Ok(text) => {
+            buffer.extend_from_slice(b"\"path\":");
+            put_string(buffer, text);
+        }
+        Err(_) => {
+            buffer.extend_from_slice(b"\"path_base64\":");
+            put_string(buffer, &STANDARD.encode(path));
+        }
     }
 }
 
@@ -445,6 +453,6 @@ mod tests {
         assert_eq!(buffer, b"\"path\":\"a\\\"\\n\"");
         buffer.clear();
         put_path(&mut buffer, b"\xff");
-        assert_eq!(buffer, "\"path\":\"\u{fffd}\",\"path_base64\":\"/w==\"".as_bytes());
+        assert_eq!(buffer, "\"path_base64\":\"/w==\"".as_bytes());
     }
 }

@@ -28,7 +28,7 @@ pub(crate) enum Work<S> {
     Children(Arc<Directory<S>>, Names),
     /// A unit from outside, whose directory has to be located first.
     Located(Unit),
-    /// An entry from outside, to be visited by itself, and listed if it is a directory.
+    /// An entry from outside, to be visited on its own, and listed if it is a directory.
     Entry(Unit),
     /// A mark that a piece of the directory was given away.
     Given(Arc<Directory<S>>),
@@ -89,7 +89,7 @@ impl Names {
         Some((name, inode))
     }
 
-    /// Shrinks the buffer to what is left.
+    /// Shrinks the buffer to the remaining entries.
     fn shrink(&mut self) {
         self.bytes.drain(..self.next);
         self.bytes.shrink_to_fit();
@@ -188,6 +188,8 @@ impl Progress {
 }
 
 /// The work of a walk that is left, as seen and changed by code other than its own threads.
+#[derive(derive_more::Debug)]
+#[debug("Queue")]
 pub struct Queue<S> {
     injector: Injector<Work<S>>,
     stealers: Vec<Stealer<Work<S>>>,
@@ -254,7 +256,7 @@ impl<S: Send + Sync> Queue<S> {
         self.progress.busy()
     }
 
-    /// Queues one entry to be visited by itself; the contents of a directory are not visited but returned by
+    /// Queues one entry to be visited on its own; the contents of a directory are not visited but returned by
     /// [`Queue::found`] once [`Queue::is_idle`]. So a master can hand out a tree entry by entry. The path of a root,
     /// empty, stands for the root's contents only: see [`Walk::start`](crate::Walk::start).
     pub fn assign(&self, entry: Unit) {
@@ -305,7 +307,7 @@ impl<S: Send + Sync> Queue<S> {
         self.wake_all();
     }
 
-    /// Makes every thread stop as soon as it has visited what it has read. What is left stays queued.
+    /// Makes every thread stop as soon as it has visited what it has read. The rest stays queued.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.wake_all();

@@ -1,4 +1,4 @@
-//! The seam between a walk and whatever keeps every entry that it meets, such as a database.
+//! The interface between a walk and a keeper of every entry, such as a database.
 
 use std::any::Any;
 
@@ -43,6 +43,6 @@ pub trait Recorder: Send {
     /// Called for an entry that could not be visited.
     fn failed(&mut self, error: &WalkError);
 
-    /// Hands on what it has kept so far. Returns false if it cannot.
+    /// Passes on the records kept so far. Returns false if it cannot.
     fn flush(&mut self) -> bool;
 }

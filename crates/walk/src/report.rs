@@ -4,7 +4,7 @@
 //! files with several names, of which there may be very many, are sent separately ([`HardLinks::send`]). Merging gives
 //! the same result in any order and however the work was divided.
 //!
-//! The counts of a directory are complete when it is left, unless it is *split*: a part of what is below it was done by
+//! The counts of a directory are complete when it is left, unless it is *split*: a part of its tree was visited by
 //! another process, or in an earlier run. For such directories partial sums are kept separately ([`partial`]), and
 //! added up in [`Report::finish`]. Their number is that of the units of work that changed hands, and of their
 //! ancestors.
@@ -69,7 +69,8 @@ impl Tally {
 }
 
 /// The state of a directory while it is walked: the number of its own entries, and the bytes of everything below it.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("Sums")]
 pub struct Sums {
     entries: AtomicU64,
     apparent: AtomicU64,
@@ -138,7 +139,7 @@ pub struct Problems {
     pub errors: u64,
     /// Some of the errors.
     pub first: Vec<WalkError>,
-    /// The number of entries that were removed between being listed and being looked at.
+    /// The number of entries that were removed between being listed and being examined.
     pub vanished: u64,
     /// The number of directories that were moved or removed before they were opened: their contents may be elsewhere,
     /// unvisited.

@@ -1,4 +1,4 @@
-//! One thread's work on a piece: it opens directories, reads and visits their entries, and queues what it finds.
+//! One thread's work on a piece: it opens directories, reads and visits their entries, and queues new work.
 
 use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
@@ -183,25 +183,31 @@ impl<V: Visitor> Scanner<'_, V> {
 
     /// Opens a directory; `None` if it cannot or must not be opened, or its visitor declines it.
     fn open(&mut self, parent: Option<&Node<V>>, name: &CStr, root: u32, inode: u64) -> Option<Node<V>> {
+        let crossing = self.options.cross_mounts;
         let opened = match parent {
-            None => directory::open(None, name, self.budget),
+            None => directory::open(None, name, crossing, self.budget),
             Some(parent) => {
                 let within = parent.descriptor();
-                if let Ok(within) = &within
-                    && self.is_mount_point(within, name)
-                {
+                let opened = match &within {
+                    Ok(within) if self.is_mount_point(within, name) => Err(Errno::XDEV),
+                    Ok(within) => self.timed(&self.progress.opening, || {
+                        directory::open(Some(within), name, crossing, self.budget)
+                    }),
+                    Err(errno) => Err(*errno),
+                };
+                if opened.as_ref().is_err_and(|errno| *errno == Errno::XDEV) && !crossing {
                     self.visitor.incomplete(parent);
                     self.visitor.mount_point(child_path(Some(parent), name));
                     return None;
                 }
-                self.timed(&self.progress.opening, || directory::open(Some(&*within?), name, self.budget))
+                opened
             }
         };
         self.enter_opened(parent, name, (root, inode), opened)
     }
 
-    /// Returns whether a directory must not be opened, because another file system is or would be mounted there.
-    /// Checked here only without metadata; with metadata it was checked when the directory was visited.
+    /// Returns whether a directory must not be opened, because another file system is or would be mounted there: opening
+    /// it would make the system mount what is mounted on demand. With metadata it was checked when the directory was visited.
     fn is_mount_point(&self, within: &Descriptor, name: &CStr) -> bool {
         !self.options.cross_mounts
             && !self.options.metadata
@@ -220,7 +226,7 @@ impl<V: Visitor> Scanner<'_, V> {
             if self.is_mount_point(&within, name) {
                 return Err(Errno::XDEV);
             }
-            let descriptor = directory::open(Some(&*within), name, self.budget)?;
+            let descriptor = directory::open(Some(&within), name, self.options.cross_mounts, self.budget)?;
             let there = directory::stat_open(&descriptor)?.stx_ino;
             Ok((descriptor, there == inode))
         };

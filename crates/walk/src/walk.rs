@@ -25,7 +25,7 @@ use crate::unit::Unit;
 pub struct Options {
     /// The number of threads.
     pub threads: NonZeroUsize,
-    /// Reads every entry's metadata. If false, only entries whose type the directory does not give are looked up.
+    /// Reads every entry's metadata. If false, only that of entries whose type the directory does not give.
     pub metadata: bool,
     /// Continues in other file systems that are mounted below the roots.
     pub cross_mounts: bool,
@@ -65,6 +65,8 @@ pub enum Verdict {
 }
 
 /// A directory that was just opened.
+#[derive(derive_more::Debug)]
+#[debug("Opened")]
 pub struct Opened<'a, S> {
     /// The parent directory; `None` for a root.
     pub directory: Option<&'a Directory<S>>,
@@ -126,11 +128,13 @@ pub trait Visitor: Send {
 pub enum Ended {
     /// Everything was visited.
     Done,
-    /// The walk was told to stop; the rest is still queued.
+    /// The walk was asked to stop; the rest is still queued.
     Stopped,
 }
 
 /// A walk of some roots: it can be stopped and continued, and the work that is left can be saved.
+#[derive(derive_more::Debug)]
+#[debug("Walk")]
 pub struct Walk<S> {
     options: Options,
     roots: Vec<CString>,

@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use nacre_walk::{Ended, Entry, FileKind, Opened, Options, Unit, Verdict, Visitor, Walk, WalkError};
 
@@ -380,4 +381,74 @@ fn roots_of_every_kind() {
     assert!(error.to_string().contains("nothing"), "{error}");
     assert_eq!(nothing.run(&mut [Recorder::default()]), Ended::Done);
     assert_eq!(FileKind::Link.letter(), 'l');
+}
+
+/// A visitor that mounts a file system on a directory after it was looked at, and before it is opened.
+struct Mounter {
+    precious: PathBuf,
+    seen: Vec<PathBuf>,
+    mount_points: Vec<PathBuf>,
+    incomplete: usize,
+}
+
+impl Visitor for Mounter {
+    type State = ();
+
+    fn enter(&mut self, _directory: &Opened<'_, ()>) -> Option<()> {
+        Some(())
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, ()>) -> Verdict {
+        if entry.path().ends_with("directory") {
+            let mounted = Command::new("mount").arg("--bind").arg(&self.precious).arg(entry.path()).status();
+            assert!(mounted.unwrap().success());
+        }
+        self.seen.push(entry.path());
+        Verdict::Descend
+    }
+
+    fn leave(&mut self, _directory: &nacre_walk::Directory<()>) {}
+
+    fn failed(&mut self, error: WalkError) {
+        panic!("{error:?}");
+    }
+
+    fn mount_point(&mut self, path: Vec<u8>) {
+        self.mount_points.push(OsStr::from_bytes(&path).into());
+    }
+
+    fn incomplete(&mut self, _directory: &nacre_walk::Directory<()>) {
+        self.incomplete += 1;
+    }
+}
+
+#[test]
+fn what_is_mounted_on_a_directory_during_the_walk_is_not_entered() {
+    const INSIDE: &str = "NACRE_TEST_IN_NAMESPACE";
+    let Some(folder) = std::env::var_os(INSIDE) else {
+        // Again in a mount namespace of its own, which ends with it.
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--map-root-user"]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "what_is_mounted_on_a_directory_during_the_walk_is_not_entered"]);
+        let ended = command.env(INSIDE, folder.path()).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        return;
+    };
+    for metadata in [false, true] {
+        let folder = PathBuf::from(&folder).join(if metadata { "metadata" } else { "names" });
+        let (tree, precious) = (folder.join("tree"), folder.join("precious"));
+        std::fs::create_dir_all(tree.join("directory/below")).unwrap();
+        std::fs::create_dir(&precious).unwrap();
+        std::fs::write(precious.join("keep"), "").unwrap();
+        let mut visitors = [Mounter { precious, seen: Vec::new(), mount_points: Vec::new(), incomplete: 0 }];
+        let mut walk = Walk::new(Options { metadata, ..options(1) });
+        let number = walk.add_root(&tree).unwrap();
+        walk.start(number, &mut visitors[0]).unwrap();
+        assert_eq!(walk.run(&mut visitors), Ended::Done);
+        let [visitor] = visitors;
+        assert_eq!(visitor.mount_points, [tree.join("directory")]);
+        assert_eq!(visitor.incomplete, 1);
+        assert!(!visitor.seen.iter().any(|path| path.ends_with("keep")), "{:?}", visitor.seen);
+    }
 }

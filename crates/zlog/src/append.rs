@@ -30,7 +30,8 @@ use crate::stripe::{Stripe, StripeError, Written};
 const WAITING_ENTRY_BYTES: usize = 128;
 
 /// Appends entries to a log, in the order in which they come. Cheap to clone; all clones append in one order.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Appender")]
 pub struct Appender {
     shared: Arc<Handle>,
 }
@@ -92,6 +93,8 @@ fn waiting_bytes(entry: &Entry) -> usize {
 /// An entry that is being appended: a future of its position, which is there once the entry is as durable as the store makes it. If
 /// this is dropped, the entry is appended nevertheless. Failures are those of [`Appender::append`].
 #[must_use]
+#[derive(derive_more::Debug)]
+#[debug("Appending")]
 pub struct Appending {
     reply: oneshot::Receiver<Result<u64, LogError>>,
 }

@@ -29,7 +29,8 @@ pub struct Listed {
 }
 
 /// The logs of a store by their names. It needs a tokio runtime with a clock around its calls.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Directory")]
 pub struct Directory {
     store: Arc<dyn ObjectStore>,
     map: Map,

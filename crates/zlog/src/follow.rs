@@ -77,6 +77,8 @@ enum Source {
 }
 
 /// Reads a log in order, and waits at its end. It needs a tokio runtime with a clock around its calls.
+#[derive(derive_more::Debug)]
+#[debug("Follower")]
 pub struct Follower {
     log: Arc<Inner>,
     options: FollowOptions,

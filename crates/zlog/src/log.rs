@@ -22,7 +22,7 @@ use crate::state::{CachedViews, Shape, map_name, read_views};
 use crate::stripe::{Stripe, StripeError};
 
 /// The settings of a handle.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
 pub struct Options {
     /// True if the handle must change nothing: then it neither fills holes nor recovers the log, and waits until others do.
     pub read_only: bool,
@@ -31,6 +31,7 @@ pub struct Options {
     /// The time for which a store that does not answer is tried again.
     pub patience: Duration,
     /// The sequencer; `None` for that in the store.
+    #[debug(skip)]
     pub sequencer: Option<Arc<dyn Sequencer>>,
     /// The source of pauses and ids. With one that was seeded, a test on a clock of its own can be repeated.
     pub random: Random,
@@ -46,7 +47,8 @@ impl Default for Options {
 /// A handle on a log. Cheap to clone; all clones append in one order.
 ///
 /// It needs a tokio runtime with a clock around its calls.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Log")]
 pub struct Log {
     pub(crate) inner: Arc<Inner>,
     appender: Appender,

@@ -52,6 +52,8 @@ pub trait Sequencer: Send + Sync {
 ///
 /// A transaction's condition is the counter that the client saw last. If another client was faster, the refusal says what the
 /// counter is now. The counter is as durable as the store makes all writes, before the positions are used.
+#[derive(derive_more::Debug)]
+#[debug("StoreSequencer")]
 pub struct StoreSequencer {
     store: Arc<dyn ObjectStore>,
     head: ObjectId,

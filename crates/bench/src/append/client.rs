@@ -1,7 +1,6 @@
 //! A client process of the study.
 
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
@@ -156,32 +155,40 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
         }
         Ready::Objects(store) => read_objects(orders, &store, end, &counter).await?,
         Ready::Redis(connections) => {
-            let payload = content(orders.entry_bytes, orders.client);
-            let tasks = connections.into_iter().map(async |mut connection| {
-                while Instant::now() < end {
-                    let asked = Instant::now();
-                    connection.append(NAME, &payload, orders.depth).await?;
-                    counter.borrow_mut().count(asked, u64::from(orders.depth));
-                }
-                Ok::<(), BenchError>(())
+            let tasks = connections.into_iter().map(|mut connection| {
+                repeat(orders, end, &counter, async move |payload: &[u8], depth: u32| {
+                    connection.append(NAME, payload, depth).await
+                })
             });
             try_join_all(tasks).await?;
         }
         Ready::Nats(connections) => {
-            let payload = content(orders.entry_bytes, orders.client);
-            let tasks = connections.into_iter().map(async |mut connection| {
-                while Instant::now() < end {
-                    let asked = Instant::now();
-                    connection.append(&payload, orders.depth).await?;
-                    counter.borrow_mut().count(asked, u64::from(orders.depth));
-                }
-                Ok::<(), BenchError>(())
+            let tasks = connections.into_iter().map(|mut connection| {
+                repeat(orders, end, &counter, async move |payload: &[u8], depth: u32| {
+                    connection.append(payload, depth).await.map(drop)
+                })
             });
             try_join_all(tasks).await?;
         }
     }
     let Counter { operations, latencies, spans, .. } = counter.into_inner();
     Ok(ClientRecord { operations, latency_ns_counts: latencies.counts(), spans })
+}
+
+/// Appends to a peer's stream, as many entries at once as are to be under way.
+async fn repeat(
+    orders: &Orders,
+    end: Instant,
+    counter: &RefCell<Counter>,
+    mut append: impl AsyncFnMut(&[u8], u32) -> Result<(), BenchError>,
+) -> Result<(), BenchError> {
+    let payload = content(orders.entry_bytes, orders.client);
+    while Instant::now() < end {
+        let asked = Instant::now();
+        append(&payload, orders.depth).await?;
+        counter.borrow_mut().count(asked, u64::from(orders.depth));
+    }
+    Ok(())
 }
 
 async fn append(
@@ -273,9 +280,8 @@ async fn read_objects(
     counter: &RefCell<Counter>,
 ) -> Result<(), BenchError> {
     let objects = (0..OBJECTS).map(object_id).collect::<Result<Vec<_>, _>>()?;
-    let (objects, store) = (Arc::new(objects), store);
     let tasks = (0..orders.writers * orders.depth).map(|reader| {
-        let objects = objects.clone();
+        let objects = &objects;
         async move {
             let mut dice = StdRng::seed_from_u64(u64::from(reader) << 32 | u64::from(orders.client));
             let bytes = u64::from(orders.entry_bytes);

@@ -2,10 +2,15 @@
 
 use std::path::Path;
 
-use super::point::{Point, Results, Series, Subject, Work};
+use super::point::{Measurement, Point, Recovery, Results, Series, Subject, Work};
 use crate::BenchError;
-use crate::kit::figure::{self, Axis, BarSeries, Bars, Drawing, Figure, Line, Scale};
+use crate::kit::figure::{self, Bars, Drawing, Figure, Scale};
 use crate::kit::server::Durability;
+
+/// The rate, and the latencies that are shown.
+const RATE: (&str, fn(&Measurement) -> f64) = ("appends/s", |one| one.per_second);
+const PERCENTILES: [(&str, fn(&Measurement) -> f64); 3] =
+    [("p50", |one| one.latency.p50_us), ("p99", |one| one.latency.p99_us), ("max", |one| one.latency.max_us)];
 
 /// Draws all figures for which there are results into a folder, and returns their files.
 pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, BenchError> {
@@ -50,74 +55,41 @@ pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, Benc
             |series| colour(series.point.subject),
         );
         if lines.iter().any(|line| line.points.len() > 1) {
-            let svg = chart("Appends per second", subtitle, ["writers", "appends/s"], lines);
-            files.push(figure::write(folder, name, svg)?);
+            let (x, y) = (("writers", Scale::Octaves), ("appends/s", Scale::Decades));
+            let figure = Figure::of("Appends per second", subtitle, x, y, lines);
+            files.push(figure::write(folder, name, figure.svg())?);
         }
     }
-    let groups: [(&str, &str, Vec<&Series>); 2] = [
-        (
-            "sequencers",
-            "by sequencer and by handles: entries of 100 B in memory, 16 writers",
-            appends(&|point| point.label.contains("sequencer")),
-        ),
-        (
-            "widths",
-            "by number of objects: entries of 4 KiB on disk, 16 writers",
-            appends(&|point| point.label.contains("width")),
-        ),
-    ];
-    for (name, subtitle, series) in groups {
+    let bars = |series: &[&Series], title, subtitle, y_label, values: &[(&str, fn(&Measurement) -> f64)]| {
+        let points = series.iter().map(|series| (series.point.label.as_str(), &series.repetitions[..]));
+        Bars::of(title, subtitle, y_label, points, values).svg()
+    };
+    for (name, subtitle) in [
+        ("sequencers", "by sequencer and by handles: entries of 100 B in memory, 16 writers"),
+        ("widths", "by number of objects: entries of 4 KiB on disk, 16 writers"),
+    ] {
+        let series = appends(&|point| point.label.contains(&name[..name.len() - 1]));
         if !series.is_empty() {
-            let svg = bars("Appends per second", subtitle, "appends/s", &series, |series| {
-                vec![("appends/s", rates(series))]
-            });
+            let svg = bars(&series, "Appends per second", subtitle, "appends/s", &[RATE]);
             files.push(figure::write(folder, name, svg)?);
         }
     }
-    let alone: Vec<&Series> = results
+    let alone = results
         .series
         .iter()
-        .filter(|series| {
-            series.point.depth == 1 && series.point.reshape_ms.is_none() && series.point.writers <= 2
-        })
-        .collect();
+        .filter(|Series { point, .. }| point.depth == 1 && point.reshape_ms.is_none() && point.writers <= 2);
+    let alone: Vec<&Series> = alone.collect();
     if !alone.is_empty() {
-        let svg = bars("Latency", "of one operation at a time", "µs", &alone, |series| {
-            let all =
-                |value: fn(&super::point::Measurement) -> f64| series.repetitions.iter().map(value).collect();
-            vec![
-                ("p50", all(|one| one.latency.p50_us)),
-                ("p99", all(|one| one.latency.p99_us)),
-                ("max", all(|one| one.latency.max_us)),
-            ]
-        });
+        let svg = bars(&alone, "Latency", "of one operation at a time", "µs", &PERCENTILES);
         files.push(figure::write(folder, "latency", svg)?);
     }
     if results.recoveries.len() > 1 {
-        let points = results.recoveries.iter().map(|recovery| (recovery.entries as f64, recovery.ms.clone()));
-        let line = Line {
-            name: "recovery".into(),
-            points: points.collect(),
-            connected: true,
-            note: None,
-            colour: 0,
-        };
-        let svg = Figure {
-            title: "Time of a recovery".into(),
-            subtitle: "seal, tail, new epoch: a log of 4 objects".into(),
-            x: Axis::holding(
-                "entries",
-                Scale::Decades,
-                line.points.iter().map(|(entries, _)| *entries).collect::<Vec<_>>(),
-            ),
-            y: Axis::holding(
-                "ms",
-                Scale::Linear,
-                line.points.iter().flat_map(|(_, ms)| ms.clone()).collect::<Vec<_>>(),
-            ),
-            lines: vec![line],
-        };
-        files.push(figure::write(folder, "recovery", svg.svg())?);
+        let point = |recovery: &&Recovery| (recovery.entries as f64, recovery.ms.clone());
+        let lines = figure::lines(&results.recoveries, |_| "recovery".into(), point, |_| 0);
+        let (x, y) = (("entries", Scale::Decades), ("ms", Scale::Linear));
+        let subtitle = "seal, tail, new epoch: a log of 4 objects";
+        let figure = Figure::of("Time of a recovery", subtitle, x, y, lines);
+        files.push(figure::write(folder, "recovery", figure.svg())?);
     }
     Ok(files)
 }
@@ -134,43 +106,4 @@ fn colour(subject: Subject) -> usize {
         Subject::Object => 3,
         Subject::Disk => 6,
     }
-}
-
-fn chart(title: &str, subtitle: &str, labels: [&str; 2], lines: Vec<Line>) -> Result<String, BenchError> {
-    let xs: Vec<f64> = lines.iter().flat_map(|line| line.points.iter().map(|(x, _)| *x)).collect();
-    let figure = Figure {
-        title: title.into(),
-        subtitle: subtitle.into(),
-        x: Axis::holding(labels[0], Scale::Octaves, xs),
-        y: Axis::holding(labels[1], Scale::Decades, figure::values(&lines).collect::<Vec<_>>()),
-        lines,
-    };
-    figure.svg()
-}
-
-fn bars(
-    title: &str,
-    subtitle: &str,
-    y_label: &str,
-    series: &[&Series],
-    values: impl Fn(&Series) -> Vec<(&'static str, Vec<f64>)>,
-) -> Result<String, BenchError> {
-    let all: Vec<_> = series.iter().map(|series| values(series)).collect();
-    let names = all.first().map(|first| first.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-    let of = |(number, name): (usize, &str)| BarSeries {
-        name: name.to_owned(),
-        values: all.iter().map(|values| values[number].1.clone()).collect(),
-        colour: number,
-    };
-    let bars = Bars {
-        title: title.into(),
-        subtitle: subtitle.into(),
-        x_label: String::new(),
-        groups: series.iter().map(|series| series.point.label.clone()).collect(),
-        y_label: y_label.into(),
-        scale: Scale::Decades,
-        series: names.unwrap_or_default().into_iter().enumerate().map(of).collect(),
-        stacked: false,
-    };
-    bars.svg()
 }

@@ -7,6 +7,7 @@ pub(crate) mod etcd;
 pub(crate) mod nats;
 pub(crate) mod ofd;
 pub(crate) mod redis;
+mod stream;
 pub(crate) mod zookeeper;
 
 use std::fs::File;
@@ -135,13 +136,17 @@ fn free_port() -> Result<u16, BenchError> {
     }
 }
 
+/// Finds a program in `PATH`.
+pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
 /// Finds a program in `PATH`, or in the folders of system programs, which `PATH` may omit.
 pub(crate) fn find_program(program: &str, package: &'static str) -> Result<PathBuf, BenchError> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
-        .map(|folder| folder.join(program))
-        .find(|file| file.is_file())
+    let system = ["/usr/sbin", "/usr/local/sbin", "/sbin"].map(|folder| Path::new(folder).join(program));
+    in_path(program)
+        .or_else(|| system.into_iter().find(|file| file.is_file()))
         .ok_or(BenchError::MissingProgram { program: program.to_string(), package })
 }
 

@@ -215,6 +215,17 @@ where
     )
 }
 
+/// Runs concurrent operations to their end, or to the first failure, as one task: the runtime's fairness budget would make
+/// most of them wait for nothing.
+///
+/// # Errors
+/// The first failure.
+pub(crate) async fn together<T>(
+    operations: impl IntoIterator<Item = impl Future<Output = Result<T, BenchError>>>,
+) -> Result<Vec<T>, BenchError> {
+    tokio::task::unconstrained(futures::future::try_join_all(operations)).await
+}
+
 /// Reads the orders, prepares, and reports that the client is ready.
 async fn ready<O: DeserializeOwned, P>(
     prepare: impl AsyncFnOnce(O) -> Result<P, BenchError>,

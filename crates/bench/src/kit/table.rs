@@ -2,46 +2,35 @@
 
 use std::fmt;
 
+use comfy_table::{CellAlignment, LineStyle, TableStyle};
+
 /// A table whose columns are as wide as their contents. The first column is aligned left, the others right.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
-}
+pub(crate) struct Table(comfy_table::Table);
 
 impl Table {
     /// Creates a table with a header row, whose cells are separated by ` | `.
     pub(crate) fn new(head: &str) -> Self {
-        Self { rows: vec![head.split(" | ").map(str::to_owned).collect()] }
+        let mut table = comfy_table::Table::new();
+        table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─')));
+        table.set_header(head.split(" | "));
+        Self(table)
     }
 
     /// Adds a row.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.0.add_row(cells);
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
-        let width = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-        };
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or_default()).collect();
-        for (index, row) in self.rows.iter().enumerate() {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                let gap = " ".repeat(width - cell.chars().count());
-                match column {
-                    0 => line.push_str(&format!("{cell}{gap}")),
-                    _ => line.push_str(&format!("  {gap}{cell}")),
-                }
-            }
-            writeln!(f, "{}", line.trim_end())?;
-            if index == 0 {
-                writeln!(f, "{}", "─".repeat(widths.iter().sum::<usize>() + 2 * (columns - 1)))?;
-            }
+        let mut table = self.0.clone();
+        for (index, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((if index == 0 { 0 } else { 2 }, 0));
+            column.set_cell_alignment(if index == 0 { CellAlignment::Left } else { CellAlignment::Right });
         }
-        Ok(())
+        table.lines().try_for_each(|line| writeln!(f, "{}", line.trim_end()))
     }
 }
 

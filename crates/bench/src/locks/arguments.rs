@@ -9,13 +9,13 @@ use nacre_quantity::{parse_size, parse_time};
 use super::point::{MethodName, Point, ProtocolName, Table};
 use crate::BenchError;
 
-/// Lock patterns of many small regions from many clients at once, and see what each way to describe them costs.
+/// Lock patterns of many small regions from many concurrent clients, and measure the cost of each way to describe them
 ///
 /// The study starts its own servers and client processes, as many of one as of the other. Every client locks regions of
-/// one byte at equal distances: one request for each region (posix), for 64 (list), or one in all (datatype), by each of
-/// the three protocols; and patterns unrolled into the server's tree beside patterns kept as they are described. After
-/// every run the servers' own counts are compared with what was asked for. Without --figure and --targets it measures all
-/// combinations with the given numbers of clients, without contention.
+/// one byte at equal distances, with one request for each region (posix), for 64 (list), or for all (datatype), by each
+/// of the three protocols. Servers that unroll patterns into their tree are compared with servers that keep the
+/// description. After every run, the servers' own counts are checked against what was requested. Without --figure and
+/// --targets, all combinations are measured with the given numbers of clients, without contention.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Ways to describe the bytes to the servers, separated by commas
@@ -36,17 +36,17 @@ pub struct Args {
         default_value = "two-phase,one-try,alt-try"
     )]
     pub protocols: Vec<ProtocolName>,
-    /// Do not measure servers that unroll patterns beside those that keep descriptions
+    /// Do not measure servers that unroll patterns
     #[arg(long)]
     pub no_unrolled: bool,
 
-    /// Numbers of clients, and of as many servers, where there is no contention [default: 1,2,4]
+    /// Numbers of clients, each with as many servers, without contention [default: 1,2,4]
     #[arg(long, value_delimiter = ',', value_name = "N,…", help_heading = "Servers and clients")]
     pub pairs: Vec<u32>,
-    /// Clients, and servers, in the figures with contention [default: 4]
+    /// Number of clients, and of servers, in the figures with contention [default: 4]
     #[arg(long, alias = "contenders", value_name = "N", help_heading = "Servers and clients")]
     pub contended: Option<u32>,
-    /// Clients of the greatest simulated cluster [default: 10000]
+    /// Clients of the largest simulated cluster [default: 10000]
     #[arg(long, value_name = "N", help_heading = "Servers and clients")]
     pub simulated_clients: Option<u32>,
     /// Servers of the simulated clusters
@@ -68,7 +68,7 @@ pub struct Args {
         help_heading = "Regions"
     )]
     pub separations: Vec<u64>,
-    /// Shares of a client's range that its neighbour locks too, in the figures with contention, in percent
+    /// Shares of a client's range, in percent, that its neighbour locks too, in the figures with contention
     #[arg(
         long,
         value_delimiter = ',',
@@ -82,8 +82,8 @@ pub struct Args {
     /// Lock an eighth of the regions, and simulate a tenth of the clients, for a first look
     #[arg(long, help_heading = "Measuring")]
     pub quick: bool,
-    /// Longest time that acquiring everything once may take; where it would take longer there are fewer regions, and
-    /// the result says how many [default: 2s]
+    /// Maximum time to acquire everything once; where it would take longer, there are fewer regions, and the result
+    /// says how many [default: 2s]
     #[arg(long, value_parser = parse_time, value_name = "TIME", help_heading = "Measuring")]
     pub bound: Option<Duration>,
     /// Number of repetitions of each point [default: 3]
@@ -93,7 +93,7 @@ pub struct Args {
     /// Measure and draw the paper's figures 4 to 7, or the simulated one; several separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "FIGURE,…", help_heading = "Results")]
     pub figure: Vec<FigureName>,
-    /// Measure the targets of Nacre on two processors, and the peers
+    /// Measure Nacre's targets on two processors, and the peers
     #[arg(long, alias = "reach", conflicts_with = "figure", help_heading = "Results")]
     pub targets: bool,
     /// Folder for the figures

@@ -7,18 +7,20 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures::StreamExt;
+use futures::future::try_join_all;
 use futures::stream::FuturesUnordered;
 use nacre::lock::{File, Lock, Mode, Request};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::point::{MethodName, ProtocolName, Shape};
+use super::total::totals;
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
 use crate::kit::peer::{etcd, ofd, zookeeper};
-use crate::kit::{process, server};
+use crate::kit::process::{self, together};
+use crate::kit::server;
 
 /// The parameters of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -102,9 +104,6 @@ pub(super) struct Done {
 /// The file, or the name, whose bytes are locked.
 pub(super) const FILE: &str = "bench";
 
-/// The length of a range in a loop, and the distance of two of them.
-const RANGE_BYTES: u64 = 4096;
-
 /// The seconds for which an etcd lease lasts: longer than a study of it.
 const LEASE_SECONDS: i64 = 3600;
 
@@ -115,7 +114,8 @@ struct Client {
     held: Vec<Held>,
 }
 
-enum Service {
+/// The connections to a lock service.
+pub(super) enum Service {
     Nacre { stores: Vec<nacre::Store>, files: Vec<File> },
     Ofd(ofd::Locks),
     Zookeeper(Vec<zookeeper_client::Client>),
@@ -168,17 +168,12 @@ impl Client {
             }
             Plan::Ofd { path } => Service::Ofd(ofd::Locks::open(&path)?),
             Plan::Zookeeper { address, sessions } => {
-                let mut clients = Vec::new();
-                for _ in 0..sessions {
-                    clients.push(zookeeper::connect(&address).await?);
-                }
-                Service::Zookeeper(clients)
+                let clients = (0..sessions).map(|_| zookeeper::connect(&address));
+                Service::Zookeeper(try_join_all(clients).await?)
             }
             Plan::Etcd { address, connections } => {
-                let mut clients = Vec::new();
-                for _ in 0..connections {
-                    clients.push(etcd::Client::connect(&address).await?);
-                }
+                let clients = (0..connections).map(|_| etcd::Client::connect(&address));
+                let mut clients = try_join_all(clients).await?;
                 let lease = match clients.first_mut() {
                     Some(first) => first.lease(LEASE_SECONDS).await?,
                     None => 0,
@@ -272,37 +267,26 @@ impl Client {
         let begun = Instant::now();
         let from = begun + Duration::from_millis(parameters.warm_up_ms);
         let until = from + Duration::from_millis(parameters.window_ms);
-        let shared = RefCell::new((0, Latencies::new()?));
-        let mut workers = FuturesUnordered::new();
-        for worker in 0..parameters.concurrency {
-            let (service, shared) = (&self.service, &shared);
-            let number = self.number * parameters.concurrency + worker;
-            workers.push(async move {
-                let mut place = service.place(worker, number, parameters.awaits).await?;
-                let mut started = Instant::now();
-                while started < until {
-                    place.lock_and_unlock().await?;
-                    let ended = Instant::now();
-                    if started >= from && ended < until {
-                        let (operations, latencies) = &mut *shared.borrow_mut();
-                        *operations += 1;
-                        latencies.record(ended - started);
-                    }
-                    started = ended;
+        let counted = RefCell::new((0, Latencies::new()?));
+        let (service, shared) = (&self.service, &counted);
+        let first = self.number * parameters.concurrency;
+        let workers = (0..parameters.concurrency).map(async |worker| {
+            let mut place = service.place(worker, first + worker, parameters.awaits).await?;
+            let mut started = Instant::now();
+            while started < until {
+                place.lock_and_unlock().await?;
+                let ended = Instant::now();
+                if started >= from && ended < until {
+                    let (operations, latencies) = &mut *shared.borrow_mut();
+                    *operations += 1;
+                    latencies.record(ended - started);
                 }
-                Ok::<(), BenchError>(())
-            });
-        }
-        // All workers are one task to the runtime, whose fairness budget would make most of them wait for nothing.
-        tokio::task::unconstrained(async {
-            while let Some(ended) = workers.next().await {
-                ended?;
+                started = ended;
             }
-            Ok::<(), BenchError>(())
-        })
-        .await?;
-        drop(workers);
-        let (operations, latencies) = shared.into_inner();
+            Ok(())
+        });
+        together(workers).await?;
+        let (operations, latencies) = counted.into_inner();
         let window_ns = parameters.window_ms * 1_000_000;
         Ok(Done {
             begun_ns: 0,
@@ -365,90 +349,6 @@ impl Client {
     }
 }
 
-/// The place of one worker in a loop: what it locks and unlocks.
-enum LoopTarget<'a> {
-    Nacre { file: &'a File, request: Request, awaits: bool },
-    Ofd { file: &'a ofd::Locks, offset: u64 },
-    Zookeeper { client: &'a zookeeper_client::Client, node: String },
-    Etcd { client: etcd::Client, name: Bytes, lease: i64 },
-}
-
-impl Service {
-    /// Returns what a worker of this client locks, and nobody else.
-    async fn place(&self, worker: u32, number: u32, awaits: bool) -> Result<LoopTarget<'_>, BenchError> {
-        let offset = u64::from(number) * RANGE_BYTES;
-        let nth = |length: usize| worker as usize % length;
-        Ok(match self {
-            Self::Nacre { files, .. } => {
-                let request = Request::new(offset..offset + RANGE_BYTES / 2, Mode::Exclusive);
-                LoopTarget::Nacre { file: &files[nth(files.len())], request, awaits }
-            }
-            Self::Ofd(file) => LoopTarget::Ofd { file, offset },
-            Self::Zookeeper(clients) => {
-                let (client, node) = (&clients[nth(clients.len())], format!("/{FILE}-{number}"));
-                zookeeper::make_node(client, &node).await?;
-                LoopTarget::Zookeeper { client, node }
-            }
-            Self::Etcd { clients, lease } => {
-                let name = Bytes::from(format!("{FILE}-{number}"));
-                LoopTarget::Etcd { client: clients[nth(clients.len())].clone(), name, lease: *lease }
-            }
-        })
-    }
-}
-
-impl LoopTarget<'_> {
-    async fn lock_and_unlock(&mut self) -> Result<(), BenchError> {
-        match self {
-            Self::Nacre { file, request, awaits } => {
-                let lock = file.lock_by(request).await?;
-                if *awaits {
-                    lock.release().await?;
-                }
-                Ok(())
-            }
-            Self::Ofd { file, offset } => {
-                file.lock(*offset, RANGE_BYTES / 2)?;
-                file.unlock(*offset, RANGE_BYTES / 2)
-            }
-            Self::Zookeeper { client, node } => {
-                let held = zookeeper::acquire(client, node).await?;
-                zookeeper::release(client, held).await
-            }
-            Self::Etcd { client, name, lease } => {
-                let key = client.lock(name.clone(), *lease).await?;
-                client.unlock(key).await
-            }
-        }
-    }
-}
-
 fn unsupported(what: &str) -> BenchError {
     BenchError::Process(format!("a client was told to lock by a service that has no {what}"))
-}
-
-/// The sums of some totals over all lock servers of a store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
-    pub requests: u64,
-    pub waiting: u64,
-    pub calls: u64,
-    pub grants: u64,
-}
-
-/// Returns what the lock servers of a store count.
-pub(super) async fn totals(store: &nacre::Store) -> Result<Totals, BenchError> {
-    let mut sums = Totals::default();
-    for part in store.lock_totals().await? {
-        let of = |name: &str| {
-            part.report[name].as_u64().ok_or_else(|| {
-                BenchError::Process(format!("the lock server {} does not tell its {name}", part.place))
-            })
-        };
-        sums.requests += of("requests")?;
-        sums.waiting += of("waiting")?;
-        sums.calls += of("calls")?;
-        sums.grants += of("grants")?;
-    }
-    Ok(sums)
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::point::{MethodName, ProtocolName, Series, Table};
-use super::simulate::Simulated;
+use super::simulate::{Parameters, Simulated};
 use crate::BenchError;
 use crate::kit::figure::{self, Axis, Drawing, Figure, Scale};
 use crate::kit::quantity::grouped;
@@ -38,7 +38,8 @@ pub(super) fn draw(
     for overlap in [0, 100] {
         // Where one-try and alt-try differ, there are as many lines without the slowest method.
         let is_shown = |run: &&Simulated| {
-            run.overlap_percent == overlap && (overlap == 0 || run.method != MethodName::Posix)
+            let Parameters { overlap_percent, method, .. } = run.parameters;
+            overlap_percent == overlap && (overlap == 0 || method != MethodName::Posix)
         };
         let of_overlap: Vec<&Simulated> = simulated.iter().filter(is_shown).collect();
         if !of_overlap.is_empty() {
@@ -121,14 +122,8 @@ fn over_pairs(
         let most = figure::values(std::slice::from_ref(line)).fold(0.0, f64::max);
         line.note = Some(format!("up to {}/s", grouped(most)));
     }
-    let x = series.iter().map(|series| f64::from(series.point.pairs));
-    Figure {
-        title,
-        subtitle: conditions(&series),
-        x: Axis::holding("clients, and servers", Scale::Octaves, x),
-        y: Axis::holding(y, Scale::Decades, figure::values(&lines)),
-        lines,
-    }
+    let x = ("clients, and servers", Scale::Octaves);
+    Figure::of(title, conditions(&series), x, (y, Scale::Decades), lines)
 }
 
 fn over_overlap(number: &str, part: &str, method: MethodName, series: &[&Series]) -> Figure {
@@ -153,24 +148,26 @@ fn over_overlap(number: &str, part: &str, method: MethodName, series: &[&Series]
 }
 
 fn over_simulated_clients(overlap: u32, runs: &[&Simulated]) -> Figure {
-    let label = |run: &&Simulated| format!("{}-{}", run.method.name(), run.protocol.name());
-    let colour = |run: &&Simulated| match (run.method, run.protocol) {
+    let label =
+        |run: &&Simulated| format!("{}-{}", run.parameters.method.name(), run.parameters.protocol.name());
+    let colour = |run: &&Simulated| match (run.parameters.method, run.parameters.protocol) {
         (MethodName::Datatype, ProtocolName::AltTry) => 6,
         (_, ProtocolName::AltTry) => 2,
         (method, protocol) => colour(method, protocol, Table::Described),
     };
-    let point = |run: &&Simulated| (f64::from(run.clients), vec![run.acquired_per_s]);
+    let point = |run: &&Simulated| (f64::from(run.parameters.clients), vec![run.acquired_per_s]);
     let lines = figure::lines(runs.iter().copied(), label, point, colour);
     let what = match overlap {
         0 => "consecutive ranges".to_owned(),
         _ => "one range for all".to_owned(),
     };
-    let (servers, regions) = runs.first().map_or((0, 0), |run| (run.servers, run.regions));
-    Figure {
-        title: format!("Simulated: {what}, {servers} servers"),
-        subtitle: format!("{} regions of 1 B a client, 64 B apart", grouped(regions as f64)),
-        x: Axis::holding("clients", Scale::Decades, runs.iter().map(|run| f64::from(run.clients))),
-        y: Axis::holding("regions acquired per second", Scale::Decades, figure::values(&lines)),
+    let (servers, regions) =
+        runs.first().map_or((0, 0), |run| (run.parameters.servers, run.parameters.regions));
+    Figure::of(
+        format!("Simulated: {what}, {servers} servers"),
+        format!("{} regions of 1 B a client, 64 B apart", grouped(regions as f64)),
+        ("clients", Scale::Decades),
+        ("regions acquired per second", Scale::Decades),
         lines,
-    }
+    )
 }

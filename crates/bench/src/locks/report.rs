@@ -104,12 +104,13 @@ fn simulated(runs: &[Simulated]) -> Table {
     let mut table =
         Table::new("simulated | clients | servers | overlap | regions | time | acquired/s | messages");
     for run in runs {
+        let of = &run.parameters;
         table.row(vec![
-            format!("{} {}", run.method.name(), run.protocol.name()),
-            grouped(f64::from(run.clients)),
-            run.servers.to_string(),
-            format!("{} %", run.overlap_percent),
-            grouped(run.regions as f64),
+            format!("{} {}", of.method.name(), of.protocol.name()),
+            grouped(f64::from(of.clients)),
+            of.servers.to_string(),
+            format!("{} %", of.overlap_percent),
+            grouped(of.regions as f64),
             format!("{:.2} ms", run.seconds * 1e3),
             grouped(run.acquired_per_s),
             grouped(run.messages as f64),

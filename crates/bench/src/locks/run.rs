@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::arguments::Args;
-use super::client::{Batch, Done, Orders, Plan, Totals, Work, totals};
+use super::client::{Batch, Done, Orders, Plan, Work};
 use super::point::{Measurement, Point, ProtocolName, STRIPE_BYTES, Series, Shape, Size, Table};
 use super::report::Results;
+use super::total::{Totals, totals};
 use crate::kit::process::Crew;
 use crate::kit::report::Report;
 use crate::kit::server::{self, ServerPlan, Servers};

@@ -49,14 +49,8 @@ impl Default for Model {
 /// A simulated run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Simulated {
-    pub(crate) method: MethodName,
-    pub(crate) protocol: ProtocolName,
-    pub(crate) clients: u32,
-    pub(crate) servers: u32,
-    /// 0 where ranges follow each other, 100 where all clients lock the same one.
-    pub(crate) overlap_percent: u32,
-    /// The number of regions of each client.
-    pub(crate) regions: u64,
+    #[serde(flatten)]
+    pub(super) parameters: Parameters,
     /// The time until the last client had held all its regions.
     pub(crate) seconds: f64,
     /// Regions of all clients in a second of this time.
@@ -67,13 +61,15 @@ pub(crate) struct Simulated {
 }
 
 /// The parameters of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Parameters {
     pub method: MethodName,
     pub protocol: ProtocolName,
     pub clients: u32,
     pub servers: u32,
+    /// 0 where ranges follow each other, 100 where all clients lock the same one.
     pub overlap_percent: u32,
+    /// The number of regions of each client.
     pub regions: u64,
 }
 
@@ -178,16 +174,11 @@ pub(super) fn simulate(parameters: Parameters, model: Model) -> Result<Simulated
     cluster.run()?;
     let last = cluster.held_ns.iter().flatten().max().copied().unwrap_or(begun);
     let seconds = (last - begun) as f64 / 1e9;
-    let Parameters { method, protocol, clients, servers, overlap_percent, regions } = parameters;
+    let regions = parameters.regions as f64 * f64::from(parameters.clients);
     Ok(Simulated {
-        method,
-        protocol,
-        clients,
-        servers,
-        overlap_percent,
-        regions,
+        parameters,
         seconds,
-        acquired_per_s: regions as f64 * f64::from(clients) / seconds,
+        acquired_per_s: regions / seconds,
         messages: cluster.messages,
         model,
     })
@@ -378,43 +369,4 @@ impl Model {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn run(method: MethodName, protocol: ProtocolName, clients: u32, overlap_percent: u32) -> Simulated {
-        let parameters =
-            Parameters { method, protocol, clients, servers: 4, overlap_percent, regions: 16 << 10 };
-        simulate(parameters, Model::default()).unwrap()
-    }
-
-    #[test]
-    fn a_run_takes_what_its_messages_take() {
-        let model = Model::default();
-        // A call to each of four servers at once, and their replies, which the client takes one after the other.
-        let one = run(MethodName::Datatype, ProtocolName::OneTry, 1, 0);
-        let round_trip = (2 * model.latency_ns + model.server_ns) as f64 / 1e9;
-        assert_eq!(one.messages, 8);
-        assert!(one.seconds > round_trip + 4.0 * model.client_ns as f64 / 1e9, "{one:?}");
-        assert!(one.seconds < 1.2 * (round_trip + 4.0 * model.client_ns as f64 / 1e9), "{one:?}");
-        // 1 MiB in stripes of 64 KiB is 16 rounds, one after the other.
-        let ordered = run(MethodName::Datatype, ProtocolName::TwoPhase, 1, 0);
-        assert_eq!(ordered.messages, 32);
-        assert!(ordered.seconds > 16.0 * round_trip, "{ordered:?}");
-    }
-
-    #[test]
-    fn the_same_parameters_give_the_same_run() {
-        let one = || run(MethodName::Datatype, ProtocolName::AltTry, 50, 100);
-        let (first, second) = (one(), one());
-        assert_eq!((first.seconds, first.messages), (second.seconds, second.messages));
-    }
-
-    #[test]
-    fn regions_one_by_one_take_a_request_each() {
-        let posix = run(MethodName::Posix, ProtocolName::OneTry, 2, 0);
-        assert_eq!(posix.messages, 2 * 2 * (16 << 10));
-        let list = run(MethodName::List, ProtocolName::OneTry, 2, 0);
-        assert_eq!(list.messages, 2 * 2 * (16 << 10) / 64);
-        assert!(list.acquired_per_s > posix.acquired_per_s);
-    }
-}
+mod tests;

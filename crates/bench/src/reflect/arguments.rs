@@ -10,29 +10,30 @@ use super::counting::{MARK_BYTES, RECEIVERS_MAX};
 use super::point::System;
 use super::testbed::Device;
 use crate::BenchError;
+use crate::kit::peer::{in_path, validate_folder};
 
-/// Copy datagrams to groups by each of the reflector's planes, and measure the cost of a copy.
+/// Copy datagrams to groups with each of the reflector's planes, and measure the cost of a copy
 ///
-/// Makes three network namespaces, for the sender, the reflector and the receivers, with veth pairs between them, and
-/// removes them at the end. A sender sends as fast as the reflector copies; receivers are a small program in the kernel
-/// that counts and drops. Every cell shows the copies that arrived, the rate, and all processor time per copy that the
-/// reflector causes, without the sender's and the receivers' share. Needs root.
+/// Creates three network namespaces, for the sender, the reflector and the receivers, with veth pairs between them, and
+/// removes them at the end. The sender sends as fast as the reflector copies; the receivers are a small kernel program
+/// that counts and drops. Every cell shows the copies that arrived, the rate, and the processor time per copy that the
+/// reflector causes, without the share of the sender and the receivers. Needs root.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Measure only these planes, separated by commas [default: all]
     #[arg(long, value_delimiter = ',', value_name = "PLANE,…")]
     pub plane: Vec<PlaneKind>,
-    /// Measure this fan-out daemon too: its program [default: samplicate, if it is installed]
+    /// Also measure this fan-out daemon: its program [default: samplicate, if it is installed]
     #[arg(long, value_name = "PROGRAM")]
     pub samplicate: Option<PathBuf>,
     /// Measure only Nacre's planes
     #[arg(long, conflicts_with = "samplicate")]
     pub no_peer: bool,
 
-    /// Bytes of payload of a datagram
+    /// Payload of a datagram in bytes
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [50, 100, 500, 1000])]
     pub bytes: Vec<usize>,
-    /// Receivers in the group
+    /// Number of receivers in the group
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [3, 30, 60, 90])]
     pub receivers: Vec<u32>,
     /// Rate of the reflector's device: unlimited, or megabits per second, behind a queue of 100 frames
@@ -52,11 +53,11 @@ pub struct Args {
     #[arg(long, default_value_t = 1, help_heading = "Measuring")]
     pub seed: u64,
 
-    /// Send ten times what each plane can copy instead, to 90 receivers behind three devices, one of them slow, and
-    /// check that nothing that was admitted is lost
+    /// Instead, send ten times what each plane can copy to 90 receivers behind three devices, one of them slow, and
+    /// check that no admitted datagram is lost
     #[arg(long, group = "study", help_heading = "Results")]
     pub overload: bool,
-    /// With --overload, minimum number of copies that each plane has to make
+    /// With --overload, minimum number of copies by each plane
     #[arg(
         long,
         value_name = "N",
@@ -68,13 +69,13 @@ pub struct Args {
     /// Measure joins instead: 100,000 members in 10,000 groups
     #[arg(long, group = "study", help_heading = "Results")]
     pub joins: bool,
-    /// Measure loops of known length instead, to check that processor time is counted right
+    /// Measure loops of known length instead, to validate the measurement of processor time
     #[arg(long, group = "study", help_heading = "Results")]
     pub validate: bool,
-    /// Measure all of these, and compare with the targets of Nacre
+    /// Measure all of these, and compare with Nacre's targets
     #[arg(long, alias = "reach", group = "study", help_heading = "Results")]
     pub targets: bool,
-    /// Folder for figures in the manner of the paper's, and for a page on how many clients a core can serve
+    /// Folder for figures like the paper's, and for a page on how many clients a core can serve
     #[arg(long, value_name = "FOLDER", help_heading = "Results")]
     pub out: Option<PathBuf>,
     /// Write all results, raw and summarised, with the machine's description, to this file as JSON
@@ -105,12 +106,7 @@ impl Args {
                 "--receivers {many}: a group has to have 1 to {RECEIVERS_MAX} receivers here"
             )));
         }
-        match &self.out {
-            Some(folder) if !folder.is_dir() => {
-                Err(BenchError::Usage(format!("{} is not a folder", folder.display())))
-            }
-            _ => Ok(()),
-        }
+        validate_folder(self.out.as_deref())
     }
 
     pub(super) fn window(&self) -> Duration {
@@ -131,13 +127,8 @@ impl Args {
 
     /// Returns the program of the peer, if it is to be measured and is installed.
     pub(super) fn samplicate(&self) -> Option<PathBuf> {
-        if self.no_peer {
-            return None;
-        }
-        self.samplicate.clone().or_else(|| {
-            let path = std::env::var_os("PATH")?;
-            std::env::split_paths(&path).map(|folder| folder.join("samplicate")).find(|file| file.is_file())
-        })
+        let found = self.samplicate.clone().or_else(|| in_path("samplicate"));
+        found.filter(|_| !self.no_peer)
     }
 
     /// Returns the planes and programs to measure.

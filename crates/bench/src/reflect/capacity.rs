@@ -1,6 +1,7 @@
 //! The number of clients of a typical game that a core can serve, as section 6 of the paper computes it: a client's
 //! stream is 8 kbit/s in datagrams of 100 bytes.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -41,9 +42,7 @@ fn page(series: &[&Series], machine: &str) -> String {
     text += "\n## Clients who all send\n\nIn a group of N + 1 members who all send, each of a client's datagrams is copied N times. One core serves \
              so many clients, in as many groups of that size as it takes:\n\n";
     text += &table(&cpu, |series| per_s(series, PER_CLIENT * f64::from(series.cell.receivers)));
-    let mut limits: Vec<Device> = series.iter().map(|series| series.cell.device).collect();
-    limits.sort();
-    limits.dedup();
+    let limits: BTreeSet<Device> = series.iter().map(|series| series.cell.device).collect();
     for device in limits.into_iter().filter(|device| *device != Device::Unlimited) {
         let of: Vec<&&Series> = series.iter().filter(|series| series.cell.device == device).collect();
         // Writing to a string does not fail.
@@ -55,9 +54,7 @@ fn page(series: &[&Series], machine: &str) -> String {
 
 /// Returns a Markdown table with planes as rows and receivers as columns.
 fn table(series: &[&&Series], cell: impl Fn(&Series) -> String) -> String {
-    let mut receivers: Vec<u32> = series.iter().map(|series| series.cell.receivers).collect();
-    receivers.sort_unstable();
-    receivers.dedup();
+    let receivers: BTreeSet<u32> = series.iter().map(|series| series.cell.receivers).collect();
     let planes = distinct(series.iter().map(|series| series.cell.who));
     let mut text = String::from("| plane |");
     receivers.iter().for_each(|receivers| text += &format!(" {receivers} receivers |"));

@@ -1,23 +1,20 @@
 //! Figures in the manner of the paper's 4 to 9: the processor time of a copy, and the throughput, over the number of
 //! receivers, for each size of datagram.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::point::{Run, Series};
 use super::system;
 use super::testbed::Device;
 use crate::BenchError;
-use crate::kit::figure::{self, Axis, Drawing, Figure, Line, Scale};
+use crate::kit::figure::{self, Drawing, Figure, Line, Scale};
 
 /// Draws the measured cells, and returns the names of the files.
 pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Vec<String>, BenchError> {
     let mut files = Vec::new();
-    let mut devices: Vec<Device> = series.iter().map(|series| series.cell.device).collect();
-    devices.sort();
-    devices.dedup();
-    let mut sizes: Vec<usize> = series.iter().map(|series| series.cell.bytes).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
+    let devices: BTreeSet<Device> = series.iter().map(|series| series.cell.device).collect();
+    let sizes: BTreeSet<usize> = series.iter().map(|series| series.cell.bytes).collect();
     for device in devices {
         for &bytes in &sizes {
             let of: Vec<&Series> = series
@@ -47,13 +44,13 @@ pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Ve
 /// Draws a figure in the manner of the paper's figures 4, 5, 6 and 9.
 fn cpu(series: &[&Series], bytes: usize, machine: &str) -> Figure {
     let lines = lines(series, &|run| run.copy_ns() * system::ticks_per_ns());
-    Figure {
-        title: format!("Processor cycles of a copy, {bytes}-byte datagrams"),
-        subtitle: format!("all that the reflector causes, without senders and receivers; {machine}"),
-        x: receivers(series),
-        y: Axis::holding("cycles", Scale::Decades, figure::values(&lines)),
+    Figure::of(
+        format!("Processor cycles of a copy, {bytes}-byte datagrams"),
+        format!("all that the reflector causes, without senders and receivers; {machine}"),
+        ("receivers", Scale::Linear),
+        ("cycles", Scale::Decades),
         lines,
-    }
+    )
 }
 
 /// Draws a figure in the manner of the paper's figures 7 and 8.
@@ -63,17 +60,13 @@ fn throughput(series: &[&Series], device: Device, bytes: usize, machine: &str) -
         Device::Unlimited => ("veth without a limit".to_string(), Scale::Decades),
         Device::Limited(mbit) => (format!("a device of {mbit} Mbit/s with a queue of 100"), Scale::Linear),
     };
-    Figure {
-        title: format!("Throughput, {bytes}-byte datagrams, {what}"),
-        subtitle: format!("payload of all copies; {machine}"),
-        x: receivers(series),
-        y: Axis::holding("Mbit/s", scale, figure::values(&lines)),
+    Figure::of(
+        format!("Throughput, {bytes}-byte datagrams, {what}"),
+        format!("payload of all copies; {machine}"),
+        ("receivers", Scale::Linear),
+        ("Mbit/s", scale),
         lines,
-    }
-}
-
-fn receivers(series: &[&Series]) -> Axis {
-    Axis::holding("receivers", Scale::Linear, series.iter().map(|series| f64::from(series.cell.receivers)))
+    )
 }
 
 /// Returns one line for each system, in the order of the series.

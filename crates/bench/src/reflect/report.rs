@@ -9,7 +9,7 @@ use super::arguments::Args;
 use super::joins::{self, Joins};
 use super::matrix::ReceiverAlone;
 use super::overload::{self, Overloads};
-use super::point::{Absent, Series, System};
+use super::point::{Absent, Cell, Series, System};
 use super::system;
 use super::testbed::Device;
 use super::validate::{self, Loop};
@@ -112,6 +112,13 @@ impl fmt::Display for Device {
     }
 }
 
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { who, device, bytes, receivers } = self;
+        write!(f, "{}, {bytes} bytes to {receivers} by {device}", who.name())
+    }
+}
+
 impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let background = self.background_percent.iter().copied().fold(0.0, f64::max);
@@ -125,16 +132,9 @@ impl fmt::Display for Results {
             write!(f, "{}", table(&self.series))?;
         }
         for series in self.series.iter().filter(|series| series.lost > 0 || series.disorder > 0) {
-            let cell = &series.cell;
-            let text = format!(
-                "LOSS: {}, {} bytes to {} by {}: {} copies did not arrive, {} out of order",
-                cell.who.name(),
-                cell.bytes,
-                cell.receivers,
-                cell.device,
-                grouped(series.lost as f64),
-                grouped(series.disorder as f64),
-            );
+            let (lost, disorder) = (grouped(series.lost as f64), grouped(series.disorder as f64));
+            let text =
+                format!("LOSS: {}: {lost} copies did not arrive, {disorder} out of order", series.cell);
             writeln!(f, "{}", alarming(&text))?;
         }
         // What is measured under a plane's name has to be its own work.
@@ -142,15 +142,8 @@ impl fmt::Display for Results {
             let copies: u64 = series.repetitions.iter().map(|run| run.copies).sum();
             series.by_others * 20 > copies
         }) {
-            let cell = &series.cell;
-            let text = format!(
-                "NOT ITS OWN: {}, {} bytes to {} by {}: {} copies were made by another plane",
-                cell.who.name(),
-                cell.bytes,
-                cell.receivers,
-                cell.device,
-                grouped(series.by_others as f64),
-            );
+            let others = grouped(series.by_others as f64);
+            let text = format!("NOT ITS OWN: {}: {others} copies were made by another plane", series.cell);
             writeln!(f, "{}", alarming(&text))?;
         }
         if !self.receivers_alone.is_empty() {

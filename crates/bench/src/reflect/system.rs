@@ -1,53 +1,54 @@
-//! System calls that no safe library offers: namespaces of threads, the lowest scheduling class, many datagrams by one
-//! call, the processor's clock, and memory in which a kernel program counts.
+//! System calls for the testbed: namespaces of threads, the lowest scheduling class, many datagrams by one call, the
+//! processor's clock, and memory in which a kernel program counts.
 
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, setns, unshare};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
+};
+use nix::unistd::Pid;
+
 use crate::BenchError;
 
-fn check(result: libc::c_int, attempted: &str) -> Result<libc::c_int, BenchError> {
-    match result {
-        -1 => Err(BenchError::io(attempted)(io::Error::last_os_error())),
-        done => Ok(done),
-    }
+fn failed(attempted: &str) -> impl FnOnce(Errno) -> BenchError {
+    move |errno| BenchError::io(attempted)(errno.into())
+}
+
+fn check(result: libc::c_int, attempted: &str) -> Result<(), BenchError> {
+    Errno::result(result).map(drop).map_err(failed(attempted))
 }
 
 /// Moves the calling thread into a new network namespace, which lasts as long as the thread, or as the returned file.
 pub(super) fn new_network() -> Result<File, BenchError> {
-    // SAFETY: the call takes no memory, and changes this thread alone.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "make a network namespace (this needs root)")?;
+    unshare(CloneFlags::CLONE_NEWNET).map_err(failed("make a network namespace (this needs root)"))?;
     File::open("/proc/thread-self/ns/net").map_err(BenchError::io("open a network namespace"))
 }
 
 /// Moves the calling thread into a network namespace.
 pub(super) fn enter_network(network: &File) -> Result<(), BenchError> {
-    // SAFETY: the descriptor is open for as long as the call, which changes this thread alone.
-    check(unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) }, "enter a network namespace")?;
-    Ok(())
+    setns(network, CloneFlags::CLONE_NEWNET).map_err(failed("enter a network namespace"))
 }
 
 /// Mounts a /sys that shows the devices of its network namespace, for the calling thread only.
 pub(super) fn show_devices() -> Result<(), BenchError> {
-    // SAFETY: the call takes no memory, and changes this thread alone.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "make a mount namespace")?;
-    let mount = |kind: &std::ffi::CStr, target: &std::ffi::CStr, flags| {
-        // SAFETY: all are strings that outlive the call; there are no data for the file system.
-        let done =
-            unsafe { libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
-        check(done, "mount /sys for a network namespace")
-    };
-    mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE)?;
-    mount(c"sysfs", c"/sys", 0)?;
-    Ok(())
+    unshare(CloneFlags::CLONE_NEWNS).map_err(failed("make a mount namespace"))?;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    let none = None::<&str>;
+    mount(none, "/", none, private, none)
+        .and_then(|()| mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), none))
+        .map_err(failed("mount /sys for a network namespace"))
 }
 
 /// Pins the calling thread to a processor.
@@ -58,26 +59,16 @@ pub(super) fn pin(cpu: usize) -> Result<(), BenchError> {
 
 /// Pins another process, or a kernel thread, to a processor.
 pub(super) fn pin_process(process: i32, cpu: usize) -> Result<(), BenchError> {
-    // SAFETY: a set of processors is plain bits, for which zeros are the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is a local variable; the macro's function checks the number against its size.
-    unsafe { libc::CPU_SET(cpu, &mut set) };
-    // SAFETY: the set and its size belong together.
-    let done = unsafe { libc::sched_setaffinity(process, size_of_val(&set), &set) };
-    check(done, &format!("stay on processor {cpu}"))?;
-    Ok(())
+    let mut set = CpuSet::new();
+    set.set(cpu)
+        .and_then(|()| sched_setaffinity(Pid::from_raw(process), &set))
+        .map_err(failed(&format!("stay on processor {cpu}")))
 }
 
 /// Returns the processors that this process may use.
 pub(super) fn cpus() -> Vec<usize> {
-    // SAFETY: as above.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set and its size belong together, and the call fills it.
-    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
-        return vec![0];
-    }
-    // SAFETY: the set is a local variable, and the numbers are below its size.
-    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+    let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return vec![0] };
+    (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect()
 }
 
 /// Lets the calling thread run only when its processor is otherwise idle.
@@ -184,104 +175,48 @@ impl Batch {
 }
 
 /// A socket that sends from any local address.
-pub(super) struct ManySocket(std::net::UdpSocket);
-
-/// Space for one control message with an address.
-#[repr(C, align(8))]
-struct Control([u8; 64]);
+pub(super) struct ManySocket(UdpSocket);
 
 impl ManySocket {
     /// Binds a socket to a port of all addresses.
     pub(super) fn bind(port: u16) -> io::Result<Self> {
-        let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
-        let on: libc::c_int = 1;
-        // SAFETY: the option is a number, whose address and size are given.
-        let done = unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::IPPROTO_IP,
-                libc::IP_PKTINFO,
-                (&raw const on).cast(),
-                size_of_val(&on) as libc::socklen_t,
-            )
-        };
-        if done != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+        setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
         socket.set_nonblocking(true)?;
         Ok(Self(socket))
     }
 
     /// Sends a datagram from an address.
     pub(super) fn send(&self, from: Ipv4Addr, to: SocketAddrV4, bytes: &[u8]) -> io::Result<()> {
-        let mut name = address(to);
-        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let mut control = Control([0; 64]);
-        // SAFETY: zeros are an empty header.
-        let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
-        head.msg_name = (&raw mut name).cast();
-        head.msg_namelen = size_of_val(&name) as libc::socklen_t;
-        head.msg_iov = &mut part;
-        head.msg_iovlen = 1;
-        head.msg_control = control.0.as_mut_ptr().cast();
         let info = libc::in_pktinfo {
             ipi_ifindex: 0,
             ipi_spec_dst: libc::in_addr { s_addr: u32::from(from).to_be() },
             ipi_addr: libc::in_addr { s_addr: 0 },
         };
-        // SAFETY: the control data are aligned and longer than the one message that is written there.
-        unsafe {
-            head.msg_controllen = libc::CMSG_SPACE(size_of_val(&info) as u32) as usize;
-            let message = libc::CMSG_FIRSTHDR(&head);
-            (*message).cmsg_level = libc::IPPROTO_IP;
-            (*message).cmsg_type = libc::IP_PKTINFO;
-            (*message).cmsg_len = libc::CMSG_LEN(size_of_val(&info) as u32) as usize;
-            std::ptr::write_unaligned(libc::CMSG_DATA(message).cast(), info);
-        }
-        // SAFETY: the header leads to local variables, which outlive the call.
-        match unsafe { libc::sendmsg(self.0.as_raw_fd(), &head, 0) } {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        }
+        let (parts, told) = ([IoSlice::new(bytes)], [ControlMessage::Ipv4PacketInfo(&info)]);
+        let to = SockaddrIn::from(to);
+        sendmsg(self.0.as_raw_fd(), &parts, &told, MsgFlags::empty(), Some(&to))?;
+        Ok(())
     }
 
     /// Receives the next datagram, and returns its length and the address that it came to; `None` if there is none.
     pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Option<(usize, Ipv4Addr)>> {
-        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let mut control = Control([0; 64]);
-        // SAFETY: zeros are an empty header.
-        let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
-        head.msg_iov = &mut part;
-        head.msg_iovlen = 1;
-        head.msg_control = control.0.as_mut_ptr().cast();
-        head.msg_controllen = control.0.len();
-        // SAFETY: the header leads to local variables and to `bytes`, which outlive the call.
-        let length = match unsafe { libc::recvmsg(self.0.as_raw_fd(), &mut head, 0) } {
-            -1 if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            -1 => return Err(io::Error::last_os_error()),
-            length => length as usize,
+        let mut parts = [IoSliceMut::new(bytes)];
+        let mut space = nix::cmsg_space!(libc::in_pktinfo);
+        let received =
+            recvmsg::<SockaddrIn>(self.0.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty());
+        let received = match received {
+            Err(Errno::EAGAIN) => return Ok(None),
+            received => received?,
         };
-        // SAFETY: the system wrote the header and whole messages of control data behind it.
-        unsafe {
-            let mut message = libc::CMSG_FIRSTHDR(&head);
-            while let Some(found) = message.as_ref() {
-                if found.cmsg_level == libc::IPPROTO_IP && found.cmsg_type == libc::IP_PKTINFO {
-                    let info: libc::in_pktinfo = std::ptr::read_unaligned(libc::CMSG_DATA(message).cast());
-                    return Ok(Some((length, Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr)))));
-                }
-                message = libc::CMSG_NXTHDR(&head, message);
+        let at = received.cmsgs()?.find_map(|told| match told {
+            ControlMessageOwned::Ipv4PacketInfo(info) => {
+                Some(Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr)))
             }
-        }
-        Err(io::Error::other("a datagram came without its address"))
-    }
-}
-
-fn address(to: SocketAddrV4) -> libc::sockaddr_in {
-    libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: to.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
-        sin_zero: [0; 8],
+            _ => None,
+        });
+        let at = at.ok_or_else(|| io::Error::other("a datagram came without its address"))?;
+        Ok(Some((received.bytes, at)))
     }
 }
 

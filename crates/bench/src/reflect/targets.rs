@@ -1,5 +1,7 @@
 //! The targets of the reflector on a machine of two processors, beside the measured values.
 
+use std::collections::BTreeSet;
+
 use nacre_planes::plane::PlaneKind;
 
 use super::point::{Run, Series, System};
@@ -15,9 +17,7 @@ const BYTES: usize = 100;
 pub(super) fn judge(report: &Results) -> Targets {
     let mut targets = Targets::default();
     let sendto = |receivers| find(report, System::Plane(PlaneKind::Sendto), receivers);
-    let mut many: Vec<u32> = report.series.iter().map(|series| series.cell.receivers).collect();
-    many.sort_unstable();
-    many.dedup();
+    let many: BTreeSet<u32> = report.series.iter().map(|series| series.cell.receivers).collect();
     for &receivers in &many {
         let Some(base) = sendto(receivers) else { continue };
         let ratio = |kind| {

@@ -11,12 +11,12 @@ use crate::BenchError;
 use crate::kit::quantity::{Limit, parse_limit};
 use crate::kit::server::Durability;
 
-/// Update shared blocks from many clients at once, and see what coordination costs.
+/// Update shared blocks from many concurrent clients, and measure the cost of coordination
 ///
-/// Every operation picks a block at random, reads it, changes it and writes it back. The study starts its own
-/// servers and client processes, measures a window after a warm-up, repeats, and proves after every run that no
-/// update was lost. With --store it uses that store instead of servers of its own; mem: and file:PATH run in this
-/// process, with threads as clients.
+/// Every operation picks a random block, reads it, changes it and writes it back. The study starts its own servers and
+/// client processes, measures a window after a warm-up, repeats, and checks after every run that no update was lost.
+/// With --store, it uses that store instead of its own servers; mem: and file:PATH run in this process, with threads as
+/// clients.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Systems to measure, separated by commas [default: optimistic,zookeeper,none]
@@ -30,23 +30,23 @@ pub struct Args {
     )]
     pub system: Vec<System>,
 
-    /// Measure Redis too: WATCH, MULTI and EXEC on values in memory
+    /// Also measure Redis: WATCH, MULTI and EXEC on values in memory
     #[arg(long, help_heading = "Peers")]
     pub redis: bool,
-    /// Measure Redis with every write synced to disk (appendfsync always) too
+    /// Also measure Redis with every write synced to disk (appendfsync always)
     #[arg(long, help_heading = "Peers")]
     pub redis_aof: bool,
-    /// Measure etcd too: transactions that compare revisions
+    /// Also measure etcd: transactions that compare revisions
     #[arg(long, help_heading = "Peers")]
     pub etcd: bool,
-    /// Measure ZooKeeper as a store too: setData with the version
+    /// Also measure ZooKeeper as a store: setData with the version
     #[arg(long, help_heading = "Peers")]
     pub zookeeper_cas: bool,
-    /// Measure raw librados too: whole RADOS objects in the pool that --store names, written if their version is
-    /// still the one that was read
+    /// Also measure raw librados: whole RADOS objects in the pool that --store names, written if their version is still
+    /// the one that was read
     #[arg(long, help_heading = "Peers")]
     pub librados: bool,
-    /// Peers to measure too, in place of the flags above, but for --librados
+    /// Also measure these peers, in place of the flags above, except --librados
     #[arg(long, value_enum, help_heading = "Peers")]
     pub peers: Option<Peers>,
 
@@ -56,7 +56,7 @@ pub struct Args {
     /// Durability of the blocks in the started servers
     #[arg(long, alias = "keep", value_enum, default_value_t, help_heading = "Servers and clients")]
     pub durability: Durability,
-    /// Turn off the servers' pacing of blocks under contention
+    /// Turn off the servers' pacing of contended blocks
     #[arg(long, help_heading = "Servers and clients")]
     pub no_pacing: bool,
     /// Client processes to start [default: 1; for figures 3 to 5: up to 32]
@@ -78,23 +78,23 @@ pub struct Args {
     /// Forks of each object
     #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Blocks")]
     pub forks: u32,
-    /// Blocks of each fork, or "unlimited" for a fresh one each time
+    /// Blocks of each fork, or "unlimited" for a new one each time
     #[arg(long, default_value = "unlimited", value_parser = parse_limit, help_heading = "Blocks")]
     pub blocks: Limit,
     /// Size of a block
     #[arg(long, default_value = "4KiB", value_parser = parse_size, value_name = "SIZE", help_heading = "Blocks")]
     pub block_size: u64,
-    /// Make the writes propose the version that was read plus one, as the paper's protocol does
+    /// Propose the version that was read plus one, as the paper's protocol does
     #[arg(long, help_heading = "Blocks")]
     pub propose: bool,
-    /// Make retries begin with a read, as the paper's protocol does, instead of with the block in the refusal
+    /// Begin retries with a read, as the paper's protocol does, instead of with the block in the refusal
     #[arg(long, help_heading = "Blocks")]
     pub reread: bool,
 
-    /// Measure briefly and with few repetitions: 3 × 0.5 s a point, for a first look
+    /// Measure briefly and with few repetitions: 3 × 0.5 s per point, for a first look
     #[arg(long, conflicts_with = "full", help_heading = "Measuring")]
     pub quick: bool,
-    /// Measure long: 5 × 3 s a point
+    /// Measure longer: 5 × 3 s per point
     #[arg(long, help_heading = "Measuring")]
     pub full: bool,
     /// Time before the measured window [default: 500ms]
@@ -113,7 +113,7 @@ pub struct Args {
     /// Measure and draw the paper's figures 2 (a and b), 3, 4 and 5 instead of one point; several separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "FIGURE,…", help_heading = "Results")]
     pub figure: Vec<FigureName>,
-    /// Measure the targets of Nacre on two processors, instead of one point
+    /// Measure Nacre's targets on two processors, instead of one point
     #[arg(long, alias = "reach", conflicts_with = "figure", help_heading = "Results")]
     pub targets: bool,
     /// Folder for the figures

@@ -3,14 +3,13 @@
 //! It replays every writer's targets from the seed, up to the number of updates that the writer reports, which gives
 //! the number of updates that each block must have seen, in total and from each writer; then it reads every such block.
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
 use super::block;
 use super::system::Connection;
 use super::workload::{Target, Workload};
 use crate::BenchError;
+use crate::kit::process::together;
 
 /// The result of the checker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,33 +58,22 @@ pub(crate) async fn check(
     let expected = replay(workload, updates_by_writer);
     let blocks: Vec<&[(Target, u32)]> = expected.chunk_by(|a, b| a.0 == b.0).collect();
     let readers = connections.len();
+    let parts = connections.into_iter().enumerate().map(async |(reader, mut connection)| {
+        let mut part = Verdict::default();
+        for updates in blocks.iter().skip(reader).step_by(readers) {
+            let block = connection.read(&updates[0].0).await?;
+            judge(&mut part, workload, updates, &block);
+        }
+        Ok(part)
+    });
     let mut verdict =
         Verdict { blocks: blocks.len() as u64, updates: expected.len() as u64, ..Verdict::default() };
-    let mut reading = FuturesUnordered::new();
-    for (reader, mut connection) in connections.into_iter().enumerate() {
-        let blocks = &blocks;
-        reading.push(async move {
-            let mut part = Verdict::default();
-            for updates in blocks.iter().skip(reader).step_by(readers) {
-                let target = updates[0].0;
-                let block = connection.read(&target).await?;
-                judge(&mut part, workload, updates, &block);
-            }
-            Ok::<_, BenchError>(part)
-        });
+    for part in together(parts).await? {
+        verdict.lost += part.lost;
+        verdict.surplus += part.surplus;
+        verdict.torn += part.torn;
+        verdict.example = verdict.example.take().or(part.example);
     }
-    let done = tokio::task::unconstrained(async {
-        while let Some(part) = reading.next().await {
-            let part = part?;
-            verdict.lost += part.lost;
-            verdict.surplus += part.surplus;
-            verdict.torn += part.torn;
-            verdict.example = verdict.example.take().or(part.example);
-        }
-        Ok::<_, BenchError>(())
-    });
-    done.await?;
-    drop(reading);
     Ok(verdict)
 }
 

@@ -11,8 +11,8 @@ use super::system::{self, Connection, Plan};
 use super::workload::Workload;
 use crate::BenchError;
 use crate::kit::machine::cpu_time;
+use crate::kit::process;
 use crate::kit::study::runtime;
-use crate::kit::{process, server};
 
 /// The parameters of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,50 +26,32 @@ pub(crate) struct Orders {
     pub(crate) window_ms: u64,
 }
 
-/// A client that has connected to everything that it needs.
-pub(crate) struct Ready {
-    orders: Orders,
-    connections: Vec<Connection>,
-}
-
 impl Orders {
-    /// Connects. `store` is given where it is in this process.
-    pub(crate) async fn prepare(self, store: Option<Arc<dyn ObjectStore>>) -> Result<Ready, BenchError> {
-        let store: Option<Arc<dyn ObjectStore>> = match (store, self.plan.store()) {
-            (Some(store), _) => Some(store),
-            (None, Some(uri)) => Some(Arc::new(server::open(uri).await?)),
-            (None, None) => None,
+    /// Connects to everything that the client needs. `store` is given where it is in this process.
+    async fn prepare(&self, store: Option<Arc<dyn ObjectStore>>) -> Result<Vec<Connection>, BenchError> {
+        let store = match store {
+            None => self.plan.open_store().await?,
+            store => store,
         };
-        let connections = system::open(&self.plan, &self.workload, self.concurrency, store).await?;
-        Ok(Ready { orders: self, connections })
+        system::open(&self.plan, &self.workload, self.concurrency, store).await
     }
-}
 
-impl Ready {
     /// Works from `begin` until the window ends.
-    pub(crate) async fn work(self, begin: Instant) -> Result<ClientRecord, BenchError> {
-        let Self { orders, connections } = self;
-        let window = Window::new(
-            begin,
-            Duration::from_millis(orders.warm_up_ms),
-            Duration::from_millis(orders.window_ms),
-        );
-        drive(connections, &orders.workload, orders.first_writer, window).await
+    async fn work(&self, connections: Vec<Connection>, begin: Instant) -> Result<ClientRecord, BenchError> {
+        let [warm_up, length] = [self.warm_up_ms, self.window_ms].map(Duration::from_millis);
+        drive(connections, &self.workload, self.first_writer, Window::new(begin, warm_up, length)).await
     }
 }
 
 /// Runs the hidden command of a client process.
 pub(crate) fn main() -> Result<(), BenchError> {
-    process::serve_rounds(
-        async |orders: Orders| Ok(Some(orders.prepare(None).await?)),
-        async |ready: &mut Option<Ready>, (), begin| {
-            let once = || BenchError::Process("a client has one round".into());
+    process::serve_round(
+        async |orders: &Orders| orders.prepare(None).await,
+        async |orders: &Orders, connections: Vec<Connection>, begin| {
             let before = cpu_time();
-            let mut tally = ready.take().ok_or_else(once)?.work(begin).await?;
-            tally.cpu_us = (cpu_time() - before).as_micros() as u64;
-            Ok(tally)
+            let record = orders.work(connections, begin).await?;
+            Ok(ClientRecord { cpu_us: (cpu_time() - before).as_micros() as u64, ..record })
         },
-        async |_| (),
     )
 }
 
@@ -86,12 +68,12 @@ pub(crate) fn run_threads(
             std::thread::spawn(move || {
                 // Every thread comes to the barrier, whether it is ready or has failed.
                 let ready = runtime().and_then(|runtime| {
-                    let ready = runtime.block_on(orders.prepare(store))?;
-                    Ok((runtime, ready))
+                    let connections = runtime.block_on(orders.prepare(store))?;
+                    Ok((runtime, connections))
                 });
                 gathered.wait();
-                let (runtime, ready) = ready?;
-                runtime.block_on(ready.work(Instant::now()))
+                let (runtime, connections) = ready?;
+                runtime.block_on(orders.work(connections, Instant::now()))
             })
         })
         .collect();

@@ -3,14 +3,13 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
 use super::system::Connection;
 use super::workload::Workload;
 use crate::BenchError;
 use crate::kit::latency::{Latencies, LatencyCounts};
+use crate::kit::process::together;
 
 /// The measured window. Operations run from the start to its end; those that end after the warm-up count.
 #[derive(Clone, Copy, Debug)]
@@ -57,22 +56,9 @@ pub(crate) async fn drive(
     window: Window,
 ) -> Result<ClientRecord, BenchError> {
     let shared = RefCell::new((ClientRecord::default(), Latencies::new()?));
-    let mut updates_by_writer = vec![0; connections.len()];
-    let mut writers = FuturesUnordered::new();
-    for (index, connection) in connections.into_iter().enumerate() {
-        let writer = first_writer + index as u32;
-        let shared = &shared;
-        writers.push(async move { (index, write(connection, workload, writer, window, shared).await) });
-    }
-    // All writers are one task to the runtime, whose fairness budget would make most of them wait for nothing.
-    tokio::task::unconstrained(async {
-        while let Some((index, updates)) = writers.next().await {
-            updates_by_writer[index] = updates?;
-        }
-        Ok::<_, BenchError>(())
-    })
-    .await?;
-    drop(writers);
+    let writers = (first_writer..).zip(connections);
+    let writers = writers.map(|(writer, connection)| write(connection, workload, writer, window, &shared));
+    let updates_by_writer = together(writers).await?;
     let (tally, latencies) = shared.into_inner();
     Ok(ClientRecord { updates_by_writer, latencies: latencies.counts(), ..tally })
 }
@@ -89,14 +75,14 @@ async fn write(
     let mut updates = 0;
     let mut begun = Instant::now();
     while begun < window.until {
-        let taken = connection.update(&targets.draw(), writer).await?;
+        let attempts = connection.update(&targets.draw(), writer).await?;
         updates += 1;
         let ended = Instant::now();
         if ended >= window.from && ended < window.until {
             let (tally, latencies) = &mut *shared.borrow_mut();
             tally.updates += 1;
-            tally.attempts += u64::from(taken.attempts);
-            tally.failures_in_a_row_max = tally.failures_in_a_row_max.max(taken.attempts - 1);
+            tally.attempts += u64::from(attempts);
+            tally.failures_in_a_row_max = tally.failures_in_a_row_max.max(attempts - 1);
             latencies.record(ended - begun);
         }
         begun = ended;

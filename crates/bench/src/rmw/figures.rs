@@ -225,17 +225,13 @@ fn rate_over_clients(series: &[&Series]) -> Figure {
         None => "unlimited blocks".to_string(),
         Some(blocks) => format!("{} blocks", grouped(blocks as f64 * f64::from(point.objects))),
     };
-    Figure {
-        title: format!("Figure {number}: {blocks}, {} concurrent updates a client", point.concurrency),
-        subtitle: format!("{}, line through the medians", conditions(series[0])),
-        x: Axis::holding(
-            "concurrent updates",
-            Scale::Octaves,
-            series.iter().map(|series| concurrent(series)),
-        ),
-        y: Axis::holding("read/modify/writes per second", Scale::Decades, figure::values(&lines)),
+    Figure::of(
+        format!("Figure {number}: {blocks}, {} concurrent updates a client", point.concurrency),
+        format!("{}, line through the medians", conditions(series[0])),
+        ("concurrent updates", Scale::Octaves),
+        ("read/modify/writes per second", Scale::Decades),
         lines,
-    }
+    )
 }
 
 /// Draws figure 5 from an example run, as the paper's does: the last one of each kind.

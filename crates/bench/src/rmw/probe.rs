@@ -6,12 +6,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use nacre_object::{ByteRange, Fork, ObjectId, Outcome, Read, Transaction, Write};
 
 use crate::BenchError;
 use crate::kit::peer::{find_program, temporary_folder};
+use crate::kit::process::together;
 use crate::kit::server::{self, Durability, ServerPlan, Servers};
 
 const MIB: usize = 1 << 20;
@@ -132,24 +131,17 @@ fn object_id(object: u64) -> Result<ObjectId, BenchError> {
 async fn fill(uri: &str, extents: u64) -> Result<(), BenchError> {
     let store = server::open(uri).await?;
     let payload = Bytes::from(vec![7; EXTENT_BYTES]);
-    let mut fillers = FuturesUnordered::new();
-    for object in 0..OBJECTS {
-        let (store, payload) = (&store, &payload);
-        fillers.push(async move {
-            let object = object_id(object)?;
-            let mut extent = 0;
-            while extent < extents / OBJECTS {
-                let next = (extent + EXTENTS_PER_WRITE).min(extents / OBJECTS);
-                let extents = (extent..next).map(|extent| (extent * STRIDE, payload.clone())).collect();
-                let write = Write::Extents { fork: Fork::DEFAULT, extents };
-                store.apply(&object, Transaction::new().change(write)).await?;
-                extent = next;
-            }
-            Ok::<_, BenchError>(())
-        });
-    }
-    while let Some(filled) = fillers.next().await {
-        filled?;
-    }
-    Ok(())
+    let fillers = (0..OBJECTS).map(async |object| {
+        let object = object_id(object)?;
+        let mut extent = 0;
+        while extent < extents / OBJECTS {
+            let next = (extent + EXTENTS_PER_WRITE).min(extents / OBJECTS);
+            let extents = (extent..next).map(|extent| (extent * STRIDE, payload.clone())).collect();
+            let write = Write::Extents { fork: Fork::DEFAULT, extents };
+            store.apply(&object, Transaction::new().change(write)).await?;
+            extent = next;
+        }
+        Ok(())
+    });
+    together(fillers).await.map(drop)
 }

@@ -170,18 +170,8 @@ impl Bench {
                 uri
             }
         };
-        let connections = point.connections;
-        let plan = match point.system {
-            System::Optimistic => Plan::Optimistic { store, propose: point.propose, reread: point.reread },
-            System::None => Plan::Unsafe { store },
-            System::WriteIf => Plan::Write { store, conditional: true },
-            System::Write => Plan::Write { store, conditional: false },
-            System::Zookeeper => Plan::Locks { store, address, connections },
-            System::Redis | System::RedisAof => Plan::Redis { address },
-            System::Etcd => Plan::Etcd { address, connections },
-            System::ZookeeperCas => Plan::ZookeeperCas { address, connections },
-            System::Librados => Plan::Librados { pool: store },
-        };
+        let Point { system, connections, propose, reread, .. } = *point;
+        let plan = Plan { system, store, address, connections, propose, reread };
         Ok(Deployed { plan, local, servers })
     }
 
@@ -236,10 +226,9 @@ const CHECK_CONCURRENCY: u32 = 128;
 
 impl Deployed {
     async fn open_store(&self) -> Result<Option<Arc<dyn ObjectStore>>, BenchError> {
-        match (&self.local, self.plan.store()) {
-            (Some(store), _) => Ok(Some(store.clone())),
-            (None, Some(uri)) => Ok(Some(Arc::new(server::open(uri).await?))),
-            (None, None) => Ok(None),
+        match &self.local {
+            Some(store) => Ok(Some(store.clone())),
+            None => self.plan.open_store().await,
         }
     }
 }

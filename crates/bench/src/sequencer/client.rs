@@ -1,7 +1,9 @@
 //! A client process of the study.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use futures::future::try_join_all;
 use nacre::sequencer::Sequencer;
 use serde::{Deserialize, Serialize};
 
@@ -87,18 +89,12 @@ async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
             Ok(Ready::Nacre(stores, sequencers))
         }
         Subject::Redis => {
-            let mut connections = Vec::new();
-            for _ in 0..orders.connections {
-                connections.push(redis::Connection::open(&orders.place).await?);
-            }
-            Ok(Ready::Redis(connections))
+            let connections = (0..orders.connections).map(|_| redis::Connection::open(&orders.place));
+            Ok(Ready::Redis(try_join_all(connections).await?))
         }
         Subject::Etcd => {
-            let mut clients = Vec::new();
-            for _ in 0..orders.connections {
-                clients.push(etcd::Client::connect(&orders.place).await?);
-            }
-            Ok(Ready::Etcd(clients))
+            let clients = (0..orders.connections).map(|_| etcd::Client::connect(&orders.place));
+            Ok(Ready::Etcd(try_join_all(clients).await?))
         }
     }
 }
@@ -106,7 +102,7 @@ async fn prepare(orders: &Orders) -> Result<Ready, BenchError> {
 async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRecord, BenchError> {
     let end = begin + Duration::from_millis(orders.window_ms);
     let (tally, latencies) = (ClientRecord::default(), Latencies::new()?);
-    let mut counter = std::cell::RefCell::new(Counter { begin, end, tally, latencies, noted: begin });
+    let mut counter = RefCell::new(Counter { begin, end, tally, latencies, noted: begin });
     match ready {
         Ready::Nacre(stores, sequencers) => {
             let Subject::Nacre(policy) = orders.subject else {
@@ -116,15 +112,9 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
                 cached(&sequencers[0], counter.get_mut()).await?;
             } else {
                 let tasks = sequencers.iter().flat_map(|sequencer| (0..orders.depth).map(move |_| sequencer));
-                let tasks = tasks.map(async |sequencer| {
-                    while Instant::now() < end {
-                        let asked = Instant::now();
-                        let position = sequencer.next().await?;
-                        counted(&counter, asked, position, 1);
-                    }
-                    Ok::<(), BenchError>(())
-                });
-                futures::future::try_join_all(tasks).await?;
+                let tasks =
+                    tasks.map(|sequencer| repeat(&counter, 1, async move || Ok(sequencer.next().await?)));
+                try_join_all(tasks).await?;
             }
             counter.borrow_mut().tally.grants =
                 sequencers.iter().map(|sequencer| sequencer.statistics().grants).sum();
@@ -133,26 +123,19 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
             }
         }
         Ready::Redis(connections) => {
-            let tasks = connections.into_iter().map(async |mut connection| {
-                while Instant::now() < end {
-                    let asked = Instant::now();
-                    let last = connection.count_up(NAME, orders.depth).await?;
-                    counted(&counter, asked, last + 1 - u64::from(orders.depth), u64::from(orders.depth));
-                }
-                Ok::<(), BenchError>(())
+            let depth = u64::from(orders.depth);
+            let tasks = connections.into_iter().map(|mut connection| {
+                repeat(&counter, depth, async move || {
+                    Ok(connection.count_up(NAME, orders.depth).await? + 1 - depth)
+                })
             });
-            futures::future::try_join_all(tasks).await?;
+            try_join_all(tasks).await?;
         }
         Ready::Etcd(clients) => {
-            let tasks = clients.into_iter().map(async |mut client| {
-                while Instant::now() < end {
-                    let asked = Instant::now();
-                    let revision = client.put(NAME.into(), bytes::Bytes::new()).await?;
-                    counted(&counter, asked, revision, 1);
-                }
-                Ok::<(), BenchError>(())
+            let tasks = clients.into_iter().map(|mut client| {
+                repeat(&counter, 1, async move || client.put(NAME.into(), bytes::Bytes::new()).await)
             });
-            futures::future::try_join_all(tasks).await?;
+            try_join_all(tasks).await?;
         }
     }
     let Counter { mut tally, latencies, .. } = counter.into_inner();
@@ -160,18 +143,30 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
     Ok(tally)
 }
 
-/// Counts positions of a round trip. Only single ones are known to be the client's alone.
-fn counted(counter: &std::cell::RefCell<Counter>, asked: Instant, first: u64, count: u64) {
-    let now = Instant::now();
-    let mut counter = counter.borrow_mut();
-    if now > counter.end {
-        return;
-    }
-    counter.tally.positions += count;
-    counter.latencies.record(now - asked);
-    counter.note(now, first);
-    if count == 1 {
-        counter.tally.exact.add(first, first + 1);
+/// Takes so many positions by each round trip until the window ends; `take` returns the first of them. Only single ones are
+/// known to be the client's alone.
+async fn repeat(
+    counter: &RefCell<Counter>,
+    count: u64,
+    mut take: impl AsyncFnMut() -> Result<u64, BenchError>,
+) -> Result<(), BenchError> {
+    let end = counter.borrow().end;
+    loop {
+        let asked = Instant::now();
+        if asked >= end {
+            return Ok(());
+        }
+        let first = take().await?;
+        let now = Instant::now();
+        if now <= end {
+            let mut counter = counter.borrow_mut();
+            counter.tally.positions += count;
+            counter.latencies.record(now - asked);
+            counter.note(now, first);
+            if count == 1 {
+                counter.tally.exact.add(first, first + 1);
+            }
+        }
     }
 }
 

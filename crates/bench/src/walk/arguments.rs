@@ -10,31 +10,31 @@ use super::system::System;
 use super::tree::Shape;
 use crate::BenchError;
 
-/// Walk a large tree with Nacre, with common tools, and with nothing but the system calls.
+/// Walk a large tree with Nacre, with common tools, and with bare system calls
 ///
-/// Makes a tree from a seed and a shape, or takes an existing one; runs every program once to warm the caches and to
-/// see whether it finds everything; then measures them in turn, several times, each as its own process. A tree that was
-/// made is removed at the end, unless it is to be kept; an existing one of the same seed and shape is used, and stays.
-/// Then it measures jobs of nacre-mpi on the same tree, and simulates larger machines.
+/// Creates a tree from a seed and a shape, or uses an existing one. Runs every program once to warm the caches and to
+/// check that it finds everything, then measures them in turn, several times, each as its own process. A tree that was
+/// created is removed at the end, unless it is to be kept; an existing one of the same seed and shape is used, and
+/// stays. Then measures jobs of nacre-mpi on the same tree, and simulates larger machines.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Measure only these, separated by commas [default: all that are installed or given]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHO,…")]
     pub only: Vec<System>,
-    /// Threads, for programs with such an option
+    /// Number of threads, for programs with such an option
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub threads: usize,
-    /// Measure dwalk too: the command that starts it, such as "mpirun -n 2 dwalk"
+    /// Also measure dwalk: the command that starts it, such as "mpirun -n 2 dwalk"
     #[arg(long, value_name = "COMMAND", help_heading = "Peers")]
     pub dwalk: Option<String>,
-    /// Measure pdu (parallel-disk-usage) too: its program
+    /// Also measure pdu (parallel-disk-usage): its program
     #[arg(long, value_name = "PROGRAM", help_heading = "Peers")]
     pub pdu: Option<PathBuf>,
 
     /// Jobs of nacre-mpi
     #[command(flatten)]
     pub mpi: MpiArgs,
-    /// No MPI jobs and no simulation beside the table
+    /// Skip MPI jobs and the simulation
     #[arg(long, help_heading = "MPI")]
     pub no_mpi: bool,
 
@@ -44,7 +44,7 @@ pub struct Args {
     /// The parameters of a new tree
     #[command(flatten)]
     pub make: MakeArgs,
-    /// Keep the tree for the next time
+    /// Keep the tree for later runs
     #[arg(long, help_heading = "Tree")]
     pub keep: bool,
 
@@ -58,12 +58,12 @@ pub struct Args {
     /// Source of the figures' runs [default: both, each in figures of its own]
     #[arg(long, value_enum, help_heading = "Results")]
     pub source: Option<Source>,
-    /// Simulate CP beside the others instead: with equal processes and equal cores, with other rates of the file system
-    /// and costs of a message, and on the whole of the paper's machine
+    /// Instead, simulate CP beside the other algorithms: with equal processes and equal cores, with other rates of the
+    /// file system and message costs, and on the whole of the paper's machine
     #[arg(long, conflicts_with = "runs", help_heading = "Results")]
     pub compare: bool,
-    /// Measure nothing, and draw the paper's figures from the runs in this file: earlier results, or JSON objects, one
-    /// on each line
+    /// Measure nothing, and draw the paper's figures from the runs in this file: earlier results, or one JSON object
+    /// per line
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub runs: Vec<PathBuf>,
     /// Folder for the figures
@@ -74,13 +74,13 @@ pub struct Args {
     pub results: Option<PathBuf>,
 }
 
-/// Make the tree of the walk study, and leave it there.
+/// Create the tree of the walk study, and keep it
 #[derive(Clone, Debug, clap::Args)]
 pub struct TreeArgs {
     /// The parameters of the tree
     #[command(flatten)]
     pub make: MakeArgs,
-    /// Threads that make it
+    /// Number of threads that create it
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub threads: usize,
 }
@@ -95,40 +95,40 @@ pub struct MakeArgs {
     /// Seed of the tree
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// A tenth of the entries, and fewer repetitions, for a first look
+    /// Use a tenth of the entries and fewer repetitions, for a first look
     #[arg(long)]
     pub quick: bool,
     /// Directories [default: 20000]
     #[arg(long, value_name = "N")]
     pub directories: Option<u32>,
-    /// Most directories in one directory
+    /// Maximum directories in one directory
     #[arg(long, default_value_t = 12, value_name = "N")]
     pub fan_out: u32,
-    /// Most levels of directories
+    /// Maximum levels of directories
     #[arg(long, default_value_t = 12, value_name = "N")]
     pub depth: u32,
     /// Files in these directories [default: 370000]
     #[arg(long, value_name = "N")]
     pub files: Option<u32>,
-    /// Directories of very many files
+    /// Directories with very many files
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub large_directories: u32,
-    /// Files in each of them [default: 100000]
+    /// Files in each directory of very many files [default: 100000]
     #[arg(long, value_name = "N")]
     pub large_entries: Option<u32>,
     /// Chains: directories that hold a file and the next directory
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub chains: u32,
-    /// Directories in each of them [default: 300]
+    /// Directories in each chain [default: 300]
     #[arg(long, value_name = "N")]
     pub chain_depth: Option<u32>,
     /// Symbolic links [default: 4000]
     #[arg(long, value_name = "N")]
     pub symbolic_links: Option<u32>,
-    /// Second names of files [default: 3600]
+    /// Additional names of files [default: 3600]
     #[arg(long, value_name = "N")]
     pub hard_links: Option<u32>,
-    /// Files are sparse and smaller than this, a power of two
+    /// Size that all files, which are sparse, are smaller than; a power of two
     #[arg(long, default_value = "4GiB", value_parser = parse_size, value_name = "SIZE")]
     pub file_size: u64,
 }

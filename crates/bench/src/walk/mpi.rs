@@ -9,6 +9,7 @@ use nacre_walk::Profile;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
+use crate::kit::peer::in_path;
 
 /// The arguments for MPI jobs.
 #[derive(Clone, Debug, clap::Args)]
@@ -131,10 +132,7 @@ impl Mpi {
             target.join("mpi/release/nacre-mpi"),
             PathBuf::from("target/mpi/release/nacre-mpi"),
         ];
-        let in_path = std::env::var_os("PATH").unwrap_or_default();
-        let in_path: Vec<PathBuf> =
-            std::env::split_paths(&in_path).map(|folder| folder.join("nacre-mpi")).collect();
-        places.into_iter().chain(in_path).find(|file| file.is_file())
+        places.into_iter().find(|file| file.is_file()).or_else(|| in_path("nacre-mpi"))
     }
 
     /// Runs a job to its end, and returns its measurements.

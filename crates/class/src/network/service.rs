@@ -36,18 +36,24 @@ const OUTPUT_BYTES: u64 = 32 << 10;
 const LARGE_MAX: usize = 4096;
 
 /// The parts that a server's classes need.
+#[derive(derive_more::Debug)]
 pub struct Options {
     /// The objects that the server keeps.
+    #[debug(skip)]
     pub objects: Arc<dyn ObjectStore>,
     /// All objects of the store, those with the classes among them.
+    #[debug(skip)]
     pub store: Arc<dyn ObjectStore>,
     /// Returns whether the server keeps an object.
+    #[debug(skip)]
     pub keeps: Box<dyn Fn(&ObjectId) -> bool + Send + Sync>,
     /// The number of threads that run methods; 0 for four to each processor, and eight at least.
     pub threads: usize,
 }
 
 /// The methods of a server's classes, and the threads that run them.
+#[derive(derive_more::Debug)]
+#[debug("Runner")]
 pub struct Runner {
     shared: Arc<Shared>,
     pool: ThreadPool,
@@ -183,6 +189,8 @@ impl Runner {
 }
 
 /// The service by which clients call methods.
+#[derive(derive_more::Debug)]
+#[debug("ClassService")]
 pub struct ClassService {
     shared: Arc<Shared>,
     pool: ThreadPool,
@@ -190,16 +198,21 @@ pub struct ClassService {
 }
 
 /// The state that is kept for a connection.
+#[derive(derive_more::Debug)]
+#[debug("ClassConnection")]
 pub struct ClassConnection {
     /// The permits to run a method.
     calls: Arc<Semaphore>,
 }
 
 /// The end of a call.
+#[derive(derive_more::Debug)]
 pub enum Finished {
     /// A call that took effect, or failed.
+    #[debug("Ended")]
     Ended(Result<Called, CallError>),
     /// A call that did nothing, because its output is longer than what was reserved. The next one of the method will have more.
+    #[debug("Again")]
     Again,
 }
 
@@ -207,6 +220,8 @@ pub enum Finished {
 type Slot = Arc<Mutex<Option<Received>>>;
 
 /// The reply to a call. Dropped when its caller is gone.
+#[derive(derive_more::Debug)]
+#[debug("Pending")]
 pub struct Pending {
     slot: Slot,
     finished: RemoteHandle<Finished>,

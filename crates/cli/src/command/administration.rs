@@ -14,24 +14,24 @@ use crate::{output, quantity};
 /// Show a store's segments, live bytes, write amplification, durability and versions
 #[derive(clap::Args, Debug)]
 pub struct InfoArgs {
-    /// Show what conditional writes came to instead, and the regions with the longest runs of failures, where the
-    /// server was started with --region-statistics
+    /// Show the outcomes of conditional writes instead and, if the server was started with --region-statistics, the
+    /// regions with the longest runs of failures
     #[arg(long)]
     regions: bool,
 }
 
-/// Have a store read and check every byte that it wrote, from the device; the exit code is 1 if it finds damage
+/// Check every byte that a store has written, reading from the device; exit with 1 if damage is found
 ///
-/// A store in a folder is checked even if it is damaged so that it cannot be opened, and nothing in the folder is changed.
+/// A store in a folder is checked even if it is too damaged to be opened. Nothing in the folder is changed.
 #[derive(clap::Args, Debug)]
 pub struct ScrubArgs {
-    /// Repair what can be repaired, and say what is lost: of a store in a folder (--store file:FOLDER) that no server
-    /// has open. Files that are of no use any more are kept under names that begin with "damaged-"
+    /// Repair what can be repaired, and report what is lost. Only for a store in a folder (--store file:FOLDER) that no
+    /// server has open. Files that are no longer needed are kept under names that begin with "damaged-"
     #[arg(long)]
     repair: bool,
 }
 
-/// Have a store give back the space of what was overwritten and removed
+/// Reclaim the space of overwritten and removed data
 #[derive(clap::Args, Debug)]
 pub struct CompactArgs {}
 
@@ -177,8 +177,8 @@ pub async fn scrub(session: &Context, args: ScrubArgs) -> Result<(), Failure> {
                 _ => quantity::count(damaged as u64, "damaged piece"),
             },
             match is_lost {
-                true => "undamaged objects stay readable, those named have to be written again",
-                false => "no object has lost anything by it",
+                true => "undamaged objects stay readable, those named must be written again",
+                false => "no object has lost anything",
             }
         ))),
         Some(why) => Err(Failure::Failed(format!(

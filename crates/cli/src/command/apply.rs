@@ -15,21 +15,22 @@ use nacre::{
 };
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use serde_json::error::Category;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, Refused};
 use crate::session::Context;
 use crate::{name, output};
 
-/// Apply transactions that are written as JSON, each to one object, wholly or not at all
+/// Apply transactions written as JSON, each atomically to one object
 ///
-/// Each transaction is a JSON object with "object", and lists of "guards", "reads" and "writes", any of which may be left
-/// out. One after the other is applied, and its outcome printed as a line of JSON, until one is refused (exit code 3) or
-/// fails; those before it stay applied.
+/// Each transaction is a JSON object with "object" and the optional lists "guards", "reads" and "writes". Transactions
+/// are applied in order, and the outcome of each is printed as a line of JSON. The command stops at the first one that
+/// is refused (exit code 3) or fails; earlier ones stay applied.
 #[derive(clap::Args, Debug)]
 #[command(after_long_help = FORMAT)]
 pub struct Args {
-    /// The file with the transactions; - is standard input
+    /// File with the transactions; - is standard input
     #[arg(value_name = "FILE", default_value = "-")]
     file: PathBuf,
 }
@@ -50,11 +51,11 @@ const FORMAT: &str = r#"Transactions:
   writes  "create", {"write": {"fork", "offset", "data": V}}, {"zero": RANGE}, {"truncate": {"fork", "size"}},
           {"remove_fork": F}, {"replace_fork": {"fork", "from"}}, {"set_key": {"key", "value"}}, {"remove_key": K},
           {"set_attribute": {"name", "value"}}, {"remove_attribute": K}, {"raise_fence": N}, {"fence_session": N}, "remove"
-  RANGE   {"fork": F, "offset": N, "length": N}: the default fork, 0 and the rest unless given
+  RANGE   {"fork": F, "offset": N, "length": N}: defaults are the default fork, 0 and the rest
   outcome {"object", "done": true, "version", "existed", "answers": one for each read}, or {"object", "done": false, "guard": which one, from 0,
-          "found": what stands there instead, "object_version"}. Bytes that are no text are in "data_base64" or "value_base64". Where an answer
-          was cut, "next" is where to go on, or "more" is true: all answers of a transaction have 16 MiB together
-  V       a text, or {"base64": "…"}; K, F and the object's name are texts in which \\xNN (typed "\\\\xNN" in JSON) is a byte"#;
+          "found": the current state, "object_version"}. Bytes that are not text are in "data_base64" or "value_base64". If an answer
+          was cut, "next" is where to continue, or "more" is true: all answers of a transaction together have at most 16 MiB
+  V       a text, or {"base64": "…"}; K, F and the object's name are strings in which \\xNN (typed "\\\\xNN" in JSON) is a byte"#;
 
 /// The most bytes of one transaction's text: the payload that a transaction may carry as base64, and as much for the rest.
 const TEXT_BYTES_MAX: u64 = 4 * limit::TRANSACTION_BYTES_MAX as u64;
@@ -436,10 +437,15 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let mut is_read = true;
     for number in 1.. {
         read.set(0);
-        let Some(written) = texts.next() else { break };
+        let Some(written) = texts.next() else {
+            if number == 1 {
+                return Err(Failure::Usage(format!("{shown} holds no transaction (see --help)")));
+            }
+            break;
+        };
         let wrong = |why: String| Failure::Usage(format!("transaction {number} of {shown}: {why}"));
         let (object, transaction) =
-            written.map_err(|error| error.to_string()).and_then(Written::decode).map_err(wrong)?;
+            written.map_err(|error| unreadable(&error)).and_then(Written::decode).map_err(wrong)?;
         let writes = !transaction.writes.is_empty();
         if !matches!(&store, Some((_, fills)) if *fills || !writes) {
             // A folder is for one at a time, so the store is closed before it is opened for writing.
@@ -481,6 +487,30 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Returns the reason why a text is no transaction.
+fn unreadable(error: &serde_json::Error) -> String {
+    let place = format!("line {}, column {}", error.line(), error.column());
+    match error.classify() {
+        Category::Io => error.to_string(),
+        Category::Eof => {
+            format!("it ends too early, at {place}: a bracket or a quotation mark is not closed")
+        }
+        Category::Syntax => format!("it is not JSON from {place} on"),
+        Category::Data => {
+            let (line, column) = (error.line(), error.column());
+            let text = error.to_string();
+            let why = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
+            let why = ["u32", "u64"].iter().fold(why.to_owned(), |why, kind| {
+                why.replace(
+                    &format!("expected {kind}"),
+                    "expected a whole number from 0 on that is not too large",
+                )
+            });
+            format!("{why} ({place})")
+        }
+    }
 }
 
 /// Returns the outcome of a transaction that was applied.

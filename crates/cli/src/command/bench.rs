@@ -16,9 +16,9 @@ const PROGRAM: &str = "nacre-bench";
 /// The environment variable that tells it which program to measure.
 const MEASURED_VARIABLE: &str = "NACRE_PROGRAM";
 
-/// Run a study: what coordination costs, measured on this machine
+/// Run a study that measures the cost of coordination on this machine
 ///
-/// The studies are a program of their own, nacre-bench, which has to be beside this one or in PATH. "nacre bench --help"
+/// The studies are in a separate program, nacre-bench, which must be beside this one or in PATH. "nacre bench --help"
 /// shows what it can do.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true)]

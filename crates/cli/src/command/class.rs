@@ -16,9 +16,10 @@ use crate::quantity::{self, parse_size};
 use crate::session::Context;
 use crate::{arguments, complete, name};
 
-/// Install object classes, and call their methods
+/// Install object classes and call their methods
 ///
-/// A class is a text in Lua whose methods run on one object, see it as it stood, and take effect wholly or not at all.
+/// A class is a Lua script. A call of a method runs on one object, sees one consistent state of it, and takes effect
+/// atomically.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -27,11 +28,11 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// Install a text as the next version of a class; prints the version
+    /// Install a script as the next version of a class; prints the version
     Put {
-        /// The text; - is standard input
+        /// The Lua script; - is standard input
         file: PathBuf,
-        /// The class [default: the file's name without its ending]
+        /// The class [default: the file's name without its extension]
         #[arg(long)]
         name: Option<String>,
         #[command(flatten)]
@@ -39,11 +40,11 @@ enum Action {
     },
     /// List classes with their methods
     Ls,
-    /// Print the text of a class
+    /// Print the script of a class
     Show {
         /// The class
         class: String,
-        /// An earlier version
+        /// Print this earlier version
         #[arg(long, value_name = "NUMBER")]
         version: Option<u64>,
     },
@@ -52,7 +53,7 @@ enum Action {
         /// The class
         class: String,
     },
-    /// Make the text of an earlier version the newest; prints the new version
+    /// Install an earlier version of a class again as the newest; prints the new version
     Rollback {
         /// The class
         class: String,
@@ -72,23 +73,23 @@ enum Action {
         /// The class and its method
         #[arg(value_name = "CLASS.METHOD")]
         method: String,
-        /// The input, as it is; - is standard input
+        /// Input, passed unchanged; - is standard input
         #[arg(default_value = "", hide_default_value = true, value_parser = name::value(), allow_hyphen_values = true)]
         input: Bytes,
-        /// The input is a JSON array, each of whose elements becomes a packed value
+        /// Pack the input: it is a JSON array, and each element becomes a packed value
         #[arg(long)]
         pack: bool,
-        /// Print packed output as JSON, a line for each value
+        /// Print packed output as JSON, one value per line
         #[arg(long)]
         unpack: bool,
         #[command(flatten)]
         bounds: BoundsArgs,
     },
-    /// Check classes, and make the calls in their comments on an object in memory
+    /// Check classes, and run the calls in their comments on an object in memory
     ///
-    /// "--> METHOD INPUT" calls a method, "--= OUTPUT" is what must come of it, "--! ERROR" a failure that must.
+    /// "--> METHOD INPUT" calls a method, "--= OUTPUT" states its expected output, "--! ERROR" its expected error.
     Test {
-        /// The texts; classes may call each other
+        /// The Lua scripts; classes may call each other
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
@@ -97,16 +98,16 @@ enum Action {
 /// Bounds of a call.
 #[derive(clap::Args, Debug)]
 struct BoundsArgs {
-    /// The instructions that a call may take [default: 10000000]
+    /// Maximum instructions of a call [default: 10000000]
     #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
     instructions: Option<usize>,
-    /// The memory that a call may allocate [default: 32MiB]
+    /// Maximum memory that a call may allocate [default: 32MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
-    /// The length of a call's output [default: 4MiB]
+    /// Maximum length of a call's output [default: 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     output: Option<u64>,
-    /// The time that a call's script may run [default: 1s]
+    /// Maximum run time of a call's script [default: 1s]
     #[arg(long, value_name = "TIME")]
     wall: Option<Time>,
 }
@@ -164,7 +165,7 @@ fn failure(error: ClassError) -> Failure {
     match error {
         ClassError::Store(error) => error.into(),
         ClassError::Missing { version: None, .. } => {
-            Failure::Failed(format!("{error}; \"nacre class ls\" lists the classes that there are"))
+            Failure::Failed(format!("{error}; \"nacre class ls\" lists the existing classes"))
         }
         ClassError::Missing { name, .. } => {
             let advice = format!("\"nacre class history {name}\" lists those that are kept");
@@ -220,7 +221,7 @@ pub(super) fn read_input() -> Result<Bytes, Failure> {
 fn pack_input(input: &[u8]) -> Result<Bytes, Failure> {
     let values = match serde_json::from_slice(input) {
         Ok(Value::Array(values)) => values,
-        _ => return Err(Failure::Usage("the input to be packed is no JSON array".to_owned())),
+        _ => return Err(Failure::Usage("the input to be packed is not a JSON array".to_owned())),
     };
     packed::pack(&values).map(Bytes::from).map_err(Failure::Usage)
 }
@@ -439,6 +440,6 @@ async fn test(session: &Context, files: &[PathBuf]) -> Result<(), Failure> {
     }
     match failed {
         0 => Ok(()),
-        _ => Err(Failure::Failed(format!("{failed} of {total} calls ended otherwise than expected"))),
+        _ => Err(Failure::Failed(format!("{failed} of {total} calls did not end as expected"))),
     }
 }

@@ -16,36 +16,36 @@ use crate::session::Context;
 use crate::{interrupt, output, quantity};
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 nothing differs; 1 something differs; 2 something could not be compared, or wrong usage; as those of cmp and diff.";
+Exit codes: 0 no differences; 1 differences; 2 something could not be compared, or wrong usage; as those of cmp and diff.";
 
-/// Compare two files or directories with everything in them, on all processors
+/// Compare two files or directory trees, using all processors
 ///
-/// Each difference is a line, with the path below both; what differs in several ways is printed once. Names, types, sizes,
-/// contents, link targets, owners, modes, times of modification, extended attributes and ACLs are compared. Links are not
-/// followed, and times of access not changed where the system allows that.
+/// Each difference is printed on one line, with its path relative to both roots. An entry that differs in several ways
+/// is printed once. Names, types, sizes, contents, link targets, owners, modes, modification times, extended attributes
+/// and ACLs are compared. Links are not followed. Access times are left unchanged where the system allows it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// A file, link or directory
+    /// The file, link or directory
     source: PathBuf,
     /// The tree to compare it with
     destination: PathBuf,
-    /// Compare no owners, modes, times and attributes
+    /// Ignore owners, modes, times and attributes
     #[arg(long, conflicts_with = "metadata_only")]
     contents_only: bool,
-    /// Read no contents: files of the same size and time are taken for the same
+    /// Do not read contents: assume that files of equal size and time are equal
     #[arg(long)]
     metadata_only: bool,
-    /// Print nothing, and end at the first difference
+    /// Print nothing, and stop at the first difference
     #[arg(long, short)]
     quiet: bool,
-    /// Go on in other file systems that are mounted below the source
+    /// Descend into other file systems that are mounted below the source
     #[arg(long)]
     cross_mounts: bool,
-    /// Do without extended attributes and ACLs
+    /// Ignore extended attributes and ACLs
     #[arg(long)]
     no_xattrs: bool,
-    /// Threads [default: one for each processor]
+    /// Number of threads [default: one per processor]
     #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]

@@ -8,18 +8,19 @@ use crate::progress::Bar;
 use crate::session::{Context, Purpose};
 use crate::{output, quantity};
 
-/// Copy all objects of a store to another one, with their versions
+/// Copy all objects of a store to another store, with their versions
 ///
-/// What the other store has already is not copied again: a copy that was interrupted goes on where it stopped, and a
-/// later one brings over only what changed since. So does a site grow from one machine to Ceph, and back.
+/// Objects that the destination already has are not copied again. An interrupted copy therefore continues where it
+/// stopped, and a later one transfers only what has changed since. This also moves a site from one machine to Ceph, and
+/// back.
 ///
-/// Each object is copied as of one version, while others write. What could not be copied (damaged objects, those that
-/// change faster than they can be read) is listed, the rest is copied, and the exit code is 1.
+/// Each object is copied at a single version, even while others write. Objects that cannot be copied (because they are
+/// damaged, or change faster than they can be read) are listed, all others are copied, and the exit code is 1.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The store to copy from
     source: String,
-    /// The store to copy to; a folder is made if there is none
+    /// The store to copy to; a folder is created if it does not exist
     destination: String,
 }
 
@@ -73,7 +74,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Failed(format!(
-        "{} of {} not copied; a later run tries them again",
+        "{} of {} not copied; a later run retries them",
         quantity::count(copied.failed.len() as u64, "object"),
         source.name()
     )))

@@ -22,41 +22,40 @@ use crate::quantity::parse_size;
 use crate::session::Context;
 use crate::{interrupt, output, quantity};
 
-/// Copy a file or a directory with everything in it, on all processors
+/// Copy a file or directory tree, using all processors
 ///
-/// The destination is the copy itself: the same command again copies only what differs since, and goes on after an
-/// interruption. Write DIRECTORY/ to make the copy in a directory, under the source's name. Owners (as root), modes, times,
-/// extended attributes, ACLs, links and holes are kept. Links are never followed, and nothing at the destination is removed, but
-/// with --mirror.
-/// With filters only the entries that they select are copied, and the directories that lead to them.
-/// The exit code is 0 only if everything is there.
+/// DESTINATION is the path of the copy itself. Running the same command again copies only what differs, and so
+/// continues an interrupted copy. Write DIRECTORY/ to create the copy in a directory, under the source's name. Owners
+/// (as root), modes, times, extended attributes, ACLs, links and holes are preserved. Links are never followed. Nothing
+/// at the destination is removed, except with --mirror. With filters, only the entries that they select are copied, and
+/// the directories that lead to them. The exit code is 0 only if the copy is complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A file, link or directory
+    /// The file, link or directory to copy
     source: PathBuf,
-    /// The copy, or DIRECTORY/ to make it in
+    /// The path of the copy, or DIRECTORY/ to create it in
     destination: PathBuf,
-    /// Compare contents, instead of sizes and times, to find out what differs
+    /// Detect differences by contents instead of by sizes and times
     #[arg(long)]
     checksum: bool,
-    /// Afterwards compare everything with its copy, contents and all
+    /// Afterwards, compare everything with its copy, including contents
     #[arg(long)]
     verify: bool,
-    /// Replace links and files that are where a directory has to be, and devices, pipes and sockets that are where
-    /// something else has to be
+    /// Replace links and files that are in the way of a directory, and devices, pipes and sockets that are in the way
+    /// of anything else
     #[arg(long, short)]
     force: bool,
-    /// Make every file durable before it gets its name, and everything before the command ends
+    /// Sync every file to disk before it gets its name, and everything before the command ends
     #[arg(long)]
     fsync: bool,
-    /// Go on in other file systems that are mounted below the source
+    /// Descend into other file systems that are mounted below the source
     #[arg(long)]
     cross_mounts: bool,
-    /// Do without extended attributes and ACLs
+    /// Do not copy extended attributes and ACLs
     #[arg(long)]
     no_xattrs: bool,
-    /// Make the destination a mirror of the source: remove what is there and not in the source. It asks first, or refuses where
-    /// it cannot ask
+    /// Make the destination a mirror of the source: remove what the source does not have. Asks for confirmation first,
+    /// and refuses if it cannot ask
     #[arg(long, conflicts_with = "filters")]
     mirror: bool,
     /// With --mirror: empty the destination if the source is empty, which is refused otherwise: the file system that belongs
@@ -66,16 +65,16 @@ pub struct Args {
     /// With --mirror: do not ask
     #[arg(long, short, requires = "mirror")]
     yes: bool,
-    /// Count what would be copied and removed, by types, sizes, times, modes and owners, and touch nothing
+    /// Count what would be copied and removed, judging by types, sizes, times, modes and owners, and change nothing
     #[arg(long, conflicts_with_all = ["yes", "verify", "checksum"])]
     dry_run: bool,
-    /// With --dry-run: print every path too, with --json each as an object on a line, before that of the numbers
+    /// With --dry-run: also print every path; with --json, as one object per line before the totals
     #[arg(long, requires = "dry_run")]
     list: bool,
-    /// Threads [default: one for each processor]
+    /// Number of threads [default: one per processor]
     #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
-    /// Share out files that are larger than this, in chunks of this size
+    /// Split files larger than this into chunks of this size, which are copied in parallel
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     chunk: u64,
     #[command(flatten)]
@@ -88,7 +87,7 @@ const CHUNK_BYTES_MIN: u64 = 4096;
 /// Runs `nacre copy`.
 pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if args.chunk < CHUNK_BYTES_MIN {
-        return Err(Failure::Usage("a chunk has at least 4096 bytes".into()));
+        return Err(Failure::Usage("chunks must have at least 4096 bytes".into()));
     }
     let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
     let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
@@ -112,7 +111,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     }
     if args.mirror && !args.yes {
         if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-            let text = "nothing was copied or removed: without a terminal to ask on, say --yes, or look first with --dry-run";
+            let text = "nothing was copied or removed: there is no terminal to ask on; give --yes, or check first with --dry-run";
             return Err(Failure::Usage(text.into()));
         }
         let planned = plan(session, &copy, &args)?;
@@ -232,7 +231,7 @@ fn dry_run(session: &Context, copy: &Copy, planned: &Planned) -> Result<(), Fail
         0 => Ok(()),
         errors => {
             complain(copy.failures());
-            Err(Failure::Failed(format!("{} could not be looked at", quantity::count(errors, "path"))))
+            Err(Failure::Failed(format!("{} could not be examined", quantity::count(errors, "path"))))
         }
     }
 }
@@ -318,7 +317,7 @@ fn report(session: &Context, copy: &Copy, verified: bool) -> Result<(), Failure>
         output::line(&described(counters, verified))?;
     }
     if stopped {
-        let text = "interrupted: the same command goes on where this one stopped";
+        let text = "interrupted: run the same command again to continue";
         return Err(Failure::Failed(text.into()));
     }
     if errors == 0 {

@@ -15,21 +15,20 @@ use crate::failure::Failure;
 #[group(skip)]
 pub struct Settings {
     /// Serve /metrics, /healthz, a status page and the pages of roles over HTTP on this address, or "none" [default:
-    /// 127.0.0.1:6471, and 127.0.0.1:7480 of "nacre reflect serve", if it is free and --listen is not given, else none]
+    /// 127.0.0.1:6471 (127.0.0.1:7480 for "nacre reflect serve") if it is free and --listen is not given, else none]
     #[arg(long, alias = "metrics", value_name = "ADDRESS")]
     pub http: Option<String>,
-    /// Let --http be an address that other machines reach: whoever does may read what is shown there
+    /// Allow --http on an address that other machines can reach: anyone who can connect may read what is shown there
     #[arg(long)]
     pub http_open: bool,
-    /// Answer HTTP requests for this host too, beside those for localhost and the address of --http; may be given several
-    /// times
+    /// Answer HTTP requests for this host too, besides localhost and the address of --http; may be repeated
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub http_host: Vec<String>,
     /// Messages to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_rpc=debug [default:
     /// info]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,
-    /// Format of log lines: for people, or as one JSON object each
+    /// Format of log lines: for people, or one JSON object each
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
 }
@@ -72,7 +71,7 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
                 _ => error.into(),
             }),
             () = end => {
-                tracing::warn!("ended at once, without finishing what was accepted");
+                tracing::warn!("ended at once, without finishing accepted requests");
                 std::process::exit(130)
             }
         }
@@ -82,7 +81,7 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
 /// Tells the service manager how the daemon stands, where one asked to be told (sd_notify(3)).
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
-        tracing::warn!("the service manager cannot be told: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
     }
 }
 

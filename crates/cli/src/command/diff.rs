@@ -11,23 +11,23 @@ use crate::quantity;
 use crate::session::Context;
 
 const AFTER_HELP: &str = "\
-Exit codes, as those of diff: 0 nothing differs; 1 something does; 2 the indices could not be compared, or one of the sweeps could \
-not read a directory, so that nothing is known of what is in it.";
+Exit codes: 0 no differences; 1 differences; 2 the indices could not be compared, or one of the sweeps could not read a \
+directory, so that its contents are unknown; as those of diff.";
 
 /// Compare two sweeps of a file tree
 ///
-/// OLD and NEW are indices from "nacre walk ROOT --index FILE.sqlite". Lines begin with + for what was made, - for what was
-/// removed, ~ for what was changed, with the names of what differs, and > for what was moved: found by its device and
-/// inode, and for files by the time of their last modification. What is in a moved directory is not listed unless it was
-/// changed. Access times are not compared.
+/// OLD and NEW are indices written by "nacre walk ROOT --index FILE.sqlite". Each line begins with + for a created
+/// entry, - for a removed one, ~ for a changed one, followed by the names of the fields that differ, or > for a moved
+/// one. Moves are detected by device and inode, and for files also by modification time. What is in a moved directory
+/// is listed only if it was changed. Access times are not compared.
 #[derive(clap::Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// The index of the earlier sweep
     old: PathBuf,
-    /// The index of the later one
+    /// The index of the later sweep
     new: PathBuf,
-    /// Print the numbers only
+    /// Print only the totals
     #[arg(long)]
     summary: bool,
 }
@@ -57,8 +57,9 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
             1 => "one directory".to_owned(),
             number => format!("{} directories", quantity::grouped(number)),
         };
-        let sentence =
-            format!("nothing or not all is known of {directories}, which one of the sweeps could not read");
+        let sentence = format!(
+            "the contents of {directories} are unknown or incomplete, because a sweep could not read them"
+        );
         return Err(Failure::Command { code: 2, sentence: Some(sentence) });
     }
     match counts.is_same() {

@@ -3,13 +3,13 @@
 use crate::failure::Failure;
 use crate::session::Context;
 
-/// Let a daemon that stands by take over a metadata rank, as before an upgrade
+/// Hand a metadata rank over to a standby, for example before an upgrade
 ///
-/// The daemon that has the authority stops to act for the rank, and a standby goes on with it at once: another "nacre serve"
-/// with the role meta on the same store. Clients wait for that moment, and see no error.
+/// The daemon that has the authority stops acting for the rank, and a standby takes over at once. A standby is another
+/// "nacre serve" with the role meta on the same store. Clients wait during the handover, and see no error.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The rank; there is one, 0
+    /// The rank; there is only one, 0
     #[arg(value_parser = clap::value_parser!(u32).range(0..=0), default_value = "0")]
     rank: u32,
 }

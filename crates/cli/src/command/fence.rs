@@ -7,11 +7,11 @@ use crate::failure::Failure;
 use crate::session::{self, Context};
 use crate::{complete, name, output};
 
-/// Fence sessions off an object: what they still try to change of it fails, for ever
+/// Fence sessions off an object: their changes to it fail from now on, permanently
 ///
-/// Sessions are numbered by whoever grants them, as the lock service does; a command says which one it acts for with
-/// --fence, and a program with Store::for_session. Changes that name no session are not affected. A fence
-/// is never lowered. Prints the object's new version; "nacre stat" shows the fence and how many sessions are fenced singly.
+/// Sessions are numbered by the service that grants them, such as the lock service. A command names its session with
+/// --fence, a program with Store::for_session. Changes without a session are not affected. A fence is never lowered.
+/// Prints the object's new version; "nacre stat" shows the fence and the number of individually fenced sessions.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The object, which must exist
@@ -20,7 +20,7 @@ pub struct Args {
     /// The number of the session
     #[arg(value_name = "SESSION", required_unless_present = "below", conflicts_with = "below")]
     number: Option<u64>,
-    /// Fence all sessions with smaller numbers than this one instead
+    /// Fence all sessions with numbers below this one instead
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     below: Option<u64>,
 }
@@ -33,7 +33,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let version = match (args.number, args.below) {
         (_, Some(least)) => object.raise_fence(least).await?,
         (Some(number), None) => object.fence_session(number).await?,
-        (None, None) => return Err(Failure::Usage("name the session, or say --below".to_owned())),
+        (None, None) => return Err(Failure::Usage("give a session, or --below".to_owned())),
     };
     match session.json {
         true => Ok(output::line(&json!({ "version": version }).to_string())?),

@@ -17,10 +17,10 @@ use crate::failure::Failure;
 use crate::output;
 use crate::session::Context;
 
-/// Look at and change the namespace: directories, files and links on the objects of a store
+/// View and change the namespace: directories, files and links on the objects of a store
 ///
-/// Paths begin at the root of the namespace, with or without a slash. The calling user's permissions apply; who holds the
-/// store's key can do without them, as can who writes its objects directly.
+/// Paths begin at the root of the namespace, with or without a slash. The permissions of the calling user apply. They
+/// do not restrict anyone who holds the store's key or writes its objects directly.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]

@@ -7,12 +7,12 @@ use nacre_rpc::ClusterKey;
 use crate::failure::Failure;
 use crate::output;
 
-/// Make a cluster key, which servers that listen on TCP need
+/// Create a cluster key, which servers that listen on TCP require
 ///
-/// Give the file to servers and clients alike, with --key or NACRE_KEY. Only its owner may read it.
+/// Give the file to both servers and clients, with --key or NACRE_KEY. Only its owner may read it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The file to make; one that exists is left alone
+    /// The file to create; an existing one is not overwritten
     #[arg(default_value = "nacre.key")]
     file: PathBuf,
 }

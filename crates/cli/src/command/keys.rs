@@ -34,17 +34,17 @@ enum Action {
         #[command(flatten)]
         place: KeyArgs,
     },
-    /// Set a value; prints the object's version then
+    /// Set a value; prints the object's new version
     Set {
         #[command(flatten)]
         place: KeyArgs,
-        /// The value, as it is; - is standard input
+        /// The value, used unchanged; - is standard input
         #[arg(value_parser = name::value(), allow_hyphen_values = true)]
         value: Bytes,
         #[command(flatten)]
         conditions: Conditions,
     },
-    /// Remove a name with its value; prints the object's version then
+    /// Remove a name and its value; prints the object's new version
     Rm {
         #[command(flatten)]
         place: KeyArgs,
@@ -56,13 +56,13 @@ enum Action {
         /// The object
         #[arg(value_parser = name::object(), add = complete::objects())]
         object: ObjectId,
-        /// Only names that begin with this
+        /// List only names that begin with this
         #[arg(default_value = "", hide_default_value = true, value_parser = name::prefix())]
         prefix: Bytes,
-        /// Only names after this one
+        /// List only names after this one
         #[arg(long, value_name = "NAME", value_parser = name::key())]
         after: Option<Key>,
-        /// At most so many
+        /// List at most this many names
         #[arg(long, allow_negative_numbers = true, value_name = "COUNT")]
         limit: Option<u64>,
     },
@@ -81,13 +81,13 @@ struct KeyArgs {
 #[derive(clap::Args, Debug)]
 #[group(multiple = false)]
 struct Conditions {
-    /// Only if the value is this one now
+    /// Only if this is the current value
     #[arg(long, value_name = "VALUE", value_parser = name::value(), allow_hyphen_values = true)]
     if_value: Option<Bytes>,
-    /// Only if there is no value now
+    /// Only if there is currently no value
     #[arg(long)]
     if_absent: bool,
-    /// Only if there is a value now
+    /// Only if there is currently a value
     #[arg(long)]
     if_present: bool,
 }
@@ -258,11 +258,11 @@ fn refused(
     participle: &str,
 ) -> Failure {
     let now = match &value {
-        None => "it has no value now".to_owned(),
+        None => "it has no value".to_owned(),
         Some(value) => format!("its value now has {}", quantity::count(value.len() as u64, "byte")),
     };
     let sentence = format!(
-        "{} \"{name}\" of object \"{}\" of {} was not {participle}, because its value is not as asked for: {now}, at \
+        "{} \"{name}\" of object \"{}\" of {} was not {participle}, because its value does not meet the condition: {now}, at \
          version {version} of the object; get it again, then decide",
         kind.noun(),
         object.id(),

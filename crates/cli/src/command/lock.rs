@@ -16,8 +16,8 @@ use crate::{name, output};
 
 const AFTER_HELP: &str = "\
 Patterns:
-  range(offset=0, length=64KiB)                        bytes in a row
-  list(0:10, 64:10)                                    offset:length, as many as you like
+  range(offset=0, length=64KiB)                        contiguous bytes
+  list(0:10, 64:10)                                    any number of offset:length
   vector(count=1024, block=1, stride=64)               or another datatype, from offset 0 on
   view(displacement=4096, count=2, of=vector(...))     copies of a datatype from an offset on
 
@@ -46,35 +46,37 @@ goes on without being told, and others get the lock when the lease is over.
 Exit codes: that of the command; 128 and its signal if one ended it; 126 if it cannot be run, 127 if it does not exist; 1 if
 the lock was not had in time (see -E), if it was lost, and for all other failures; 2 for wrong usage.";
 
-/// Run a command while bytes of a file are locked
+/// Run a command while holding a lock on bytes of a file
 ///
 /// The file is the object of that name, which need not exist. Exactly the bytes of the pattern are locked, however many
-/// pieces they are; only others that lock them are kept out. Bytes that others hold are waited for.
+/// pieces they form. A lock keeps out only others that lock the same bytes. Waits for bytes that others hold.
 #[derive(clap::Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// The file
     #[arg(value_parser = name::file())]
     file: String,
-    /// The bytes to lock, as below [default: all bytes]
+    /// The bytes to lock, as described below [default: all bytes]
     #[arg(long, short, value_name = "PATTERN", value_parser = pattern)]
     pattern: Option<Description>,
-    /// Lock for reading: others may hold the bytes shared too
+    /// Lock for reading: others may hold shared locks on the same bytes
     #[arg(long, short)]
     shared: bool,
-    /// Wait at most so long, such as 5s
+    /// Wait at most this long, such as 5s
     #[arg(long, short, value_name = "TIME", conflicts_with = "try_only")]
     wait: Option<Time>,
-    /// Do not wait, neither for other holders nor for a server that was started again and asks its former clients first
+    /// Do not wait, neither for other holders nor for the grace period of a server that was restarted
     #[arg(long = "try", short = 'n')]
     try_only: bool,
-    /// The exit code if the lock is not had in time
+    /// Exit code if the lock is not acquired in time
     #[arg(long, short = 'E', value_name = "CODE", default_value = "1")]
     conflict_exit_code: u8,
-    /// Describe the bytes to the servers region by region, in lists of 64 regions, or as they are
+    /// Describe the bytes to the servers region by region (posix), in lists of 64 regions (list), or as the pattern
+    /// itself (datatype)
     #[arg(long, value_name = "METHOD", value_parser = ["posix", "list", "datatype"], default_value = "datatype")]
     method: String,
-    /// Ask server by server in file order, all at once and then so, or both by turns
+    /// Ask the servers one by one in file order (two-phase), all at once and then in file order (one-try), or by both
+    /// in turn (alt-try)
     #[arg(long, value_name = "PROTOCOL", value_parser = ["two-phase", "one-try", "alt-try"], default_value = "alt-try")]
     protocol: String,
     /// The command and its arguments
@@ -112,7 +114,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if session.folder()?.is_some() {
         let uri = session.uri();
         let sentence = format!(
-            "a folder is open in one process at a time, so a lock of {uri} would keep nobody out; start \"nacre serve\" on it, \
+            "only one process at a time can open a folder, so a lock of {uri} would exclude nobody; start \"nacre serve\" on it, \
              and lock there"
         );
         return Err(Failure::Failed(sentence));

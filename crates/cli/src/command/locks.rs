@@ -9,16 +9,16 @@ use crate::name;
 use crate::output::{self, Table};
 use crate::session::Context;
 
-/// Show who holds which bytes of which files, and who waits
+/// Show which sessions hold which bytes of which files, and which wait
 ///
-/// BYTES is the first byte of a request at a server and the end of its last, whatever lies between. STATE is "held"; "waits"
-/// for the byte that is shown; "partial" if not all is held and nothing is waited for there, because the request stands in
-/// line at another server, or the server was started again; or "lapsed" if the session is lost and its fence is being raised.
-/// If a server cannot be reached, the others are shown, and the exit code is 1.
+/// BYTES is the range from the first to the last byte of a request at a server, gaps included. STATE is "held";
+/// "waits", for the byte shown; "partial" if some bytes are not held but none is waited for, because the request is
+/// queued at another server or the server was restarted; or "lapsed" if the session is lost and its fence is being
+/// raised. If a server cannot be reached, the others are shown, and the exit code is 1.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// Only those of this file
+    /// Show only locks of this file
     #[arg(value_parser = name::file())]
     file: Option<String>,
     #[command(subcommand)]
@@ -28,10 +28,10 @@ pub struct Args {
 /// A command on lock sessions.
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
-    /// Take a session's locks away
+    /// Take away a session's locks
     ///
-    /// Its exclusive locks are released once the store refuses its changes of the objects that it may have written; its shared
-    /// ones, when its lease would have lapsed.
+    /// Its exclusive locks are released once the store refuses its changes to the objects that it may have written, its
+    /// shared locks when its lease would have lapsed.
     Break {
         /// The session
         #[arg(value_parser = session_number)]
@@ -88,12 +88,12 @@ async fn break_session(session: &Context, store: &Store, number: u64) -> Result<
         ))),
         (no_server, false) => {
             let done = if no_server {
-                format!("lock session {number} is not known at {}", places(&unknown))
+                format!("lock session {number} is unknown at {}", places(&unknown))
             } else if unknown.is_empty() {
                 format!("lock session {number} is broken at {}", places(&broken))
             } else {
                 format!(
-                    "lock session {number} is broken at {}, and not known at {}",
+                    "lock session {number} is broken at {}, and unknown at {}",
                     places(&broken),
                     places(&unknown)
                 )
@@ -130,7 +130,7 @@ fn print(reports: &[Report]) -> Result<(), Failure> {
     for Report { place, report } in reports {
         if report["in_grace"] == true {
             output::complain(&format!(
-                "nacre: {place} was restarted, and takes only locks from before for some seconds"
+                "nacre: {place} was restarted, and for some seconds accepts only locks held before"
             ));
         }
         for cycle in report["cycles"].as_array().into_iter().flatten() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nacre::map::log::{Line, Log};
+use nacre_map::log::{Line, Log};
 use nacre_shell::Signals;
 use serde_json::json;
 
@@ -14,15 +14,16 @@ use crate::{arguments, output};
 /// The time between two looks at a store that cannot be watched.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Print the cluster log: what matters of all servers, in one order
+/// Print the cluster log: events of all servers, in one order
 ///
-/// Servers that went down and came up again, versions of classes. The log is bounded: the oldest lines go.
+/// It records servers that go down and come up, and versions of classes. The log is bounded: its oldest lines are
+/// dropped.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Print so many lines, the last ones
+    /// Print the last COUNT lines
     #[arg(short = 'n', long, value_name = "COUNT", default_value = "50", value_parser = arguments::count)]
     count: usize,
-    /// Go on with further lines as they come, until Ctrl-C
+    /// Keep printing new lines as they come, until Ctrl-C
     #[arg(short, long)]
     follow: bool,
 }

@@ -13,19 +13,19 @@ use crate::{complete, name, output, quantity};
 /// List objects in the order of their names
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Only those whose names begin with this
+    /// List only objects whose names begin with this
     #[arg(default_value = "", hide_default_value = true, value_parser = name::prefix())]
     prefix: Bytes,
-    /// Only those after this one
+    /// List only objects after this one
     #[arg(long, value_name = "OBJECT", value_parser = name::object(), add = complete::objects())]
     after: Option<ObjectId>,
-    /// At most so many
+    /// List at most this many objects
     #[arg(long, allow_negative_numbers = true, value_name = "COUNT")]
     limit: Option<u64>,
-    /// Show version, size, forks, keys and attributes too
+    /// Also show version, size, forks, keys and attributes
     #[arg(long, short)]
     long: bool,
-    /// List staged forks instead: content of "nacre put" that is under way, or whose writer died
+    /// List staged forks instead: content of "nacre put" that is in progress, or whose writer died
     #[arg(long, conflicts_with_all = ["long", "limit"])]
     staged: bool,
 }
@@ -89,7 +89,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Some(array) => array.end()?,
         None => {
             if let Some(last) = last.filter(|_| more) {
-                output::complain(&format!("there are more: go on with --after '{last}'"));
+                output::complain(&format!("there are more: continue with --after '{last}'"));
             }
         }
     }

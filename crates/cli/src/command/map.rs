@@ -12,6 +12,7 @@ use nacre::map::{
     Committed, Followed, Limits, Map, ProposeError, Proposer, Record, Refused, Update, Validator, limit,
 };
 use nacre::{Engine, Key, Store, Uri};
+use nacre_object::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map as Object, Value, json};
 
@@ -22,9 +23,10 @@ use crate::quantity::parse_size;
 use crate::session::Context;
 use crate::{arguments, name};
 
-/// Look at, change and watch maps: small named state that everybody agrees on
+/// View, change and watch maps: small named state that all programs agree on
 ///
-/// A map holds entries, each with a version. Every change, of one entry or of many at once, makes a new epoch of the map.
+/// A map holds entries, each with a version. Every change, to one entry or to several at once, creates a new epoch of
+/// the map.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -35,7 +37,7 @@ pub struct Args {
 enum Action {
     /// List maps
     Ls,
-    /// Print the value of an entry; or all entries, or those named, in a table
+    /// Print the value of one entry, or a table of all entries or the named ones
     Get {
         /// The map
         map: String,
@@ -47,7 +49,7 @@ enum Action {
     Set {
         /// The map
         map: String,
-        /// The entries with their values as they are; - reads such lines from standard input
+        /// Entries with their values, used unchanged; - reads such lines from standard input
         #[arg(required = true, value_name = "ENTRY=VALUE")]
         entries: Vec<OsString>,
         /// Only if none of the entries exists
@@ -68,14 +70,14 @@ enum Action {
     },
     /// Watch a map: print every epoch in order, until Ctrl-C
     ///
-    /// Begins with the whole map as it is, which is printed again where epochs were missed that are not kept any more.
+    /// Begins with the whole current map, which is printed again if missed epochs are no longer kept.
     Watch {
         /// The map
         map: String,
         /// Begin with the epochs after this one, as far as they are kept
         #[arg(long, value_name = "EPOCH")]
         since: Option<u64>,
-        /// End after so many epochs
+        /// Stop after this many epochs
         #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
         count: Option<usize>,
     },
@@ -83,10 +85,10 @@ enum Action {
     History {
         /// The map
         map: String,
-        /// Only the epochs after this one
+        /// Print only epochs after this one
         #[arg(long, value_name = "EPOCH")]
         since: Option<u64>,
-        /// Only the last so many
+        /// Print only the last COUNT epochs
         #[arg(short = 'n', long, value_name = "COUNT", value_parser = arguments::at_least_one)]
         count: Option<usize>,
     },
@@ -94,17 +96,17 @@ enum Action {
     Limits {
         /// The map
         map: String,
-        /// The number of epochs whose records are kept
+        /// Number of epochs kept in the history
         #[arg(long, value_name = "COUNT")]
         history: Option<u64>,
-        /// The number of entries that the map may have
+        /// Maximum number of entries
         #[arg(long, value_name = "COUNT")]
         entries: Option<u64>,
-        /// The bytes of names and values that the map may have
+        /// Maximum bytes of all names and values together
         #[arg(long, value_name = "SIZE", value_parser = parse_size)]
         bytes: Option<u64>,
     },
-    /// Install validators: functions in Lua that may refuse or replace what is set
+    /// Manage validators: Lua functions that can refuse or replace new values
     #[command(subcommand)]
     Validator(ValidatorAction),
 }
@@ -116,19 +118,19 @@ enum ValidatorAction {
         /// The map
         map: String,
     },
-    /// Install a validator, or replace it; prints the epoch
+    /// Install or replace a validator; prints the epoch
     Put {
         /// The map
         map: String,
         /// The validator's name
         validator: String,
-        /// The text, which defines the function validate(change); - is standard input
+        /// The Lua script, which defines the function validate(change); - is standard input
         file: PathBuf,
-        /// Let it see only entries whose names begin with this
+        /// Limit it to entries whose names begin with this
         #[arg(long, value_name = "PREFIX", value_parser = name::prefix(), default_value = "", hide_default_value = true)]
         prefix: Bytes,
     },
-    /// Print the text of a validator
+    /// Print the script of a validator
     Show {
         /// The map
         map: String,
@@ -147,13 +149,13 @@ enum ValidatorAction {
 /// The conditions of a change.
 #[derive(clap::Args, Debug)]
 struct Conditions {
-    /// Only if the entry, of which there must be one, has this version; 0: only if it does not exist
+    /// Only if the entry has this version; 0 means that it does not exist. Takes exactly one entry
     #[arg(long, value_name = "VERSION")]
     if_version: Option<u64>,
     /// Only if the map is at this epoch
     #[arg(long, value_name = "EPOCH")]
     if_epoch: Option<u64>,
-    /// The name that validators and the history are told [default: the user and the machine]
+    /// Name to pass to validators and to record in the history [default: the user and the machine]
     #[arg(long = "as", value_name = "NAME")]
     who: Option<String>,
 }
@@ -169,8 +171,7 @@ impl Conditions {
             (None, _) => Ok(update),
             (Some(version), [entry]) => Ok(update.if_version(entry.clone(), version)),
             (Some(_), _) => {
-                let text =
-                    "--if-version is about one entry; for several, --if-epoch says that none has changed";
+                let text = "--if-version applies to one entry; for several, use --if-epoch";
                 Err(Failure::Usage(text.to_owned()))
             }
         }
@@ -232,7 +233,7 @@ fn failure(error: ProposeError) -> Failure {
                 Refused::Version { name, found, .. } => {
                     let version = found.as_ref().map_or(0, |found| found.version);
                     let mut fields = Object::new();
-                    output::put_bytes(&mut fields, "entry", name.as_bytes());
+                    fields.insert("entry".to_owned(), name.to_string().into());
                     match &found {
                         Some(found) => put_entry(&mut fields, found),
                         None => drop(fields.insert("version".to_owned(), 0.into())),
@@ -398,7 +399,7 @@ async fn watch(
     let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
-            "{uri} is used by one program alone, so nobody else could change a map while it is watched; serve it with \"nacre \
+            "{uri} is open in one program only, so nobody else could change a map while it is watched; serve it with \"nacre \
              serve\", or see what was changed with \"nacre map history\""
         );
         return Err(Failure::Usage(text));
@@ -525,7 +526,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             };
             read.map_err(Failure::io(format_args!("read {}", file.display())))?;
             let text = String::from_utf8(text)
-                .map_err(|_| Failure::Failed(format!("{} is no text in UTF-8", file.display())))?;
+                .map_err(|_| Failure::Failed(format!("{} is not valid UTF-8", file.display())))?;
             let proposer = proposer(&session.open_to_fill()?, &map)?;
             let made = proposer.set_validator(&who(), &validator, &Validator { prefix, text }).await;
             tell(session, &map, &made.map_err(failure)?)
@@ -539,7 +540,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
                     let mut fields = Object::new();
                     fields.insert("validator".to_owned(), name.as_str().into());
                     fields.insert("version".to_owned(), (*version).into());
-                    output::put_bytes(&mut fields, "prefix", &validator.prefix);
+                    fields.insert("prefix".to_owned(), Escaped(&validator.prefix).to_string().into());
                     array.entry(&Value::Object(fields))?;
                 }
                 return Ok(array.end()?);

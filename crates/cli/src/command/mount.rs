@@ -20,21 +20,22 @@ use crate::session::Context;
 /// The time for which calls that are under way may go on after the mount has ended.
 const CALLS_END: Duration = Duration::from_secs(5);
 
-/// Mount the namespace on a directory, so that every program works on it
+/// Mount the namespace on a directory, for use by any program
 ///
-/// Runs until the directory is unmounted ("umount DIR") or a signal asks it to end: the mount then leaves the directory at
-/// once, and the command ends when the last process has closed its files there, or with a second signal. Every change is in
-/// the store before the call that makes it returns. A store without a namespace gets one, unless --read-only is given.
+/// Runs until the directory is unmounted ("umount DIR") or a signal arrives. After a signal, the directory is unmounted
+/// at once, and the command ends when the last process has closed its files there, or at a second signal. Every change
+/// is in the store before the call that makes it returns. A store without a namespace gets one, unless --read-only is
+/// given.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The directory, which has to be empty
+    /// The directory, which must be empty
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// Let nothing be changed by way of this mount
+    /// Refuse all changes through this mount
     #[arg(long)]
     read_only: bool,
-    /// Let all users in, each with their own permissions, not only the one who mounts; others than root need
-    /// "user_allow_other" in /etc/fuse.conf for it
+    /// Let all users in, each with their own permissions, not only the one who mounts; users other than root need
+    /// "user_allow_other" in /etc/fuse.conf
     #[arg(long)]
     allow_other: bool,
 }
@@ -91,7 +92,7 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
             tokio::select! {
                 done = &mut ended => done,
                 () = tokio::time::sleep(Duration::from_secs(1)) => {
-                    let text = format!("nacre: files of {shown} are still open; another signal takes them away");
+                    let text = format!("nacre: files of {shown} are still open; a second signal closes them");
                     output::complain(&text);
                     tokio::select! {
                         done = &mut ended => done,

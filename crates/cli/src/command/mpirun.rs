@@ -18,39 +18,39 @@ use crate::quantity::Time;
 use crate::session::STORE_VARIABLE;
 
 const AFTER_HELP: &str = "\
-The ranks find the library that keeps the atomic mode in LD_PRELOAD, and the lock servers in NACRE_STORE. Files that are not in
-atomic mode are left to the MPI library. Without --lock-servers, --store and NACRE_STORE a lock server runs as long as the job, at a
-Unix socket: that is for ranks on this node. For several nodes, start \"nacre serve\" where all of them reach it.
+The ranks get the library for the atomic mode through LD_PRELOAD, and the lock servers through NACRE_STORE. Files that are not in
+atomic mode are left to the MPI library. Without --lock-servers, --store and NACRE_STORE, a lock server runs as long as the job, on a
+Unix socket that only ranks on this node can reach. For several nodes, start \"nacre serve\" where all of them reach it.
 
-Exit codes: that of mpirun; 128 and its signal if one ended it; 126 if it cannot be run, 127 if it does not exist; 1 if there is no
-library or no server for the job; 2 for wrong usage.";
+Exit codes: that of mpirun; 128 plus the signal number if a signal ended it; 126 if it cannot be run; 127 if it does not exist; 1 if
+there is no library or no server for the job; 2 for wrong usage.";
 
-/// Run an MPI job whose programs have an atomic mode of MPI-IO that holds
+/// Run an MPI job with a correct atomic mode of MPI-IO
 ///
-/// The programs need not be changed. MPI_File_set_atomicity then means that exactly the bytes of each read and write are locked while
-/// it is done. What follows is for mpirun: nacre mpirun -n 4 ./program
+/// The programs need no changes. With MPI_File_set_atomicity, each read and write locks exactly its own bytes while it
+/// runs. All further arguments go to mpirun: nacre mpirun -n 4 ./program
 #[derive(clap::Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The MPI library of the programs [default: that of mpirun, which is asked]
+    /// The MPI library of the programs [default: the one that mpirun reports]
     #[arg(long, value_enum)]
     mpi: Option<Mpi>,
-    /// The launcher of the job [default: mpirun; with --mpi, mpirun.mpich or mpirun.openmpi if there is one]
+    /// The launcher of the job [default: mpirun; with --mpi, mpirun.mpich or mpirun.openmpi if it exists]
     #[arg(long, value_name = "PROGRAM")]
     launcher: Option<PathBuf>,
-    /// The library that is preloaded [default: libnacre_mpiio_mpich.so or libnacre_mpiio_openmpi.so beside this program, or in
+    /// The library to preload [default: libnacre_mpiio_mpich.so or libnacre_mpiio_openmpi.so beside this program, or in
     /// ../lib/nacre]
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// The servers that grant the locks, as a uri: unix:PATH or nacre://HOST:PORT,… [default: --store or NACRE_STORE, or else one
+    /// The lock servers, as a URI: unix:PATH or nacre://HOST:PORT,… [default: --store or NACRE_STORE, or else a server
     /// that is started for the job]
     #[arg(long, value_name = "URI")]
     lock_servers: Option<String>,
-    /// Time after which the locks of a rank that is not heard of are taken away, 500ms to 1h, at the server that is started for the
-    /// job [default: 10s]
+    /// Time after which a silent rank loses its locks, 500ms to 1h, at the server that is started for the job [default:
+    /// 10s]
     #[arg(long, value_name = "TIME")]
     lock_lease: Option<Time>,
-    /// The programs for mpirun to run, with its flags
+    /// Arguments of mpirun: its flags and the programs to run
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "ARGUMENT")]
     words: Vec<OsString>,
 }
@@ -58,7 +58,7 @@ pub struct Args {
 /// An MPI library.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Mpi {
-    /// MPICH, and those that are made from it
+    /// MPICH, and libraries derived from it
     Mpich,
     /// Open MPI
     Openmpi,
@@ -126,7 +126,7 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
     }
     // The loader takes both for the end of a name, and has no way to write them otherwise.
     if library.as_os_str().as_encoded_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
-        let text = format!("{} cannot be preloaded: its path has a blank or a colon", library.display());
+        let text = format!("{} cannot be preloaded: its path contains a space or a colon", library.display());
         return Err(Failure::Failed(text));
     }
     // The signals are caught before anything is started that is to be ended.
@@ -189,7 +189,7 @@ async fn ask(launcher: &Path) -> Result<Mpi, Failure> {
         (true, false) => Ok(Mpi::Openmpi),
         (false, true) => Ok(Mpi::Mpich),
         _ => Err(Failure::Failed(format!(
-            "\"{} --version\" does not say that it is of MPICH or of Open MPI; say --mpi",
+            "\"{} --version\" does not report MPICH or Open MPI; give --mpi",
             launcher.display()
         ))),
     }
@@ -225,7 +225,7 @@ fn servers_uri(uri: &str) -> Result<String, Failure> {
     let parsed: Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     match parsed.engine {
         Engine::Servers(_) => Ok(parsed.to_string()),
-        _ => Err(Failure::Usage(format!("{uri} is no server; locks are granted by \"nacre serve\""))),
+        _ => Err(Failure::Usage(format!("{uri} is not a server; locks need \"nacre serve\""))),
     }
 }
 

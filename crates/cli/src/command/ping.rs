@@ -11,18 +11,18 @@ use crate::output;
 use crate::quantity;
 use crate::session::Context;
 
-/// Ask every server of a store for a sign of life, and show how long each takes to answer
+/// Measure how long each server of a store takes to answer
 ///
-/// The exit code is 1 if a server did not answer each time. A connection is made before the first time is taken.
+/// The exit code is 1 if a server left a request unanswered. Connections are made before the first measurement.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Number of requests to each server; 0: until Ctrl-C
+    /// Number of requests to each server; 0 means until Ctrl-C
     #[arg(long, short, value_name = "COUNT", default_value = "4", value_parser = count)]
     count: usize,
-    /// The time between two questions
+    /// Time between two requests
     #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = quantity::parse_time)]
     interval: Duration,
-    /// Longest wait for an answer
+    /// Maximum time to wait for an answer
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = quantity::parse_time)]
     timeout: Duration,
 }

@@ -16,35 +16,35 @@ use crate::output::{self, Table};
 use crate::quantity;
 use crate::session::Context;
 
-/// Ask an index of a sweep
+/// Query an index of a sweep
 ///
-/// The index comes from "nacre walk ROOT --index FILE.sqlite". Without further flags the sweep itself is described. Bytes
-/// of a file with several names are counted once, but in directories. Ages are those at the time of the sweep.
-/// docs/index.md has the tables for --where and --sql.
+/// The index is written by "nacre walk ROOT --index FILE.sqlite". Without further flags, the sweep itself is described.
+/// The bytes of a file with several names are counted once, except in directories. Ages are relative to the time of the
+/// sweep. docs/index.md describes the tables for --where and --sql.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The index
     #[arg(value_name = "INDEX")]
     index: PathBuf,
-    /// Add up entries by this
+    /// Sum up entries by this
     #[arg(long, value_name = "OF", value_parser = by_parser())]
     by: Option<By>,
-    /// The first N rows; without --by the N largest files
+    /// Show only the first N rows; without --by, the N largest files
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     top: Option<u64>,
     /// List all entries
     #[arg(long, conflicts_with_all = ["by", "top"])]
     list: bool,
-    /// Print the rows of this query, which can change nothing
+    /// Print the rows of this query, which must be read-only
     #[arg(long, value_name = "SELECT", conflicts_with_all = ["by", "top", "list", "conditions"])]
     sql: Option<String>,
-    /// With --by directory: those at most so many levels below their root
+    /// With --by directory: only directories at most this many levels below their root
     #[arg(long, value_name = "N", requires = "by")]
     levels: Option<u32>,
-    /// Write the sweep to this file in ncdu's export format, for "ncdu -f FILE"; - is standard output
+    /// Export the sweep to this file in ncdu's format, for "ncdu -f FILE"; - is standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "top", "list", "sql", "conditions"])]
     ncdu: Option<PathBuf>,
-    /// Read an index whose sweep did not come to its end
+    /// Read an index whose sweep is not complete
     #[arg(long)]
     incomplete: bool,
     #[command(flatten)]
@@ -64,7 +64,7 @@ struct Conditions {
     /// Entries of this type: f, d, l, p, s, c or b
     #[arg(long = "type", help_heading = "Filters", value_name = "TYPE", value_parser = ["f", "d", "l", "p", "s", "c", "b"])]
     kind: Option<String>,
-    /// Entries with a name like this
+    /// Entries whose names match
     #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     name: Option<String>,
     /// Entries for which this SQL expression is true, such as "size > 1000000 AND days(atime) > 365"
@@ -126,7 +126,7 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
             return Err(Failure::Usage("--levels is for --by directory".into()));
         }
         if by == By::Directory && !condition.is_empty() {
-            let text = "the sums of directories are of everything below them; they cannot be filtered";
+            let text = "sums of directories cover everything below them, and cannot be filtered";
             return Err(Failure::Usage(text.into()));
         }
         return table(
@@ -146,7 +146,7 @@ fn failed(index: &Index) -> impl Fn(rusqlite::Error) -> Failure {
     let path = index.path().to_owned();
     move |error| match error {
         rusqlite::Error::InvalidQuery => {
-            Failure::Usage("the query would change the index, and is not run; it is for SELECT".into())
+            Failure::Usage("the query would change the index, and was not run; only SELECT is allowed".into())
         }
         error @ rusqlite::Error::SqlInputError { .. } => {
             Failure::Usage(format!("cannot run the query: {error}"))

@@ -11,8 +11,8 @@ use crate::{complete, name, output};
 
 /// Read a range of an object to standard output
 ///
-/// With --json, gives the version of the range and its extents too: what a conditional write needs. A long range is
-/// then cut where a reply ends, and "next" says where to go on.
+/// With --json, also prints the version of the range and its extents, as a conditional write needs them. A long range
+/// is then cut at the end of a reply, and "next" says where to continue.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The object

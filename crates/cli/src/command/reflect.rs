@@ -27,7 +27,7 @@ use crate::arguments;
 use crate::failure::Failure;
 use crate::output;
 
-/// Copy what one member of a group sends to all others: a reflector of datagrams
+/// Reflect datagrams: copy what one member of a group sends to all others
 #[derive(clap::Subcommand, Debug)]
 pub enum Command {
     Serve(Box<Args>),
@@ -42,27 +42,29 @@ pub enum Command {
 }
 
 const AFTER_HELP: &str = "\
-Members join with \"nacre reflect join GROUP@ADDRESS\". SIGTERM, SIGHUP and Ctrl-C tell the members, store what is to be \
-stored, and end; another one, half a second later or more, ends at once. The kernel planes need root, or the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW; with \
---plane auto the reflector goes on in user space without them, and says so.";
+Members join with \"nacre reflect join GROUP@ADDRESS\". On SIGTERM, SIGHUP or Ctrl-C, the \
+reflector tells its members, stores what must be stored, and ends; a second signal, half a second later or more, ends it at \
+once. The kernel planes need root, or the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW; without them, --plane auto \
+falls back to user space, and says so.";
 
 /// Run a reflector, until Ctrl-C or SIGTERM
 ///
-/// The same as "nacre serve --roles reflect", with a reflector's flags. Says in one line where it listens and by which plane
-/// it copies, when members can join (with --json, as JSON). States of groups and the map of locations are kept in memory, or
-/// in the store that --store names, which several reflectors may share. Every flag may stand in nacre.toml by its name,
-/// in the part "reflect"; what is said on the command line wins.
+/// Equivalent to "nacre serve --roles reflect", with a reflector's flags. When members can join, prints a line with its
+/// addresses and plane (with --json, as JSON). Group states and the map of locations are kept in memory, or in the
+/// store that --store names, which several reflectors may share. Every flag can also be set in nacre.toml by its name,
+/// in the table [reflect]; the command line takes precedence.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Read the settings from this file, which nobody but its owner and its group may change [default: nacre.toml, if there
-    /// is one, which must be yours or root's, and nobody else may change]
+    /// Read the settings from this file, which only its owner and group may be able to change [default: nacre.toml, if
+    /// it exists; it must be yours or root's, and nobody else may be able to change it]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
-    /// Take orders, such as those of "nacre reflect move", on this address: unix:PATH, or HOST:PORT, which needs --key; or
-    /// "none" [default: reflect.sock in the folder of the user's sockets if --listen is not given, else none]
+    /// Listen for administrative commands, such as "nacre reflect move", on this address: unix:PATH, HOST:PORT
+    /// (requires --key), or "none" [default: reflect.sock in the folder of the user's sockets if --listen is not given,
+    /// else none]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
     #[command(flatten)]
@@ -112,7 +114,7 @@ fn serve_logged(common: &arguments::Common, args: Args) -> Result<(), Failure> {
         // A reflector on an address of its own must not collide with the one on the default address.
         None if !is_default => "none".to_owned(),
         None => admin_client::own_socket_for_server().map(unix).unwrap_or_else(|error| {
-            tracing::warn!("{error}; this reflector takes no orders, name an address for them with --admin");
+            tracing::warn!("{error}; this reflector accepts no administrative commands; give an address for them with --admin");
             "none".to_owned()
         }),
     }];

@@ -17,38 +17,39 @@ use crate::progress::Ticker;
 use crate::session::Context;
 use crate::{interrupt, output, quantity};
 
-/// Remove files and directories with everything in them, on all processors
+/// Remove files and directory trees, using all processors
 ///
-/// Links are removed and never followed; other file systems that are mounted below are not entered. Unless told --yes, it
-/// counts first and asks; where it cannot ask, it refuses. With filters only the files, links and other entries that they
-/// select are removed, and directories stay. The exit code is 0 only if everything is gone that was to go.
+/// Links are removed and never followed. Other file systems that are mounted below are not entered. Unless --yes is
+/// given, counts first and asks for confirmation, and refuses if it cannot ask. With filters, only the files, links and
+/// other entries that they select are removed, and directories stay. The exit code is 0 only if everything to be
+/// removed is gone.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Files, links or directories
     #[arg(required_unless_present = "from", value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Remove the files of this list instead, - for standard input: JSON lines from "nacre query --list --json", or from
-    /// "nacre walk --list --json --fields path,inode,…". Each is looked at again, and stays if it is not the listed one
-    /// any more, was changed, or no filter selects it. Directories stay
+    /// Remove the files of this list instead, - for standard input: JSON lines from "nacre query --list --json", or
+    /// from "nacre walk --list --json --fields path,inode,ctime". Each file is checked first: it stays if it is no longer
+    /// the listed one, was changed, or is selected by no filter. Directories stay
     #[arg(
         long,
         value_name = "LIST",
         conflicts_with_all = ["paths", "list", "empty_directories", "depth", "prune", "exclude_from"]
     )]
     from: Option<PathBuf>,
-    /// Do not count, do not ask
+    /// Do not count or ask first
     #[arg(long, short)]
     yes: bool,
-    /// Count what would be removed, and touch nothing
+    /// Count what would be removed, and change nothing
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
-    /// With --dry-run: print every path too, with --json each as an object on a line, before that of the numbers
+    /// With --dry-run: also print every path; with --json, as one object per line before the totals
     #[arg(long, requires = "dry_run")]
     list: bool,
-    /// Threads [default: one for each processor]
+    /// Number of threads [default: one per processor]
     #[arg(long, value_name = "N", value_parser = nacre_walk_cli::parse_threads)]
     threads: Option<NonZeroUsize>,
-    /// With filters: remove directories too that are empty then, but for those that are named
+    /// With filters: also remove directories that are then empty, except those given as arguments
     #[arg(long, requires = "filters")]
     empty_directories: bool,
     #[command(flatten)]
@@ -78,7 +79,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     };
     if asks && !can_ask {
         let text =
-            "nothing was removed: without a terminal to ask on, say --yes, or look first with --dry-run";
+            "nothing was removed: there is no terminal to ask on; give --yes, or check first with --dry-run";
         return Err(Failure::Usage(text.into()));
     }
     let counted = if args.yes { None } else { Some(count(session, &removal, &args)?) };
@@ -150,7 +151,7 @@ fn dry_run(session: &Context, counted: &Counted) -> Result<(), Failure> {
     }
     match counted.errors {
         0 => Ok(()),
-        errors => Err(Failure::Failed(format!("{} could not be looked at", quantity::count(errors, "path")))),
+        errors => Err(Failure::Failed(format!("{} could not be examined", quantity::count(errors, "path")))),
     }
 }
 
@@ -192,7 +193,7 @@ fn report(session: &Context, removal: &Removal, removed: &Removed) -> Result<(),
     if let Some((left, all)) = left {
         let at_least = if all { "" } else { "at least " };
         let text = format!(
-            "interrupted: {} removed, {at_least}{} left; the same command goes on",
+            "interrupted: {} removed, {at_least}{} left; run the same command again to continue",
             quantity::grouped(removed.entries),
             quantity::grouped(left)
         );

@@ -10,9 +10,9 @@ use crate::failure::Failure;
 use crate::session::{self, Context};
 use crate::{complete, name, output, quantity};
 
-/// Remove objects, or one fork of each, or their staged forks
+/// Remove objects, one fork of each, or their staged forks
 ///
-/// Versions stay: an object that is made again goes on above every version that it ever had.
+/// Versions survive: an object that is created again continues above all its earlier versions.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The objects
@@ -20,15 +20,15 @@ pub struct Args {
     objects: Vec<ObjectId>,
     #[command(flatten)]
     fork: ForkArgs,
-    /// Do not mind objects that do not exist, do away with those on Ceph whose headers are damaged, and with records of
-    /// lock servers, which no server of the store may be any more
+    /// Ignore missing objects; also remove objects on Ceph whose headers are damaged, and records of lock servers that
+    /// no longer belong to the store
     #[arg(long, short)]
     force: bool,
-    /// Remove staged forks only: content of "nacre put" that is under way, whose writers then fail, or that was left
-    /// behind
+    /// Remove only staged forks: content of "nacre put" that was left behind, or is in progress, in which case its
+    /// writer fails
     #[arg(long, conflicts_with = "fork")]
     staged: bool,
-    /// Only those whose writers have not got on for so long: a time such as 30min, or a number of seconds
+    /// Only staged forks without progress for this long: a time such as 30min, or a number of seconds
     #[arg(
         long,
         allow_negative_numbers = true,

@@ -3,6 +3,7 @@
 use nacre::ErrorKind;
 use nacre::fs::{READ, WRITE};
 use nacre::sequencer::{Policy, Sequencer, Shown};
+use nacre_object::Escaped;
 use serde_json::json;
 
 use super::fs::typed;
@@ -12,24 +13,24 @@ use crate::output::{self, Table};
 use crate::session::Context;
 
 const AFTER_HELP: &str = "\
-Policies say how long a program that caches the sequencer keeps it when others wait:
-  best-effort      it gives it back at once
-  hold=10ms        it keeps it for 10 ms at least
-  quota=1000/50ms  it hands out up to 1000 positions, within 50 ms (100 ms unless said)
-  round-trip       nobody caches it: each request goes to the metadata rank
+Policies, which say how long a program that caches the sequencer keeps it when others wait:
+  best-effort      give it back at once
+  hold=10ms        keep it for at least 10 ms
+  quota=1000/50ms  hand out up to 1000 positions, within 50 ms (default: 100 ms)
+  round-trip       never cache it: each request goes to the metadata rank
 
-Positions begin at 0, and none is handed out twice. After a crash some may be missing.
+Positions begin at 0, and none is handed out twice. After a crash, some may be skipped.
 
-A name that begins with a slash is a path in the namespace (\"nacre fs\"): its sequencer is there for those whom its
-permissions let in. \"next\" and a new policy need permission to write, all else permission to read.";
+A name that begins with a slash is a path in the namespace (\"nacre fs\"), whose permissions apply: \"next\" and changing
+the policy need write permission, everything else read permission.";
 
 /// The number of names that are asked for at once.
 const PAGE: usize = 1000;
 
-/// Make sequencers, and take positions from them
+/// Create sequencers, and take positions from them
 ///
-/// A sequencer is a counter that many programs share, each of whose positions is handed out once. Programs that use it much
-/// cache it; its policy says for how long.
+/// A sequencer is a counter that many programs share. Each of its positions is handed out once. Programs that use it
+/// heavily cache it; its policy says for how long.
 #[derive(clap::Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
@@ -39,15 +40,15 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Action {
-    /// Make a sequencer
+    /// Create a sequencer
     Create {
         /// The sequencer
         name: String,
-        /// Its policy, as below
+        /// Policy of the sequencer, as described below
         #[arg(long, value_name = "POLICY", default_value = "best-effort")]
         policy: Policy,
     },
-    /// Take the next position and print it; or several in a row, one a line
+    /// Take and print the next position, or several in a row, one per line
     Next {
         /// The sequencer
         name: String,
@@ -55,27 +56,27 @@ enum Action {
         #[arg(short = 'n', long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
         count: u64,
     },
-    /// Print the tail: the position that comes next
+    /// Print the tail, the next position
     Read {
         /// The sequencer
         name: String,
     },
-    /// Print the policy, or change it, for the present holder too
+    /// Print the policy, or change it, also for the current holder
     Policy {
         /// The sequencer
         name: String,
         /// The policy, as in "nacre sequencer --help"
         policy: Option<Policy>,
     },
-    /// List sequencers, without asking holders for them; those in the namespace only where they are named
+    /// List sequencers, without asking their holders; those in the namespace only if named
     ///
-    /// TAIL is the position that comes next; of one that is held, the first that its holder was lent. No position at or above
-    /// RESERVED has been handed out.
+    /// TAIL is the next position; for a held sequencer, the first position that its holder was lent. No position at or
+    /// above RESERVED has been handed out.
     Ls {
-        /// Only these
+        /// List only these
         names: Vec<String>,
     },
-    /// Remove a sequencer, once nobody holds it; one that is made later under its name goes on above its positions
+    /// Remove a sequencer, once nobody holds it; one created later under its name continues above its positions
     Rm {
         /// The sequencer
         #[arg(required = true)]
@@ -199,16 +200,17 @@ async fn list(session: &Context, store: &nacre::Store, names: Vec<String>) -> Re
     let mut rows = Vec::new();
     while let Some(last) = page.last().cloned() {
         for name in &page {
-            let text = String::from_utf8_lossy(name).into_owned();
+            let text = Escaped(name).to_string();
             let sequencer = match all {
                 true => store.sequencer(name).await?,
-                false => open(store, &text, READ).await?,
+                // Names on the command line are in UTF-8.
+                false => open(store, &String::from_utf8_lossy(name), READ).await?,
             };
             let shown = match sequencer.look().await {
                 Ok(shown) => shown,
                 // It was removed meanwhile.
                 Err(error) if all && error.kind == ErrorKind::Invalid => continue,
-                Err(error) => return Err(failed("look at", &text, error)),
+                Err(error) => return Err(failed("look at", &String::from_utf8_lossy(name), error)),
             };
             match session.json {
                 true => rows.push(row_json(&text, &shown)),
@@ -233,7 +235,7 @@ fn holder(shown: &Shown) -> String {
 
 fn row(name: &str, shown: &Shown) -> [String; 6] {
     [
-        name::shown(name),
+        name.to_owned(),
         shown.policy.to_string(),
         shown.tail.to_string(),
         shown.reserved.to_string(),

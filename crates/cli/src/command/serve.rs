@@ -19,20 +19,20 @@ use crate::quantity::Time;
 use crate::quantity::parse_size;
 
 const AFTER_HELP: &str = "\
-SIGTERM, SIGHUP and Ctrl-C: the daemon accepts nothing more, finishes what it accepted, and ends; another one, half a second \
-later or more, ends it at once.";
+On SIGTERM, SIGHUP or Ctrl-C, the daemon accepts nothing more, finishes what it has accepted, and ends; a second signal, \
+half a second later or more, ends it at once.";
 
-/// Run a daemon, until Ctrl-C or SIGTERM: serve a store to clients, reflect datagrams, or both
+/// Run a daemon that serves a store, reflects datagrams, or both, until Ctrl-C or SIGTERM
 ///
-/// Here --store says what keeps the objects: a folder, file:FOLDER, mem: for a store that is gone when the daemon ends, or
-/// any other store, in front of which it then stands; file:nacre-data by default. NACRE_STORE, which is for clients, is not
-/// read. Prints the addresses when clients can connect (with --json, as one line of JSON). Every flag may stand in nacre.toml
-/// under its name; what is said on the command line wins.
+/// Here --store names what holds the objects: a folder, file:FOLDER, mem: for a store that is lost when the daemon
+/// ends, or any other store, which the daemon then serves as a front end. The default is file:nacre-data. NACRE_STORE
+/// is for clients, and is not read. Prints the addresses when clients can connect (with --json, as one line of JSON).
+/// Every flag can also be set in nacre.toml by its name; the command line takes precedence.
 #[derive(clap::Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Read the settings from this file, which nobody but its owner and its group may change [default: nacre.toml, if there
-    /// is one, which must be yours or root's, and nobody else may change]
+    /// Read the settings from this file, which only its owner and group may be able to change [default: nacre.toml, if
+    /// it exists; it must be yours or root's, and nobody else may be able to change it]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub enum Role {
     Store,
     /// Grant locks on the store's objects
     Lock,
-    /// Keep sequencers, and stand by for a daemon that does
+    /// Keep sequencers, or stand by for a daemon that does
     Meta,
     /// Reflect datagrams
     Reflect,
@@ -55,116 +55,115 @@ pub enum Role {
 /// The way in which a lock server indexes what is held.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum LockTable {
-    /// Access patterns as they are described
+    /// Access patterns as described
     Described,
-    /// Every region of them singly
+    /// Every region individually
     Unrolled,
 }
 
 /// The settings that both the command line and the file may contain.
 #[derive(clap::Args, Clone, Debug)]
 struct Settings {
-    /// The daemon's roles; one process has any of them together [default: store,lock,meta; store alone in front of another
-    /// store, unless --members names the daemons in front of it]
+    /// Roles of the daemon, in any combination [default: store,lock,meta; only store in front of another store, unless
+    /// --members names the daemons in front of it]
     #[arg(long, value_name = "ROLE", value_delimiter = ',', value_enum)]
     roles: Vec<Role>,
-    /// Time after which the locks of a client that is not heard of are taken away, 500ms to 1h [default: 10s]
+    /// Time after which a silent client loses its locks, 500ms to 1h [default: 10s]
     #[arg(long, value_name = "TIME")]
     lock_lease: Option<Time>,
-    /// Bytes of a file in a row that are one lock server's; the same at all servers of the store [default: 64KiB]
+    /// Consecutive bytes of a file that belong to one lock server; must be the same at all servers of the store
+    /// [default: 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     lock_stripe: Option<u64>,
-    /// Form in which the lock server keeps what is held; "unrolled" is there to be compared with [default: described]
+    /// Form in which the lock server keeps held locks; "unrolled" exists for comparison [default: described]
     #[arg(long, value_name = "KIND", value_enum)]
     lock_table: Option<LockTable>,
-    /// Time after which what a client caches that is not heard of, such as a sequencer, is taken away, 300ms to 1h [default: 3s]
+    /// Time after which a silent client loses what it caches, such as a sequencer, 300ms to 1h [default: 3s]
     #[arg(long, value_name = "TIME")]
     meta_lease: Option<Time>,
-    /// Time after which a daemon that stands by takes over from a metadata rank that it does not hear of, 200ms to 1min
-    /// [default: 600ms]
+    /// Time after which a standby takes over a silent metadata rank, 200ms to 1min [default: 600ms]
     #[arg(long, value_name = "TIME")]
     meta_takeover: Option<Time>,
-    /// A setting of the role reflect: a flag of "nacre reflect serve" without its dashes, as in listen=0.0.0.0:7400; may be
-    /// given several times. In the file, settings of the role are in the part "reflect"
+    /// Setting of the role reflect: a flag of "nacre reflect serve" without its dashes, such as listen=0.0.0.0:7400;
+    /// may be repeated. In the file, these settings are in the table [reflect]
     #[arg(long, value_name = "NAME[=VALUE]")]
     reflect: Vec<String>,
-    /// Listen on this address: unix:PATH, or HOST:PORT, where port 0 is any free one, and which needs --key or --open; may
-    /// be given several times [default: the user's own socket, in $XDG_RUNTIME_DIR/nacre, /run/user/UID/nacre, or
-    /// /tmp/nacre-UID, where clients of that user look for it]
+    /// Listen on this address: unix:PATH, or HOST:PORT, which requires --key or --open; port 0 picks a free one; may be
+    /// repeated [default: the user's own socket, in $XDG_RUNTIME_DIR/nacre, /run/user/UID/nacre, or /tmp/nacre-UID,
+    /// where clients of that user look for it]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Let everybody who can reach an address HOST:PORT read and change everything, every user of this machine included,
-    /// where there is no --key
+    /// Without --key, let everyone who can reach an address HOST:PORT read and change everything, including every user
+    /// of this machine
     #[arg(long)]
     open: bool,
-    /// Mode of the Unix sockets; with one that lets others than the owner in, they are not asked who they are [default:
+    /// Mode of the Unix sockets; with one that lets in others than the owner, they are not authenticated [default:
     /// 0600]
     #[arg(long, value_name = "MODE")]
     socket_mode: Option<String>,
     /// Group of the Unix sockets, by name or number
     #[arg(long, value_name = "GROUP")]
     socket_group: Option<String>,
-    /// The addresses of all servers that keep the store together, this one included, as clients are to reach them [default:
-    /// what the store was started with before, else none but this one]
+    /// Addresses of all servers that form the store, including this one, as clients reach them [default: those of the
+    /// store's last start, else only this one]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     members: Vec<String>,
-    /// The one of --members that this server is [default: the one that is in --listen]
+    /// The one of --members that this server is [default: the one in --listen]
     #[arg(long, value_name = "ADDRESS")]
     member: Option<String>,
-    /// Version of the list that --members names, which must grow when the list is changed [default: 1]
+    /// Version of the list in --members; must be raised when the list changes [default: 1]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     members_version: Option<u64>,
-    /// Time between two beacons, by which the servers of a store watch over each other, from 100ms, or "none" [default: 1s
-    /// where several servers keep the store together, else none]
+    /// Interval between beacons, by which the servers of a store monitor each other, at least 100ms, or "none"
+    /// [default: 1s where several servers form the store, else none]
     #[arg(long, value_name = "TIME")]
     beacons: Option<String>,
     /// Time without beacons after which a server is marked down in the map "servers" [default: 3s]
     #[arg(long, value_name = "TIME")]
     down_after: Option<Time>,
-    /// Moment at which a write is acknowledged: "always" when it is on the device; "none" when the system has it; or a time such
-    /// as 50ms: when the system has it, which then has so long to sync it [default: always]
+    /// Condition for acknowledging a write: "always", it is on the device; "none", the system has it; or a time such as
+    /// 50ms, the system has it and syncs it within that time [default: always]
     #[arg(long, value_name = "WHEN")]
     durability: Option<Durability>,
-    /// The most that the store may take: its log, what it keeps in reserve, and its snapshots [default: what the volume
-    /// has]
+    /// Maximum size of the store: its log, its reserve and its snapshots [default: the space of the volume]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     capacity: Option<u64>,
-    /// Size of the segments of the log [default: a 256th of what the store may take, up to 64MiB]
+    /// Size of a log segment [default: a 256th of the store's maximum size, up to 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     segment_bytes: Option<u64>,
-    /// Write the index down after so much log: what a start has to replay at most [default: 256MiB]
+    /// Write a snapshot of the index after this much log, the most that a start has to replay [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     snapshot_bytes: Option<u64>,
-    /// Do not let updates of contended regions take turns
+    /// Do not make updates of contended regions take turns
     #[arg(long)]
     no_pacing: bool,
-    /// Count attempts and failures for every region, for "nacre info --regions"
+    /// Count attempts and failures of every region, for "nacre info --regions"
     #[arg(long)]
     region_statistics: bool,
-    /// Threads that serve connections [default: one for each processor, at most 4]
+    /// Number of threads that serve connections [default: one per processor, at most 4]
     #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
     threads: Option<usize>,
-    /// Time for which a thread that serves connections polls before it sleeps, 10ms at most; 0us to sleep at once [default: what
-    /// NACRE_POLL says, which is for clients too, else 200us]
+    /// Time for which a thread that serves connections polls before it sleeps, at most 10ms; 0us to sleep at once
+    /// [default: NACRE_POLL, which also applies to clients, else 200us]
     #[arg(long, value_name = "TIME", value_parser = nacre_rpc::poll::parse_time)]
     poll: Option<Duration>,
-    /// Connections that may be open at once [default: 10000]
+    /// Maximum number of open connections [default: 10000]
     #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
     connections_max: Option<usize>,
-    /// Memory that all connections together may hold, at least 1MiB [default: 1GiB]
+    /// Maximum memory of all connections together, at least 1MiB [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     held_bytes_max: Option<u64>,
-    /// Events and parts of replies that may wait for one client, at least 65600 bytes; events beyond it are dropped, and the
-    /// client is told how many [default: 256KiB]
+    /// Maximum size of the events and parts of replies that wait for one client, at least 65600 bytes; further events
+    /// are dropped, and the client is told how many [default: 256KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     mailbox_bytes_max: Option<u64>,
-    /// Connections that may be open beside --connections-max before they have shown the key [default: 1000]
+    /// Maximum number of connections that have not proven the key yet, in addition to --connections-max [default: 1000]
     #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
     unproven_max: Option<usize>,
-    /// Sessions of clients that outlive their connections; 0 for none [default: 20000]
+    /// Maximum number of client sessions that outlive their connections; 0 for none [default: 20000]
     #[arg(long, value_name = "COUNT", value_parser = crate::arguments::count)]
     sessions_max: Option<usize>,
-    /// Time for which a session waits for its client to come back, such as 30s, a day at most [default: 30s]
+    /// Time for which a session waits for its client to reconnect, such as 30s, at most a day [default: 30s]
     #[arg(long, value_name = "TIME")]
     session_timeout: Option<Time>,
     #[command(flatten)]
@@ -185,7 +184,7 @@ impl Settings {
             ("lock-table", self.lock_table.is_some()),
         ];
         if let Some((name, _)) = given.iter().find(|(_, given)| *given && !lock) {
-            let text = format!("--{name} is for a daemon with the role lock: say --roles store,lock");
+            let text = format!("--{name} needs the role lock: give --roles store,lock");
             return Err(Failure::Usage(text));
         }
         if self.lock_lease.as_ref().is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease.0)) {
@@ -240,7 +239,7 @@ impl Settings {
         let meta = if self.roles.is_empty() { lock } else { has(Role::Meta) };
         for (name, given) in [("meta-lease", &self.meta_lease), ("meta-takeover", &self.meta_takeover)] {
             if given.is_some() && !meta {
-                let text = format!("--{name} is for a daemon with the role meta: say --roles store,meta");
+                let text = format!("--{name} needs the role meta: give --roles store,meta");
                 return Err(Failure::Usage(text));
             }
         }
@@ -249,13 +248,12 @@ impl Settings {
             true => Some(reflect_options(&self.reflect, common)?),
             false if self.reflect.is_empty() => None,
             false => {
-                let text =
-                    "--reflect is for a daemon with that role: say --roles store,reflect, or --roles reflect";
+                let text = "--reflect needs the role reflect: give --roles store,reflect or --roles reflect";
                 return Err(Failure::Usage(text.into()));
             }
         };
         if self.members_version.is_some() && self.members.is_empty() {
-            let text = "--members-version is the version of a list: name all members with --members too";
+            let text = "--members-version needs the list it applies to: give --members too";
             return Err(Failure::Usage(text.into()));
         }
         // A server on an address of its own must not collide with the one on the default address.

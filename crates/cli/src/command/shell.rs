@@ -12,17 +12,17 @@ use crate::failure::Failure;
 use crate::manual::MANUAL;
 use crate::output;
 
-/// Print completions for a shell
+/// Print shell completions
 #[derive(clap::Args, Debug)]
 pub struct CompletionsArgs {
     /// The shell
     shell: Shell,
 }
 
-/// Print the manual page, or write one for each command
+/// Print the manual page, or write one per command
 #[derive(clap::Args, Debug)]
 pub struct ManArgs {
-    /// Write nacre.1, nacre-put.1 and so on into this folder instead
+    /// Write nacre.1, nacre-put.1 and so on to this folder instead
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }
@@ -32,7 +32,7 @@ pub fn completions(args: CompletionsArgs) -> Result<(), Failure> {
     let name = args.shell.to_string();
     let shells = Shells::builtins();
     let Some(shell) = shells.completer(&name) else {
-        return Err(Failure::Usage(format!("there are no completions for {name}")));
+        return Err(Failure::Usage(format!("completions for {name} are not supported")));
     };
     let mut text = Vec::new();
     shell.write_registration(complete::VARIABLE, "nacre", "nacre", "nacre", &mut text)?;

@@ -8,7 +8,7 @@ use crate::output::Table;
 use crate::session::{self, Context};
 use crate::{complete, name, output, quantity};
 
-/// Show an object's version, forks, fence, and numbers of keys, attributes and fenced sessions
+/// Show an object's version, forks and fence, and its numbers of keys, attributes and fenced sessions
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The object

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use nacre::map::cluster::{self, Beacon, Phase, SERVERS_MAP, ServerEntry};
+use nacre_map::cluster::{self, Beacon, Phase, SERVERS_MAP, ServerEntry};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::session::Context;
 
-/// Show the servers of a store: roles, state, load, and whether all is well; the exit code is 1 if it is not
+/// Show the servers of a store, with roles, state and load; exit with 1 if not all is well
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 

@@ -15,17 +15,17 @@ use crate::output::{self, Table};
 use crate::quantity;
 use crate::session::Context;
 
-/// Show what the servers of a store do, live: requests a second, latencies, bytes, processor, memory, space
+/// Show the activity of a store's servers, live: requests per second, latencies, bytes, processor, memory, space
 ///
-/// On a terminal the table is drawn anew at each interval, until q or Ctrl-C; otherwise one is printed for each interval.
-/// Latencies are times from when a request was read until its reply was ready, of requests to all services, and are exact
-/// to a factor of two. With --json there is an object for each server and interval on a line of its own.
+/// On a terminal, the table is redrawn at each interval, until q or Ctrl-C; otherwise a new one is printed. A latency
+/// is the time from reading a request until its reply is ready. Latencies cover requests to all services, and are
+/// accurate to a factor of two. With --json, prints one object per server and interval, each on a line of its own.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The time between two looks
+    /// Interval between two samples
     #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// Number of tables to show; 0: until q or Ctrl-C
+    /// Number of tables to show; 0 means until q or Ctrl-C
     #[arg(long, short, value_name = "COUNT", default_value = "0", value_parser = count)]
     count: usize,
 }

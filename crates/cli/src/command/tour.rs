@@ -24,21 +24,21 @@ const WORD_BYTES: usize = 8;
 /// The interval between the reports of a client.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Watch several processes update shared blocks, and see that no update is lost
+/// Watch several processes update shared blocks without losing an update
 ///
-/// Needs a server. The blocks are those of the object "tour", and stay there to be looked at.
+/// Needs a server. The blocks are in the object "tour", which is kept for inspection.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Client processes
+    /// Number of client processes
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
     clients: u64,
-    /// Updates that each of them has under way at once
+    /// Concurrent updates of each process
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
     concurrency: u64,
-    /// Blocks of 4 KiB that they share
+    /// Number of blocks that they share, of 4 KiB each
     #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=65536))]
     blocks: u64,
-    /// Seconds that it takes
+    /// Duration in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 }
@@ -142,9 +142,8 @@ fn start(session: &Context, args: &Args) -> Result<(Crew, mpsc::Receiver<(usize,
         let sender = sender.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let report = serde_json::from_str(&line).unwrap_or_else(|_| {
-                    Report::Failed(format!("it said \"{line}\", which means nothing here"))
-                });
+                let report = serde_json::from_str(&line)
+                    .unwrap_or_else(|_| Report::Failed(format!("unexpected output: \"{line}\"")));
                 // The receiver is gone if another client failed.
                 if sender.send((index, report)).is_err() {
                     break;
@@ -233,7 +232,7 @@ fn conclude(session: &Context, tally: ClientResult, elapsed: Duration, counted: 
         if tally.unknown > 0 {
             output::line(&format!("of unknown fate: {}", quantity::count(tally.unknown, "update")))?;
         }
-        let verdict = if kept { "no update was lost" } else { "these do not agree" };
+        let verdict = if kept { "no update was lost" } else { "the numbers do not match" };
         output::line(&format!("in the blocks: {} updates: {verdict}", quantity::grouped(counted)))?;
     }
     if kept {

@@ -19,12 +19,12 @@ use crate::{complete, name, output, quantity};
 
 /// Store a file, or standard input, as an object
 ///
-/// What the fork held before is replaced at once: who reads meanwhile gets the old content or the new one, and a put
-/// that is interrupted, or fails, leaves the old one. Streams of any length are taken; what is longer than 16 MiB is
+/// The previous content of the fork is replaced atomically: concurrent readers get the old content or the new one, and
+/// a put that is interrupted or fails leaves the old one. Streams may have any length. Content longer than 16 MiB is
 /// staged in a fork that "nacre ls --staged" shows until it is complete.
 ///
-/// A file that is longer than an object of the store may be becomes a stream: it is striped over many objects, whose names
-/// begin with "nacre/stream/", and is replaced at once all the same. "nacre get" and "nacre rm" know it by its name.
+/// A file longer than an object of the store may be becomes a stream: it is striped over many objects, whose names
+/// begin with "nacre/stream/", and is still replaced atomically. "nacre get" and "nacre rm" find it by its name.
 #[derive(clap::Args, Debug)]
 pub struct PutArgs {
     /// The object
@@ -35,16 +35,16 @@ pub struct PutArgs {
     file: PathBuf,
     #[command(flatten)]
     fork: ForkArgs,
-    /// Store it as a stream, however long it is: for standard input that may be longer than an object
+    /// Store it as a stream, whatever its length: for standard input that may be longer than an object
     #[arg(long, conflicts_with = "fork")]
     striped: bool,
 }
 
-/// Fetch an object into a file, or to standard output
+/// Fetch an object to a file, or to standard output
 ///
-/// All bytes are those of one moment: if the object changes meanwhile, the command fails, and says so. Holes of the object become
-/// holes of the file. A file that is there is replaced when all is fetched; the new one has its permissions, and its owner where that
-/// is allowed.
+/// All bytes belong to one moment: if the object changes meanwhile, the command fails and says so. Holes of the object
+/// become holes of the file. An existing file is replaced once everything is fetched; the new one has its permissions,
+/// and its owner where that is allowed.
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The object
@@ -116,6 +116,11 @@ pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
     let partial = Partial::beside(&target).map_err(Failure::io(format!("make the file {shown}")))?;
     let file = partial.file().try_clone().map_err(Failure::io(format!("make the file {shown}")))?;
     let total = source.size().await?.saturating_sub(range.offset).min(range.len);
+    // A file system says at once what is too long for it.
+    partial.file().set_len(total).map_err(|error| {
+        let total = quantity::count(total, "byte");
+        Failure::Failed(format!("cannot make {shown} {total} long: {error}; --length fetches a part"))
+    })?;
     let mut signals = nacre_shell::Signals::catch()?;
     let mut writer = Metered::new(tokio::fs::File::from_std(file), Some(total));
     let bytes = tokio::select! {

@@ -128,7 +128,7 @@ fn walk(
     if let Some(target) = target
         && let Err(error) = std::fs::remove_file(target)
     {
-        complain(&format!("cannot remove the checkpoint {target:?}, which is of no more use: {error}"));
+        complain(&format!("cannot remove the checkpoint {target:?}, which is no longer needed: {error}"));
     }
     let (lines, end) = plan.verdict(&counted.report);
     lines.iter().for_each(|line| complain(line));

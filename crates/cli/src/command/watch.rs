@@ -16,34 +16,34 @@ use crate::{arguments, complete, name, output};
 
 /// Watch an object: print its changes and notifications as they come
 ///
-/// Prints a line for the version that the object has, then one for each event: "changed" with the new version, "notified"
-/// with the payload, and "gap" where events were missed (the connection broke, or this program was too slow), with the
-/// version since. Notifications are acknowledged once they are printed. The object need not exist.
+/// Prints a line with the object's current version, then one for each event: "changed" with the new version, "notified"
+/// with the payload, and "gap" with the latest version where events were missed, because the connection broke or this
+/// program was too slow. Notifications are acknowledged once they are printed. The object need not exist.
 #[derive(clap::Args, Debug)]
 pub struct WatchArgs {
     /// The object
     #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
-    /// End after so many events
+    /// Stop after this many events
     #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
     count: Option<usize>,
-    /// The reply to notifications, as it is
+    /// The reply to notifications, used unchanged
     #[arg(long, value_name = "REPLY", default_value = "", hide_default_value = true, value_parser = name::value())]
     reply: Bytes,
 }
 
-/// Notify those who watch an object, and print who acknowledged it
+/// Notify the watchers of an object, and print who acknowledged it
 ///
-/// Ends when all have, or when the time is over; then the exit code is 1.
+/// Ends when all have acknowledged it, or with exit code 1 when the time is up.
 #[derive(clap::Args, Debug)]
 pub struct NotifyArgs {
     /// The object
     #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
-    /// The payload, as it is, of at most 60 KiB; - is standard input
+    /// The payload, used unchanged, at most 60 KiB; - is standard input
     #[arg(default_value = "", hide_default_value = true, value_parser = name::value(), allow_hyphen_values = true)]
     payload: Bytes,
-    /// The time that watchers have to acknowledge it, at most 60s
+    /// Time for watchers to acknowledge it, at most 60s
     #[arg(long, value_name = "TIME", default_value = "5s")]
     timeout: Time,
 }
@@ -165,7 +165,7 @@ fn open(session: &Context) -> Result<Store, Failure> {
     let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
-            "{uri} is used by one program alone, so nobody else could change or watch an object; serve it with \"nacre serve\""
+            "{uri} is open in one program only, so nobody else could change or watch an object; serve it with \"nacre serve\""
         );
         return Err(Failure::Usage(text));
     }

@@ -12,22 +12,22 @@ use crate::failure::{Failure, Refused};
 use crate::session::{self, Context};
 use crate::{complete, name, output, quantity};
 
-/// Write bytes into an object, on condition if asked
+/// Write bytes into an object, optionally on a condition
 ///
-/// Prints the version that the bytes carry. If the condition does not hold, nothing is written, the version that
-/// stands in the range is printed, and the exit code is 3.
+/// Prints the version that the bytes now carry. If the condition does not hold, nothing is written, the current version
+/// of the range is printed, and the exit code is 3.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The object
     #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
-    /// The bytes, as they are [default: what --file gives, or standard input]
+    /// The bytes, used unchanged [default: those of --file, or standard input]
     #[arg(value_parser = name::value(), conflicts_with = "file", allow_hyphen_values = true)]
     data: Option<Bytes>,
-    /// The file with the bytes; - is standard input
+    /// File with the bytes; - is standard input
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Offset to write them at
+    /// Offset to write at
     #[arg(long, allow_negative_numbers = true, value_name = "SIZE", default_value = "0", value_parser = quantity::parse_size)]
     offset: u64,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub struct Args {
     /// Only if this version is greater than that of the range, which then gets it (or a greater one)
     #[arg(long, value_name = "VERSION", help_heading = "Conditions", conflicts_with = "if_version")]
     propose: Option<u64>,
-    /// Have the condition cover this range instead of the one that is written
+    /// Apply the condition to this range instead of the one that is written
     #[arg(
         long, value_name = "OFFSET+LENGTH", value_parser = parse_range, help_heading = "Conditions"
     )]
@@ -109,8 +109,7 @@ fn read_all(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
         _ => {
             let stdin = std::io::stdin();
             if file.is_none() && stdin.is_terminal() {
-                let text =
-                    "there is nothing to write: give the bytes as a word, with --file, or on standard input";
+                let text = "there is nothing to write: give the bytes as an argument, with --file, or on standard input";
                 return Err(Failure::Usage(text.into()));
             }
             (stdin.lock().take(limit + 1).read_to_end(&mut data), "standard input".to_owned())

@@ -9,6 +9,7 @@ use nacre::zlog::limit::ENTRY_BYTES_MAX;
 use nacre::zlog::{
     Appending, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape, Slot,
 };
+use nacre_object::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -23,7 +24,7 @@ const APPENDING_MAX: usize = 16_384;
 
 /// Append to, read and follow shared logs: many writers, one order
 ///
-/// Each entry has a position. Entries are spread over objects of the store; docs/zlog.md says what is promised.
+/// Each entry has a position. Entries are spread over objects of the store. docs/zlog.md describes the guarantees.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -45,32 +46,32 @@ enum Action {
     Append {
         /// The log
         log: String,
-        /// The entries; without any, each line of standard input is one
+        /// Entries; without any, each line of standard input is one
         #[arg(value_parser = name::value(), value_name = "ENTRY")]
         entries: Vec<Bytes>,
-        /// Give the entries a tag; may be repeated
+        /// Tag the entries; may be repeated
         #[arg(long = "tag", value_parser = name::prefix(), value_name = "TAG")]
         tags: Vec<Bytes>,
-        /// Take all of standard input as one entry
+        /// Append all of standard input as one entry
         #[arg(long, conflicts_with = "entries")]
         whole: bool,
-        /// Print no positions
+        /// Do not print positions
         #[arg(long, short)]
         quiet: bool,
     },
-    /// Print the entry at a position, or those from one position to before another one
+    /// Print the entry at a position, or the entries of a range of positions
     Read {
         /// The log
         log: String,
-        /// The position, or the first one
+        /// The position, or the first one of the range
         from: u64,
-        /// The position after the last one
+        /// The end of the range, exclusive
         to: Option<u64>,
-        /// Print the entries with this tag only; the content of others is not read
+        /// Print only entries with this tag; the content of others is not read
         #[arg(long, value_parser = name::prefix(), value_name = "TAG")]
         tag: Option<Bytes>,
     },
-    /// Print the position that is given out next
+    /// Print the next position to be handed out
     Tail {
         /// The log
         log: String,
@@ -79,16 +80,16 @@ enum Action {
     Follow {
         /// The log
         log: String,
-        /// The position to begin with [default: the tail]
+        /// The position to start at [default: the tail]
         #[arg(long, value_name = "POSITION")]
         from: Option<u64>,
-        /// Print the entries with this tag only; others are not read
+        /// Print only entries with this tag; others are not read
         #[arg(long, value_parser = name::prefix(), value_name = "TAG")]
         tag: Option<Bytes>,
-        /// End after so many entries
+        /// Stop after this many entries
         #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
         count: Option<usize>,
-        /// Print each entry's position and a tab before it
+        /// Print each entry after its position and a tab
         #[arg(long, short)]
         positions: bool,
         /// Change nothing, not even positions whose writers are gone
@@ -101,11 +102,11 @@ enum Action {
         log: String,
         /// The position
         position: u64,
-        /// Remove all before the position
+        /// Remove all entries before the position
         #[arg(long)]
         before: bool,
     },
-    /// Fill a position whose writer is gone, so that nothing will ever be there
+    /// Fill a position whose writer is gone, so that nothing is ever written there
     Fill {
         /// The log
         log: String,
@@ -117,19 +118,19 @@ enum Action {
         /// The log
         log: String,
     },
-    /// Seal a log's objects with a new epoch and find out its tail: what recovers a log without a sequencer
+    /// Seal a log's objects with a new epoch and determine its tail; recovers a log without a sequencer
     Seal {
         /// The log
         log: String,
     },
-    /// Spread what is appended from now on over other objects
+    /// Spread future entries over other objects
     Reshape {
         /// The log
         log: String,
         #[command(flatten)]
         shape: ShapeArgs,
     },
-    /// Read all of a log, and count what is there
+    /// Read a whole log, and count what it contains
     Check {
         /// The log
         log: String,
@@ -152,10 +153,10 @@ enum Action {
 /// The shape of a view.
 #[derive(clap::Args, Debug)]
 struct ShapeArgs {
-    /// The number of objects that entries are spread over
+    /// Number of objects to spread entries over
     #[arg(long, value_name = "COUNT", default_value_t = Shape::default().width)]
     width: u32,
-    /// The number of consecutive positions in one object
+    /// Number of consecutive positions in one object
     #[arg(long, value_name = "COUNT", default_value_t = Shape::default().unit)]
     unit: u32,
 }
@@ -351,11 +352,7 @@ fn entry_json(position: u64, entry: &Entry) -> Value {
     let mut fields = Map::new();
     fields.insert("position".to_owned(), position.into());
     if !entry.tags.is_empty() {
-        let tags = entry.tags.iter().map(|tag| {
-            let mut fields = Map::new();
-            output::put_bytes(&mut fields, "tag", tag);
-            Value::from(fields)
-        });
+        let tags = entry.tags.iter().map(|tag| json!({ "tag": Escaped(tag).to_string() }));
         fields.insert("tags".to_owned(), tags.collect());
     }
     output::put_bytes(&mut fields, "data", &entry.data);

@@ -21,7 +21,8 @@ use super::report::{About, Detail, GroupReport, Report};
 use super::service::{Expulsion, Relocation};
 
 /// A handle on a running reflector. It keeps nothing alive: once the reflector has ended, every answer says so.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Handle")]
 pub struct Handle {
     pub(super) tasks: Tasks,
     pub(super) locations: Arc<Locations>,

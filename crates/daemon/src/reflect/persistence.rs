@@ -13,6 +13,7 @@ use nacre_reflect::location::{Changed, LocationEntry, LocationMap, ObjectLocatio
 use nacre_reflect::state::{Checkpoints, Saved};
 use nacre_reflect::table::GroupId;
 use nacre_reflect::wire::Reflectors;
+use nacre_rpc::repeated::Repeated;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Mutex, oneshot};
 use tokio::task::JoinSet;
@@ -29,8 +30,6 @@ const LOOK: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// The number of tries to change the map while others change the same location.
 const TRIES: usize = 16;
-/// The time from a line about failures to the next.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// The longest wait for states to be stored when the reflector ends.
 const LAST: Duration = Duration::from_secs(5);
 
@@ -182,7 +181,7 @@ impl Locations {
 /// Carries out the control plane's requests to the store, until it ends.
 pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: UnboundedReceiver<Event>) {
     let checkpoints = Checkpoints::new(Arc::new(store), STATE_PREFIX);
-    let repeated = Arc::new(std::sync::Mutex::new(RepeatedError::default()));
+    let repeated = Arc::new(std::sync::Mutex::new(Repeated::default()));
     let mut under_way = JoinSet::new();
     loop {
         tokio::select! {
@@ -199,9 +198,9 @@ pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: Unbounde
     }
 }
 
-type SharedError = Arc<std::sync::Mutex<RepeatedError>>;
+type SharedRepeated = Arc<std::sync::Mutex<Repeated>>;
 
-async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, repeated: SharedError, event: Event) {
+async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, repeated: SharedRepeated, event: Event) {
     match event {
         Event::LoadState { group, name } => match checkpoints.load(&name).await {
             Ok(found) => {
@@ -227,41 +226,15 @@ async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, repeated: SharedEr
     }
 }
 
-/// Failures that come again and again, of which the log has the first, then how many there were, and that they are over.
-#[derive(Debug, Default)]
-struct RepeatedError {
-    /// The time of the last line, if calls fail at present.
-    told: Option<Instant>,
-    /// The number of failures since that line.
-    untold: u64,
-}
-
-impl RepeatedError {
-    /// Notes a failure. Returns the number of those that no line told of, this one included, if a line is due.
-    fn failed(&mut self, now: Instant) -> Option<u64> {
-        self.untold += 1;
-        if self.told.is_some_and(|told| now.duration_since(told) < TELL_AGAIN) {
-            return None;
-        }
-        self.told = Some(now);
-        Some(std::mem::take(&mut self.untold))
-    }
-
-    /// Notes a success. Returns the number of failures that no line told of, if calls failed before.
-    fn worked(&mut self) -> Option<u64> {
-        self.told.take().map(|_| std::mem::take(&mut self.untold))
-    }
-}
-
-fn worked(repeated: &SharedError) {
-    let over = repeated.lock().unwrap_or_else(PoisonError::into_inner).worked();
+fn worked(repeated: &SharedRepeated) {
+    let over = repeated.lock().unwrap_or_else(PoisonError::into_inner).ended();
     if let Some(untold) = over {
         tracing::info!(failures = untold, "states can be stored and loaded again");
     }
 }
 
-fn failed(tasks: &Tasks, repeated: &SharedError, group: GroupId, name: &str, error: &nacre::Error) {
-    let due = repeated.lock().unwrap_or_else(PoisonError::into_inner).failed(Instant::now());
+fn failed(tasks: &Tasks, repeated: &SharedRepeated, group: GroupId, name: &str, error: &nacre::Error) {
+    let due = repeated.lock().unwrap_or_else(PoisonError::into_inner).happened(Instant::now());
     match due {
         None => {}
         Some(1) => {
@@ -272,24 +245,4 @@ fn failed(tasks: &Tasks, repeated: &SharedError, group: GroupId, name: &str, err
         }
     }
     tasks.give(move |core| core.control.state_failed(read_clocks(), group));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_repeated_error_is_told_once_then_counted_and_its_end_is_told() {
-        let (mut repeated, begin) = (RepeatedError::default(), Instant::now());
-        assert_eq!(repeated.worked(), None);
-        assert_eq!(repeated.failed(begin), Some(1));
-        let told: Vec<_> =
-            (0..3000).filter_map(|ms| repeated.failed(begin + Duration::from_millis(2 * ms))).collect();
-        assert!(told.is_empty(), "{told:?}");
-        assert_eq!(repeated.failed(begin + TELL_AGAIN), Some(3001));
-        assert_eq!(repeated.failed(begin + TELL_AGAIN), None);
-        assert_eq!(repeated.worked(), Some(1));
-        assert_eq!(repeated.worked(), None);
-        assert_eq!(repeated.failed(begin + TELL_AGAIN), Some(1), "that is a new failure");
-    }
 }

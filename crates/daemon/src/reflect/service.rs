@@ -196,6 +196,8 @@ pub fn get_relocated(body: &bytes::Bytes) -> Result<u64, WireError> {
 }
 
 /// The administration of a running reflector as a service.
+#[derive(derive_more::Debug)]
+#[debug("ReflectService")]
 pub struct ReflectService {
     handle: Handle,
 }

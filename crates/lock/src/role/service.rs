@@ -14,11 +14,15 @@ use crate::message::{Reply, SessionId};
 use crate::wire;
 
 /// The service of a lock server.
+#[derive(derive_more::Debug)]
+#[debug("LockService")]
 pub struct LockService {
     pub(super) shared: Arc<Shared>,
 }
 
 /// The state that is kept for a connection.
+#[derive(derive_more::Debug)]
+#[debug("LockConnection")]
 pub struct LockConnection {
     /// The server's own number of the connection.
     link: u64,

@@ -15,7 +15,8 @@ use crate::service::{Call, Reply, Shown};
 ///
 /// Positions of one handle ascend. Those of different clients ascend in the order in which they were asked for one after the
 /// other, as long as leases hold. After a crash positions may be missing, and none is there twice.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Sequencer")]
 pub struct Sequencer {
     pub(super) session: Session,
     pub(super) state: std::sync::Arc<State>,

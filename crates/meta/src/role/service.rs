@@ -23,11 +23,15 @@ const REQUESTS_MAX: usize = 1 << 16;
 pub const SEQUENCER_PREFIX: &str = "nacre/sequencers/";
 
 /// The service of a rank.
+#[derive(derive_more::Debug)]
+#[debug("MetaService")]
 pub struct MetaService {
     shared: Arc<Shared>,
 }
 
 /// The state that is kept for a connection.
+#[derive(derive_more::Debug)]
+#[debug("Connection")]
 pub struct Connection {
     /// The server's own number of the connection.
     link: u64,
@@ -36,6 +40,8 @@ pub struct Connection {
 }
 
 /// A reply that is still to come. Dropping it gives the call up.
+#[derive(derive_more::Debug)]
+#[debug("Pending")]
 pub struct Pending {
     shared: Arc<Shared>,
     ticket: Option<Ticket>,

@@ -63,6 +63,8 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// A store in front of another one, which lets updates of contended regions take turns ([`pace`](crate::pace)), and
 /// counts attempts and failures of conditional writes. Cheap to clone.
+#[derive(derive_more::Debug)]
+#[debug("Paced")]
 pub struct Paced<S> {
     shared: Arc<Shared<S>>,
 }

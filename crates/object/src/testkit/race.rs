@@ -27,6 +27,8 @@ const STRIDE_BYTES: u64 = 4096;
 const VERSIONS_MAX: usize = 10_000;
 
 /// A race of any number of clients. Every client, in any thread, takes part through [`Race::run_client`].
+#[derive(derive_more::Debug)]
+#[debug("Race")]
 pub struct Race {
     objects: Vec<ObjectId>,
     blocks: u64,

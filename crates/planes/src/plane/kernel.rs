@@ -84,6 +84,8 @@ impl From<&PlaneOptions> for KernelOptions {
 }
 
 /// The `kernel` plane.
+#[derive(derive_more::Debug)]
+#[debug("Kernel")]
 pub struct Kernel {
     // The program goes first, then what it works with.
     pub(super) programs: Ebpf,

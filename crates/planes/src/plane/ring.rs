@@ -48,6 +48,8 @@ struct Sender {
 }
 
 /// The `ring` plane.
+#[derive(derive_more::Debug)]
+#[debug("Ring")]
 pub struct Ring {
     inner: Batch,
     network: Network,

@@ -57,6 +57,8 @@ struct Device {
 }
 
 /// The `xdp` plane.
+#[derive(derive_more::Debug)]
+#[debug("Xdp")]
 pub struct Xdp {
     kernel: Kernel,
     listeners: Arc<Listeners>,

@@ -47,7 +47,7 @@ pub struct Search {
     /// The options of the ranks. Waiting times should be 1 ns, and `patience` small, or there are many more states that
     /// do not differ in anything relevant.
     pub options: Options,
-    /// The ranks that may be told to stop, at any moment.
+    /// The ranks that may be asked to stop, at any moment.
     pub stops: Vec<u32>,
     /// Leaves a branch when the end is announced. By then the token has done its work, and the steps that follow have
     /// many orders.

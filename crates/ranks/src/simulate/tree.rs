@@ -140,7 +140,7 @@ pub enum Piece {
 }
 
 impl Unit for Piece {
-    /// Returns the size of what the programs send: the root's number, the path, and the position.
+    /// Returns the size of a sent unit: the root's number, the path, and the position.
     fn size_bytes(&self) -> u64 {
         match self {
             Self::Directory { directory, from } => {

@@ -70,7 +70,7 @@ pub enum Step {
     Finish(u32),
     /// The rank's timeout is reached.
     Timeout(u32),
-    /// The rank is told to stop.
+    /// The rank is asked to stop.
     Stop(u32),
 }
 

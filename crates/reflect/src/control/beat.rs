@@ -1,5 +1,5 @@
 //! Heartbeats, and the round in which every member is visited: a member that was silent for too long is removed, and
-//! one that has to leave or to move is told. Each tick visits a share of the members, so that no tick is long.
+//! one that has to leave or to move is notified. Each tick visits a share of the members, so that no tick is long.
 
 use super::{Control, Counter, PARTS_PER_PROOF};
 use crate::host::{Incoming, Now};
@@ -102,7 +102,7 @@ impl Control {
         moved
     }
 
-    /// Returns the interval between heartbeats that members are told now, and the time after which they are removed if
+    /// Returns the interval between heartbeats that is currently announced to members, and the time after which they are removed if
     /// they are silent, in milliseconds.
     pub(super) fn times(&self) -> (u32, u32) {
         let heartbeat_ms = match self.options.heartbeat_ms {
@@ -115,7 +115,7 @@ impl Control {
         (heartbeat_ms, self.expiry_of(heartbeat_ms))
     }
 
-    /// Returns the time after which a member is removed that was told this interval, in milliseconds.
+    /// Returns the time after which a member with this announced interval is removed, in milliseconds.
     fn expiry_of(&self, heartbeat_ms: u32) -> u32 {
         match self.options.expiry_ms {
             0 => heartbeat_ms.saturating_mul(2).saturating_add(2000),

@@ -1,9 +1,9 @@
 //! Invariants that no sequence of datagrams may break, for property tests and for fuzzing: a script of bytes plays an
 //! attacker, honest clients, an operator and the store, and the invariants are checked after every step.
 //!
-//! - An address that has not brought back a cookie that was sent to it gets at most one datagram for each of its own,
+//! - An address that has not returned a cookie gets at most one datagram for each of its own,
 //!   no longer than that, and nothing else ever.
-//! - Only addresses that have brought a cookie back are members.
+//! - Only addresses that have returned a cookie are members.
 //! - A repeated datagram makes no address a member.
 //! - The table, the seats, the states and the counters agree.
 
@@ -50,7 +50,7 @@ struct Play {
     heard: [[Heard; PORTS.len()]; ADDRESSES],
     /// The cookies that were sent to each address.
     cookies: HashSet<(usize, [u8; 16])>,
-    /// The addresses that have brought back a cookie of their own.
+    /// The addresses that have returned a cookie of their own.
     proven: BTreeSet<usize>,
     recorded: Vec<Recorded>,
     /// The datagrams that have made an address a member.

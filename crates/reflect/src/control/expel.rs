@@ -1,4 +1,4 @@
-//! Throwing members out, and keeping them out for a time.
+//! Removing members, and keeping them out for a time.
 
 use std::net::IpAddr;
 
@@ -50,7 +50,7 @@ pub struct Ban {
 }
 
 impl Control {
-    /// Removes members, and keeps them out for so many seconds; with 0 they may come in again as their users wish.
+    /// Removes members, and keeps them out for that many seconds; with 0 they may join again at once.
     /// Returns the number of members that were removed; `None` if there are too many bans already, and then nothing
     /// is done.
     pub fn expel(&mut self, now: Now, who: Who, group: Option<GroupId>, seconds: u64) -> Option<u64> {

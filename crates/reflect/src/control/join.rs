@@ -1,6 +1,6 @@
 //! Joining and leaving.
 //!
-//! An address is not recorded before it has brought its cookie back. The joins of a source are limited only then:
+//! An address is not recorded before it has returned its cookie. The joins of a source are limited only then:
 //! otherwise an attacker that forges an address could use up the joins of its true owner.
 
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! The limits on the requests of a source, and the record of cookies that are used up, both in memory that no flood
-//! makes larger.
+//! The limits on the requests of a source, and the record of used cookies, both in memory that no flood
+//! can enlarge.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,8 +1,8 @@
 //! Locations: the place of each, the redirection of joins, and the moving of members.
 //!
 //! A reflector is *in charge* of a location if the map names it first, and a *standby* if the map names it later. Both
-//! take members: a standby takes those that cannot reach the reflector in charge, and tells them every so often to move
-//! there, so that a group that was torn apart comes together again. A member that is to move stays one until it has
+//! take members: a standby takes those that cannot reach the reflector in charge, and tells them at intervals to move
+//! there, so that a divided group comes together again. A member that is to move stays one until it has
 //! left: it joins the next group before it leaves this one.
 
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use crate::location::LocationEntry;
 use crate::table::{GroupId, GroupIndex, MemberIndex};
 use crate::wire::{Answer, Reason};
 
-/// The number of rounds in which a standby tells its members once to move.
+/// The number of rounds for each time that a standby asks its members to move.
 const STANDBY_ROUNDS: u64 = 8;
 
-/// The place that the members of a group are told to move to.
+/// The place that the members of a group have to move to.
 #[derive(Clone, Debug)]
 pub(super) struct Moving {
     location: String,

@@ -1,19 +1,19 @@
 //! The relay of a location's datagrams while its members move from one reflector to another.
 //!
-//! The reflector that is left (the *old* one) asks the one that the map names now (the *new* one) for a relay, before it
-//! tells any member to move. From then on the old one is the one that puts datagrams in order. What a member sends to
-//! the new one goes to the old one first; the old one copies it to its members, and says when its turn has come, and
-//! then the new one copies it to its own. What a member sends to the old one is copied there, and goes to the new one.
+//! A location's former reflector (the *old* one) asks the one that the map names now (the *new* one) for a relay, before it
+//! tells any member to move. From then on the old one puts datagrams in order. A datagram sent to
+//! the new one goes to the old one first; the old one copies it to its members and reports its place in the order, and
+//! then the new one copies it to its own. A datagram sent to the old one is copied there, and goes to the new one.
 //!
 //! Invariants:
-//! - Each member gets copies from one of the two: from the old one until it has left there, from the new one for what
-//!   comes behind that in the order. A member that comes to the new one says which session it leaves, and gets nothing
-//!   there, and nothing that it sends goes on, until the old one has said that this session is over.
+//! - Each member gets copies from one of the two: from the old one until it has left there, from the new one
+//!   after that point of the order. A member that comes to the new one names the session that it leaves. It gets nothing
+//!   there, and its datagrams are held back, until the old one has reported that this session is over.
 //! - A group has one relay at a time, so nothing goes in circles.
-//! - Nothing is sent on account of a message that is not signed with a key derived from the store's secret, and beyond
-//!   one answer, shorter than the request, nothing to an address that has not brought its cookie back.
-//! - What waits is bounded ([`crate::relay::BYTES_MAX`]), and so is the time: a relay ends when the old reflector has no
-//!   members left, after [`RELAY_MS`], or when the other side is silent for [`SILENT_MS`].
+//! - Nothing is sent because of a message that is not signed with a key derived from the store's secret. Beyond
+//!   one answer, shorter than the request, nothing is sent to an address that has not returned its cookie.
+//! - Waiting datagrams are bounded ([`crate::relay::BYTES_MAX`]), and so is the time: a relay ends when the old reflector
+//!   has no members left, after [`RELAY_MS`], or when the other side is silent for [`SILENT_MS`].
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ pub const SILENT_MS: u64 = 1000;
 const OPENING_MS: u64 = 5000;
 /// The interval between requests, in milliseconds.
 const ASK_MS: u64 = 100;
-/// The interval in which a side that has nothing to say says so, in milliseconds.
+/// The interval between the empty messages of an idle side, in milliseconds.
 const STEADY_MS: u64 = 100;
 /// The time that a member which has joined at the new reflector has to leave the old one, in milliseconds.
 const CLAIM_MS: u64 = 1000;
@@ -45,7 +45,7 @@ const CLAIM_MS: u64 = 1000;
 const LIFE_MAX_MS: u64 = 2 * RELAY_MS;
 /// The greatest datagram that is put together from its parts, in bytes: no reflector hears a longer one.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
-/// The time for which a relay that has ended answers what comes again, in milliseconds.
+/// The time for which an ended relay answers repeated messages, in milliseconds.
 const LINGER_MS: u64 = 2000;
 /// The number of relays that are remembered, so that none begins twice.
 const ENDED_MAX: usize = 256;
@@ -56,15 +56,16 @@ const STANDBY_MS: u64 = 11_000;
 const STANDBY_TRIES: u32 = 6;
 
 /// A request for a relay that is not answered yet.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub(super) struct Opening {
     nonce: u64,
+    #[debug("…")]
     cookie: [u8; COOKIE_BYTES],
     location: String,
     group: u32,
     peer: SocketAddr,
     local: SocketAddr,
-    /// The time of the first request, in milliseconds; `None` while another relay of the group goes on.
+    /// The time of the first request, in milliseconds; `None` while another relay of the group is running.
     since_ms: Option<u64>,
     asked_ms: u64,
 }
@@ -417,7 +418,7 @@ impl Control {
         self.relay_step(now, incoming, to_new)
     }
 
-    /// Asks for a relay, unless another of the group still goes on, or the time for that is over.
+    /// Asks for a relay, unless another of the group is still running, or the time for that is over.
     fn ask_for_relay(&mut self, now: Now, index: GroupIndex) {
         let (Some(key), control) = (self.relays.key, &mut self.controls[index.0 as usize]) else { return };
         let goes_on = |relay: &Relay| relay.is_old || relay.ended_ms.is_none();
@@ -619,7 +620,7 @@ impl Control {
         }
     }
 
-    /// Has a member get copies here from now on, and what it has sent meanwhile put in order.
+    /// Gives a member copies here from now on, and orders the datagrams that it has sent meanwhile.
     fn has_come(&mut self, now: Now, group: GroupIndex, session: u64) {
         let Some(relay) = self.controls[group.0 as usize].relay.as_mut() else { return };
         let Some(coming) = relay.coming.remove(&session) else { return };
@@ -681,7 +682,7 @@ impl Control {
         }
     }
 
-    /// Sends what is due of a relay.
+    /// Sends the due messages of a relay.
     fn send_relay(&mut self, now: Now, index: GroupIndex, late: bool) {
         let Some(receivers) = self.table.get_group(index).map(Group::receivers) else { return };
         let Control { controls, outgoing, .. } = self;

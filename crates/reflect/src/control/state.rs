@@ -1,12 +1,12 @@
-//! Checkpoints of groups' states: asked from a member every so often, stored, and handed out.
+//! Checkpoints of groups' states: requested from a member at intervals, stored, and handed out.
 //!
-//! The reflector keeps no state of its own making. It asks one member at a time, the nearest first if so configured,
+//! The reflector makes no state itself. It asks one member at a time, the nearest first if so configured,
 //! and the next one if that does not answer. A member's state becomes the group's once it has been stored under a
-//! version, on the condition that the version before it is still the newest: if another reflector has stored a newer
+//! version, on condition that the version before it is still the newest: if another reflector has stored a newer
 //! one meanwhile, that is loaded instead, and the member's is dropped.
 //!
-//! Memory is bounded by the number of states being taken at a time, and by the bytes of those kept to be handed out;
-//! one that was dropped from memory is loaded again when it is asked for.
+//! Memory is bounded by the number of states being received at a time, and by the bytes of those kept to be handed out;
+//! one that was dropped from memory is loaded again when it is requested.
 
 use std::collections::HashSet;
 
@@ -112,7 +112,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Returns the version and size that members are told, and true if the state is still to be loaded.
+    /// Returns the version and size that are announced to members, and true if the state is still to be loaded.
     pub(super) fn told(&self) -> (u64, u32, bool) {
         match (self.known, self.size) {
             (true, Some(size)) => (self.version, size, false),
@@ -242,7 +242,7 @@ impl Control {
         self.schedule(group, Some(now.ms));
     }
 
-    /// Returns the version and size of a group's state that members are told, and true if it is still to be loaded.
+    /// Returns the version and size of a group's state that are announced to members, and true if it is still to be loaded.
     pub(super) fn state_told(&self, group: GroupIndex) -> (u64, u32, bool) {
         self.group_control(group).state.as_ref().map_or((0, 0, false), |state| state.told())
     }
@@ -549,7 +549,7 @@ impl Control {
         }
     }
 
-    /// Returns the version of a group's state that members are told; 0 for none.
+    /// Returns the version of a group's state that is announced to members; 0 for none.
     pub fn state_version(&self, group: GroupIndex) -> u64 {
         self.state_told(group).0
     }

@@ -1,4 +1,4 @@
-//! Joining: asking for the place of a location, proving the address, and going on to the next reflector when one does
+//! Joining: asking for the place of a location, proving the address, and trying the next reflector if one does
 //! not answer.
 
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(super) enum Purpose {
     Enter,
     /// Moving because a reflector said so. Given up if it fails there.
     Move,
-    /// Proving the address anew, or showing another token, where the member is. It stays in meanwhile.
+    /// Proving the address again, or showing another token, at the same place. The member stays in meanwhile.
     Renew,
 }
 
@@ -33,11 +33,12 @@ enum Question {
 }
 
 /// An attempt to join.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub(super) struct Attempt {
     purpose: Purpose,
     question: Question,
     nonce: u64,
+    #[debug("…")]
     cookie: [u8; COOKIE_BYTES],
     /// The number of times that this question was asked here.
     tries: u32,

@@ -65,7 +65,7 @@ impl Member {
         self.fetch_on(now_us);
     }
 
-    /// Drops the fetch, as its reflector is gone: the state is fetched anew from the next one.
+    /// Drops the fetch, as its reflector is gone: the state is fetched again from the next one.
     pub(super) fn drop_fetch(&mut self) {
         self.wants_fetch |= self.fetch.take().is_some();
     }

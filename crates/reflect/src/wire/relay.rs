@@ -83,11 +83,12 @@ pub fn kind_of(bytes: &[u8]) -> Option<u8> {
 }
 
 /// A request to relay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq)]
 pub struct Open<'a> {
     /// A number chosen by the reflector that is left.
     pub nonce: u64,
     /// The cookie of the answer; zeros at first.
+    #[debug("…")]
     pub cookie: [u8; COOKIE_BYTES],
     /// The group's id at the reflector that is asked.
     pub group: u32,
@@ -103,7 +104,7 @@ impl<'a> Open<'a> {
         key.sign(out.text(self.location).pad(OPEN_BYTES), OPEN_SIGNATURE)
     }
 
-    /// Decodes the message, and checks who made it.
+    /// Decodes the message, and checks its signature.
     ///
     /// # Errors
     /// The reason why it is none.
@@ -121,11 +122,12 @@ impl<'a> Open<'a> {
 }
 
 /// The answer to an [`Open`] without a sound cookie. It is shorter than the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, derive_more::Debug, PartialEq, Eq)]
 pub struct Accept {
     /// The nonce of the request.
     pub nonce: u64,
-    /// The cookie to be brought back.
+    /// The cookie to return.
+    #[debug("…")]
     pub cookie: [u8; COOKIE_BYTES],
 }
 
@@ -137,7 +139,7 @@ impl Accept {
         key.sign(bytes, OPEN_SIGNATURE)
     }
 
-    /// Decodes the message, and checks who made it.
+    /// Decodes the message, and checks its signature.
     ///
     /// # Errors
     /// The reason why it is none.
@@ -259,7 +261,7 @@ pub fn encode_step(
 }
 
 impl Step {
-    /// Decodes a step, and checks who made it.
+    /// Decodes a step, and checks its signature.
     ///
     /// # Errors
     /// The reason why it is none.

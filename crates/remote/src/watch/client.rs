@@ -1,8 +1,8 @@
 //! The client side of the service.
 //!
 //! A task takes the events of each watch from its connection as soon as they come, and puts them into the watch's own
-//! queue; so a watcher that is slow keeps nothing of the connection occupied. When the connection breaks, the task
-//! watches again over the next one, and the watcher is told of a gap.
+//! queue; so a slow watcher occupies nothing of the connection. When the connection breaks, the task
+//! watches again over the next one, and the watcher gets a gap.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::wire::{self, Acknowledging, Began, Notifying, Taken, Told, WATCH_SERV
 
 /// The number of watches of one client for each of its connections: they leave room for other requests.
 const WATCHES_MAX: usize = 8192;
-/// The bytes of events after which the server is told that they were taken.
+/// The bytes of events after which the client reports them to the server as taken.
 const REPORT_BYTES: u64 = 32 << 10;
 /// The shortest and the longest pause between attempts to watch again.
 const PAUSE_MIN: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
 //! The server side of the service.
 //!
 //! A thread of the service's own takes the events from the queues of the watches and hands them to the connections, so
-//! that neither whoever changes an object nor the connections' threads wait for it.
+//! neither writers nor the connections' threads wait for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -44,6 +44,8 @@ const CONNECTION_NOTIFIES_MAX: usize = 16;
 const NOTIFIES_MAX: usize = 1024;
 
 /// The service by which clients watch objects and notify watchers.
+#[derive(derive_more::Debug)]
+#[debug("WatchService")]
 pub struct WatchService {
     store: Arc<dyn ObjectStore>,
     membership: Membership,
@@ -56,7 +58,8 @@ pub struct WatchService {
 }
 
 /// A reader of a service's counters, for reports.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("WatchStats")]
 pub struct WatchStats {
     watches: Arc<Count>,
     notifies: Arc<Count>,
@@ -99,7 +102,9 @@ pub struct Count {
     number: AtomicUsize,
 }
 
-/// One of what is counted.
+/// One of the counters.
+#[derive(derive_more::Debug)]
+#[debug("Counted")]
 pub struct Counted(Arc<Count>);
 
 impl Count {
@@ -124,6 +129,8 @@ impl Drop for Counted {
 }
 
 /// The state that is kept for a connection.
+#[derive(derive_more::Debug)]
+#[debug("WatchConnection")]
 pub struct WatchConnection {
     line: Arc<Line>,
     allowance: Arc<Allowance>,
@@ -208,7 +215,7 @@ impl Line {
 }
 
 impl WatchService {
-    /// Creates the service for the objects of `store`, of which `membership` says which ones the server keeps.
+    /// Creates the service for those objects of `store` that the server keeps according to `membership`.
     pub fn new(store: Arc<dyn ObjectStore>, membership: Membership) -> WatchService {
         WatchService {
             store,
@@ -439,6 +446,8 @@ impl Drop for WatchConnection {
 }
 
 /// A watch that is about to begin.
+#[derive(derive_more::Debug)]
+#[debug("Beginning")]
 pub struct Beginning {
     watcher: u64,
     counted: (Counted, Counted),
@@ -446,8 +455,10 @@ pub struct Beginning {
 }
 
 /// A reply that the store has not made yet.
+#[derive(derive_more::Debug)]
 pub enum PendingWatch {
     /// The beginning of a watch.
+    #[debug("Watch")]
     Watch {
         /// The watch; `None` once the reply has been made.
         beginning: Option<Box<Beginning>>,
@@ -455,8 +466,9 @@ pub enum PendingWatch {
         reply: Reply<Watch>,
     },
     /// The outcome of a notification.
+    #[debug("Notify")]
     Notify {
-        /// Its part of what may be under way.
+        /// Its share of the bytes that may be under way.
         _counted: (Counted, Counted),
         /// The store's reply.
         reply: Reply<Notified>,
@@ -464,10 +476,13 @@ pub enum PendingWatch {
 }
 
 /// A reply that the store has made.
+#[derive(derive_more::Debug)]
 pub enum WatchResult {
     /// The beginning of a watch.
+    #[debug("Watch")]
     Watch(Box<Beginning>, Result<Watch, StoreError>),
     /// The outcome of a notification.
+    #[debug("Notify")]
     Notify(Result<Notified, StoreError>),
 }
 

@@ -32,7 +32,7 @@ const NOTIFICATION: u8 = 2;
 const GAP: u8 = 3;
 
 const CAUSES: [Cause; 3] = [Cause::Slow, Cause::Broken, Cause::Unannounced];
-/// The number that stands for an unknown one.
+/// The number that means "unknown".
 const UNKNOWN: u64 = u64::MAX;
 
 /// A request to watch an object.
@@ -47,7 +47,7 @@ pub(super) struct Watching {
 pub(super) struct Began {
     /// The object's version.
     pub(super) version: u64,
-    /// The number of the connection, which tells it from later ones.
+    /// The number of the connection, which distinguishes it from later ones.
     pub(super) line: u64,
 }
 
@@ -311,7 +311,7 @@ mod tests {
         digits.chunks(2).map(byte).collect()
     }
 
-    /// The bytes stand in `docs/wire.md`.
+    /// `docs/wire.md` describes the bytes.
     #[test]
     fn messages_have_the_bytes_of_the_documentation() {
         let body = |write: &dyn Fn(&mut Outbox) -> Result<(), StoreError>| {

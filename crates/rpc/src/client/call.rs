@@ -79,6 +79,8 @@ pub trait Request {
 }
 
 /// A request under way, polled with [`Call::poll_frame`].
+#[derive(derive_more::Debug)]
+#[debug("Call")]
 pub struct Call<R: Request> {
     link: Arc<Link>,
     request: R,
@@ -314,6 +316,8 @@ impl<R: Request> Drop for Call<R> {
 }
 
 /// A subscription: the events of a service, in order.
+#[derive(derive_more::Debug)]
+#[debug("Subscription")]
 pub struct Subscription<R: Request> {
     call: Call<R>,
 }

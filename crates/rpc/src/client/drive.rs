@@ -32,6 +32,8 @@ const ROUNDS_MAX: usize = 8;
 pub(super) const PING_ID: u64 = u64::MAX;
 
 /// The place where the drivers of connections run: the caller's runtime, or a thread of their own.
+#[derive(derive_more::Debug)]
+#[debug("Host")]
 pub struct Host {
     own_thread: bool,
     own: OnceLock<OwnThread>,

@@ -29,6 +29,8 @@ use crate::outbox::Outbox;
 use crate::stream::Address;
 
 /// One connection to a server, established when it is first needed and again after it broke.
+#[derive(derive_more::Debug)]
+#[debug("Link")]
 pub struct Link {
     pub(super) address: Address,
     pub(super) greeter: Box<dyn Greeter>,

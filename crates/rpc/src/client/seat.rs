@@ -86,6 +86,8 @@ pub struct Flow {
 }
 
 /// A watch on the socket of a connection. It may report what others have received meanwhile.
+#[derive(derive_more::Debug)]
+#[debug("Watch")]
 pub struct Watch {
     connection: u64,
     stream: Stream,

@@ -114,6 +114,8 @@ pub struct Peer {
 }
 
 /// A request as received.
+#[derive(derive_more::Debug)]
+#[debug("Incoming")]
 pub struct Incoming<'a> {
     /// The kind of the message.
     pub kind: MessageKind,
@@ -217,7 +219,8 @@ pub enum Handled<P> {
 }
 
 /// The services of a server.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, derive_more::Debug)]
+#[debug("Services")]
 pub struct Services {
     services: Vec<Arc<dyn Registered>>,
 }

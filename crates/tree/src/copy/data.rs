@@ -42,7 +42,7 @@ pub struct Pair<'a> {
 pub enum Halt {
     /// A system call failed.
     Failed(Errno),
-    /// The copy was told to stop.
+    /// The copy was asked to stop.
     Stopped,
     /// The source ended before its stated size.
     Ended,

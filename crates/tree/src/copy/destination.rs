@@ -20,6 +20,8 @@ use crate::copy::file::{is_unfinished, stat_open};
 use crate::root::identity_of;
 
 /// An open descriptor, counted against the limit.
+#[derive(derive_more::Debug)]
+#[debug("Open")]
 pub struct Open {
     fd: OwnedFd,
     count: Arc<AtomicUsize>,
@@ -45,6 +47,8 @@ impl AsFd for Open {
 }
 
 /// A directory that is being filled.
+#[derive(derive_more::Debug)]
+#[debug("Destination")]
 pub struct Destination {
     parent: Option<Arc<Destination>>,
     name: CString,
@@ -63,6 +67,7 @@ pub struct Destination {
 }
 
 /// The reason why a directory cannot be made or opened.
+#[derive(Debug)]
 pub enum Obstacle {
     System(Errno),
     /// Another entry has its name.

@@ -1,4 +1,4 @@
-//! Copying one entry that is not a directory: it is looked at on both sides, copied to a temporary name, and renamed
+//! Copying one entry that is not a directory: it is examined on both sides, copied to a temporary name, and renamed
 //! when it is complete.
 
 use std::ffi::{CStr, CString};
@@ -57,7 +57,7 @@ pub enum Done {
 pub enum CopyError {
     /// The entry no longer exists.
     Vanished,
-    /// The copy was told to stop.
+    /// The copy was asked to stop.
     Stopped,
     /// The file ended before its stated size.
     Ended,

@@ -24,7 +24,7 @@ use crate::root::Root;
 
 const COMPARE: &str = "cannot compare";
 
-/// What a comparison looks at, beside names, types, sizes, link targets and device numbers.
+/// The properties to compare, beside names, types, sizes, link targets and device numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Aspects {
     /// The contents of files.
@@ -137,6 +137,8 @@ pub struct Differing {
 pub type Report<'a> = &'a (dyn Fn(Differing) + Sync);
 
 /// The visitor of one thread.
+#[derive(derive_more::Debug)]
+#[debug("Verifier")]
 pub struct Verifier<'a> {
     shared: &'a Shared,
     aspects: Aspects,

@@ -28,6 +28,8 @@ pub const SPARE: &str = "not removed:";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
 
 /// The visitor of one thread.
+#[derive(derive_more::Debug)]
+#[debug("Copier")]
 pub struct Copier<'a> {
     shared: &'a Shared,
     top: &'a Arc<Destination>,
@@ -42,7 +44,7 @@ impl<'a> Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Removes what is in the copy of a directory and not in the directory.
+    /// Removes entries that are in the copy of a directory and not in the directory.
     fn remove_extras(&self, directory: &Directory<Arc<Destination>>, source: impl AsFd) -> Result<(), Errno> {
         let destination = directory.state();
         let mut folds = None;

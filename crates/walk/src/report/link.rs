@@ -1,7 +1,7 @@
 //! Files with several names, each counted once, in bounded memory.
 //!
 //! Every name of such a file gives a record with its device and inode. Records are kept in memory up to a limit; then
-//! they are sorted, records of the same file fall together, and what is left goes to a temporary file as a run. At the
+//! they are sorted, records of the same file are merged, and the rest goes to a temporary file as a run. At the
 //! end the runs are merged. All sets of a process share one temporary file, which has no name.
 
 use std::cmp::Reverse;

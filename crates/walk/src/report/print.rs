@@ -5,6 +5,8 @@ use std::io::{self, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use comfy_table::CellAlignment;
+use comfy_table::presets::NOTHING;
 use nacre_quantity::{count, grouped, size};
 use serde_json::{Map, Value, json};
 
@@ -254,10 +256,10 @@ fn path(path: &[u8], key: &str, number: Option<u64>) -> Value {
 }
 
 fn put_path(object: &mut Map<String, Value>, path: &[u8]) {
-    object.insert("path".into(), String::from_utf8_lossy(path).into());
-    if std::str::from_utf8(path).is_err() {
-        object.insert("path_base64".into(), STANDARD.encode(path).into());
-    }
+    match std::str::from_utf8(path) {
+        Ok(text) => object.insert("path".into(), text.into()),
+        Err(_) => object.insert("path_base64".into(), STANDARD.encode(path).into()),
+    };
 }
 
 fn error(error: &WalkError) -> Value {
@@ -270,45 +272,34 @@ fn error(error: &WalkError) -> Value {
 }
 
 /// A table whose columns are as wide as their contents. Columns of numbers are aligned right.
-struct Table {
-    heads: Vec<String>,
-    rows: Vec<Vec<String>>,
-}
+struct Table(comfy_table::Table);
 
 impl Table {
     fn new(heads: &[&str]) -> Table {
-        Table { heads: heads.iter().map(|head| head.to_uppercase()).collect(), rows: Vec::new() }
+        let mut table = comfy_table::Table::new();
+        table.load_style(NOTHING);
+        if !heads.is_empty() {
+            table.set_header(heads.iter().map(|head| head.to_uppercase()));
+        }
+        Table(table)
     }
 
     fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+        self.0.add_row(cells);
     }
 
-    fn print(&self, output: &mut impl Write) -> io::Result<()> {
-        let columns = self.rows.first().map_or(self.heads.len(), Vec::len);
-        let width = |column: usize| {
-            let cells = self.rows.iter().chain([&self.heads]).filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let number = |column: usize| {
-            let mut cells = self.rows.iter().filter_map(|row| row.get(column));
-            column + 1 < columns
-                && (column > 0 || self.heads.is_empty())
-                && cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        let columns: Vec<_> = (0..columns).map(|column| (width(column), number(column))).collect();
-        let heads = (!self.heads.is_empty()).then_some(&self.heads);
-        for row in heads.into_iter().chain(&self.rows) {
-            let mut text = String::new();
-            for (cell, (width, number)) in row.iter().zip(&columns) {
-                let padding = " ".repeat(width - cell.chars().count());
-                match number {
-                    true => text.extend([padding.as_str(), cell, "  "]),
-                    false => text.extend([cell.as_str(), &padding, "  "]),
-                }
-            }
-            writeln!(output, "{}", text.trim_end())?;
+    fn print(mut self, output: &mut impl Write) -> io::Result<()> {
+        let columns = self.0.column_count();
+        for index in 0..columns {
+            let mut cells = self.0.column_cells_iter(index).flatten();
+            // What rows are about stands at their beginning, or, without heads, at their end.
+            let numbers = index + 1 < columns
+                && (index > 0 || self.0.header().is_none())
+                && cells.all(|cell| cell.content().starts_with(|c: char| c.is_ascii_digit()));
+            let Some(column) = self.0.column_mut(index) else { continue };
+            column.set_padding((0, 2));
+            column.set_cell_alignment(if numbers { CellAlignment::Right } else { CellAlignment::Left });
         }
-        Ok(())
+        self.0.lines().try_for_each(|line| writeln!(output, "{}", line.trim_end()))
     }
 }

@@ -38,6 +38,33 @@ pub(crate) struct Bars {
 const NUMBERED_MAX: usize = 30;
 
 impl Bars {
+    /// Creates a chart with a group for each point, given by its name and its repetitions, and with these values of a
+    /// repetition side by side.
+    pub(crate) fn of<'a, M: 'a>(
+        title: &str,
+        subtitle: &str,
+        y_label: &str,
+        points: impl IntoIterator<Item = (&'a str, &'a [M])>,
+        values: &[(&str, fn(&M) -> f64)],
+    ) -> Self {
+        let (names, points): (Vec<&str>, Vec<&[M]>) = points.into_iter().unzip();
+        let series = values.iter().enumerate().map(|(colour, (name, value))| BarSeries {
+            name: (*name).into(),
+            values: points.iter().map(|repetitions| repetitions.iter().map(value).collect()).collect(),
+            colour,
+        });
+        Self {
+            title: title.into(),
+            subtitle: subtitle.into(),
+            x_label: String::new(),
+            groups: names.into_iter().map(str::to_owned).collect(),
+            y_label: y_label.into(),
+            scale: Scale::Decades,
+            series: series.collect(),
+            stacked: false,
+        }
+    }
+
     fn median(&self, series: usize, group: usize) -> Option<f64> {
         let values = self.series[series].values.get(group).filter(|values| !values.is_empty())?;
         Some(Spread::of(values.iter().copied()).median)

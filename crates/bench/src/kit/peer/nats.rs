@@ -6,10 +6,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use bytes::Bytes;
 
+use super::stream::Stream;
 use super::{Peer, find_program, version_of};
 use crate::BenchError;
 
@@ -45,30 +44,21 @@ pub(crate) fn version() -> Option<String> {
 
 /// One connection.
 pub(crate) struct Connection {
-    stream: TcpStream,
-    output: BytesMut,
-    input: BytesMut,
+    stream: Stream,
+    /// The subject of the answers: each connection has its own.
+    inbox: String,
 }
 
 impl Connection {
     /// Connects to a server, and subscribes to the answers to what it publishes.
     pub(crate) async fn open(address: &str) -> Result<Self, BenchError> {
-        let stream =
-            TcpStream::connect(address).await.map_err(BenchError::io(format!("connect to {address}")))?;
-        stream.set_nodelay(true).map_err(BenchError::io("set TCP_NODELAY"))?;
-        let mut connection = Self { stream, output: BytesMut::new(), input: BytesMut::new() };
-        // Each connection has answers of its own.
-        let inbox = connection.inbox()?;
+        let mut stream = Stream::open(NAME, address).await?;
+        let inbox = format!("{INBOX}.{}", stream.port()?);
         let hello = format!("CONNECT {{\"verbose\":false,\"pedantic\":false}}\r\nSUB {inbox} 1\r\nPING\r\n");
-        connection.output.extend_from_slice(hello.as_bytes());
-        connection.flush().await?;
-        while connection.line().await? != "PONG" {}
-        Ok(connection)
-    }
-
-    fn inbox(&self) -> Result<String, BenchError> {
-        let port = self.stream.local_addr().map_err(BenchError::io("find the own address"))?.port();
-        Ok(format!("{INBOX}.{port}"))
+        stream.say(hello.as_bytes());
+        stream.flush().await?;
+        while stream.line().await? != "PONG" {}
+        Ok(Self { stream, inbox })
     }
 
     /// Makes the stream.
@@ -78,8 +68,8 @@ impl Connection {
             "{{\"name\":\"{SUBJECT}\",\"subjects\":[\"{SUBJECT}\"],\"storage\":\"{storage}\",\
              \"retention\":\"limits\",\"discard\":\"old\",\"num_replicas\":1}}"
         );
-        self.publish(&format!("$JS.API.STREAM.CREATE.{SUBJECT}"), settings.as_bytes())?;
-        self.flush().await?;
+        self.publish(&format!("$JS.API.STREAM.CREATE.{SUBJECT}"), settings.as_bytes());
+        self.stream.flush().await?;
         self.answer().await.map(drop)
     }
 
@@ -87,9 +77,9 @@ impl Connection {
     /// acknowledged.
     pub(crate) async fn append(&mut self, payload: &[u8], times: u32) -> Result<u64, BenchError> {
         for _ in 0..times {
-            self.publish(SUBJECT, payload)?;
+            self.publish(SUBJECT, payload);
         }
-        self.flush().await?;
+        self.stream.flush().await?;
         let mut last = 0;
         for _ in 0..times {
             let answer = self.answer().await?;
@@ -101,18 +91,11 @@ impl Connection {
         Ok(last)
     }
 
-    fn publish(&mut self, subject: &str, payload: &[u8]) -> Result<(), BenchError> {
-        let inbox = self.inbox()?;
-        self.output.extend_from_slice(format!("PUB {subject} {inbox} {}\r\n", payload.len()).as_bytes());
-        self.output.extend_from_slice(payload);
-        self.output.extend_from_slice(b"\r\n");
-        Ok(())
-    }
-
-    async fn flush(&mut self) -> Result<(), BenchError> {
-        self.stream.write_all(&self.output).await.map_err(BenchError::io("send to nats"))?;
-        self.output.clear();
-        Ok(())
+    fn publish(&mut self, subject: &str, payload: &[u8]) {
+        let Self { stream, inbox } = self;
+        stream.say(format!("PUB {subject} {inbox} {}\r\n", payload.len()).as_bytes());
+        stream.say(payload);
+        stream.say(b"\r\n");
     }
 
     /// Returns the content of the next answer.
@@ -121,47 +104,22 @@ impl Connection {
     /// If the answer is a failure.
     async fn answer(&mut self) -> Result<Bytes, BenchError> {
         loop {
-            let line = self.line().await?;
+            let line = self.stream.line().await?;
+            let line = String::from_utf8_lossy(&line);
             if line == "PING" {
-                self.output.extend_from_slice(b"PONG\r\n");
-                self.flush().await?;
+                self.stream.say(b"PONG\r\n");
+                self.stream.flush().await?;
             } else if line.starts_with("-ERR") {
                 return Err(BenchError::peer(NAME, line));
             } else if line.starts_with("MSG ") {
                 let length = line.rsplit(' ').next().and_then(|length| length.parse::<usize>().ok());
                 let length = length.ok_or_else(|| BenchError::peer(NAME, format!("answered {line}")))?;
-                while self.input.len() < length + 2 {
-                    self.receive().await?;
-                }
-                let content = self.input.split_to(length).freeze();
-                self.input.advance(2);
-                if content.windows(8).any(|window| window == b"\"error\":") {
-                    let text = String::from_utf8_lossy(&content).into_owned();
-                    return Err(BenchError::peer(NAME, text));
-                }
-                return Ok(content);
+                let content = self.stream.content(length).await?;
+                return match content.windows(8).any(|window| window == b"\"error\":") {
+                    true => Err(BenchError::peer(NAME, String::from_utf8_lossy(&content))),
+                    false => Ok(content),
+                };
             }
         }
-    }
-
-    async fn line(&mut self) -> Result<String, BenchError> {
-        loop {
-            if let Some(end) = self.input.windows(2).position(|pair| pair == b"\r\n") {
-                let line = self.input.split_to(end);
-                self.input.advance(2);
-                return Ok(String::from_utf8_lossy(&line).into_owned());
-            }
-            self.receive().await?;
-        }
-    }
-
-    async fn receive(&mut self) -> Result<(), BenchError> {
-        self.input.reserve(8 << 10);
-        let received =
-            self.stream.read_buf(&mut self.input).await.map_err(BenchError::io("receive from nats"))?;
-        if received == 0 {
-            return Err(BenchError::peer(NAME, "closed the connection"));
-        }
-        Ok(())
     }
 }

@@ -8,10 +8,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use bytes::Bytes;
 
+use super::stream::Stream;
 use super::{Peer, find_program, version_of};
 use crate::BenchError;
 
@@ -48,11 +47,7 @@ pub(crate) fn version() -> Option<String> {
 }
 
 /// One connection, used by one concurrent operation.
-pub(crate) struct Connection {
-    stream: TcpStream,
-    output: BytesMut,
-    input: BytesMut,
-}
+pub(crate) struct Connection(Stream);
 
 /// A reply.
 enum Answer {
@@ -69,16 +64,13 @@ enum Answer {
 impl Connection {
     /// Connects to a server.
     pub(crate) async fn open(address: &str) -> Result<Self, BenchError> {
-        let stream =
-            TcpStream::connect(address).await.map_err(BenchError::io(format!("connect to {address}")))?;
-        stream.set_nodelay(true).map_err(BenchError::io("set TCP_NODELAY"))?;
-        Ok(Self { stream, output: BytesMut::new(), input: BytesMut::new() })
+        Stream::open(NAME, address).await.map(Self)
     }
 
     /// Reads a value.
     pub(crate) async fn get(&mut self, key: &str) -> Result<Option<Bytes>, BenchError> {
         self.command(&[b"GET", key.as_bytes()]);
-        self.flush().await?;
+        self.0.flush().await?;
         self.value().await
     }
 
@@ -86,7 +78,7 @@ impl Connection {
     pub(crate) async fn watch_and_get(&mut self, key: &str) -> Result<Option<Bytes>, BenchError> {
         self.command(&[b"WATCH", key.as_bytes()]);
         self.command(&[b"GET", key.as_bytes()]);
-        self.flush().await?;
+        self.0.flush().await?;
         self.answer().await?;
         self.value().await
     }
@@ -96,7 +88,7 @@ impl Connection {
         self.command(&[b"MULTI"]);
         self.command(&[b"SET", key.as_bytes(), value]);
         self.command(&[b"EXEC"]);
-        self.flush().await?;
+        self.0.flush().await?;
         self.answer().await?;
         self.answer().await?;
         match self.answer().await? {
@@ -116,7 +108,7 @@ impl Connection {
         for _ in 0..times {
             self.command(&[b"INCR", key.as_bytes()]);
         }
-        self.flush().await?;
+        self.0.flush().await?;
         let mut last = 0;
         for _ in 0..times {
             last = match self.answer().await? {
@@ -137,7 +129,7 @@ impl Connection {
         for _ in 0..times {
             self.command(&[b"XADD", stream.as_bytes(), b"*", b"d", payload]);
         }
-        self.flush().await?;
+        self.0.flush().await?;
         for _ in 0..times {
             match self.answer().await? {
                 Answer::Value(Some(_)) => {}
@@ -148,18 +140,12 @@ impl Connection {
     }
 
     fn command(&mut self, words: &[&[u8]]) {
-        self.output.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        self.0.say(format!("*{}\r\n", words.len()).as_bytes());
         for word in words {
-            self.output.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            self.output.extend_from_slice(word);
-            self.output.extend_from_slice(b"\r\n");
+            self.0.say(format!("${}\r\n", word.len()).as_bytes());
+            self.0.say(word);
+            self.0.say(b"\r\n");
         }
-    }
-
-    async fn flush(&mut self) -> Result<(), BenchError> {
-        self.stream.write_all(&self.output).await.map_err(BenchError::io("send to redis"))?;
-        self.output.clear();
-        Ok(())
     }
 
     async fn value(&mut self) -> Result<Option<Bytes>, BenchError> {
@@ -170,16 +156,7 @@ impl Connection {
     }
 
     async fn answer(&mut self) -> Result<Answer, BenchError> {
-        let line = loop {
-            match self.input.windows(2).position(|pair| pair == b"\r\n") {
-                Some(end) => {
-                    let line = self.input.split_to(end).freeze();
-                    self.input.advance(2);
-                    break line;
-                }
-                None => self.receive().await?,
-            }
-        };
+        let line = self.0.line().await?;
         let text = String::from_utf8_lossy(line.get(1..).unwrap_or_default());
         let length = || {
             let wrong = |_| BenchError::peer(NAME, format!("answered with the length {text}"));
@@ -191,24 +168,9 @@ impl Connection {
             Some(b'*') => Ok(Answer::Array(usize::try_from(length()?).ok())),
             Some(b'$') => {
                 let Ok(length) = usize::try_from(length()?) else { return Ok(Answer::Value(None)) };
-                while self.input.len() < length + 2 {
-                    self.receive().await?;
-                }
-                let value = self.input.split_to(length).freeze();
-                self.input.advance(2);
-                Ok(Answer::Value(Some(value)))
+                Ok(Answer::Value(Some(self.0.content(length).await?)))
             }
             _ => Err(BenchError::peer(NAME, format!("answered {}", String::from_utf8_lossy(&line)))),
         }
-    }
-
-    async fn receive(&mut self) -> Result<(), BenchError> {
-        self.input.reserve(8 << 10);
-        let received =
-            self.stream.read_buf(&mut self.input).await.map_err(BenchError::io("receive from redis"))?;
-        if received == 0 {
-            return Err(BenchError::peer(NAME, "closed the connection"));
-        }
-        Ok(())
     }
 }

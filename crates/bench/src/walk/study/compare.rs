@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::simulate::{FILES, PROCESSES, THREADS, Variant, run_all};
 use crate::BenchError;
-use crate::kit::figure::{self, Axis, Drawing, Figure, Scale};
+use crate::kit::figure::{self, Drawing, Figure, Scale};
 use crate::kit::quantity::grouped;
 use crate::kit::table::Table;
 
@@ -95,6 +95,18 @@ pub(in crate::walk) struct Ratios {
     /// CP to DRQS, both with 40 processes.
     pub(in crate::walk) drqs: f64,
 }
+
+/// The ratios, each with its name in figures and its head in tables.
+const RATIOS: [(&str, &str, fn(&Ratios) -> f64); 6] = [
+    ("h-drqs, 40 processes", "÷ h-drqs, 40 processes each", |ratios| ratios.equal_processes),
+    ("h-drqs, 40 cores", "÷ h-drqs, 40 cores each", |ratios| ratios.equal_cores),
+    ("h-drqs, 320 cores", "÷ h-drqs, 320 cores each", |ratios| ratios.equal_many_cores),
+    ("drqs, 40 processes", "÷ drqs, 40 processes each", |ratios| ratios.drqs),
+    ("one reader ÷ h-drqs, 40 processes", "one reader, 40 processes", |ratios| {
+        ratios.one_reader_equal_processes
+    }),
+    ("one reader ÷ h-drqs, 40 cores", "one reader, 40 cores", |ratios| ratios.one_reader_equal_cores),
+];
 
 /// The whole comparison.
 #[derive(Clone, Debug, Serialize)]
@@ -289,24 +301,13 @@ impl fmt::Display for Comparison {
             f,
             "Simulated: how many times as long CP takes; h-drqs has {THREADS} threads in each process"
         )?;
-        let mut table = Table::new(
-            "assumed | files | ÷ h-drqs, 40 processes each | ÷ h-drqs, 40 cores each | \
-             ÷ h-drqs, 320 cores each | ÷ drqs, 40 processes each | one reader, 40 processes | \
-             one reader, 40 cores",
-        );
+        let heads = RATIOS.map(|(_, head, _)| head).join(" | ");
+        let mut table = Table::new(&format!("assumed | files | {heads}"));
         for Condition { assumed, points, ratios } in &self.conditions {
             let entries = points.first().map_or(0, |point| point.entries);
-            let ratio = |value: f64| format!("{value:.2}");
-            table.row(vec![
-                assumed.name(),
-                grouped(entries as f64),
-                ratio(ratios.equal_processes),
-                ratio(ratios.equal_cores),
-                ratio(ratios.equal_many_cores),
-                ratio(ratios.drqs),
-                ratio(ratios.one_reader_equal_processes),
-                ratio(ratios.one_reader_equal_cores),
-            ]);
+            let mut row = vec![assumed.name(), grouped(entries as f64)];
+            row.extend(RATIOS.map(|(.., ratio)| format!("{:.2}", ratio(ratios))));
+            table.row(row);
         }
         writeln!(f, "{table}")?;
         let head = "who | processes | threads | files | time | last visit | metadata busy | busiest port | \
@@ -331,7 +332,6 @@ impl fmt::Display for Comparison {
 /// Draws the ratios over the varied parameters, and returns the files.
 pub(in crate::walk) fn draw(comparison: &Comparison, folder: &Path) -> Result<Vec<String>, BenchError> {
     type Parameter = fn(&Assumed) -> f64;
-    type Ratio = fn(&Ratios) -> f64;
     let figures: [(Varied, &str, &str, Parameter); 3] = [
         (Varied::Rate, "rate", "lstat calls that the metadata service serves in a second", |assumed| {
             assumed.stats_per_second
@@ -341,36 +341,26 @@ pub(in crate::walk) fn draw(comparison: &Comparison, folder: &Path) -> Result<Ve
             assumed.handling_ns as f64 / 1e3
         }),
     ];
-    let lines: [(&str, Ratio); 6] = [
-        ("h-drqs, 40 processes", |ratios| ratios.equal_processes),
-        ("h-drqs, 40 cores", |ratios| ratios.equal_cores),
-        ("h-drqs, 320 cores", |ratios| ratios.equal_many_cores),
-        ("drqs, 40 processes", |ratios| ratios.drqs),
-        ("one reader ÷ h-drqs, 40 processes", |ratios| ratios.one_reader_equal_processes),
-        ("one reader ÷ h-drqs, 40 cores", |ratios| ratios.one_reader_equal_cores),
-    ];
     let draw = |(varied, name, label, place): (Varied, &str, &str, Parameter)| {
         let of: Vec<&Condition> =
             comparison.conditions.iter().filter(|condition| condition.assumed.varied == varied).collect();
         let entries = of.iter().flat_map(|condition| &condition.points).map(|point| point.entries).max();
         let results =
-            lines.iter().enumerate().flat_map(|line| of.iter().map(move |condition| (line, condition)));
+            RATIOS.iter().enumerate().flat_map(|line| of.iter().map(move |condition| (line, condition)));
         let drawn = figure::lines(
             results,
-            |((_, (name, _)), _)| (*name).to_owned(),
-            |((_, (_, ratio)), condition)| (place(&condition.assumed), vec![ratio(&condition.ratios)]),
+            |((_, (name, ..)), _)| (*name).to_owned(),
+            |((_, (_, _, ratio)), condition)| (place(&condition.assumed), vec![ratio(&condition.ratios)]),
             |((colour, _), _)| *colour,
         );
-        let figure = Figure {
-            title: format!("How many times as long CP takes, by {name}"),
-            subtitle: format!(
-                "Simulated: {} files; everything else as modelled",
-                grouped(entries.unwrap_or(0) as f64)
-            ),
-            x: Axis::holding(label, Scale::Decades, of.iter().map(|condition| place(&condition.assumed))),
-            y: Axis::holding("time of CP ÷ time of …", Scale::Decades, figure::values(&drawn)),
-            lines: drawn,
-        };
+        let files = grouped(entries.unwrap_or(0) as f64);
+        let figure = Figure::of(
+            format!("How many times as long CP takes, by {name}"),
+            format!("Simulated: {files} files; everything else as modelled"),
+            (label, Scale::Decades),
+            ("time of CP ÷ time of …", Scale::Decades),
+            drawn,
+        );
         figure::write(folder, &format!("comparison-{name}-simulated"), figure.svg())
     };
     figures.into_iter().map(draw).collect()

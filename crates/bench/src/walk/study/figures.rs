@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{CENTRALIZED, FigureName, ONE_READER, Profile, Run, Source};
 use crate::BenchError;
 use crate::kit::figure::{
-    self, Axis, BarSeries, Bars, Drawing, Figure, HeatMap, HeatMaps, Histogram, Histograms, Scale,
+    self, BarSeries, Bars, Drawing, Figure, HeatMap, HeatMaps, Histogram, Histograms, Scale,
 };
 use crate::kit::quantity::grouped;
 
@@ -145,13 +145,13 @@ fn times(runs: &[&Run], by: &str, place: fn(&Run) -> u32) -> Figure {
     lines.sort_by_key(|line| line.colour);
     lines.iter_mut().for_each(|line| line.note = threads(runs, &line.name));
     let entries = runs.first().map_or(0, |run| run.entries);
-    Figure {
-        title: format!("Figure 3a: time for {} entries, by {by}", grouped(entries as f64)),
-        subtitle: format!("{}; line through the medians", conditions(runs)),
-        x: Axis::holding(by, Scale::Octaves, runs.iter().map(|run| f64::from(place(run)))),
-        y: Axis::holding("seconds", Scale::Decades, figure::values(&lines)),
+    Figure::of(
+        format!("Figure 3a: time for {} entries, by {by}", grouped(entries as f64)),
+        format!("{}; line through the medians", conditions(runs)),
+        (by, Scale::Octaves),
+        ("seconds", Scale::Decades),
         lines,
-    }
+    )
 }
 
 /// Draws figure 3b.

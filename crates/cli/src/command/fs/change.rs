@@ -10,25 +10,25 @@ use super::{Path, Tree, failure, masked};
 use crate::failure::Failure;
 use crate::quantity::parse_size;
 
-/// Make directories
+/// Create directories
 #[derive(clap::Args, Debug)]
 pub struct MkdirArgs {
     /// The directories
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
-    /// Make the directories above too; existing ones are no failure
+    /// Create missing parent directories too, and ignore existing directories
     #[arg(long, short)]
     parents: bool,
-    /// Permissions, in octal digits [default: 777 without the mask of this process]
+    /// Permissions, in octal [default: 777 minus the umask]
     #[arg(long, value_name = "MODE", value_parser = octal)]
     mode: Option<u32>,
-    /// The length of the stripes of files in it [default: that of the directory above]
+    /// Stripe length of files in it [default: that of the parent directory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     stripe: Option<u64>,
-    /// The number of objects over which files in it are striped [default: that of the directory above]
+    /// Number of objects that files in it are striped over [default: that of the parent directory]
     #[arg(long, value_name = "COUNT")]
     width: Option<u32>,
-    /// The length up to which an object of a file grows [default: that of the directory above]
+    /// Maximum length of an object of a file [default: that of the parent directory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     object_size: Option<u64>,
 }
@@ -36,10 +36,10 @@ pub struct MkdirArgs {
 /// Rename, or move to another directory
 #[derive(clap::Args, Debug)]
 pub struct MvArgs {
-    /// The paths to move, and last the new path, or the directory to move it into
+    /// The paths to move, and last the new path or the directory to move them into
     #[arg(value_name = "PATH", required = true, num_args = 2..)]
     paths: Vec<OsString>,
-    /// Fail if there is something of the new name
+    /// Fail if the new name exists
     #[arg(long, short = 'n')]
     keep: bool,
 }
@@ -56,19 +56,19 @@ pub struct RmArgs {
     /// Remove empty directories
     #[arg(long, short)]
     directory: bool,
-    /// Treat a missing path as no failure
+    /// Ignore missing paths
     #[arg(long, short)]
     force: bool,
 }
 
-/// Make a link
+/// Create a link
 #[derive(clap::Args, Debug)]
 pub struct LnArgs {
     /// The target of the link
     target: OsString,
     /// The link
     path: OsString,
-    /// Make a symbolic link
+    /// Create a symbolic link
     #[arg(long, short)]
     symbolic: bool,
 }
@@ -76,13 +76,13 @@ pub struct LnArgs {
 /// Change permissions
 #[derive(clap::Args, Debug)]
 pub struct ChmodArgs {
-    /// The permissions: octal digits, or changes such as u+w,go-rwx
+    /// The permissions, in octal, or changes such as u+w,go-rwx
     #[arg(allow_hyphen_values = true)]
     mode: String,
     /// The paths to change
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
-    /// Everything below directories too
+    /// Change everything below directories too
     #[arg(long, short = 'R')]
     recursive: bool,
 }
@@ -96,7 +96,7 @@ pub struct ChownArgs {
     /// The paths to change
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
-    /// Everything below directories too
+    /// Change everything below directories too
     #[arg(long, short = 'R')]
     recursive: bool,
 }

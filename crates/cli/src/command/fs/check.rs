@@ -8,12 +8,12 @@ use crate::{output, quantity};
 
 /// Check the whole namespace
 ///
-/// Finds what commands left behind that were killed, and entries, inodes and content that do not fit. Fails if anything
-/// is wrong that was not mended. Others may be at work meanwhile.
+/// Finds what killed commands left behind, and entries, inodes and content that are inconsistent. Fails if any problem
+/// is found and not mended. Others may use the namespace meanwhile.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Put right what is wrong, and finish or undo what was left behind; a call that is under way elsewhere may fail as
-    /// unknown
+    /// Repair inconsistencies, and finish or undo what was left behind; the outcome of a concurrent call elsewhere may
+    /// become unknown
     #[arg(long)]
     mend: bool,
 }
@@ -55,20 +55,20 @@ pub async fn run(tree: &Tree, args: &Args) -> Result<(), Failure> {
         ))?;
         if report.ranks > 0 {
             output::line(&format!(
-                "{} at work, or killed: --mend finishes what they left",
+                "{} still running, or killed: --mend finishes what they left",
                 quantity::count(report.ranks, "rank")
             ))?;
         }
     }
     let left = report.findings.iter().filter(|finding| !finding.mended).count() as u64;
     if report.changed {
-        let text = "entries changed during the check: it did not judge how entries and inodes fit; try again";
+        let text = "entries changed during the check, so entries and inodes were not compared; try again";
         return Err(Failure::Failed(text.to_owned()));
     }
     match left {
         0 => Ok(()),
         _ => Err(Failure::Failed(format!(
-            "{} left; --mend puts right what it can",
+            "{} left; --mend repairs what it can",
             quantity::count(left, "finding")
         ))),
     }

@@ -15,7 +15,7 @@ use crate::output::{self, Array, Table};
 /// List directories
 #[derive(clap::Args, Debug)]
 pub struct LsArgs {
-    /// The directories; other things are shown themselves
+    /// The paths; of a directory, its entries are listed
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
     /// Show permissions, links, owner, size and time too
@@ -29,18 +29,18 @@ pub struct StatArgs {
     /// The paths to show
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
-    /// Show what symbolic links lead to, instead of themselves
+    /// Show the targets of symbolic links instead of the links
     #[arg(long, short = 'L')]
     follow: bool,
 }
 
-/// Print the paths of everything below a directory that meets all conditions
+/// Print the paths of everything below a directory that matches all conditions
 #[derive(clap::Args, Debug)]
 pub struct FindArgs {
     /// The directory
     #[arg(value_name = "PATH", default_value = "/")]
     path: OsString,
-    /// Only names like this, where * stands for anything and ? for one character
+    /// Only names that match, where * stands for any characters and ? for one
     #[arg(long, value_name = "PATTERN")]
     name: Option<String>,
     /// Only this kind
@@ -57,12 +57,12 @@ enum FoundKind {
     Directory,
     #[value(alias = "l")]
     Symlink,
-    /// Of a type with methods
+    /// An inode of a type with methods
     #[value(alias = "t")]
     Typed,
 }
 
-/// Show a directory and everything below it as a tree
+/// Draw a directory and everything below it as a tree
 #[derive(clap::Args, Debug)]
 pub struct TreeArgs {
     /// The directory

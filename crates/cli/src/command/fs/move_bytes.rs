@@ -27,18 +27,18 @@ pub struct CatArgs {
 pub struct GetArgs {
     /// The file in the namespace
     path: OsString,
-    /// The file of this machine, or a folder; - is standard output
+    /// The local file, or a folder; - is standard output
     #[arg(default_value = "-")]
     file: PathBuf,
 }
 
-/// Store a file of this machine, or standard input
+/// Store a local file, or standard input
 ///
-/// A reader of the file meanwhile gets the old content or the new one; a put that fails leaves the old one. A file that was
-/// not there before is empty until then.
+/// Concurrent readers get the old content or the new one, and a put that fails leaves the old one. A new file is empty
+/// until its content is complete.
 #[derive(clap::Args, Debug)]
 pub struct PutArgs {
-    /// The file of this machine; - is standard input
+    /// The local file; - is standard input
     file: PathBuf,
     /// The file in the namespace, or a directory
     path: OsString,

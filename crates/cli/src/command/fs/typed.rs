@@ -14,7 +14,7 @@ use crate::name;
 use crate::output;
 use crate::session::Context;
 
-/// Make inodes of a type with methods: a sequencer, or a class of "nacre class"
+/// Create inodes of a type with methods: a sequencer, or a class of "nacre class"
 #[derive(clap::Args, Debug)]
 pub struct CreateArgs {
     /// The inodes
@@ -23,7 +23,7 @@ pub struct CreateArgs {
     /// The type: "sequencer", or the name of an installed class
     #[arg(long = "type", value_name = "TYPE")]
     kind: String,
-    /// Permissions, in octal digits [default: 666 without the mask of this process]
+    /// Permissions, in octal [default: 666 minus the umask]
     #[arg(long, value_name = "MODE", value_parser = super::change::octal)]
     mode: Option<u32>,
     /// The policy of a sequencer, as in "nacre sequencer --help" [default: best-effort]
@@ -33,15 +33,16 @@ pub struct CreateArgs {
 
 /// Call a method of an inode; prints its output
 ///
-/// A sequencer has the methods next (its input is a count, 1 if there is none), read, and policy (which shows the policy, or
-/// sets it to its input). Other types have those of their class, which "nacre class ls" lists. A method that changes the inode's state needs permission to write, others need permission to read.
+/// A sequencer has the methods next (its input is a count, 1 by default), read, and policy (shows the policy, or sets
+/// it to the input). Other types have the methods of their class, which "nacre class ls" lists. A method that changes
+/// the inode's state needs write permission, others need read permission.
 #[derive(clap::Args, Debug)]
 pub struct CallArgs {
     /// The inode
     path: OsString,
     /// The method
     method: String,
-    /// The input, as it is; - is standard input
+    /// The input, passed unchanged; - is standard input
     #[arg(default_value = "", hide_default_value = true, value_parser = name::value(), allow_hyphen_values = true)]
     input: Bytes,
 }

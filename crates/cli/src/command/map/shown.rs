@@ -19,7 +19,7 @@ pub fn put_entry(fields: &mut Object<String, Value>, entry: &Entry) {
 /// Returns an entry as JSON.
 pub fn entry_json(name: &Key, entry: &Entry) -> Object<String, Value> {
     let mut fields = Object::new();
-    output::put_bytes(&mut fields, "entry", name.as_bytes());
+    fields.insert("entry".to_owned(), name.to_string().into());
     put_entry(&mut fields, entry);
     fields
 }
@@ -28,7 +28,7 @@ pub fn entry_json(name: &Key, entry: &Entry) -> Object<String, Value> {
 pub fn change_json(change: &Change) -> Value {
     let mut fields = Object::new();
     let name = if change.space == Space::Entry { "entry" } else { "setting" };
-    output::put_bytes(&mut fields, name, change.name.as_bytes());
+    fields.insert(name.to_owned(), change.name.to_string().into());
     fields.insert("version".to_owned(), change.version.into());
     match &change.new {
         Some(new) => output::put_bytes(&mut fields, "value", new),

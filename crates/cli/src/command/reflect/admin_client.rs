@@ -23,8 +23,8 @@ pub fn own_socket_for_server() -> Result<PathBuf, nacre::Error> {
 /// The address of the administration of a reflector.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Admin {
-    /// The daemon's address, unix:PATH or nacre://HOST:PORT, which asks for --key [default: the user's own reflector, at
-    /// reflect.sock in the folder of the user's sockets]
+    /// Administrative address of the daemon: unix:PATH, or nacre://HOST:PORT, which requires --key [default: the user's
+    /// own reflector, at reflect.sock in the folder of the user's sockets]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<String>,
 }
@@ -60,9 +60,9 @@ impl Admin {
         let wrong = |why: &str| Failure::Usage(format!("--admin {text}: {why}"));
         let uri: Uri = text.parse().map_err(|error: nacre::Error| wrong(&error.message))?;
         let Engine::Servers(servers) = &uri.engine else {
-            return Err(wrong("that is no address of a daemon; write unix:PATH or nacre://HOST:PORT"));
+            return Err(wrong("not the address of a daemon; write unix:PATH or nacre://HOST:PORT"));
         };
-        let [address] = &servers[..] else { return Err(wrong("one daemon is asked, and not several")) };
+        let [address] = &servers[..] else { return Err(wrong("give one daemon, not several")) };
         let failed = |error: nacre::Error| {
             let more = match (error.kind, &self.admin) {
                 (nacre::ErrorKind::Unavailable, None) if by_store => {

@@ -17,19 +17,19 @@ use crate::quantity::Time;
 /// The members that an order is about.
 #[derive(clap::Args, Clone, Debug)]
 struct About {
-    /// The members: an address, a network as ADDRESS/BITS, or NAME for those whose tokens have that identity
+    /// The members: an address, a network as ADDRESS/BITS, or the NAME that their tokens have as identity
     #[arg(value_name = "ADDRESS|NETWORK|NAME")]
     who: String,
-    /// Only in this group: PORT or PORT/ID, as "nacre reflect groups" shows it [default: in all]
+    /// Only in this group: PORT or PORT/ID, as "nacre reflect groups" shows it [default: all groups]
     #[arg(long, value_name = "GROUP")]
     group: Option<GroupId>,
     #[command(flatten)]
     admin: Admin,
 }
 
-/// Remove members from a reflector; their programs stay away until their users want otherwise
+/// Remove members from a reflector; their programs do not join again by themselves
 ///
-/// Whoever has changed its program comes in again: "nacre reflect ban" keeps members out.
+/// A modified program can still join again. To keep members out, use "nacre reflect ban".
 #[derive(clap::Args, Clone, Debug)]
 pub struct KickArgs {
     #[command(flatten)]
@@ -38,15 +38,15 @@ pub struct KickArgs {
 
 /// Remove members from a reflector, and keep them out for a time
 ///
-/// The ban holds at this reflector, until its time is over or the reflector ends.
+/// The ban applies to this reflector, until it expires or the reflector ends.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BanArgs {
     #[command(flatten)]
     about: About,
-    /// The duration
+    /// Duration of the ban
     #[arg(long = "for", value_name = "TIME", default_value = "1h")]
     time: Time,
-    /// End the ban instead
+    /// Lift the ban instead
     #[arg(long, conflicts_with = "time")]
     lift: bool,
 }
@@ -54,26 +54,28 @@ pub struct BanArgs {
 /// Runs `kick`.
 pub fn kick(args: KickArgs, common: &Common) -> Result<(), Failure> {
     let removed = order(&args.about, common, 0, false)?;
-    told(common, &args.about, &format!("{removed} members are removed"), removed)
+    told(common, &args.about, &format!("{removed} members were removed"), removed)
 }
 
 /// Runs `ban`.
 pub fn ban(args: BanArgs, common: &Common) -> Result<(), Failure> {
     if args.lift {
         return match order(&args.about, common, 0, true)? {
-            0 => Err(Failure::Failed(format!("there is no such ban of {}", args.about.who))),
-            lifted => told(common, &args.about, "the ban is over", lifted),
+            0 => Err(Failure::Failed(format!("there is no ban of {}", args.about.who))),
+            lifted => told(common, &args.about, "the ban was lifted", lifted),
         };
     }
     let seconds = args.time.0.as_millis().div_ceil(1000) as u64;
     if seconds == 0 {
-        return Err(Failure::Usage("--for 0s is no ban; \"nacre reflect kick\" removes members".to_owned()));
+        return Err(Failure::Usage(
+            "--for 0s would be no ban; \"nacre reflect kick\" removes members".to_owned(),
+        ));
     }
     let removed = order(&args.about, common, seconds, false)?;
     told(
         common,
         &args.about,
-        &format!("{removed} members are removed, and kept out for {seconds} s"),
+        &format!("{removed} members were removed, and kept out for {seconds} s"),
         removed,
     )
 }
@@ -103,7 +105,7 @@ fn who(text: &str) -> Result<Who, String> {
         return bits.map(|bits| Who::Network(ip, bits)).ok_or_else(|| format!("'{text}' is not a network"));
     }
     match text {
-        "" => Err("an empty name is nobody's".to_owned()),
+        "" => Err("the name is empty".to_owned()),
         name => Ok(Who::Identity(Identity::of_name(name))),
     }
 }

@@ -6,17 +6,18 @@ use super::http_client::At;
 use super::print;
 use crate::arguments::Common;
 use crate::failure::Failure;
+use crate::output::Table;
 use crate::quantity;
 
-/// Show the groups of a running reflector: members, rates, copies, what was refused and why, delays
+/// Show the groups of a running reflector: members, rates, copies, delays, and what was refused and why
 ///
-/// Asks the reflector over HTTP. Rates are those of the last few seconds; the delay is the median
-/// of what members' heartbeats measured, there and back.
+/// Asks the reflector over HTTP. Rates are those of the last few seconds. The delay is the median round-trip time of
+/// the members' heartbeats.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     #[command(flatten)]
     at: At,
-    /// Show this group only: PORT, or PORT/ID
+    /// Show only this group: PORT, or PORT/ID
     #[arg(value_name = "GROUP")]
     group: Option<String>,
     /// Show the members of the group too
@@ -37,26 +38,25 @@ pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
     if common.json {
         return print::line(&answer.to_string());
     }
-    let rows: Vec<Vec<String>> = list(&answer["groups"]).map(group_row).collect();
-    print::table(
-        &[
-            "GROUP",
-            "MEMBERS",
-            "IN/S",
-            "COPIES/S",
-            "DATAGRAMS",
-            "COPIES",
-            "REFUSED",
-            "UNDELIVERABLE",
-            "DELAY",
-            "STATE",
-        ],
-        &rows,
-    )?;
+    let mut table = Table::new(&[
+        "group",
+        "members",
+        "in/s",
+        "copies/s",
+        "datagrams",
+        "copies",
+        "refused",
+        "undeliverable",
+        "delay",
+        "state",
+    ]);
+    list(&answer["groups"]).for_each(|group| table.row(group_row(group)));
+    table.print()?;
     for group in list(&answer["groups"]).filter(|_| args.members) {
         print::line("")?;
-        let rows: Vec<Vec<String>> = list(&group["list"]).map(member_row).collect();
-        print::table(&["MEMBER", "AT", "DEVICE", "HEARD", "DELAY", "ECHO"], &rows)?;
+        let mut table = Table::new(&["member", "at", "device", "heard", "delay", "echo"]);
+        list(&group["list"]).for_each(|member| table.row(member_row(member)));
+        table.print()?;
     }
     let reflector = &answer["reflector"];
     let number = |name: &str| reflector[name].as_u64().unwrap_or(0);

@@ -1,7 +1,6 @@
-//! The part of HTTP that a command needs to read a reflector's pages: one request for each connection.
+//! Reading a reflector's pages, one request for each connection.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -10,8 +9,11 @@ use super::settings::HTTP_DEFAULT;
 use super::target::resolve;
 use crate::failure::Failure;
 
-/// The time limit of a request.
+/// The time limit of a connection attempt, and of the beginning of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The time limit of the rest of an answer.
+const BODY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The greatest length of an answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
@@ -19,7 +21,7 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 /// The address of a reflector's pages.
 #[derive(clap::Args, Clone, Debug)]
 pub struct At {
-    /// The address at which the reflector serves HTTP: HOST:PORT [default: 127.0.0.1:7480]
+    /// The HTTP address of the reflector: HOST:PORT [default: 127.0.0.1:7480]
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
 }
@@ -44,24 +46,36 @@ impl At {
                 "cannot ask the reflector at http://{address}: {why}; name another one with --http"
             ))
         };
-        let answer = exchange(address, path).map_err(|error| failed(error.to_string()))?;
-        let (head, rest) =
-            answer.split_once("\r\n\r\n").ok_or_else(|| failed("it speaks no HTTP".to_owned()))?;
-        let status = head.split(' ').nth(1).unwrap_or_default();
-        if status != "200" {
-            return Err(Failure::Failed(format!("the reflector at http://{address} says: {}", rest.trim())));
+        let status_and_body = exchange(&format!("http://{address}{path}"));
+        let (status, body) = status_and_body.map_err(|error| {
+            failed(match error {
+                ureq::Error::Io(error) => error.to_string(),
+                ureq::Error::Timeout(_) => format!("it does not answer within {} s", PATIENCE.as_secs()),
+                ureq::Error::BodyExceedsLimit(bytes) => format!("its answer is longer than {bytes} B"),
+                ureq::Error::Protocol(_) => "it speaks no HTTP".to_owned(),
+                error => error.to_string(),
+            })
+        })?;
+        if status != 200 {
+            return Err(Failure::Failed(format!("the reflector at http://{address} says: {}", body.trim())));
         }
-        serde_json::from_str(rest).map_err(|error| failed(format!("its answer is no JSON: {error}")))
+        serde_json::from_str(&body).map_err(|error| failed(format!("its answer is no JSON: {error}")))
     }
 }
 
-fn exchange(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    // In the older version of the protocol the answer ends with the connection, and comes in one piece.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-    Ok(answer)
+/// Requests a page, and returns the status and the body of the answer.
+fn exchange(url: &str) -> Result<(u16, String), ureq::Error> {
+    // The address is that of the reflector: no proxy stands in between, and it does not send anybody elsewhere.
+    let agent = ureq::Agent::config_builder()
+        .proxy(None)
+        .max_redirects(0)
+        .http_status_as_error(false)
+        .timeout_connect(Some(PATIENCE))
+        .timeout_recv_response(Some(PATIENCE))
+        .timeout_recv_body(Some(BODY_PATIENCE))
+        .build()
+        .new_agent();
+    let mut answer = agent.get(url).call()?;
+    let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string()?;
+    Ok((answer.status().as_u16(), body))
 }

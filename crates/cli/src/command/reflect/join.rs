@@ -23,7 +23,9 @@ use crate::quantity::Time;
 
 const AFTER_HELP: &str = "\
 Ends with the end of standard input, which --listen does not read (an empty one does not count where --count or --timeout \
-is given), after --count datagrams, after --timeout, or with Ctrl-C. Exit codes: 0 done; 1 refused, nobody answered in time, or --count datagrams did not come in time; 2 wrong usage.";
+is given), after --count datagrams, after --timeout, or with Ctrl-C.
+
+Exit codes: 0 done; 1 refused, nobody answered in time, or --count datagrams did not come in time; 2 wrong usage.";
 
 /// The time given to the reflector to confirm that a member leaves.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -36,26 +38,30 @@ const PAYLOAD_BYTES_MAX: u32 = 65_507;
 
 /// Join a group: print what its members send, and send the lines of standard input
 ///
-/// Stays a member: sends heartbeats, and when the reflector falls silent or is started again, joins it or a standby again
-/// and says so on standard error. With --json, prints one line for each datagram and for each thing that happens.
+/// Stays a member by sending heartbeats. If the reflector falls silent or is restarted, joins it or a standby again,
+/// and says so on standard error. With --json, prints one line for each datagram and each event.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     #[command(flatten)]
     member: Member,
-    /// Print and read datagrams as they are, each after its length in 4 bytes, little-endian
+    /// Print and read raw datagrams, each after its length in 4 bytes, little-endian
     #[arg(long)]
     raw: bool,
-    /// Get copies of what is sent here, too
+    /// Receive copies of what is sent here too
     #[arg(long)]
     echo: bool,
-    /// Keep the group's state in this file: fetched when joining, and given to the reflector when it asks
+    /// Keep the group's state in this file: fetched when joining, and given to the reflector when it asks. Where the file held
+    /// something else, that is kept as FILE.~1~, or the next free number
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// Keep nothing of what the file of --state held before
+    #[arg(long, requires = "state")]
+    force: bool,
     /// Leave after so many datagrams
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Leave after so long
+    /// Leave after this time
     #[arg(long, value_name = "TIME")]
     timeout: Option<Time>,
     /// Do not read standard input; stay until Ctrl-C, --count or --timeout
@@ -83,7 +89,8 @@ pub fn run(args: Args, common: &Common, complain: &mut dyn FnMut(&str)) -> Resul
     let stop = flag::caught(move || waker.wake())?;
     let input = (!args.listen).then(|| read_input(args.raw, client.waker()));
     let until = args.timeout.and_then(|time| Instant::now().checked_add(time.0));
-    let mut join = Join { args, json: common.json, heard: 0, was_in: false, unsent: None };
+    let mut join =
+        Join { args, json: common.json, heard: 0, was_in: false, unsent: None, state_written: None };
     let mut client = client;
     let ended = join.stay(&mut client, input.as_ref(), until, &stop, complain);
     let last = client.leave(LEAVING).map_err(failed)?;
@@ -101,7 +108,11 @@ pub fn run(args: Args, common: &Common, complain: &mut dyn FnMut(&str)) -> Resul
         }
         (_, Some(time)) if !join.was_in && !stop.is_set() => {
             let shown = join.args.member.shown();
-            Err(Failure::Failed(format!("cannot join {shown}: nobody answered within {:?}", time.0)))
+            Err(Failure::Failed(format!(
+                "cannot join {shown}: nobody answered within {:?}; see whether a reflector runs there (\"nacre reflect serve\"), and \
+                 whether UDP reaches it",
+                time.0
+            )))
         }
         _ => Ok(()),
     }
@@ -114,6 +125,8 @@ struct Join {
     was_in: bool,
     /// The input that was read while the member was in no group.
     unsent: Option<Vec<u8>>,
+    /// The state that this process has written to its file.
+    state_written: Option<Bytes>,
 }
 
 impl Join {
@@ -136,7 +149,7 @@ impl Join {
             }
             if !self.was_in && silent_until.is_some_and(|until| until <= Instant::now()) {
                 silent_until = None;
-                let text = format!("no answer from {} yet; trying on", self.args.member.shown());
+                let text = format!("no answer from {} yet; still trying", self.args.member.shown());
                 match self.json {
                     true => print::line(&json!({ "event": "waiting" }).to_string())?,
                     false => complain(&text),
@@ -261,13 +274,21 @@ impl Join {
                 format!("{count} datagrams were lost, from number {first} on"),
             ),
             MemberEvent::State { version, bytes } => {
+                let mut event = json!({ "event": "state", "version": version, "bytes": bytes.len() });
+                let mut text = format!("got the state of version {version}, {} bytes", bytes.len());
                 if let Some(path) = &self.args.state {
+                    // What this process has written itself is no loss.
+                    let known = [Some(&bytes), self.state_written.as_ref()];
+                    if !self.args.force
+                        && let Some(kept) = back_up(path, &known)?
+                    {
+                        text.push_str(&format!("; {} is now {}", path.display(), kept.display()));
+                        event["backup"] = kept.display().to_string().into();
+                    }
                     replace(path, &bytes)?;
+                    self.state_written = Some(bytes);
                 }
-                say(
-                    json!({ "event": "state", "version": version, "bytes": bytes.len() }),
-                    format!("got the state of version {version}, {} bytes", bytes.len()),
-                )
+                say(event, text)
             }
             MemberEvent::NoState => {
                 say(json!({ "event": "no state" }), "the group has no state yet".to_owned())
@@ -298,6 +319,30 @@ fn read_state(path: &Path) -> Result<Option<Bytes>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("cannot read the state in {shown}: {error}")),
     }
+}
+
+/// Copies a file that holds something else than what is `known` to a new one beside it, whose name is returned.
+fn back_up(path: &Path, known: &[Option<&Bytes>]) -> Result<Option<PathBuf>, Failure> {
+    let failed = || Failure::io(format!("keep what {} held before (--force does not)", path.display()));
+    let held = match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        held => held.map_err(failed())?,
+    };
+    if held.is_empty() || known.iter().flatten().any(|known| **known == held) {
+        return Ok(None);
+    }
+    for number in 1u64.. {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".~{number}~"));
+        match std::fs::File::create_new(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            file => {
+                file.and_then(|mut file| io::Write::write_all(&mut file, &held)).map_err(failed())?;
+                return Ok(Some(name.into()));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Replaces a file, so that a reader sees the old content or the new, whole.
@@ -389,6 +434,14 @@ mod tests {
         assert_eq!(read_state(&path).unwrap(), None);
         replace(&path, b"world").unwrap();
         assert_eq!(read_state(&path).unwrap().as_deref(), Some(&b"world"[..]));
+        let kept = |known: &'static [u8]| back_up(&path, &[None, Some(&Bytes::from_static(known))]).unwrap();
+        assert_eq!(kept(b"world"), None);
+        for number in 1..3 {
+            let name = kept(b"other").unwrap();
+            assert_eq!(name, folder.join(format!("state.~{number}~")));
+            assert_eq!(std::fs::read(name).unwrap(), b"world");
+        }
+        assert_eq!(back_up(&folder.join("missing"), &[]).unwrap(), None);
         std::fs::write(&path, vec![0; STATE_BYTES_MAX + 1]).unwrap();
         assert!(read_state(&path).is_err());
         std::fs::remove_dir_all(&folder).unwrap();

@@ -15,23 +15,23 @@ use super::target::{Target, resolve};
 use crate::arguments::Common;
 use crate::failure::Failure;
 
-/// Set where a location is, or move it to another group or reflector; its members are told and move
+/// Set the place of a location, or move it and its members to another group or reflector
 ///
-/// The map of locations is kept in the store that reflectors share. With --store it is changed there, and every
-/// reflector on that store follows; otherwise the daemon of a reflector changes it, over its own connection. Whether a
-/// reflector at that address has the group is not asked.
+/// The map of locations is kept in the store that reflectors share. With --store, the map is changed there, and every
+/// reflector on that store follows. Otherwise the daemon of a reflector changes it, over its own connection. Whether a
+/// reflector at that address has the group is not checked.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// The location: any name
     #[arg(value_name = "LOCATION")]
     location: String,
-    /// The group that it is at: ID@HOST:PORT on a shared port, PORT@HOST for a port of its own
+    /// The group of the location: ID@HOST:PORT on a shared port, PORT@HOST for a port of its own
     #[arg(long, value_name = "GROUP@ADDRESS", required_unless_present = "remove")]
     to: Option<Target>,
-    /// Reflectors that its members may turn to when that one is gone
+    /// Standbys: reflectors that its members may join when that one is gone
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', requires = "to")]
     standby: Vec<SocketAddr>,
-    /// Take the location out of the map instead
+    /// Remove the location from the map instead
     #[arg(long, conflicts_with = "to")]
     remove: bool,
     #[command(flatten)]
@@ -46,9 +46,8 @@ pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
         Some(Target::Group { host, group }) => {
             let mut all = vec![resolve(host, group.port)?];
             all.extend(&args.standby);
-            let reflectors = Reflectors::new(&all).ok_or_else(|| {
-                Failure::Usage(format!("{} reflectors are too many for a location", all.len()))
-            })?;
+            let reflectors = Reflectors::new(&all)
+                .ok_or_else(|| Failure::Usage(format!("a location cannot have {} reflectors", all.len())))?;
             Some(LocationEntry { reflectors, group: group.id })
         }
         Some(Target::Location { .. }) => {
@@ -95,7 +94,7 @@ fn said(args: &Args, common: &Common, place: Option<LocationEntry>, done: Value)
     match common.json {
         true => print::line(&done.to_string()),
         false => match place {
-            None => print::line(&format!("location \"{}\" is no more", args.location)),
+            None => print::line(&format!("location \"{}\" was removed", args.location)),
             Some(LocationEntry { reflectors, group }) => {
                 print::line(&format!("location \"{}\" is at {group}@{}", args.location, reflectors.first()))
             }

@@ -22,10 +22,10 @@ pub struct Member {
     /// location, LOCATION@HOST:PORT, whose place that reflector knows
     #[arg(value_name = "GROUP@ADDRESS|LOCATION")]
     pub what: Target,
-    /// Reflectors to turn to when the first does not answer; may be given several times
+    /// Reflectors to try when the first does not answer; may be repeated
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub standby: Vec<SocketAddr>,
-    /// The operator's permission, from "nacre reflect token"
+    /// Token that permits joining, from "nacre reflect token"
     #[arg(long, value_name = "TOKEN", env = "NACRE_TOKEN", hide_env_values = true)]
     pub token: Option<Token>,
 }

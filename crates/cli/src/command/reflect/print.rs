@@ -16,29 +16,6 @@ pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     output.write_all(bytes).and_then(|()| output.flush()).map_err(Failure::from)
 }
 
-/// Prints a table whose columns are as wide as their contents; all but the first are flush right.
-pub fn table(heads: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
-    let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().chain([&heads]).filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    let mut text = String::new();
-    for row in [&heads].into_iter().chain(rows) {
-        let mut words = String::new();
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let padding = " ".repeat(width - cell.chars().count());
-            match column {
-                0 => words.extend([cell.as_str(), &padding]),
-                _ => words.extend(["  ", &padding, cell]),
-            }
-        }
-        text.extend([words.trim_end(), "\n"]);
-    }
-    bytes(text.as_bytes())
-}
-
 /// Formats another program's payload as text that cannot disturb a terminal.
 pub fn shown(payload: &[u8]) -> String {
     let payload = payload.strip_suffix(b"\n").unwrap_or(payload);

@@ -21,7 +21,7 @@ pub struct Args {
     /// Text to send as one datagram; without it, each line of standard input is one
     #[arg(value_name = "TEXT")]
     text: Option<String>,
-    /// Give up if the reflector does not answer for so long
+    /// Maximum time to wait for the reflector to answer
     #[arg(long, value_name = "TIME", default_value = "10s")]
     timeout: Time,
 }

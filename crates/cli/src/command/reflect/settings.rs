@@ -46,56 +46,54 @@ pub struct Settings {
     pub store: Option<String>,
     #[arg(skip)]
     pub key: Option<PathBuf>,
-    /// Listen on this address; groups with ids share its port. ADDRESS:PORT, where port 0 is any free one; may be given
-    /// several times. An address that others reach needs --token-key, or --open [default: 127.0.0.1:7400]
+    /// Listen on this address, ADDRESS:PORT; groups with ids share its port, and port 0 picks a free one; may be
+    /// repeated. An address that others can reach requires --token-key or --open [default: 127.0.0.1:7400]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub listen: Vec<SocketAddr>,
     /// Ports that are groups of their own, on the same addresses
     #[arg(long, value_name = "PORT[-PORT]", value_delimiter = ',')]
     pub groups: Vec<Ports>,
-    /// Options of one group: an id on the shared port, a port of --groups, PORT/ID, or * for all others. Options are
-    /// sequence, token (which needs --token-key), open, members=N, where 0 lets nobody join, and rate=COPIES[/BURST] of each
-    /// member, address-rate of all at one address, and group-rate, a second, with 0 for no limit, and max-age=TIME, as
-    /// --max-age; may be given several
-    /// times
+    /// Options of one group: an id on the shared port, a port of --groups, PORT/ID, or * for all others; may be
+    /// repeated. Options are sequence, token (requires --token-key), open, members=N (0 lets nobody join), max-age=TIME
+    /// (as --max-age), and limits per second, where 0 means no limit: rate=COPIES[/BURST] of each member, address-rate
+    /// of all members at one address, and group-rate
     #[arg(long = "group", value_name = "GROUP:OPTION,…")]
     pub group: Vec<GroupSetting>,
-    /// Number of groups on the shared port, with the ids from 0 on; 0 for none, where there are --groups
-    /// [default: 1024]
+    /// Number of groups on the shared port, with ids from 0; 0 for none, which requires --groups [default: 1024]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(..=i64::from(IDS_MAX)))]
     pub ids: Option<u32>,
-    /// Members need tokens, made with the key pair of which this is the public half: 64 hexadecimal digits, as "nacre
-    /// reflect token-key" prints them; may be given several times
+    /// Require tokens made with the key pair of this public key: 64 hexadecimal digits, as "nacre reflect token-key"
+    /// prints them; may be repeated
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     pub token_key: Vec<PublicKey>,
-    /// Let anybody who can reach the reflector join, without a token
+    /// Let anyone who can reach the reflector join, without a token
     #[arg(long)]
     pub open: bool,
-    /// Members to ask for a group's state, of those that say that they can give it: members for any, tokens for
-    /// those whose token has the right, none, or those at the given addresses [default: tokens where members need one,
-    /// else members]
+    /// Members that are asked for a group's state, among those that offer it: members for any, tokens for those whose
+    /// token grants the right, none, or those at the given addresses [default: tokens where members need one, else
+    /// members]
     #[arg(long, value_name = "WHO", value_parser = suppliers)]
     pub state_from: Option<Suppliers>,
-    /// Plane that makes copies: sendto, batch, ring, kernel, xdp, or auto for the best that works here [default: auto]
+    /// Plane that makes the copies: sendto, batch, ring, kernel, xdp, or auto for the best that works here [default:
+    /// auto]
     #[arg(long, value_name = "PLANE", add = complete::planes())]
     pub plane: Option<PlaneChoice>,
-    /// The network devices that members are behind, for planes in the kernel [default: all but loopback]
+    /// Network devices that members are behind, for planes in the kernel [default: all but loopback]
     #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
     pub device: Vec<String>,
-    /// Members send a heartbeat this often [default: 16ms for each member there is, at least 500ms, at most 15s]
+    /// Interval of members' heartbeats [default: 16ms per member, at least 500ms, at most 15s]
     #[arg(long, value_name = "TIME")]
     pub heartbeat: Option<Time>,
-    /// Members who were not heard of for so long are gone [default: two heartbeats and 2s; four heartbeats with
-    /// --heartbeat]
+    /// Time after which silent members are removed [default: two heartbeats and 2s; four heartbeats with --heartbeat]
     #[arg(long, value_name = "TIME")]
     pub expiry: Option<Time>,
-    /// Ask a member for the group's state this often; 0s for never [default: 30s]
+    /// Interval at which a member is asked for the group's state; 0s for never [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub state_every: Option<Time>,
-    /// Name of this reflector in the map of locations, where that is not its address; may be given several times
+    /// Name of this reflector in the map of locations, if it is not its address; may be repeated
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub advertise: Vec<SocketAddr>,
-    /// A reflector that members of locations here may turn to when this one is gone; may be given several times
+    /// Standby: a reflector that members of locations here may join when this one is gone; may be repeated
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub standby: Vec<SocketAddr>,
     /// Let members on loopback addresses join [default: only where the reflector listens on nothing else]
@@ -104,14 +102,14 @@ pub struct Settings {
     /// Let members with ports below 1024 join
     #[arg(long)]
     pub allow_privileged: bool,
-    /// Joins that one address may get done in a second, at least 1 [default: 50]
+    /// Maximum joins per second from one address, at least 1 [default: 50]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub joins_per_second: Option<u32>,
-    /// A datagram that a full device did not take for so long is not copied any more, and counted as too old; 0s for never
+    /// Time after which a datagram that waits for a full device is dropped, and counted as too old; 0s for never
     /// [default: 1s]
     #[arg(long, value_name = "TIME")]
     pub max_age: Option<Time>,
-    /// Datagrams of all groups together that may wait for a full device, at least 64KiB [default: 64MiB]
+    /// Maximum size of the datagrams of all groups together that wait for full devices, at least 64KiB [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     pub backlog_bytes: Option<Size>,
 }
@@ -137,7 +135,7 @@ impl Settings {
                 Some((name, on)) if is_switch(name) => match on {
                     "true" => words.push(format!("--{name}")),
                     "false" => {}
-                    _ => return Err(format!("\"{name}\" is true or false, and not \"{on}\"")),
+                    _ => return Err(format!("\"{name}\" must be true or false, not \"{on}\"")),
                 },
                 _ => words.push(format!("--{pair}")),
             }
@@ -229,11 +227,11 @@ impl Settings {
         let usage = |text: String| Err(Failure::Usage(text));
         if let Some(expiry) = self.expiry {
             let Some(heartbeat) = self.heartbeat else {
-                return usage("--expiry is of a --heartbeat: name both".to_owned());
+                return usage("--expiry needs --heartbeat: give both".to_owned());
             };
             if expiry.0 < heartbeat.0 * 2 {
                 return usage(format!(
-                    "--expiry must be at least two heartbeats, of {} ms each, or members vanish with one datagram",
+                    "--expiry must be at least two heartbeats, of {} ms each, or losing one datagram removes a member",
                     heartbeat.0.as_millis()
                 ));
             }
@@ -250,9 +248,7 @@ impl Settings {
             return usage(format!("--backlog-bytes must be at least {BACKLOG_BYTES_MIN}, one long datagram"));
         }
         if self.ids() == 0 && self.groups.is_empty() {
-            return usage(
-                "--ids 0 leaves no group at all; name ports that are groups with --groups".to_owned(),
-            );
+            return usage("--ids 0 leaves no group; name ports that are groups with --groups".to_owned());
         }
         for (name, addresses) in [("advertise", &self.advertise), ("standby", &self.standby)] {
             for address in addresses {

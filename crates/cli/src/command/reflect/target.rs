@@ -29,6 +29,10 @@ pub enum Target {
     },
 }
 
+fn is_numeric(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'/')
+}
+
 impl FromStr for Target {
     type Err = String;
 
@@ -50,11 +54,15 @@ impl FromStr for Target {
                 (Ok((host, port)), Ok(id)) if at.contains(':') => {
                     Ok(Target::Group { host, group: GroupId { port, id } })
                 }
+                // Nobody who writes two numbers means a location.
+                _ if is_numeric(text) => Err(format!(
+                    "'{text}' is no group at a reflector, ID@HOST:PORT or PORT/ID@HOST; a location of this name is \
+                     location:{text}"
+                )),
                 _ => location(text, None),
             };
         };
-        let numeric = !what.is_empty() && what.bytes().all(|byte| byte.is_ascii_digit() || byte == b'/');
-        if !numeric {
+        if !is_numeric(what) {
             return location(what, Some(host_and_port(at)?));
         }
         if let (Some(port), false) = (port_of(at)?, what.contains('/')) {
@@ -146,6 +154,8 @@ mod tests {
             "x@a:1:b",
             "x@a:1:2",
             "70000@a",
+            "99999/5",
+            "7400/5",
         ] {
             assert!(wrong.parse::<Target>().is_err(), "{wrong}");
         }

@@ -14,26 +14,27 @@ use crate::arguments::Common;
 use crate::failure::Failure;
 use crate::quantity::Time;
 
-/// Make a token, which lets its bearer join groups that ask for one
+/// Create a token, which lets its bearer join groups that require one
 ///
-/// Signs with the key file that --key names (make one with "nacre keygen", for this alone: whoever makes tokens needs no
-/// key of the cluster). The reflector gets its public half, which "nacre reflect token-key" prints. A token is not secret
-/// from those who can read its bearer's datagrams: make it short-lived. Its bearer is sent away when it ends.
+/// Signs with the key file that --key names. Create it with "nacre keygen" for this purpose alone: signing tokens needs
+/// no cluster key. The reflector gets its public half, which "nacre reflect token-key" prints. Anyone who can read the
+/// bearer's datagrams can read the token, so make it short-lived. The bearer is removed when the token expires.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The groups: PORT, PORT/ID, or ID@HOST:PORT as for "nacre reflect join"; or locations; or "*" for everything; up to 8
+    /// The groups, as PORT, PORT/ID, or ID@HOST:PORT as for "nacre reflect join"; or locations; or "*" for everything;
+    /// up to 8
     #[arg(value_name = "GROUP|LOCATION", required = true)]
     scopes: Vec<String>,
-    /// The time for which it is valid
+    /// Time for which the token is valid
     #[arg(long = "for", value_name = "TIME", default_value = "10min")]
     life: Time,
-    /// Only for a bearer with this address
+    /// Accept it only from a bearer at this address
     #[arg(long, value_name = "ADDRESS")]
     address: Option<IpAddr>,
-    /// The identity of the bearer: any name. Rates, kicks and bans are by it; without one they are by address
+    /// Identity of the bearer, any name. Rates, kicks and bans apply to it; without one, to the address
     #[arg(long, value_name = "NAME")]
     identity: Option<String>,
-    /// The rights of the bearer: send, receive, state (supply the group's state)
+    /// Rights of the bearer: send, receive, state (supply the group's state)
     #[arg(long, value_name = "RIGHT,…", value_delimiter = ',', default_value = "send,receive")]
     rights: Vec<Right>,
 }
@@ -48,7 +49,7 @@ enum Right {
 
 /// Print the public half of the key that signs tokens, for --token-key of reflectors
 ///
-/// The key file is the one that --key names.
+/// --key names the key file.
 #[derive(clap::Args, Clone, Debug)]
 pub struct KeyArgs {}
 
@@ -74,7 +75,9 @@ pub fn run_key(_: KeyArgs, common: &Common) -> Result<(), Failure> {
 pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let key = key(common)?;
     if args.life.0.is_zero() {
-        return Err(Failure::Usage("--for 0s: the token would never be good; give it a time".to_owned()));
+        return Err(Failure::Usage(
+            "--for 0s: the token would never be valid; give a longer time".to_owned(),
+        ));
     }
     let scopes: Result<_, _> = args.scopes.iter().map(|text| scope(text)).collect();
     let has = |right| args.rights.contains(&right);
@@ -111,6 +114,9 @@ fn scope(text: &str) -> Result<Scope, String> {
     if let Ok(id) = text.parse::<GroupId>() {
         return Ok(Scope::Group(id));
     }
+    if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'/') {
+        return Err(format!("'{text}' is no group, PORT or PORT/ID, of numbers that ports and ids have"));
+    }
     Ok(match text.parse()? {
         Target::Group { group, .. } => Scope::Group(group),
         Target::Location { name, .. } => Scope::Location(name),
@@ -129,5 +135,9 @@ mod tests {
         assert_eq!(scope("5@example:7400"), group(7400, 5));
         assert_eq!(scope("harbour"), Ok(Scope::Location("harbour".to_owned())));
         assert_eq!(scope("*"), Ok(Scope::Any));
+        assert_eq!(scope("location:99999/5"), Ok(Scope::Location("99999/5".to_owned())));
+        for wrong in ["99999/5", "7400/", "7400/99999999999", "99999", ""] {
+            assert!(scope(wrong).is_err(), "{wrong}");
+        }
     }
 }

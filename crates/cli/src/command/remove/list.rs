@@ -23,7 +23,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Runs `nacre remove --from`.
 pub fn run(session: &Context, args: &Args, from: &Path) -> Result<(), Failure> {
     if !args.yes && !args.dry_run {
-        let text = "nothing was removed: a list is removed with --yes; look first with --dry-run";
+        let text = "nothing was removed: removing a list needs --yes; check first with --dry-run";
         return Err(Failure::Usage(text.into()));
     }
     let selection = args.filters.selection(nacre_walk_cli::now()).map_err(Failure::Usage)?;
@@ -46,7 +46,7 @@ pub fn run(session: &Context, args: &Args, from: &Path) -> Result<(), Failure> {
     report(session, args, &removal)?;
     done.map_err(|reason| Failure::Failed(format!("line {} of {from:?}: {reason}", lines.number)))?;
     if removal.control.is_stopped() {
-        return Err(Failure::Failed("interrupted; the same command goes on".into()));
+        return Err(Failure::Failed("interrupted; run the same command again to continue".into()));
     }
     match removal.failures.count() {
         0 => Ok(()),
@@ -142,7 +142,7 @@ fn parse(line: &[u8]) -> Result<Listed, String> {
     }
     Ok(Listed {
         path: path.filter(|path| !path.is_empty()).ok_or("it has no path")?,
-        inode: unsigned("inode")?.ok_or("it has no inode, by which the entry is recognised")?,
+        inode: unsigned("inode")?.ok_or("it has no inode, which identifies the entry")?,
         device: unsigned("device")?,
         kind: object.get("type").and_then(Value::as_str).map(kind).transpose()?,
         size,

@@ -11,8 +11,8 @@ use nacre_walk_cli::{CommandError, Plan};
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {
-    /// Keep the sweep as an SQLite database in this file, for "nacre query" and "nacre diff"; an index that is there is
-    /// replaced when the sweep is done
+    /// Write the sweep to this file as an SQLite database, for "nacre query" and "nacre diff"; an existing index is
+    /// replaced when the sweep is complete
     #[arg(
         long,
         help_heading = "Index",
@@ -20,8 +20,8 @@ pub struct Args {
         conflicts_with_all = ["list", "checkpoint", "resume"]
     )]
     index: Option<PathBuf>,
-    /// Take the files of directories that have the same times as in this earlier index from there: files that were
-    /// written in place since keep their old size, time and owner
+    /// Reuse the files of directories that have the same times as in this earlier index; files that were written in
+    /// place since keep their old size, time and owner
     #[arg(long, help_heading = "Index", value_name = "INDEX", requires = "index")]
     since: Option<PathBuf>,
 }
@@ -101,7 +101,7 @@ impl Sweep {
     pub fn interrupted(&self) -> CommandError {
         let partial = self.writer.partial();
         CommandError::Failed(format!(
-            "interrupted; the index is not complete, and stays in {partial:?} until the next sweep; \"nacre query \
+            "interrupted; the incomplete index stays in {partial:?} until the next sweep; \"nacre query \
              --incomplete\" reads it"
         ))
     }

@@ -88,7 +88,8 @@ pub(in crate::testkit) fn brief(value: &(impl fmt::Debug + ?Sized)) -> String {
 }
 
 /// A set of connections to one store.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, derive_more::Debug)]
+#[debug("Connections")]
 pub struct Connections<'a>(&'a [&'a dyn ObjectStore]);
 
 impl<'a> Connections<'a> {
@@ -104,6 +105,8 @@ impl<'a> Connections<'a> {
 }
 
 /// The environment of a case.
+#[derive(derive_more::Debug)]
+#[debug("Trial")]
 pub struct Trial<'a> {
     /// The store under test, by the first connection.
     pub store: &'a dyn ObjectStore,

@@ -14,6 +14,8 @@ struct Given<T> {
 }
 
 /// Parts that were given up and wait until no program sees them.
+#[derive(derive_more::Debug)]
+#[debug("Quarantine")]
 pub struct Quarantine<T> {
     waiting: VecDeque<Given<T>>,
 }
@@ -57,6 +59,8 @@ fn step(flights: &Mapped, cpu: u32) -> &AtomicU64 {
 }
 
 /// Single entries of an array.
+#[derive(derive_more::Debug)]
+#[debug("Slots")]
 pub struct Slots {
     free: Vec<u32>,
     fresh: u32,
@@ -115,6 +119,8 @@ const GRAIN: u32 = 4;
 
 /// Rows of places. Each is cut from the shortest free row that is long enough, and joins its free neighbours when it is
 /// given up: rows of growing lanes leave room for longer ones.
+#[derive(derive_more::Debug)]
+#[debug("Regions")]
 pub struct Regions {
     /// The free rows: lengths by first place, and the same by length.
     free: BTreeMap<u32, u32>,

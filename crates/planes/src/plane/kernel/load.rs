@@ -30,6 +30,8 @@ impl Default for Sizes {
 }
 
 /// The arrays and hashes that are shared with the programs.
+#[derive(derive_more::Debug)]
+#[debug("Maps")]
 pub struct Maps {
     pub(super) places: Mapped,
     pub(super) lanes: Mapped,

@@ -11,6 +11,8 @@ use std::{io, slice};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// An array map, mapped into this process.
+#[derive(derive_more::Debug)]
+#[debug("Mapped")]
 pub struct Mapped {
     words: NonNull<AtomicU64>,
     bytes: usize,

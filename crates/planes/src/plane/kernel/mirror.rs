@@ -53,6 +53,8 @@ pub struct Memory {
 }
 
 /// The mirror of the table.
+#[derive(derive_more::Debug)]
+#[debug("Mirror")]
 pub struct Mirror {
     maps: Maps,
     places: Regions,

@@ -94,6 +94,8 @@ pub enum Told {
 }
 
 /// A connection with rtnetlink.
+#[derive(derive_more::Debug)]
+#[debug("Netlink")]
 pub struct Netlink {
     requests: NlSocket,
     news: NlSocket,

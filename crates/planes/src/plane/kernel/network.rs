@@ -50,6 +50,8 @@ impl Changed {
 }
 
 /// The network around the reflector, as far as it is known.
+#[derive(derive_more::Debug)]
+#[debug("Network")]
 pub struct Network {
     netlink: Netlink,
     /// The devices that were looked up; `None` for one that does not exist.

@@ -1,0 +1,164 @@
+//! The points to measure, in groups that are compared with each other.
+
+use super::point::{Point, Sequencing, Subject, Work};
+use super::{Args, CLIENTS, Part};
+use crate::kit::server::Durability;
+
+/// Returns the points, in groups that are compared with each other.
+pub(super) fn groups(args: &Args) -> Vec<Vec<Point>> {
+    let base = |label: String, subject, durability| Point {
+        label,
+        subject,
+        work: Work::Append,
+        durability,
+        clients: CLIENTS,
+        writers: 16,
+        depth: 16,
+        apart: false,
+        entry_bytes: 4096,
+        width: 4,
+        unit: 1024,
+        sequencing: Sequencing::Store,
+        reshape_ms: None,
+    };
+    let name = |subject, durability| match (subject, durability) {
+        (Subject::Log, Durability::Volatile) => "log, volatile",
+        (Subject::Log, _) => "log, durable",
+        (Subject::Object, _) => "objects",
+        (Subject::Redis, Durability::Volatile) => "Redis stream, volatile",
+        (Subject::Redis, _) => "Redis stream, appendfsync always",
+        (Subject::Nats, Durability::Volatile) => "NATS stream, in memory",
+        (Subject::Nats, _) => "NATS stream, in files, not synced",
+        (Subject::Disk, _) => "disk, group commit",
+    };
+    let of = |subject, durability, writers: u32, bytes| {
+        let label = format!("{}, {writers} W, {}", name(subject, durability), size(bytes));
+        Point {
+            writers,
+            entry_bytes: bytes,
+            clients: CLIENTS.min(writers),
+            ..base(label, subject, durability)
+        }
+    };
+    use Durability::{Always, Volatile};
+    use Subject::{Disk, Log, Nats, Object, Redis};
+    let mut groups = Vec::new();
+    if args.has(Part::Writers) {
+        let counts: &[u32] = if args.quick { &[16] } else { &[1, 4, 16, 64] };
+        for writers in counts {
+            groups.push([Log, Redis, Nats].map(|subject| of(subject, Volatile, *writers, 100)).to_vec());
+            let durable = [Log, Disk, Redis, Nats];
+            groups.push(durable.map(|subject| of(subject, Always, *writers, 4096)).to_vec());
+        }
+    }
+    if args.has(Part::Sizes) && !args.quick {
+        for (durability, sizes) in [(Volatile, [4096, 65_536]), (Always, [100, 65_536])] {
+            for bytes in sizes {
+                groups.push([Log, Redis, Nats].map(|subject| of(subject, durability, 16, bytes)).to_vec());
+            }
+        }
+    }
+    if args.has(Part::Widths) && !args.quick {
+        let point = |width: u32| {
+            let point = of(Log, Always, 16, 4096);
+            Point { label: format!("{}, width {width}", point.label), width, ..point }
+        };
+        groups.push([1, 2, 8, 32].map(point).to_vec());
+    }
+    if args.has(Part::Sequencers) {
+        let mut points = Vec::new();
+        let all = [Sequencing::Store, Sequencing::RoundTrip, Sequencing::Quota];
+        for apart in [false, true] {
+            for sequencing in all {
+                let point = of(Log, Volatile, 16, 100);
+                let handles = if apart { "16 handles" } else { "2 handles" };
+                let sequencer = match sequencing {
+                    Sequencing::Store => "sequencer in the store",
+                    Sequencing::RoundTrip => "sequencer by round trips",
+                    Sequencing::Quota => "sequencer by quota",
+                };
+                let label = format!("{}, {handles}, {sequencer}", point.label);
+                points.push(Point { label, sequencing, apart, ..point });
+            }
+        }
+        if args.quick {
+            points.truncate(all.len());
+        }
+        groups.push(points);
+    }
+    if args.has(Part::Latency) {
+        let alone = |subject, durability, bytes| {
+            let point = of(subject, durability, 1, bytes);
+            Point { label: format!("{}, one at a time", point.label), depth: 1, ..point }
+        };
+        groups.push([Log, Redis, Nats].map(|subject| alone(subject, Volatile, 100)).to_vec());
+        groups.push([Log, Disk, Redis].map(|subject| alone(subject, Always, 4096)).to_vec());
+        let one = |work, durability, bytes, clients, what: &str| {
+            let label = format!("{}, {what}", name(Log, durability));
+            Point {
+                work,
+                clients,
+                writers: clients,
+                depth: 1,
+                entry_bytes: bytes,
+                ..base(label, Log, durability)
+            }
+        };
+        groups.push(vec![
+            one(Work::Tail, Volatile, 100, 1, "tail"),
+            one(Work::Follow, Volatile, 100, 2, "append to visible at a follower"),
+            one(Work::Follow, Always, 4096, 2, "append to visible at a follower"),
+        ]);
+    }
+    if args.has(Part::Reads) {
+        let read = |subject| {
+            let label = format!("random reads of 4 KiB, {}", name(subject, Volatile));
+            Point { work: Work::Read, ..base(label, subject, Volatile) }
+        };
+        groups.push(vec![read(Log), read(Object)]);
+    }
+    if args.has(Part::Views) {
+        let views = |durability| {
+            let point = of(Log, durability, 16, 4096);
+            let label = format!("{}, another view every 100 ms", point.label);
+            Point { label, depth: 1, reshape_ms: Some(100), ..point }
+        };
+        let calm = |durability| {
+            let point = of(Log, durability, 16, 4096);
+            Point { label: format!("{}, one view", point.label), depth: 1, ..point }
+        };
+        groups.push(vec![calm(Volatile), views(Volatile), calm(Always), views(Always)]);
+    }
+    groups
+}
+
+fn size(bytes: u32) -> String {
+    match bytes {
+        1024.. => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::parse;
+
+    #[test]
+    fn points_have_names_of_their_own_and_a_short_look_has_few() {
+        let labels = |words: &[&str]| {
+            let args: Args = parse(words).unwrap();
+            let mut labels: Vec<String> =
+                groups(&args).into_iter().flatten().map(|point| point.label).collect();
+            let count = labels.len();
+            labels.sort_unstable();
+            labels.dedup();
+            assert_eq!(labels.len(), count, "{labels:?}");
+            count
+        };
+        assert!(labels(&["--quick"]) < 30);
+        assert!(labels(&[]) > 50);
+        assert_eq!(labels(&["--only", "recovery"]), 0);
+        assert_eq!(labels(&["--only", "reads,widths"]), 6);
+    }
+}

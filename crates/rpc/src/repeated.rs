@@ -1,0 +1,52 @@
+//! Events that come again and again, of which the log is not to have a line each.
+
+use std::time::{Duration, Instant};
+
+/// The time from a line about such events to the next.
+pub const TELL_AGAIN: Duration = Duration::from_secs(60);
+
+/// A series of like events, of which the log has the first, then how many there were, and that they are over.
+#[derive(Debug, Default)]
+pub struct Repeated {
+    /// The time of the last line, if the series goes on.
+    told: Option<Instant>,
+    /// The number of events since that line.
+    untold: u64,
+}
+
+impl Repeated {
+    /// Notes an event. Returns the number of those that no line told of, this one included, if a line is due.
+    pub fn happened(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        if self.told.is_some_and(|told| now.duration_since(told) < TELL_AGAIN) {
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.untold))
+    }
+
+    /// Ends the series. Returns the number of events that no line told of, if there were any events.
+    pub fn ended(&mut self) -> Option<u64> {
+        self.told.take().map(|_| std::mem::take(&mut self.untold))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_event_is_told_once_then_counted_and_its_end_is_told() {
+        let (mut repeated, begin) = (Repeated::default(), Instant::now());
+        assert_eq!(repeated.ended(), None);
+        assert_eq!(repeated.happened(begin), Some(1));
+        let told: Vec<_> =
+            (0..3000).filter_map(|ms| repeated.happened(begin + Duration::from_millis(2 * ms))).collect();
+        assert!(told.is_empty(), "{told:?}");
+        assert_eq!(repeated.happened(begin + TELL_AGAIN), Some(3001));
+        assert_eq!(repeated.happened(begin + TELL_AGAIN), None);
+        assert_eq!(repeated.ended(), Some(1));
+        assert_eq!(repeated.ended(), None);
+        assert_eq!(repeated.happened(begin + TELL_AGAIN), Some(1), "that is a new series");
+    }
+}
