@@ -1282,3 +1282,59 @@ fn a_mirror_removes_nothing_in_mounted_file_systems_and_never_its_source() {
     assert!(!at("target/gone").exists());
     assert_eq!(ended.code, 11, "{ended:?}");
 }
+
+/// A file system that is mounted below the source is no part of a copy, and nothing is known about it by a comparison.
+#[test]
+fn a_comparison_reports_mounts_that_it_does_not_enter() {
+    as_root();
+    let folder = harness::folder();
+    let at = |path: &str| folder.path().join(path);
+    for directory in ["a/sub", "b", "outside"] {
+        fs::create_dir_all(at(directory)).unwrap();
+    }
+    fs::write(at("outside/file"), "").unwrap();
+    fs::write(at("a/file"), "").unwrap();
+    copied(&at("a"), &at("b"), &[]);
+    fs::remove_dir(at("b/sub")).unwrap();
+    let time = fs::metadata(at("a")).unwrap();
+    set_time(&at("b"), time.mtime(), time.mtime_nsec());
+    let script = r#"cd "$1" || exit
+        mount --bind outside a/sub || exit
+        "$2" compare --json a b; echo "$?"
+        mkdir b/sub; touch -r a b
+        "$2" compare --json a b; echo "$?"
+        "$2" compare --json --cross-mounts a b >/dev/null; echo "$?"
+        "$2" copy --json --verify a b; echo "$?"
+        "$2" copy --json --dry-run a b; echo "$?""#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.path()).arg(env!("CARGO_BIN_EXE_nacre"));
+    let ended = run_with(command, b"");
+    let printed = String::from_utf8(ended.stdout.clone()).unwrap();
+    let lines: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 9, "{ended:?}");
+    for compared in [&lines[0], &lines[2]] {
+        assert_eq!((&compared["errors"], &compared["different"]), (&1.into(), &0.into()), "{ended:?}");
+        assert_eq!(compared["first_errors"][0]["path"], "a/sub", "{ended:?}");
+    }
+    assert_eq!([&lines[1], &lines[3], &lines[4]], [2, 2, 1], "{ended:?}");
+    // A copy notes that it leaves them out, and is complete without.
+    assert_eq!((&lines[5]["errors"], &lines[5]["left_out"]), (&0.into(), &1.into()), "{ended:?}");
+    assert_eq!(lines[7]["errors"], 0, "{ended:?}");
+    assert_eq!([&lines[6], &lines[8]], [0, 0], "{ended:?}");
+}
+
+#[test]
+fn an_empty_source_is_mirrored_only_if_told_to() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    fs::create_dir(&target).unwrap();
+    fs::write(target.join("file"), "").unwrap();
+    for words in [&["--yes"][..], &["--dry-run"]] {
+        let words: Vec<&OsStr> = [&["--mirror"], words].concat().into_iter().map(OsStr::new).collect();
+        copy(&[&words[..], &[source.as_os_str(), target.as_os_str()]].concat())
+            .failed(2, &["it is empty", "--mirror-empty"]);
+    }
+    assert!(target.join("file").exists());
+    assert_eq!(copied(&source, &target, &["--mirror", "--mirror-empty", "--yes"])["removed"], 1);
+}

@@ -561,6 +561,7 @@ fn a_list_is_removed_where_it_is_still_true() {
     for file in files {
         fs::write(format!("{root}/{file}"), file).unwrap();
     }
+    fs::write(format!("{root}/hidden"), "before").unwrap();
     symlink("/etc/passwd", format!("{root}/link")).unwrap();
     let (index, list) = (path(&place, "index"), path(&place, "list"));
     sweep(&root, &index, &[]);
@@ -571,6 +572,11 @@ fn a_list_is_removed_where_it_is_still_true() {
     assert_eq!(remove(&["--yes", "--from", &list, &root]).code, 2);
 
     fs::write(format!("{root}/written"), "something longer").unwrap();
+    // Neither its size nor its time says so, but that of its inode does, once the clock of the file system has gone on.
+    settle(place.path());
+    let time = fs::metadata(format!("{root}/hidden")).unwrap().modified().unwrap();
+    fs::write(format!("{root}/hidden"), "others").unwrap();
+    fs::File::options().write(true).open(format!("{root}/hidden")).unwrap().set_modified(time).unwrap();
     fs::write(format!("{root}/new"), "replaced").unwrap();
     fs::rename(format!("{root}/new"), format!("{root}/replaced")).unwrap();
     fs::remove_file(format!("{root}/gone")).unwrap();
@@ -601,7 +607,8 @@ fn a_list_is_removed_where_it_is_still_true() {
         .collect();
     assert!(reasons["/written"].contains("was changed") && reasons["/replaced"].contains("another entry"));
     assert!(reasons["/c/behind"].contains("symbolic link") && reasons["/a/b"].contains("is a directory"));
-    for kept in ["written", "replaced", "elsewhere/behind", "a/b"] {
+    assert!(reasons["/hidden"].contains("was changed"));
+    for kept in ["written", "hidden", "replaced", "elsewhere/behind", "a/b"] {
         assert!(Path::new(&format!("{root}/{kept}")).exists(), "{kept}");
     }
     for removed in ["same", "a/odd \n name"] {
@@ -610,12 +617,15 @@ fn a_list_is_removed_where_it_is_still_true() {
     assert!(fs::symlink_metadata(format!("{root}/link")).is_err() && Path::new("/etc/passwd").exists());
 
     // A walk's list will do as well, if it says the inodes.
-    let fields = "path,type,size,mtime,inode";
+    let fields = "path,type,ctime,inode";
     let listed = run(&["walk", &root, "--list", "--json", "--type", "f", "--fields", fields]).ok();
     let mut command = program();
     command.args(["remove", "--yes", "--from", "-", "--json"]);
-    assert_eq!(run_with(command, &listed).json()["removed"], 3);
+    assert_eq!(run_with(command, &listed).json()["removed"], 4);
     let mut command = program();
     command.args(["remove", "--yes", "--from", "-"]);
     run_with(command, b"{\"path\":\"x\"}\n").failed(1, &["line 1 of", "no inode"]);
+    let mut command = program();
+    command.args(["remove", "--yes", "--from", "-"]);
+    run_with(command, b"{\"path\":\"x\",\"inode\":1}\n").failed(1, &["line 1 of", "neither \"ctime\""]);
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod difference;
+mod linked;
 pub mod ncdu;
 pub mod open;
 pub mod query;

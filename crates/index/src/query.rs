@@ -180,7 +180,8 @@ impl Query {
 
     /// Returns the entries themselves: the largest files, or all in the order in which they are kept.
     pub fn entries(condition: &Condition, largest: Option<u64>) -> Query {
-        let columns = "path(directory, name) AS path, type, size, allocated, uid, gid, mtime, device, inode";
+        let columns =
+            "path(directory, name) AS path, type, size, allocated, uid, gid, mtime, ctime, device, inode";
         let condition_sql = condition.sql();
         let sql = match largest {
             Some(number) => {

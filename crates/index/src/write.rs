@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -16,6 +17,7 @@ use std::thread::JoinHandle;
 use nacre_walk::{Operation, Time, WalkError};
 use rusqlite::{Connection, Statement};
 
+use crate::linked;
 use crate::record::Batch;
 use crate::schema::{
     APPLICATION_ID, INDICES, INSERT_DIRECTORY, INSERT_ENTRY, Name, TABLES, VERSION, letter, nanoseconds,
@@ -93,6 +95,8 @@ pub struct Writer {
     path: PathBuf,
     partial: PathBuf,
     shared: std::sync::Arc<Shared>,
+    /// True if entries may be taken from an earlier index.
+    since: bool,
     sender: SyncSender<Batch>,
     thread: JoinHandle<Result<Database, rusqlite::Error>>,
     /// Holds the lock that keeps others from writing the same file.
@@ -120,6 +124,7 @@ impl Writer {
         let lock = take_over(&partial)?;
         let database = |error| WriteError::Database(path.to_owned(), error);
         let connection = begin(&partial, settings).map_err(database)?;
+        let since = settings.since.is_some();
         let (sender, receiver) = sync_channel(batches);
         let shared = std::sync::Arc::<Shared>::default();
         let failed = std::sync::Arc::clone(&shared);
@@ -131,7 +136,7 @@ impl Writer {
             written
         });
         let thread = thread.map_err(|error| WriteError::File(path.to_owned(), error))?;
-        Ok(Writer { path: path.to_owned(), partial, shared, sender, thread, lock })
+        Ok(Writer { path: path.to_owned(), partial, shared, since, sender, thread, lock })
     }
 
     pub(crate) fn shared(&self) -> &std::sync::Arc<Shared> {
@@ -157,13 +162,17 @@ impl Writer {
     /// # Errors
     /// [`WriteError`] if anything could not be written. The file keeps its partial name then.
     pub fn finish(self, ending: Ending, ended: Time) -> Result<(), WriteError> {
-        let Writer { path, partial, shared, sender, thread, lock } = self;
+        let Writer { path, partial, shared, since, sender, thread, lock } = self;
         drop(sender);
         let database = |error| WriteError::Database(path.clone(), error);
         let joined = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let written = joined.map_err(database)?;
+        let mut written = joined.map_err(database)?;
         if shared.full.load(Ordering::Relaxed) {
             return Err(WriteError::Full(path.clone()));
+        }
+        if since && ending == Ending::Complete {
+            let Database { connection, users, groups } = &mut written;
+            linked::ask_again(connection, users, groups).map_err(database)?;
         }
         close(written, ending, ended).map_err(database)?;
         let file = |error| WriteError::File(path.clone(), error);
@@ -208,20 +217,37 @@ fn is_ours(mut file: &File) -> io::Result<bool> {
 
 /// Creates the partial file empty, in place of one that an earlier sweep left, and locks it.
 fn take_over(partial: &Path) -> Result<File, WriteError> {
-    refuse_foreign(partial)?;
+    loop {
+        refuse_foreign(partial)?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(partial);
+        let file = file.map_err(|error| WriteError::File(partial.to_owned(), error))?;
+        if let Some(file) = take_over_opened(partial, file)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// Locks and empties the partial file that was opened; `None` if it has that name no more, since the sweep that wrote it
+/// was done before it could be locked.
+fn take_over_opened(partial: &Path, file: File) -> Result<Option<File>, WriteError> {
     let cannot = |error| WriteError::File(partial.to_owned(), error);
-    let open = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(partial);
-    let file = open().map_err(cannot)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(WriteError::Busy(partial.to_owned())),
         Err(TryLockError::Error(error)) => return Err(cannot(error)),
     }
+    let opened = file.metadata().map_err(cannot)?;
+    match partial.symlink_metadata() {
+        Ok(named) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => {}
+        Ok(_) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(cannot(error)),
+    }
     if !is_ours(&file).map_err(cannot)? {
         return Err(WriteError::Foreign(partial.to_owned()));
     }
     file.set_len(0).map_err(cannot)?;
-    Ok(file)
+    Ok(Some(file))
 }
 
 fn begin(partial: &Path, settings: &Settings) -> rusqlite::Result<Connection> {
@@ -393,4 +419,31 @@ fn close(database: Database, ending: Ending, ended: Time) -> rusqlite::Result<()
     connection.execute("UPDATE sweep SET value = ? WHERE key = 'state'", [state])?;
     connection.execute_batch("COMMIT")?;
     connection.close().map_err(|(_, error)| error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_was_finished_before_it_was_locked_is_not_emptied() {
+        let folder = tempfile::tempdir().unwrap();
+        let (name, partial) = (folder.path().join("index"), folder.path().join("index.partial"));
+        let header = [&b"SQLite format 3\0"[..], &[0; 52], &APPLICATION_ID.to_be_bytes(), &[0; 28]].concat();
+        std::fs::write(&partial, &header).unwrap();
+        let open = || OpenOptions::new().read(true).write(true).open(&partial).unwrap();
+        let opened = open();
+        std::fs::rename(&partial, &name).unwrap();
+        assert!(take_over_opened(&partial, opened).unwrap().is_none());
+        // Another sweep has begun since.
+        std::fs::rename(&name, &partial).unwrap();
+        let opened = open();
+        std::fs::rename(&partial, &name).unwrap();
+        std::fs::write(&partial, &header).unwrap();
+        assert!(take_over_opened(&partial, opened).unwrap().is_none());
+        assert_eq!(std::fs::read(&name).unwrap(), header);
+        assert!(take_over_opened(&partial, open()).unwrap().is_some());
+        assert_eq!(std::fs::metadata(&partial).unwrap().len(), 0);
+        assert_eq!(std::fs::read(&name).unwrap(), header);
+    }
 }

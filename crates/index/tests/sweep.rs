@@ -31,7 +31,9 @@ fn settings(root: &Path) -> Settings {
 
 /// Walks a tree into an index. Returns the number of entries.
 fn sweep(root: &Path, index: &Path, since: Option<&Path>, threads: usize) -> u64 {
-    let writer = Writer::create(index, &settings(root), threads).unwrap();
+    let since_bytes = since.map(|since| since.as_os_str().as_bytes().to_vec());
+    let settings = Settings { since: since_bytes, ..settings(root) };
+    let writer = Writer::create(index, &settings, threads).unwrap();
     let selection = Selection { filter: Filter::default().ready(), ..Selection::default() };
     let request = Request { selection, shape: Shape::default(), json: false };
     let threads = NonZeroUsize::new(threads).unwrap();
@@ -371,4 +373,40 @@ fn files_of_an_unchanged_directory_are_taken_from_the_earlier_sweep() {
     // The first one is stale: its directory has not changed.
     let sizes = ["quiet/file", "quiet/linked", "busy/file", "busy/linked", "busy/another"].map(size);
     assert_eq!(sizes, [6, 16, 16, 16, 0]);
+}
+
+#[test]
+fn a_file_that_got_another_name_and_was_written_there_is_examined_again() {
+    let (_tree, root, place) = folders();
+    let [old, new] = ["old", "new"].map(|name| place.path().join(name));
+    for directory in ["quiet/deep", "busy"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    for file in ["quiet/deep/file", "quiet/deep/other", "busy/file"] {
+        fs::write(root.join(file), "four").unwrap();
+    }
+    settle(place.path());
+    sweep(&root, &old, None, 2);
+    fs::hard_link(root.join("quiet/deep/file"), root.join("busy/second name")).unwrap();
+    fs::write(root.join("busy/second name"), vec![1; 100_000]).unwrap();
+    sweep(&root, &new, Some(&old), 2);
+    assert_eq!(facts_of_index(&new), facts_of_tree(&root));
+    // The sums of the directories above it follow.
+    let sums = |index: &Path| {
+        let index = Index::open(index, false).unwrap();
+        let mut sums = Vec::new();
+        let sql = "SELECT path, apparent, allocated, complete FROM directories JOIN directory_paths USING (id) ORDER BY path";
+        let row = &mut |_: &[String], values: &[rusqlite::types::ValueRef<'_>]| {
+            sums.push((
+                values[0].as_bytes().unwrap().to_vec(),
+                [1, 2, 3].map(|column| values[column].as_i64().unwrap()),
+            ));
+            true
+        };
+        Query::plain(sql).run(&index, row).unwrap();
+        sums
+    };
+    let full = place.path().join("full");
+    sweep(&root, &full, None, 2);
+    assert_eq!(sums(&new), sums(&full));
 }

@@ -70,6 +70,8 @@ pub struct Options {
     /// Removes what is at the destination and not in the source, and replaces directories that are in the place of
     /// other entries.
     pub mirror: bool,
+    /// Lets an empty source empty its mirror.
+    pub mirror_empty: bool,
     /// The entries to copy; directories are made where the walk enters them. The source itself is copied in any case.
     pub selection: Arc<Selection>,
 }
@@ -125,6 +127,12 @@ pub enum StartError {
     /// The source is inside the destination of a mirror.
     #[error("not mirroring {0:?} to {1:?}, which it is in: the mirror would remove it")]
     Around(PathBuf, PathBuf),
+    /// The source of a mirror is empty, and the destination is not.
+    #[error(
+        "not mirroring {0:?}: it is empty, as if its file system were not mounted, and everything in {1:?} would be \
+         removed; --mirror-empty does that"
+    )]
+    Empty(PathBuf, PathBuf),
     /// Another copy is writing to the destination.
     #[error("not copying to {0:?}: another copy is writing there at the moment")]
     Busy(PathBuf),
@@ -383,6 +391,13 @@ impl Copy {
             if is_within(opened.as_fd(), directory::identity(&there)).map_err(missing)? {
                 return Err(StartError::Around(source.to_owned(), to.path().to_owned()));
             }
+            // What cannot be listed is an error of the copy, which then removes nothing there.
+            if !options.mirror_empty
+                && is_empty(CWD, &name_of(&source_path)) == Ok(true)
+                && is_empty(to.parent(), to.name()) == Ok(false)
+            {
+                return Err(StartError::Empty(source.to_owned(), to.path().to_owned()));
+            }
         }
         let shared = Shared::new(options, identity);
         Ok(Copy { source: from, source_path, kind, destination: to, shared })
@@ -493,8 +508,7 @@ impl Copy {
         {
             let _ = rustix::fs::syncfs(fd);
         }
-        let aspects =
-            Aspects { contents: true, metadata: true, accessed: true, extras: false, below_missing: false };
+        let aspects = Aspects { accessed: true, mounts: false, extras: false, ..Aspects::ALL };
         self.compare(aspects, &|differing: Differing| {
             let path = self.source.join(&differing.path);
             self.shared.failures.add(EntryError::new(
@@ -529,8 +543,7 @@ impl Copy {
     /// [`StartError`] if the destination cannot be used.
     pub fn preview(&self, report: verify::Report<'_>) -> Result<(), StartError> {
         let extras = self.shared.options.mirror;
-        let aspects =
-            Aspects { contents: false, metadata: true, accessed: false, extras, below_missing: true };
+        let aspects = Aspects { contents: false, extras, below_missing: true, mounts: false, ..Aspects::ALL };
         self.compare(aspects, report)
     }
 
@@ -670,6 +683,17 @@ impl Copy {
 fn name_of(path: &Path) -> std::ffi::CString {
     // A path that was opened has no zeros.
     std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+/// Returns whether a directory has no entries.
+fn is_empty(directory: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<bool, Errno> {
+    let opened = data::open_for_reading(directory, name)?;
+    let mut empty = true;
+    destination::each_name(opened.as_fd(), |_| {
+        empty = false;
+        Ok(false)
+    })?;
+    Ok(empty)
 }
 
 /// Returns whether an open directory is another one, or inside of it at any depth.

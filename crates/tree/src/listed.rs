@@ -1,22 +1,24 @@
 //! The removal of entries from a list that was made earlier, such as a query's answer.
 //!
 //! Time has passed since, so each entry is examined again: it is removed only if it has the same type and
-//! inode, and the other properties that the list gives, and if a filter still selects it. No link is followed on the way
+//! inode, and the times and other properties that the list gives, and if a filter still selects it. No link is followed on the way
 //! to it, and directories are never removed.
 
-use std::ffi::{CString, OsStr};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, OsStr};
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 
-use nacre_walk::directory;
+use nacre_walk::Time;
+use nacre_walk::directory::{self, Identity};
 use nacre_walk::filter::Filter;
 use nacre_walk::{FileKind, Metadata};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::control::Control;
@@ -42,7 +44,16 @@ pub struct Listed {
     pub size: Option<u64>,
     /// The time of the last modification in nanoseconds since the epoch, and how exact that is.
     pub modified_ns: Option<(i128, i128)>,
+    /// The time of the last change of the inode, in the same way. No program can set it.
+    pub changed_ns: Option<(i128, i128)>,
 }
+
+/// The maximum number of files with several names that are remembered.
+const LINKED_MAX: usize = 1 << 20;
+
+/// The files of which a name was removed and others are left, by device and inode, with the times of the last change of
+/// their inodes: before the first removal, and after the last one. A removal changes that time for all other names.
+type Linked = HashMap<Identity, (Time, Time)>;
 
 /// The result of a removal from a list.
 #[derive(Debug, Default)]
@@ -59,6 +70,7 @@ pub struct ListedRemoval {
     pub failures: EntryErrors,
     /// The switch that stops it.
     pub control: Control,
+    linked: Mutex<Linked>,
 }
 
 impl ListedRemoval {
@@ -120,7 +132,7 @@ impl ListedRemoval {
         dry: bool,
         last: &mut Option<(Vec<u8>, OwnedFd)>,
     ) {
-        match remove(listed, filter, dry, last) {
+        match self.remove(listed, filter, dry, last) {
             Ok(Outcome::Removed(bytes)) => {
                 self.removed.fetch_add(1, Ordering::Relaxed);
                 self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -142,65 +154,95 @@ enum Outcome {
     Kept(&'static str),
 }
 
-fn remove(
-    listed: &Listed,
-    filter: Option<&Filter>,
-    dry: bool,
-    last: &mut Option<(Vec<u8>, OwnedFd)>,
-) -> Result<Outcome, Errno> {
-    let slash = listed.path.iter().rposition(|byte| *byte == b'/');
-    let (parent, name) = match slash {
-        Some(0) => (&b"/"[..], &listed.path[1..]),
-        Some(slash) => (&listed.path[..slash], &listed.path[slash + 1..]),
-        None => (&b"."[..], &listed.path[..]),
-    };
-    if matches!(name, b"" | b"." | b"..") {
-        return Ok(Outcome::Kept("the path has no name at its end"));
-    }
-    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-    if last.as_ref().is_none_or(|(known, _)| known != parent) {
-        *last = match open(parent) {
-            Ok(directory) => Some((parent.to_vec(), directory)),
-            Err(Errno::NOENT) => return Ok(Outcome::Vanished),
-            Err(Errno::LOOP) => return Ok(Outcome::Kept("a directory on its path is a symbolic link now")),
-            Err(errno) => return Err(errno),
+impl ListedRemoval {
+    fn remove(
+        &self,
+        listed: &Listed,
+        filter: Option<&Filter>,
+        dry: bool,
+        last: &mut Option<(Vec<u8>, OwnedFd)>,
+    ) -> Result<Outcome, Errno> {
+        let slash = listed.path.iter().rposition(|byte| *byte == b'/');
+        let (parent, name) = match slash {
+            Some(0) => (&b"/"[..], &listed.path[1..]),
+            Some(slash) => (&listed.path[..slash], &listed.path[slash + 1..]),
+            None => (&b"."[..], &listed.path[..]),
         };
-    }
-    let Some((_, directory)) = last else { return Err(Errno::BADF) };
-    let metadata = match directory::stat(directory.as_fd(), &name) {
-        Ok(stat) => Metadata(stat),
-        Err(Errno::NOENT) => return Ok(Outcome::Vanished),
-        Err(errno) => return Err(errno),
-    };
-    if metadata.kind() == FileKind::Directory {
-        return Ok(Outcome::Kept("it is a directory; those are removed by their own names"));
-    }
-    if let Some(reason) = difference(listed, &metadata) {
-        return Ok(Outcome::Kept(reason));
-    }
-    if filter.is_some_and(|filter| !filter.matches_metadata(OsStr::from_bytes(name.to_bytes()), &metadata)) {
-        return Ok(Outcome::Passed);
-    }
-    if !dry {
-        match retry_on_intr(|| rustix::fs::unlinkat(&*directory, &*name, AtFlags::empty())) {
-            Err(Errno::NOENT) => return Ok(Outcome::Vanished),
-            other => other?,
+        if matches!(name, b"" | b"." | b"..") {
+            return Ok(Outcome::Kept("the path has no name at its end"));
         }
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+        if last.as_ref().is_none_or(|(known, _)| known != parent) {
+            *last = match open(parent) {
+                Ok(directory) => Some((parent.to_vec(), directory)),
+                Err(Errno::NOENT) => return Ok(Outcome::Vanished),
+                Err(Errno::LOOP) => {
+                    return Ok(Outcome::Kept("a directory on its path is a symbolic link now"));
+                }
+                Err(errno) => return Err(errno),
+            };
+        }
+        let Some((_, directory)) = last else { return Err(Errno::BADF) };
+        let stat = || match directory::stat(directory.as_fd(), &name) {
+            Ok(stat) => Ok(Some(Metadata(stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        };
+        let Some(mut metadata) = stat()? else { return Ok(Outcome::Vanished) };
+        if metadata.kind() == FileKind::Directory {
+            return Ok(Outcome::Kept("it is a directory; those are removed by their own names"));
+        }
+        // Names of one file are removed one after the other: each removal changes the time that the next is checked by.
+        let mut linked = None;
+        if listed.changed_ns.is_some() {
+            let known = self.linked.lock();
+            if metadata.links() > 1 || known.contains_key(&directory::identity(&metadata.0)) {
+                let Some(now) = stat()? else { return Ok(Outcome::Vanished) };
+                metadata = now;
+                linked = Some(known);
+            }
+        }
+        let identity = directory::identity(&metadata.0);
+        let changed = match linked.as_ref().and_then(|linked| linked.get(&identity)) {
+            Some((before, after)) if *after == metadata.changed() => *before,
+            _ => metadata.changed(),
+        };
+        if let Some(reason) = difference(listed, &metadata, changed) {
+            return Ok(Outcome::Kept(reason));
+        }
+        if filter
+            .is_some_and(|filter| !filter.matches_metadata(OsStr::from_bytes(name.to_bytes()), &metadata))
+        {
+            return Ok(Outcome::Passed);
+        }
+        if !dry {
+            let opened = linked.as_ref().map(|_| open_entry(directory.as_fd(), &name)).transpose()?;
+            match retry_on_intr(|| rustix::fs::unlinkat(&*directory, &*name, AtFlags::empty())) {
+                Err(Errno::NOENT) => return Ok(Outcome::Vanished),
+                other => other?,
+            }
+            if let (Some(linked), Some(opened)) = (&mut linked, opened) {
+                remember(linked, identity, changed, opened.as_fd());
+            }
+        }
+        Ok(Outcome::Removed(if metadata.links() > 1 { 0 } else { metadata.size() }))
     }
-    Ok(Outcome::Removed(if metadata.links() > 1 { 0 } else { metadata.size() }))
 }
 
-/// Returns the difference between an entry and the listed one.
-fn difference(listed: &Listed, now: &Metadata) -> Option<&'static str> {
-    let modified =
-        i128::from(now.modified().seconds) * 1_000_000_000 + i128::from(now.modified().nanoseconds);
+/// Returns the difference between an entry, whose inode was changed last at `changed`, and the listed one.
+fn difference(listed: &Listed, now: &Metadata, changed: Time) -> Option<&'static str> {
+    let differs = |then: Option<(i128, i128)>, now: Time| {
+        let now = i128::from(now.seconds) * 1_000_000_000 + i128::from(now.nanoseconds);
+        then.is_some_and(|(then, exact)| (then - now).abs() > exact)
+    };
     if listed.inode != now.inode()
         || listed.device.is_some_and(|device| device != now.device())
         || listed.kind.is_some_and(|kind| kind != now.kind())
     {
         Some("it is another entry than the listed one")
     } else if listed.size.is_some_and(|size| size != now.size())
-        || listed.modified_ns.is_some_and(|(then, exact)| (then - modified).abs() > exact)
+        || differs(listed.modified_ns, now.modified())
+        || differs(listed.changed_ns, changed)
     {
         Some("it was changed since it was listed")
     } else {
@@ -214,4 +256,24 @@ fn open(path: &[u8]) -> Result<OwnedFd, Errno> {
     let path = Path::new(OsStr::from_bytes(path));
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     retry_on_intr(|| rustix::fs::openat2(CWD, path, flags, Mode::empty(), resolve))
+}
+
+/// Opens an entry, whatever it is, to look at it after its name is gone.
+fn open_entry(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::empty()))
+}
+
+/// Remembers the times of a file that has just lost a name, as long as it has others.
+fn remember(linked: &mut Linked, identity: Identity, before: Time, opened: BorrowedFd<'_>) {
+    let stat = rustix::fs::statx(opened, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS);
+    match stat.map(Metadata) {
+        Ok(now) if directory::identity(&now.0) == identity && now.links() > 0 => {
+            // What is not remembered is taken for changed, and stays.
+            if linked.len() < LINKED_MAX || linked.contains_key(&identity) {
+                linked.insert(identity, (before, now.changed()));
+            }
+        }
+        _ => drop(linked.remove(&identity)),
+    }
 }

@@ -18,17 +18,16 @@ fn options(mirror: bool) -> Options {
         cross_mounts: false,
         extended: true,
         mirror,
+        mirror_empty: false,
         selection: Arc::new(Selection { filter: Filter::default().ready(), descent: Descent::default() }),
     }
 }
 
 fn differences(source: &Path, target: &Path) -> Vec<(String, Difference)> {
-    let aspects =
-        Aspects { contents: true, metadata: true, accessed: false, extras: true, below_missing: false };
     let found = Mutex::new(Vec::new());
     let comparison = Copy::for_comparison(source, target, options(false)).unwrap();
     comparison
-        .compare(aspects, &|differing: nacre_tree::copy::Differing| {
+        .compare(Aspects::ALL, &|differing: nacre_tree::copy::Differing| {
             let path = String::from_utf8(differing.path).unwrap();
             found.lock().unwrap().push((path, differing.difference));
         })
@@ -106,4 +105,77 @@ fn a_mirror_replaces_no_directory_by_a_source_that_became_a_link_or_a_file() {
         fs::remove_file(&source).unwrap();
         fs::write(&source, "").unwrap();
     }
+}
+
+#[test]
+fn an_empty_source_empties_its_mirror_only_if_told_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    fs::create_dir(&target).unwrap();
+    // Where nothing can be lost, nothing is refused.
+    Copy::new(&source, &target, options(true)).unwrap().run().unwrap();
+    Copy::new(&source, &folder.path().join("new"), options(true)).unwrap().run().unwrap();
+    fs::write(target.join("file"), "").unwrap();
+    let refused = Copy::new(&source, &target, options(true)).err();
+    assert!(matches!(refused, Some(StartError::Empty(..))), "{refused:?}");
+    assert!(refused.unwrap().to_string().contains("--mirror-empty"));
+    Copy::new(&source, &target, options(false)).unwrap().run().unwrap();
+    assert!(target.join("file").exists());
+    Copy::new(&source, &target, Options { mirror_empty: true, ..options(true) }).unwrap().run().unwrap();
+    assert!(!target.join("file").exists());
+}
+
+#[test]
+fn a_socket_differs_from_anything_else_under_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    for name in ["both", "file", "missing"] {
+        drop(std::os::unix::net::UnixListener::bind(source.join(name)).unwrap());
+    }
+    Copy::new(&source, &target, options(false)).unwrap().run().unwrap();
+    drop(std::os::unix::net::UnixListener::bind(target.join("both")).unwrap());
+    fs::write(target.join("file"), "").unwrap();
+    let time = fs::metadata(&source).unwrap().modified().unwrap();
+    fs::File::open(&target).unwrap().set_modified(time).unwrap();
+    assert_eq!(differences(&source, &target), [("file".to_owned(), Difference::Kind)]);
+}
+
+#[test]
+fn owners_and_attributes_of_links_and_pipes_are_compared_and_kept() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root gives links to others, and attributes to links");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    for name in ["link", "attributed"] {
+        std::os::unix::fs::symlink("nowhere", source.join(name)).unwrap();
+    }
+    let kind = rustix::fs::FileType::Fifo;
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, source.join("pipe"), kind, mode, 0).unwrap();
+    let copied = || {
+        let copy = Copy::new(&source, &target, options(false)).unwrap();
+        copy.run().unwrap();
+        assert_eq!(copy.failures().count(), 0, "{:?}", copy.failures().first());
+    };
+    copied();
+    assert_eq!(differences(&source, &target), []);
+    std::os::unix::fs::lchown(target.join("link"), Some(12), Some(34)).unwrap();
+    let mut expected = vec![("link".to_owned(), Difference::Permissions)];
+    let set = |name: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::lsetxattr(source.join(name), "trusted.nacre", b"value", flags)
+    };
+    // Not every file system has them.
+    if set("attributed").is_ok() {
+        set("pipe").unwrap();
+        expected.insert(0, ("attributed".to_owned(), Difference::Extended));
+        expected.push(("pipe".to_owned(), Difference::Extended));
+    }
+    assert_eq!(differences(&source, &target), expected);
+    copied();
+    assert_eq!(differences(&source, &target), []);
 }

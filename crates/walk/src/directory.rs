@@ -473,7 +473,9 @@ impl<S> Directory<S> {
         };
         // Without an identity nothing says that it is the same directory. What fails here is found from above, if it is
         // needed at all.
-        let (Some(known), Ok(found)) = (known, open(Some(&*below), c"..", true, &self.budget)) else { return };
+        let (Some(known), Ok(found)) = (known, open(Some(&*below), c"..", true, &self.budget)) else {
+            return;
+        };
         if stat_open(&found).map(|stat| identity(&stat)) != Ok(known) {
             return;
         }

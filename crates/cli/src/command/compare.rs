@@ -68,6 +68,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
         cross_mounts: args.cross_mounts,
         extended: !args.no_xattrs,
         mirror: false,
+        mirror_empty: false,
         selection: Arc::new(selection),
     };
     let usage = |refusal: StartError| Failure::Usage(refusal.to_string());
@@ -75,10 +76,9 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let aspects = Aspects {
         contents: !args.metadata_only,
         metadata: !args.contents_only,
-        accessed: false,
         // Entries that are not selected are not known to be missing in the source.
         extras: !args.filters.is_given(),
-        below_missing: false,
+        ..Aspects::ALL
     };
     let (count, unread) = (AtomicU64::new(0), AtomicBool::new(false));
     let report = |differing: Differing| {

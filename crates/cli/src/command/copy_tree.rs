@@ -58,6 +58,10 @@ pub struct Args {
     /// and refuses if it cannot ask
     #[arg(long, conflicts_with = "filters")]
     mirror: bool,
+    /// With --mirror: empty the destination if the source is empty, which is refused otherwise: the file system that belongs
+    /// there may not be mounted
+    #[arg(long, requires = "mirror")]
+    mirror_empty: bool,
     /// With --mirror: do not ask
     #[arg(long, short, requires = "mirror")]
     yes: bool,
@@ -96,6 +100,7 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
         cross_mounts: args.cross_mounts,
         extended: !args.no_xattrs,
         mirror: args.mirror,
+        mirror_empty: args.mirror_empty,
         selection: Arc::new(selection),
     };
     let usage = |refusal: nacre_tree::copy::StartError| Failure::Usage(refusal.to_string());
@@ -145,6 +150,8 @@ fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Planned, Failure>
     let report = |differing: Differing| {
         let action = match differing.difference {
             Difference::Extra if !args.mirror => return,
+            // It is not copied, and what has its name stays.
+            Difference::Kind if differing.kind == FileKind::Socket => return,
             Difference::Extra => {
                 // A directory goes with everything in it.
                 add(&planned.removed, copy.count_at_destination(&differing.path).max(1));

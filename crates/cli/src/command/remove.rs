@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(required_unless_present = "from", value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Remove the files of this list instead, - for standard input: JSON lines from "nacre query --list --json", or
-    /// from "nacre walk --list --json --fields path,inode,…". Each file is checked first: it stays if it is no longer
+    /// from "nacre walk --list --json --fields path,inode,ctime". Each file is checked first: it stays if it is no longer
     /// the listed one, was changed, or is selected by no filter. Directories stay
     #[arg(
         long,

@@ -55,8 +55,12 @@ impl Preserver {
         self.root
     }
 
-    /// Returns whether owner, group and mode of a target are as a copy would set them.
+    /// Returns whether owner, group and mode of a target are as a copy would set them. Links have no mode of their own.
     pub fn is_kept(&self, source: &Statx, target: &Statx) -> bool {
+        if u32::from(source.stx_mode) & libc::S_IFMT == libc::S_IFLNK {
+            let owners = |stat: &Statx| (stat.stx_uid, stat.stx_gid);
+            return !self.root || owners(source) == owners(target);
+        }
         if self.root {
             return (source.stx_uid, source.stx_gid, source.stx_mode)
                 == (target.stx_uid, target.stx_gid, target.stx_mode);
@@ -183,10 +187,19 @@ impl Preserver {
         if !self.extended {
             return Ok(true);
         }
-        let owed = |attributes: Attributes| -> Attributes {
-            attributes.into_iter().filter(|(name, _)| self.is_owed(name)).collect()
-        };
-        Ok(owed(list(&AttributeSource::Open(a))?) == owed(list(&AttributeSource::Open(b))?))
+        Ok(self.owed(list(&AttributeSource::Open(a))?) == self.owed(list(&AttributeSource::Open(b))?))
+    }
+
+    /// Returns whether two links, pipes or devices have the same extended attributes, as far as they are kept.
+    pub fn same_extended_named(&self, a: &Named<'_>, b: &Named<'_>) -> Result<bool, Errno> {
+        if self.is_bare(a) && self.is_bare(b) {
+            return Ok(true);
+        }
+        Ok(self.owed(self.extended_named(a)?) == self.owed(self.extended_named(b)?))
+    }
+
+    fn owed(&self, attributes: Attributes) -> Attributes {
+        attributes.into_iter().filter(|(name, _)| self.is_owed(name)).collect()
     }
 
     /// Returns whether losing this attribute would be a failure.

@@ -1,6 +1,8 @@
 //! A directory at the destination: open as long as descriptors suffice, and reopened by names, without following links.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::{CStr, CString};
+use std::hash::BuildHasher;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,6 +79,9 @@ impl From<Errno> for Obstacle {
         Obstacle::System(errno)
     }
 }
+
+/// The number of hashes of names that are in memory at once, which is 8 MiB.
+const HASHES_MAX: usize = 1 << 20;
 
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -281,6 +286,55 @@ impl Destination {
         self.each(is_beyond, act)
     }
 
+    /// Returns whether a name of another directory leads to an entry of this one, although this one does not list it:
+    /// then the file system takes several names for one, by their case or by how they are written in Unicode.
+    ///
+    /// Memory is bounded: the names of a large directory are looked at in portions, by their hashes, and both directories
+    /// are listed once for each portion. No entry is asked for unless its name is missing in the list.
+    pub fn answers_to_unlisted(&self, other: impl AsFd) -> Result<bool, Errno> {
+        self.answers_to_unlisted_by(other.as_fd(), HASHES_MAX)
+    }
+
+    fn answers_to_unlisted_by(&self, other: BorrowedFd<'_>, hashes_max: usize) -> Result<bool, Errno> {
+        let descriptor = self.descriptor()?;
+        let hasher = RandomState::new();
+        let hash = |name: &CStr| hasher.hash_one(name.to_bytes());
+        let (mut portion, mut portions) = (0, 1);
+        let mut listed = Vec::new();
+        while portion < portions {
+            listed.clear();
+            let mut complete = true;
+            each_name(descriptor.as_fd(), |name| {
+                let hash = hash(name);
+                if hash % portions == portion {
+                    complete = listed.len() < hashes_max;
+                    if complete {
+                        listed.push(hash);
+                    }
+                }
+                Ok(complete)
+            })?;
+            if !complete {
+                (portion, portions) = (0, portions * 2);
+                continue;
+            }
+            listed.sort_unstable();
+            let mut found = false;
+            each_name(other, |name| {
+                let hash = hash(name);
+                if hash % portions == portion && listed.binary_search(&hash).is_err() {
+                    found = self.stat(name)?.is_some();
+                }
+                Ok(!found)
+            })?;
+            if found {
+                return Ok(true);
+            }
+            portion += 1;
+        }
+        Ok(false)
+    }
+
     /// Passes the names of those entries to `act` that are `chosen`. `act` may remove them.
     fn each(
         &self,
@@ -304,6 +358,27 @@ impl Destination {
                 }
             }
             names.drain(..).for_each(|name| act(&name));
+        }
+    }
+}
+
+/// Passes every name in a directory to `each`, until that returns false.
+pub fn each_name(
+    directory: BorrowedFd<'_>,
+    mut each: impl FnMut(&CStr) -> Result<bool, Errno>,
+) -> Result<(), Errno> {
+    let own = open_for_reading(directory, c".")?;
+    let mut buffer = vec![0; 32 << 10];
+    loop {
+        let len = nacre_walk::getdents::read(own.as_fd(), &mut buffer)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        if len == 0 {
+            return Ok(());
+        }
+        for record in Records(&buffer[..len]) {
+            if !each(record.name)? {
+                return Ok(());
+            }
         }
     }
 }
@@ -338,5 +413,54 @@ mod tests {
         assert_eq!(beyond(), Ok(vec![c"file".to_owned()]));
         std::fs::remove_dir(&source).unwrap();
         assert_eq!(beyond(), Err(Errno::STALE));
+    }
+
+    #[test]
+    fn a_name_that_is_found_but_not_listed_is_noticed() {
+        // The directory of all processes answers to the number of any thread, but lists those of processes only.
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let itself = std::fs::read_link("/proc/thread-self").unwrap();
+            sender.send(itself.file_name().unwrap().to_str().unwrap().to_owned()).unwrap();
+            let _ = ended.recv();
+        });
+        let (thread_number, process) = (receiver.recv().unwrap(), std::process::id());
+        let folder = tempfile::tempdir().unwrap();
+        let names = |names: &[String]| {
+            let source = tempfile::tempdir_in(folder.path()).unwrap();
+            for name in names {
+                std::fs::write(source.path().join(name), "").unwrap();
+            }
+            source
+        };
+        let processes = Destination::top(std::fs::File::open("/proc").unwrap().into()).unwrap();
+        for hashes_max in [40, HASHES_MAX] {
+            let answers = |source: &tempfile::TempDir| {
+                let opened = std::fs::File::open(source.path()).unwrap();
+                processes.answers_to_unlisted_by(opened.as_fd(), hashes_max)
+            };
+            let listed = names(&[process.to_string(), "self".into(), "missing".into()]);
+            assert_eq!(answers(&listed), Ok(false));
+            let unlisted = names(&[process.to_string(), thread_number.clone()]);
+            assert_eq!(answers(&unlisted), Ok(true));
+        }
+        drop(end);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn further_names_of_a_file_are_names_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+        std::fs::create_dir(&source).unwrap();
+        std::fs::create_dir(&target).unwrap();
+        for path in [source.join("a"), source.join("c"), target.join("a")] {
+            std::fs::write(path, "").unwrap();
+        }
+        std::fs::hard_link(target.join("a"), target.join("b")).unwrap();
+        let opened = std::fs::File::open(&source).unwrap();
+        let destination = Destination::top(std::fs::File::open(&target).unwrap().into()).unwrap();
+        assert_eq!(destination.answers_to_unlisted(&opened), Ok(false));
     }
 }

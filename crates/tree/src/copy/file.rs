@@ -289,12 +289,18 @@ impl Item<'_> {
             && modified(&existing) == modified(stat)
             && (existing.stx_rdev_major, existing.stx_rdev_minor)
                 == (stat.stx_rdev_major, stat.stx_rdev_minor)
-            && (kind == FileKind::Link || self.shared.keeper.is_kept(stat, &existing))
-            && (!self.shared.keeper.is_root()
-                || (existing.stx_uid, existing.stx_gid) == (stat.stx_uid, stat.stx_gid))
+            && self.shared.keeper.is_kept(stat, &existing)
             && target.as_ref().is_none_or(|target| {
                 rustix::fs::readlinkat(&directory, self.name, Vec::new()).as_ref() == Ok(target)
             })
+            && self
+                .shared
+                .keeper
+                .same_extended_named(
+                    &Named { directory: self.source, name: self.source_name },
+                    &Named { directory: directory.as_fd(), name: self.name },
+                )
+                .map_err(gone_or(KEEP))?
         {
             return Ok(Done::Unchanged);
         }

@@ -14,10 +14,11 @@ use rustix::fs::Statx;
 use rustix::io::Errno;
 
 use crate::copy::Shared;
+use crate::copy::attributes::Named;
 use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::stat_open;
-use crate::copy::visitor::{left_out, passed};
+use crate::copy::visitor::{FOLDS, SPARE, left_out, passed};
 use crate::error::EntryError;
 use crate::root::Root;
 
@@ -36,6 +37,20 @@ pub struct Aspects {
     pub extras: bool,
     /// Every entry below a directory that the destination has not, and not the directory alone.
     pub below_missing: bool,
+    /// File systems that are mounted below the source and not entered: each is a failure, as it is not compared.
+    pub mounts: bool,
+}
+
+impl Aspects {
+    /// Everything that makes two trees differ.
+    pub const ALL: Aspects = Aspects {
+        contents: true,
+        metadata: true,
+        accessed: false,
+        extras: true,
+        below_missing: false,
+        mounts: true,
+    };
 }
 
 /// The first aspect in which an entry of the source differs from its counterpart.
@@ -229,6 +244,14 @@ impl<'a> Verifier<'a> {
             }
             _ => {}
         }
+        // Those of files and directories are read where these are open.
+        if self.aspects.metadata && !matches!(kind, FileKind::File | FileKind::Directory) {
+            let source = Named { directory: source, name: source_name };
+            let copy = Named { directory: directory.as_fd(), name };
+            if !self.shared.keeper.same_extended_named(&source, &copy)? {
+                return Err(Difference::Extended.into());
+            }
+        }
         Ok(())
     }
 
@@ -256,10 +279,7 @@ impl<'a> Verifier<'a> {
                 Difference::Accessed,
             ),
             (a.special_device() != b.special_device(), Difference::Device),
-            (
-                metadata && a.kind() != FileKind::Link && !self.shared.keeper.is_kept(stat, copy),
-                Difference::Permissions,
-            ),
+            (metadata && !self.shared.keeper.is_kept(stat, copy), Difference::Permissions),
         ];
         match differs.into_iter().find(|(differs, _)| *differs) {
             Some((_, difference)) => Err(difference.into()),
@@ -274,7 +294,14 @@ impl<'a> Verifier<'a> {
     ) -> Result<(), Outcome> {
         let (source, opened) = (directory.descriptor()?, copy.descriptor()?);
         if self.aspects.extras {
+            let mut folds = None;
             copy.each_beyond(&*source, |name| {
+                if self.shared.options.mirror
+                    && *folds.get_or_insert_with(|| copy.answers_to_unlisted(&*source)) == Ok(true)
+                {
+                    let path = self.destination.join(&below(directory, name));
+                    return self.shared.failures.add(EntryError::new(path, SPARE, FOLDS));
+                }
                 let kind = copy.stat(name).ok().flatten();
                 (self.report)(Differing {
                     path: below(directory, name),
@@ -356,11 +383,18 @@ impl Visitor for Verifier<'_> {
         if let Some(verdict) = passed(self.shared, entry) {
             return verdict;
         }
-        if left_out(entry).is_some() {
-            return Verdict::Pass;
-        }
         let Some(directory) = entry.directory else { return Verdict::Descend };
         let path = || below(directory, entry.name);
+        if left_out(entry).is_some() {
+            if entry.kind == FileKind::Socket
+                && let Some(counterpart) = directory.state()
+                && let Ok(Some(stat)) = counterpart.stat(entry.name)
+                && Metadata(stat).kind() != FileKind::Socket
+            {
+                self.conclude(Err(Difference::Kind.into()), entry.kind, path);
+            }
+            return Verdict::Pass;
+        }
         let Some(counterpart) = directory.state() else {
             let missing = directory::stat(entry.parent(), entry.name)
                 .map_or_else(Outcome::Unknown, |stat| Outcome::Missing(size_of(&stat)));
@@ -386,6 +420,13 @@ impl Visitor for Verifier<'_> {
 
     fn assist(&mut self) -> bool {
         self.shared.help(&mut self.buffer)
+    }
+
+    fn mount_point(&mut self, path: Vec<u8>) {
+        if self.aspects.mounts {
+            let cause = "another file system is mounted there; --cross-mounts goes on in it";
+            self.shared.failures.add(EntryError::new(path, COMPARE, cause));
+        }
     }
 
     fn failed(&mut self, error: WalkError) {

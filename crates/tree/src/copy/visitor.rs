@@ -21,6 +21,10 @@ use crate::root::Root;
 
 const MAKE: &str = "cannot make the copy of the directory";
 const MIRROR: &str = "cannot find out what the mirror has and the source has not, in";
+/// The reason why nothing is removed from a directory in which a name of the source may stand for another one.
+pub const FOLDS: &str = "the destination's file system takes two names for one in this directory (it ignores case, or \
+                         converts Unicode), so that this may be the copy of another name";
+pub const SPARE: &str = "not removed:";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
 
 /// The visitor of one thread.
@@ -43,18 +47,27 @@ impl Copier<'_> {
     /// Removes entries that are in the copy of a directory and not in the directory.
     fn remove_extras(&self, directory: &Directory<Arc<Destination>>, source: impl AsFd) -> Result<(), Errno> {
         let destination = directory.state();
+        let mut folds = None;
         // Some file systems leave out entries of a directory while others are removed from it.
         for _ in 0..ROUNDS_MAX {
             let mut removed = false;
             destination.each_beyond(source.as_fd(), |name| {
+                // Asked before the first one is removed, and only if there is one.
+                let folds = *folds.get_or_insert_with(|| destination.answers_to_unlisted(source.as_fd()));
                 let shown = || {
                     let below = [&directory.path_below_root(), &b"/"[..], name.to_bytes()].concat();
                     self.destination.join(&below)
                 };
-                if !self.shared.control.is_stopped() {
-                    removed |= self.shared.remove_extra(destination, name, shown);
+                match folds {
+                    _ if self.shared.control.is_stopped() => {}
+                    Ok(false) => removed |= self.shared.remove_extra(destination, name, shown),
+                    Ok(true) => self.shared.failures.add(EntryError::new(shown(), SPARE, FOLDS)),
+                    Err(_) => {}
                 }
             })?;
+            if let Some(Err(errno)) = folds {
+                return Err(errno);
+            }
             if !removed {
                 break;
             }

@@ -123,21 +123,31 @@ fn parse(line: &[u8]) -> Result<Listed, String> {
         (Some(coded), _) => coded.as_str().and_then(|coded| STANDARD.decode(coded).ok()),
         (None, path) => path.and_then(Value::as_str).map(|path| path.as_bytes().to_vec()),
     };
-    let modified_ns = match number("mtime") {
-        None => None,
+    let time = |key: &str| match number(key) {
+        None => Ok(None),
         // A query gives whole nanoseconds, a walk seconds with a fraction, which are as exact as such numbers are.
         Some(Value::Number(time)) if time.is_f64() => {
-            time.as_f64().map(|seconds| ((seconds * 1e9) as i128, 1_000))
+            Ok(time.as_f64().map(|seconds| ((seconds * 1e9) as i128, 1_000)))
         }
-        Some(time) => Some((time.as_i64().ok_or("\"mtime\" is not a number")?.into(), 0)),
+        Some(time) => match time.as_i64() {
+            Some(time) => Ok(Some((i128::from(time), 0))),
+            None => Err(format!("{key:?} is not a number")),
+        },
     };
+    let (size, modified_ns, changed_ns) = (unsigned("size")?, time("mtime")?, time("ctime")?);
+    if changed_ns.is_none() && (modified_ns.is_none() || size.is_none()) {
+        let text = "it has neither \"ctime\" nor both \"mtime\" and \"size\"; by the inode alone a new file could be taken \
+                    for the listed one, as numbers of inodes are used again";
+        return Err(text.into());
+    }
     Ok(Listed {
         path: path.filter(|path| !path.is_empty()).ok_or("it has no path")?,
         inode: unsigned("inode")?.ok_or("it has no inode, which identifies the entry")?,
         device: unsigned("device")?,
         kind: object.get("type").and_then(Value::as_str).map(kind).transpose()?,
-        size: unsigned("size")?,
+        size,
         modified_ns,
+        changed_ns,
     })
 }
 
@@ -169,19 +179,28 @@ mod tests {
             kind: Some(FileKind::File),
             size: Some(3),
             modified_ns: Some((1_700_000_000_123_456_789, 0)),
+            changed_ns: None,
         };
         assert_eq!(listed, Ok(expected));
-        assert_eq!(parse(br#"{"path_base64":"/w==","path":"x","inode":-1}"#).unwrap().path, b"\xff");
+        assert_eq!(
+            parse(br#"{"path_base64":"/w==","path":"x","inode":-1,"ctime":1}"#).unwrap().path,
+            b"\xff"
+        );
         for wrong in [
             &b"a"[..],
             b"[]",
             b"{}",
             br#"{"path":"a"}"#,
-            br#"{"path":"a","inode":1.5}"#,
-            br#"{"path":"","inode":1}"#,
-            br#"{"path":"a","inode":1,"type":"x"}"#,
-            br#"{"path":"a","inode":1,"mtime":"x"}"#,
-            br#"{"path":"a","error":"stat","inode":1}"#,
+            br#"{"path":"a","inode":1.5,"ctime":1}"#,
+            br#"{"path":"","inode":1,"ctime":1}"#,
+            br#"{"path":"a","inode":1,"ctime":1,"type":"x"}"#,
+            br#"{"path":"a","inode":1,"ctime":1,"mtime":"x"}"#,
+            br#"{"path":"a","error":"stat","inode":1,"ctime":1}"#,
+            br#"{"path":"a","inode":1}"#,
+            br#"{"path":"a","inode":1,"size":1}"#,
+            br#"{"path":"a","inode":1,"mtime":1}"#,
+            br#"{"path":"a","inode":1,"ctime":null,"mtime":1}"#,
+            br#"{"path":"a","inode":1,"ctime":"x","mtime":1,"size":1}"#,
         ] {
             assert!(parse(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
         }
