@@ -372,6 +372,41 @@ fn a_head_that_was_copied_from_another_stream_does_it_no_harm() {
     });
 }
 
+#[test]
+fn a_copy_of_a_store_has_one_content_of_a_stream_whenever_that_is_replaced() {
+    let (old, new) = (pattern(1, 5 << 20), pattern(2, 6 << 20));
+    // The head comes before its objects in the list, or after them.
+    for name in ["A", "z"] {
+        for step in 0.. {
+            let left = AtomicI64::new(i64::MAX);
+            let (left, bytes) = (Arc::new(left), new.clone());
+            let count = left.clone();
+            let (source, plain) = hooked(move |engine, _, _| {
+                if count.fetch_sub(1, Ordering::SeqCst) == 0 {
+                    let other = Store::from_engine(engine.clone(), "other");
+                    run_nested(|| block_on(other.stream(name).unwrap().put(&bytes[..])).unwrap());
+                }
+            });
+            let unchanged = run(async {
+                plain.stream(name).unwrap().put(&old[..]).await.unwrap();
+                plain.object("B").unwrap().write(0, "small").await.unwrap();
+                let destination = nacre::open("mem:").unwrap();
+                left.store(step, Ordering::SeqCst);
+                let copied = source.copy_objects(&destination, |_, _| {}).await.unwrap();
+                assert_eq!(copied.failed, [], "{name}, step {step}");
+                let found = whole(&destination.stream(name).unwrap()).await;
+                assert!(found == old || found == new, "{name}, step {step}: {} bytes", found.len());
+                copied.unchanged
+            });
+            if left.load(Ordering::SeqCst) >= 0 {
+                // Nothing happened meanwhile, and what went with the head was not there before.
+                assert!(step > 10 && unchanged == 0);
+                break;
+            }
+        }
+    }
+}
+
 /// Runs what blocks on a store in memory, from inside of a request.
 fn run_nested<T>(work: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(work)
