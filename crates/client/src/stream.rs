@@ -27,11 +27,10 @@
 //! - Bytes behind the end, left by a truncation or by a writer that was too late for one, are zeroed before the stream
 //!   grows over them. `reached` bounds where there can be any.
 
-use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
+use std::collections::{BTreeMap, VecDeque};
 use std::io::SeekFrom;
 use std::ops::Range;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -51,6 +50,8 @@ export! {
     "The way in which a stream's bytes are dealt out to objects: stripes of `unit_bytes` go round `width` objects until each of them holds `object_bytes`, then round the next `width` ones." nacre_object::stripe::Layout;
     "A piece of a byte range of a stream: what one object holds of it, without a gap." nacre_object::stripe::Piece;
 }
+use nacre_object::stripe::record::{Content, Record, State, now};
+pub use nacre_object::stripe::record::{PREFIX, RECORD};
 use nacre_object::{
     Answer, ByteRange, Check, ErrorKind, ExtentKind, Fork, Guard, Intent, Key, ObjectId, ObjectStore,
     Outcome, Read, Reply, StoreError, Transaction, Write,
@@ -60,13 +61,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, As
 use crate::Store;
 use crate::transfer::{source_error, target_error};
 
-/// The attribute of the head that holds the record.
-pub const RECORD: &str = "nacre.stream";
-/// The prefix of the ids of the objects that hold the bytes of streams.
-pub const PREFIX: &str = "nacre/stream/";
-
-/// The maximum number of contents of a stream: the present one, those under way, those to be removed.
-const CONTENTS_MAX: usize = 16;
 /// The time without progress after which the writer of a content is taken to be dead.
 const STALE_AFTER: Duration = nacre_object::stage::STALE_AFTER;
 /// The interval at which a writer that makes progress writes that down.
@@ -126,161 +120,34 @@ pub struct StreamStat {
     pub layout: Layout,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Present,
-    /// It is being put.
-    Pending,
-    /// Its objects are to be removed.
-    Dead,
-}
-
-/// One content, in objects of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Content {
-    /// Its number: random, so that no other content of any stream has it.
-    number: u128,
-    layout: Layout,
-    state: State,
-    /// The number of objects, from the first one on, that may exist.
-    objects: u64,
-    size: u64,
-    /// The greatest size that it ever had.
-    reached: u64,
-    /// The time at which its writer last said that it goes on, in seconds.
-    alive_at: u64,
-}
-
-/// The record of a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Record {
-    /// False as long as the first content is being put: there is no stream yet.
-    made: bool,
-    layout: Layout,
-    contents: Vec<Content>,
-}
-
-const FORMAT: u8 = 1;
-const RECORD_HEAD_BYTES: usize = 3 + LAYOUT_BYTES;
-const LAYOUT_BYTES: usize = 16;
-const CONTENT_BYTES: usize = 16 + LAYOUT_BYTES + 1 + 4 * 8;
-
-impl Record {
-    fn encode(&self) -> Bytes {
-        let mut out = vec![FORMAT, u8::from(self.made), self.contents.len() as u8];
-        encode_layout(&self.layout, &mut out);
-        for content in &self.contents {
-            out.extend(content.number.to_le_bytes());
-            encode_layout(&content.layout, &mut out);
-            out.push(content.state as u8);
-            for number in [content.objects, content.size, content.reached, content.alive_at] {
-                out.extend(number.to_le_bytes());
-            }
-        }
-        out.into()
-    }
-
-    /// Decodes a record; `None` if it is none of this format.
-    fn decode(record: &[u8]) -> Option<Record> {
-        let (head, rest) = record.split_at_checked(RECORD_HEAD_BYTES)?;
-        let &[FORMAT, made @ 0..=1, count, ref layout @ ..] = head else { return None };
-        let (contents, []) = rest.as_chunks::<CONTENT_BYTES>() else { return None };
-        let contents = contents.iter().map(decode_content).collect::<Option<Vec<_>>>()?;
-        let present = contents.iter().filter(|content| content.state == State::Present).count();
-        let sound = contents.len() == usize::from(count) && count as usize <= CONTENTS_MAX && present <= 1;
-        sound.then_some(Record { made: made == 1, layout: decode_layout(layout)?, contents })
-    }
-
-    fn present(&self) -> Option<&Content> {
-        self.contents.iter().find(|content| content.state == State::Present)
-    }
-
-    fn size(&self) -> u64 {
-        self.present().map_or(0, |content| content.size)
-    }
-
-    fn content_mut(&mut self, number: u128) -> Option<&mut Content> {
-        self.contents.iter_mut().find(|content| content.number == number && content.state != State::Dead)
-    }
-
-    /// Takes the present content away: its objects are to be removed.
-    fn bury_present(&mut self) {
-        for content in self.contents.iter_mut().filter(|content| content.state == State::Present) {
-            content.state = State::Dead;
-        }
-    }
-
-    /// Adds a content.
-    fn begin(&mut self, state: State) -> Result<Content, StoreError> {
-        if self.contents.len() >= CONTENTS_MAX {
-            let text =
-                format!("{CONTENTS_MAX} contents of it are being put, or were left by writers that died");
-            return Err(StoreError::new(ErrorKind::Busy, text));
-        }
-        let half = |salt: u8| u128::from(RandomState::new().hash_one(salt));
-        let number = half(0) << 64 | half(1);
-        let layout = self.layout;
-        let content = Content { number, layout, state, objects: 0, size: 0, reached: 0, alive_at: now() };
-        self.contents.push(content);
-        Ok(content)
-    }
-}
-
-fn encode_layout(layout: &Layout, out: &mut Vec<u8>) {
-    out.extend(layout.unit_bytes.to_le_bytes());
-    out.extend(layout.width.to_le_bytes());
-    out.extend(layout.object_bytes.to_le_bytes());
-}
-
-fn decode_layout(bytes: &[u8]) -> Option<Layout> {
-    let (unit_bytes, rest) = bytes.split_first_chunk()?;
-    let (width, rest) = rest.split_first_chunk()?;
-    let (unit_bytes, width) = (u32::from_le_bytes(*unit_bytes), u32::from_le_bytes(*width));
-    let object_bytes = u64::from_le_bytes(*rest.first_chunk()?);
-    Some(Layout { unit_bytes, width, object_bytes }).filter(Layout::is_sound)
-}
-
-fn decode_content(bytes: &[u8; CONTENT_BYTES]) -> Option<Content> {
-    let (number, rest) = bytes.split_first_chunk()?;
-    let (layout, rest) = rest.split_at(LAYOUT_BYTES);
-    let state = match rest[0] {
-        0 => State::Present,
-        1 => State::Pending,
-        2 => State::Dead,
-        _ => return None,
-    };
-    let (numbers, _) = rest[1..].as_chunks::<8>();
-    let [objects, size, reached, alive_at] = numbers else { return None };
-    let [objects, size, reached, alive_at] =
-        [objects, size, reached, alive_at].map(|bytes| u64::from_le_bytes(*bytes));
-    let layout = decode_layout(layout)?;
-    // Whatever is within the size has an object, and no byte lies behind the greatest size.
-    let sound = size <= reached && reached <= OFFSET_MAX && objects >= layout.objects(size);
-    let number = u128::from_le_bytes(*number);
-    sound.then_some(Content { number, layout, state, objects, size, reached, alive_at })
-}
-
-fn now() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs()
-}
-
-impl Content {
-    /// Returns the prefix of the ids of its objects.
-    fn prefix(&self) -> String {
-        format!("{PREFIX}{:032x}/", self.number)
-    }
-
-    fn object(&self, index: u64) -> ObjectId {
-        // It has at least one byte and far fewer than an id may have.
-        ObjectId::new(format!("{}{index:016x}", self.prefix())).expect("an id of a few dozen bytes")
-    }
-}
-
 /// The outcome of a write into an object of a content.
 enum Sent {
     Done,
     /// The content was removed.
     Stale,
+}
+
+/// An object of a content, as it was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Found {
+    index: u64,
+    version: u64,
+    exists: bool,
+}
+
+impl Found {
+    /// Returns whether bytes of the content are lost with the object, if the content is still the present one: objects of
+    /// the present content are never removed.
+    fn is_lost(&self, content: &Content) -> bool {
+        !self.exists && (self.version > 0 || self.index < content.dense)
+    }
+
+    fn error(&self, content: &Content) -> StoreError {
+        let object = content.object(self.index);
+        let text =
+            format!("object \"{object}\", which holds some of its bytes, is missing: it was removed or lost");
+        StoreError::new(ErrorKind::Corrupt, text)
+    }
 }
 
 impl Store {
@@ -439,13 +306,16 @@ impl Stream {
                 let Some(content) = record.present().filter(|_| len > 0) else { return Ok(Bytes::new()) };
                 let pieces = content.layout.pieces(offset, len);
                 let reads = pieces.map(|piece| self.read_piece(content, piece));
-                let parts: Vec<(Bytes, bool)> =
+                let parts: Vec<(Bytes, Found)> =
                     stream::iter(reads).buffered(REQUESTS_MAX).try_collect().await?;
-                if parts.iter().any(|(_, exists)| !exists) {
+                if parts.iter().any(|(_, found)| !found.exists) {
                     // Perhaps a hole, perhaps a content that has been removed.
                     let (now, _) = self.load_made().await?;
                     if now.present().map(|now| now.number) != Some(content.number) {
                         continue;
+                    }
+                    if let Some((_, lost)) = parts.iter().find(|(_, found)| found.is_lost(content)) {
+                        return Err(lost.error(content));
                     }
                 }
                 if let [(only, _)] = &parts[..] {
@@ -460,24 +330,25 @@ impl Stream {
         read.await.map_err(|error| self.context(error, "read"))
     }
 
-    /// Reads a piece; returns also whether its object exists.
-    async fn read_piece(&self, content: &Content, piece: Piece) -> Result<(Bytes, bool), StoreError> {
+    /// Reads a piece; returns also what became known of its object.
+    async fn read_piece(&self, content: &Content, piece: Piece) -> Result<(Bytes, Found), StoreError> {
         let (object, mut bytes) = (content.object(piece.object), BytesMut::new());
         loop {
             let have = bytes.len() as u64;
             let range = ByteRange::new(piece.offset + have, piece.len - have);
             let read = Transaction::new().read_range(Fork::DEFAULT, range);
             let Outcome::Done(done) = self.store.apply(&object, read).await? else { return Err(nonsense()) };
+            let found = Found { index: piece.object, version: done.version, exists: done.existed };
             let Some(Answer::Range(read)) = done.answers.into_iter().next() else { return Err(nonsense()) };
             if bytes.is_empty() && read.data.len() as u64 == piece.len {
-                return Ok((read.data, done.existed));
+                return Ok((read.data, found));
             }
             bytes.extend_from_slice(&read.data);
             // What the answer covers and does not give are zeros behind the object's end.
             let covered = read.next.unwrap_or(range.end()).clamp(range.offset, range.end()) - piece.offset;
             bytes.resize(bytes.len().max(covered as usize), 0);
             if bytes.len() as u64 >= piece.len {
-                return Ok((bytes.freeze(), done.existed));
+                return Ok((bytes.freeze(), found));
             }
             if covered <= have {
                 return Err(nonsense());
@@ -516,10 +387,11 @@ impl Stream {
     async fn grow(&self, end: u64) -> Result<Content, StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let (mut record, text) = self.load_made().await?;
+            self.owned(&record)?;
             let content = match record.present() {
                 Some(content) if content.size >= end => return Ok(*content),
                 Some(content) => *content,
-                None => record.begin(State::Present)?,
+                None => record.begin(&self.head, State::Present)?,
             };
             // Behind what the stream ever reached, there is nothing.
             if !self.clear(&content, content.size, end.min(content.reached), &text).await? {
@@ -537,6 +409,15 @@ impl Stream {
             }
         }
         Err(too_busy())
+    }
+
+    /// Checks that the present content may be changed: a head that was copied names that of another stream.
+    fn owned(&self, record: &Record) -> Result<(), StoreError> {
+        if record.present().is_none_or(|content| !content.is_foreign(&self.head)) {
+            return Ok(());
+        }
+        let text = "its head was copied from another stream, to which its bytes belong: store all of it again, or remove it";
+        Err(StoreError::new(ErrorKind::Invalid, text))
     }
 
     /// Zeroes what stands behind the stream's end, between two offsets, as long as the record stays as it was. Returns
@@ -598,6 +479,15 @@ impl Stream {
             let write =
                 Transaction::new().guard(guard.clone()).write(Fork::DEFAULT, piece.offset, data.clone());
             match (self.store.apply(&object, write).await?, &guard) {
+                (Outcome::Done(_), Guard::Version { .. }) if piece.object >= OBJECTS_ASKED_MAX => {
+                    // Whoever removed the content meanwhile may not have known that there would be this object.
+                    let loaded = self.load().await?;
+                    if loaded.is_some_and(|(mut record, _)| record.content_mut(content.number).is_some()) {
+                        return Ok(Sent::Done);
+                    }
+                    self.store.apply(&object, Transaction::new().change(Write::Remove)).await?;
+                    return Ok(Sent::Stale);
+                }
                 (Outcome::Done(_), _) => return Ok(Sent::Done),
                 (Outcome::Refused(refusal), Guard::Exists) if refusal.version == 0 => {
                     guard = Guard::Version { version: 0 };
@@ -622,6 +512,7 @@ impl Stream {
         end_of(size, 0)?;
         for _ in 0..ATTEMPTS_MAX {
             let (mut record, text) = self.load_made().await?;
+            self.owned(&record)?;
             if size >= record.size() {
                 if size > record.size() {
                     self.grow(size).await?;
@@ -647,7 +538,19 @@ impl Stream {
         Err(too_busy())
     }
 
-    /// Removes the stream with all its bytes. Returns false if there was none.
+    /// Returns whether the stream's head was copied from another stream, to which its bytes belong. Such a stream can be read
+    /// as long as the other one has them; to remove it removes its head alone.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
+    pub async fn is_copied_head(&self) -> Result<bool, StoreError> {
+        let loaded = self.load().await.map_err(|error| self.context(error, "look at"))?;
+        let foreign = |content: &Content| content.is_foreign(&self.head);
+        Ok(loaded.is_some_and(|(record, _)| record.present().is_some_and(foreign)))
+    }
+
+    /// Removes the stream with all its bytes. Returns false if there was none. Bytes that belong to another stream
+    /// ([`Stream::is_copied_head`]) stay.
     ///
     /// # Errors
     /// Those of a [write](crate#errors). A removal that fails has left a stream that is empty, or that is as it was; to
@@ -680,8 +583,12 @@ impl Stream {
         let Some((record, _)) = self.load().await? else { return Ok(()) };
         let dead: Vec<Content> =
             record.contents.iter().filter(|content| content.state == State::Dead).copied().collect();
-        for content in &dead {
-            let indexes = self.objects_of(content, 0..content.objects).await?;
+        for content in dead.iter().filter(|content| !content.is_foreign(&self.head)) {
+            // The first ones are removed whether they exist or not, so that late writers find them removed; those of the
+            // other ones look at the record.
+            let first = 0..content.objects.min(OBJECTS_ASKED_MAX);
+            let mut indexes = self.objects_of(content, first.clone()).await?;
+            indexes.extend(self.objects_of(content, first.end..content.objects).await?);
             let removals = indexes.into_iter().map(async |index| {
                 // So that none is ever made again, also those that were not there yet.
                 let remove = Transaction::new().change(Write::Create).change(Write::Remove);
@@ -766,7 +673,7 @@ impl Stream {
                 }
                 continue;
             }
-            let content = record.begin(State::Pending)?;
+            let content = record.begin(&self.head, State::Pending)?;
             if self.replace_record(before.as_ref(), &record, Vec::new()).await? {
                 return Ok(content);
             }
@@ -831,14 +738,21 @@ impl Stream {
     async fn commit(&self, content: Content) -> Result<(), StoreError> {
         for _ in 0..ATTEMPTS_MAX {
             let (mut record, text) = self.load().await?.ok_or_else(taken_away)?;
-            if record.content_mut(content.number).is_none() {
-                return Err(taken_away());
+            match record.content_mut(content.number).map(|kept| kept.state) {
+                None => return Err(taken_away()),
+                // An attempt took effect though its outcome was lost.
+                Some(State::Present) => {
+                    drop(self.remove_dead().await);
+                    return Ok(());
+                }
+                Some(_) => {}
             }
             record.bury_present();
             (record.made, record.layout) = (true, content.layout);
             if let Some(kept) = record.content_mut(content.number) {
-                let objects = kept.objects.max(content.layout.objects(content.size));
-                *kept = Content { state: State::Present, objects, reached: content.size, ..content };
+                let dense = content.layout.objects(content.size);
+                let objects = kept.objects.max(dense);
+                *kept = Content { state: State::Present, objects, reached: content.size, dense, ..content };
             }
             // What the object of that name held is replaced with it.
             let whole = Write::RemoveFork { fork: Fork::DEFAULT };
@@ -964,11 +878,11 @@ enum Part {
 /// no object changed in between, and so all bytes stood there together in that time.
 struct Download<'a> {
     stream: &'a Stream,
-    record: Bytes,
     content: Option<Content>,
-    /// The versions of the objects that hold bytes of the range, in order of their numbers from `first` on.
-    versions: Vec<u64>,
-    first: u64,
+    /// The numbers of the objects that may hold bytes of the range.
+    objects: Range<u64>,
+    /// The objects that were found; where there are many, those alone that the store listed.
+    found: BTreeMap<u64, Found>,
     pieces: Box<dyn Iterator<Item = Piece> + Send>,
     under_way: VecDeque<(Piece, Option<Reply<Outcome>>)>,
 }
@@ -976,47 +890,51 @@ struct Download<'a> {
 impl<'a> Download<'a> {
     async fn new(stream: &'a Stream, range: ByteRange) -> Result<Self, StoreError> {
         range.validate()?;
-        let (record, text) = stream.load_made().await?;
+        let (record, _) = stream.load_made().await?;
         let content = record.present().copied();
         let end = range.end().min(record.size());
         let len = end.saturating_sub(range.offset);
         let mut download = Self {
             stream,
-            record: text,
             content,
-            versions: Vec::new(),
-            first: 0,
+            objects: 0..0,
+            found: BTreeMap::new(),
             pieces: Box::new(std::iter::empty()),
             under_way: VecDeque::new(),
         };
         if let Some(content) = content.filter(|_| len > 0) {
             download.pieces = Box::new(content.layout.pieces(range.offset, len));
-            let objects = content.layout.objects_behind(content.objects, range.offset, end);
-            download.first = objects.start;
-            download.versions = download.look(objects).await?;
+            download.objects = content.layout.objects_behind(content.objects, range.offset, end);
+            download.found = download.look().await?;
         }
         Ok(download)
     }
 
-    /// Reads the versions of objects.
-    async fn look(&self, objects: Range<u64>) -> Result<Vec<u64>, StoreError> {
-        let Some(content) = self.content else { return Ok(Vec::new()) };
-        let looks = objects.map(async |index| {
-            let look = Transaction::new().read(Read::Stat);
-            match self.stream.store.apply(&content.object(index), look).await? {
-                Outcome::Done(done) => Ok(done.version),
-                Outcome::Refused(_) => Err(nonsense()),
-            }
-        });
+    /// Looks at the objects: at all of them if they are few, and otherwise at those that the store lists, so that memory and
+    /// time go with what there is, and not with what a record says.
+    async fn look(&self) -> Result<BTreeMap<u64, Found>, StoreError> {
+        let Some(content) = self.content else { return Ok(BTreeMap::new()) };
+        let indexes = self.stream.objects_of(&content, self.objects.clone()).await?;
+        let looks = indexes.into_iter().map(async |index| Ok((index, self.look_at(&content, index).await?)));
         stream::iter(looks).buffered(4 * REQUESTS_MAX).try_collect().await
     }
 
-    /// Asks for a piece. There is nothing to ask of an object that never was.
+    async fn look_at(&self, content: &Content, index: u64) -> Result<Found, StoreError> {
+        let look = Transaction::new().read(Read::Stat);
+        match self.stream.store.apply(&content.object(index), look).await? {
+            Outcome::Done(done) => Ok(Found { index, version: done.version, exists: done.existed }),
+            Outcome::Refused(_) => Err(nonsense()),
+        }
+    }
+
+    /// Asks for a piece. There is nothing to ask of an object that is known not to exist.
     fn ask(&self, content: &Content, piece: &Piece) -> Option<Reply<Outcome>> {
-        let version = *self.versions.get((piece.object - self.first) as usize)?;
-        if version == 0 {
+        let found = self.found.get(&piece.object);
+        if found.is_some_and(|found| !found.exists) {
             return None;
         }
+        // One that was not listed is asked whether it ever was there.
+        let version = found.map_or(0, |found| found.version);
         let range = ByteRange::new(piece.offset, piece.len);
         let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
         let transaction = Transaction::new().guard(Guard::Version { version }).read(read);
@@ -1035,8 +953,19 @@ impl<'a> Download<'a> {
             self.check().await?;
             return Ok(None);
         };
-        let Some(reply) = reply else { return Ok(Some(Part::Hole(piece.len))) };
-        let Outcome::Done(done) = reply.await? else { return Err(changed()) };
+        let found = self.found.get(&piece.object).copied();
+        let found = found.unwrap_or(Found { index: piece.object, version: 0, exists: false });
+        let Some(reply) = reply else { return self.hole(&content, found, piece.len).await };
+        let Outcome::Done(done) = reply.await? else {
+            let now = self.look_at(&content, piece.object).await?;
+            return match found.exists || now.exists {
+                true => Err(changed()),
+                false => self.hole(&content, now, piece.len).await,
+            };
+        };
+        if !done.existed {
+            return self.hole(&content, found, piece.len).await;
+        }
         let Some(Answer::Range(read)) = done.answers.into_iter().next() else { return Err(nonsense()) };
         if read.next.is_none() && read.extents.iter().all(|extent| extent.kind == ExtentKind::Hole) {
             return Ok(Some(Part::Hole(piece.len)));
@@ -1049,16 +978,27 @@ impl<'a> Download<'a> {
         Ok(Some(Part::Data(data)))
     }
 
+    /// Returns the zeros of an object that does not exist, unless bytes were lost with it.
+    async fn hole(&self, content: &Content, found: Found, len: u64) -> Result<Option<Part>, StoreError> {
+        if !found.is_lost(content) {
+            return Ok(Some(Part::Hole(len)));
+        }
+        // The objects of a content that was replaced are gone, and nothing is wrong with that.
+        let (now, _) = self.stream.load_made().await?;
+        match now.present().is_some_and(|now| now.number == content.number) {
+            true => Err(found.error(content)),
+            false => Err(changed()),
+        }
+    }
+
     async fn check(&self) -> Result<(), StoreError> {
-        let objects = self.first..self.first + self.versions.len() as u64;
-        if self.look(objects).await? != self.versions {
+        if self.look().await? != self.found {
             return Err(changed());
         }
         // Other contents may come and go.
         let (now, _) = self.stream.load_made().await?;
-        let before = Record::decode(&self.record).and_then(|record| record.present().copied());
         let same = |a: &Content, b: &Content| (a.number, a.size) == (b.number, b.size);
-        match (now.present(), before) {
+        match (now.present(), self.content) {
             (Some(now), Some(before)) if same(now, &before) => Ok(()),
             (None, None) => Ok(()),
             _ => Err(changed()),
@@ -1098,71 +1038,4 @@ fn too_busy() -> StoreError {
 
 fn nonsense() -> StoreError {
     StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn content(state: State) -> Content {
-        let layout = Layout { unit_bytes: 4096, width: 3, object_bytes: 8192 };
-        Content {
-            number: 7 << 64 | 9,
-            layout,
-            state,
-            objects: 5,
-            size: 30_000,
-            reached: 40_000,
-            alive_at: 11,
-        }
-    }
-
-    #[test]
-    fn the_record_is_pinned() {
-        let contents = vec![content(State::Present), content(State::Dead)];
-        let record = Record { made: true, layout: Layout::default(), contents };
-        let text = record.encode();
-        let hex: String = text.iter().take(84).map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(
-            hex,
-            "010102000010000400000000000004000000000900000000000000070000000000000000100000030000000020000000000000\
-             000500000000000000307500000000000040\
-             9c0000000000000b00000000000000"
-        );
-        assert_eq!(Record::decode(&text), Some(record));
-    }
-
-    #[test]
-    fn what_is_no_record_is_refused_and_never_panics() {
-        let sound =
-            Record { made: false, layout: Layout::default(), contents: vec![content(State::Pending)] };
-        let whole = sound.encode();
-        for end in 0..whole.len() {
-            assert_eq!(Record::decode(&whole[..end]), None, "cut at {end}");
-        }
-        assert_eq!(Record::decode(&[&whole[..], &[0]].concat()), None);
-        // Two present contents, a size behind what was reached, more bytes than objects.
-        let two = Record { contents: vec![content(State::Present); 2], ..sound.clone() };
-        assert_eq!(Record::decode(&two.encode()), None);
-        for wrong in [
-            Content { size: 50_000, ..content(State::Present) },
-            Content { objects: 1, ..content(State::Present) },
-            Content { reached: u64::MAX, ..content(State::Present) },
-        ] {
-            let record = Record { contents: vec![wrong], ..sound.clone() };
-            assert_eq!(Record::decode(&record.encode()), None, "{wrong:?}");
-        }
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        for _ in 0..20_000 {
-            let mut bytes = whole.to_vec();
-            for _ in 0..3 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let at = (state >> 33) as usize % bytes.len();
-                bytes[at] = (state >> 24) as u8;
-            }
-            if let Some(record) = Record::decode(&bytes) {
-                assert!(record.layout.is_sound() && record.contents.len() <= CONTENTS_MAX);
-            }
-        }
-    }
 }

@@ -5,9 +5,12 @@ use std::io::Cursor;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use nacre::stream::{Layout, PREFIX};
-use nacre::{ByteRange, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, Store, Stream, Transaction};
-use nacre_object::testkit::MemoryStore;
+use nacre::stream::{Layout, PREFIX, RECORD};
+use nacre::{
+    Answer, ByteRange, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, Read, Reply, Store,
+    Stream, Transaction, Write,
+};
+use nacre_object::testkit::{MemoryStore, block_on};
 use tokio::io::AsyncReadExt;
 
 const SMALL: Layout = Layout { unit_bytes: 4096, width: 3, object_bytes: 8192 };
@@ -232,6 +235,291 @@ fn a_client_that_dies_at_any_step_loses_nothing_and_leaves_nothing_that_cannot_b
                 assert!(step > 10);
                 break;
             }
+        }
+    });
+}
+
+/// A store with which something happens before each request: to an object, or a page of the list after one.
+struct Hooked {
+    inner: Arc<MemoryStore>,
+    hook: Box<dyn Fn(&ObjectId, Option<&Transaction>) + Send + Sync>,
+}
+
+impl ObjectStore for Hooked {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        (self.hook)(object, Some(&transaction));
+        self.inner.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        after.inspect(|after| (self.hook)(after, None));
+        self.inner.list(after, limit)
+    }
+}
+
+/// Returns two handles on one store: one with a hook, and one without.
+fn hooked(
+    hook: impl Fn(&Arc<MemoryStore>, &ObjectId, Option<&Transaction>) + Send + Sync + 'static,
+) -> (Store, Store) {
+    let inner = Arc::new(MemoryStore::new());
+    let engine = inner.clone();
+    let hook = Box::new(move |object: &ObjectId, transaction: Option<&Transaction>| {
+        hook(&engine, object, transaction);
+    });
+    let plain = Store::from_engine(inner.clone(), "plain");
+    (Store::from_engine(Arc::new(Hooked { inner, hook }), "hooked"), plain)
+}
+
+async fn record(store: &Store, name: &str) -> bytes::Bytes {
+    let read = Transaction::new().read(Read::Attribute { name: Key::try_from(RECORD).unwrap() });
+    let object = ObjectId::try_from(name).unwrap();
+    let Outcome::Done(mut done) = store.apply(&object, read).await.unwrap() else { panic!("no record") };
+    let Some(Answer::Value(Some(record))) = done.answers.pop() else { panic!("no record") };
+    record
+}
+
+async fn set_record(store: &Store, name: &str, value: bytes::Bytes) {
+    let change = Write::SetAttribute { name: Key::try_from(RECORD).unwrap(), value };
+    let object = ObjectId::try_from(name).unwrap();
+    store.apply(&object, Transaction::new().change(change)).await.unwrap();
+}
+
+async fn failure_of_get(stream: &Stream, range: impl Into<ByteRange>) -> nacre::Error {
+    stream.get(range, &mut Vec::new()).await.unwrap_err()
+}
+
+#[test]
+fn an_object_that_was_removed_by_hand_is_an_error_and_not_zeros() {
+    run(async {
+        let store = nacre::open("mem:").unwrap();
+        let put = store.stream("put").unwrap();
+        put.put(&pattern(1, 9 << 20)[..]).await.unwrap();
+        let lost = stripes(&store).await[1].clone();
+        store.object(&lost).unwrap().remove().await.unwrap();
+        let error = failure_of_get(&put, ByteRange::ALL).await;
+        assert_eq!(error.kind, ErrorKind::Corrupt);
+        assert!(error.message.contains(&lost), "{error}");
+        assert_eq!(put.read(4 << 20, 1).await.unwrap_err().kind, ErrorKind::Corrupt);
+        // What is in other objects is there still, and the stream can be stored again.
+        assert_eq!(put.get(0..4 << 20, &mut Vec::new()).await.unwrap(), 4 << 20);
+        assert_eq!(put.read(0, 9).await.unwrap(), pattern(1, 9));
+        put.put(&pattern(3, 5 << 20)[..]).await.unwrap();
+        assert!(whole(&put).await == pattern(3, 5 << 20));
+        put.remove().await.unwrap();
+
+        // Of one that was written in parts: what was never written is zeros, what was removed is not.
+        let written = store.stream("written").unwrap();
+        written.create(SMALL).await.unwrap();
+        written.write(4096, "one stripe").await.unwrap();
+        written.truncate(3 * 4096).await.unwrap();
+        let bytes = whole(&written).await;
+        assert_eq!((&bytes[4096..4106], bytes.len()), (&b"one stripe"[..], 3 * 4096));
+        let [only] = &stripes(&store).await[..] else { panic!("one object") };
+        store.object(only).unwrap().remove().await.unwrap();
+        assert_eq!(failure_of_get(&written, ByteRange::ALL).await.kind, ErrorKind::Corrupt);
+        assert_eq!(written.read(4096, 1).await.unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(written.read(0, 1).await.unwrap(), [0][..]);
+    });
+}
+
+#[test]
+fn a_stream_that_was_stored_at_once_and_never_had_its_objects_here_is_damaged() {
+    run(async {
+        let (source, copy) = (nacre::open("mem:").unwrap(), nacre::open("mem:").unwrap());
+        let stream = source.stream("file").unwrap();
+        stream.put(&pattern(1, 5 << 20)[..]).await.unwrap();
+        set_record(&copy, "file", record(&source, "file").await).await;
+        let copied = copy.stream("file").unwrap();
+        assert_eq!(failure_of_get(&copied, ByteRange::ALL).await.kind, ErrorKind::Corrupt);
+        assert_eq!(copied.read(0, 1).await.unwrap_err().kind, ErrorKind::Corrupt);
+        // What grew behind it has holes as ever.
+        stream.truncate(300 << 20).await.unwrap();
+        assert_eq!(stream.read(299 << 20, 4).await.unwrap(), [0; 4][..]);
+        let mut tail = Vec::new();
+        stream.get(5 << 20..50 << 20, &mut tail).await.unwrap();
+        assert!(tail == vec![0; 45 << 20]);
+    });
+}
+
+#[test]
+fn a_head_that_was_copied_from_another_stream_does_it_no_harm() {
+    run(async {
+        let store = nacre::open("mem:").unwrap();
+        let (original, copy) = (store.stream("a").unwrap(), store.stream("e").unwrap());
+        let bytes = pattern(1, 5 << 20);
+        original.put(&bytes[..]).await.unwrap();
+        for round in 0..2 {
+            set_record(&store, "e", record(&store, "a").await).await;
+            assert!(copy.is_copied_head().await.unwrap() && !original.is_copied_head().await.unwrap());
+            assert!(whole(&copy).await == bytes);
+            for size in [0, 1 << 20, 9 << 20] {
+                assert_eq!(copy.truncate(size).await.unwrap_err().kind, ErrorKind::Invalid);
+            }
+            assert_eq!(copy.write(0, "other").await.unwrap_err().kind, ErrorKind::Invalid);
+            if round == 0 {
+                assert!(copy.remove().await.unwrap());
+                assert!(!store.object("e").unwrap().stat().await.unwrap().exists);
+            } else {
+                copy.put(&b"of its own"[..]).await.unwrap();
+                assert_eq!(whole(&copy).await, b"of its own");
+                assert!(!copy.is_copied_head().await.unwrap());
+                copy.write(0, "my").await.unwrap();
+            }
+            assert!(whole(&original).await == bytes, "round {round}");
+        }
+        assert!(copy.remove().await.unwrap() && original.remove().await.unwrap());
+        assert_eq!(store.list().next().await.unwrap(), None);
+    });
+}
+
+#[test]
+fn a_copy_of_a_store_has_one_content_of_a_stream_whenever_that_is_replaced() {
+    let (old, new) = (pattern(1, 5 << 20), pattern(2, 6 << 20));
+    // The head comes before its objects in the list, or after them.
+    for name in ["A", "z"] {
+        for step in 0.. {
+            let left = AtomicI64::new(i64::MAX);
+            let (left, bytes) = (Arc::new(left), new.clone());
+            let count = left.clone();
+            let (source, plain) = hooked(move |engine, _, _| {
+                if count.fetch_sub(1, Ordering::SeqCst) == 0 {
+                    let other = Store::from_engine(engine.clone(), "other");
+                    run_nested(|| block_on(other.stream(name).unwrap().put(&bytes[..])).unwrap());
+                }
+            });
+            let unchanged = run(async {
+                plain.stream(name).unwrap().put(&old[..]).await.unwrap();
+                plain.object("B").unwrap().write(0, "small").await.unwrap();
+                let destination = nacre::open("mem:").unwrap();
+                left.store(step, Ordering::SeqCst);
+                let copied = source.copy_objects(&destination, |_, _| {}).await.unwrap();
+                assert_eq!(copied.failed, [], "{name}, step {step}");
+                let found = whole(&destination.stream(name).unwrap()).await;
+                assert!(found == old || found == new, "{name}, step {step}: {} bytes", found.len());
+                copied.unchanged
+            });
+            if left.load(Ordering::SeqCst) >= 0 {
+                // Nothing happened meanwhile, and what went with the head was not there before.
+                assert!(step > 10 && unchanged == 0);
+                break;
+            }
+        }
+    }
+}
+
+/// Runs what blocks on a store in memory, from inside of a request.
+fn run_nested<T>(work: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(work)
+}
+
+#[test]
+fn a_stream_that_is_replaced_all_the_time_is_among_those_that_were_not_copied() {
+    let (source, plain) = hooked(|engine, object, transaction| {
+        if transaction.is_none() && object.as_bytes().starts_with(PREFIX.as_bytes()) {
+            let other = Store::from_engine(engine.clone(), "other");
+            run_nested(|| block_on(other.stream("A").unwrap().put(&b"another content"[..])).unwrap());
+        }
+    });
+    run(async {
+        plain.stream("A").unwrap().put(&b"a content"[..]).await.unwrap();
+        plain.object("B").unwrap().write(0, "small").await.unwrap();
+        let destination = nacre::open("mem:").unwrap();
+        let copied = source.copy_objects(&destination, |_, _| {}).await.unwrap();
+        let failed: Vec<_> = copied.failed.iter().map(|(id, error)| (id.to_string(), error.kind)).collect();
+        assert_eq!(failed, [("A".to_owned(), ErrorKind::Busy)]);
+        assert!(destination.object("B").unwrap().stat().await.unwrap().exists);
+        assert_eq!(destination.stream("A").unwrap().stat().await.unwrap(), None);
+    });
+}
+
+#[test]
+fn an_object_that_is_made_for_a_removed_stream_of_many_objects_is_removed_again() {
+    let (store, plain) = hooked(|engine, object, transaction| {
+        let made = |guard: &Guard| *guard == Guard::Version { version: 0 };
+        if object.as_bytes().starts_with(PREFIX.as_bytes())
+            && transaction.is_some_and(|transaction| transaction.guards.iter().any(made))
+        {
+            let other = Store::from_engine(engine.clone(), "other");
+            run_nested(|| block_on(other.stream("big").unwrap().remove())).unwrap();
+        }
+    });
+    run(async {
+        let stream = store.stream("big").unwrap();
+        stream.create(SMALL).await.unwrap();
+        stream.truncate(6000 * 8192).await.unwrap();
+        for at in [5990 * 8192, 0] {
+            drop(stream.create(SMALL).await);
+            stream.truncate(6000 * 8192).await.unwrap();
+            assert_eq!(stream.write(at, "late").await.unwrap_err().kind, ErrorKind::Invalid);
+            assert_eq!(plain.list().next().await.unwrap(), None, "written at {at}");
+        }
+    });
+}
+
+#[test]
+fn a_record_that_promises_more_objects_than_memory_holds_takes_none() {
+    /// A target that is full after some bytes.
+    struct Full(usize);
+    impl tokio::io::AsyncWrite for Full {
+        fn poll_write(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            data: &[u8],
+        ) -> std::task::Poll<std::io::Result<usize>> {
+            let room = self.0.min(data.len());
+            self.0 -= room;
+            std::task::Poll::Ready(if room == 0 { Err(std::io::Error::other("full")) } else { Ok(room) })
+        }
+
+        fn poll_flush(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(
+            self: std::pin::Pin<&mut Self>,
+            context: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<std::io::Result<()>> {
+            self.poll_flush(context)
+        }
+    }
+    run(async {
+        let store = nacre::open("mem:").unwrap();
+        let stream = store.stream("sparse").unwrap();
+        stream.create(Layout { unit_bytes: 4096, width: 1, object_bytes: 4096 }).await.unwrap();
+        stream.truncate(1 << 62).await.unwrap();
+        assert_eq!(stream.get(ByteRange::ALL, Full(1 << 20)).await.unwrap_err().kind, ErrorKind::Io);
+        // What is there is found among what is not.
+        stream.write(20 << 20, "data").await.unwrap();
+        let mut bytes = Vec::new();
+        stream.get(0..24 << 20, &mut bytes).await.unwrap();
+        let mut expected = vec![0; 24 << 20];
+        expected[20 << 20..][..4].copy_from_slice(b"data");
+        assert!(bytes == expected);
+        let [stripe] = &stripes(&store).await[..] else { panic!("one object") };
+        store.object(stripe).unwrap().remove().await.unwrap();
+        assert_eq!(failure_of_get(&stream, 0..24 << 20).await.kind, ErrorKind::Corrupt);
+    });
+}
+
+#[test]
+fn a_put_whose_last_step_took_effect_unseen_keeps_its_content() {
+    let (store, _) = hooked(|engine, object, transaction| {
+        let whole = Write::RemoveFork { fork: Fork::DEFAULT };
+        // Made twice, the second time in vain: that is the outcome that is seen.
+        if let Some(commit) = transaction.filter(|transaction| transaction.writes.contains(&whole)) {
+            block_on(engine.apply(object, commit.clone())).unwrap();
+        }
+    });
+    run(async {
+        let stream = store.stream("file").unwrap();
+        for seed in 0..2 {
+            let bytes = pattern(seed, 5 << 20);
+            stream.put(&bytes[..]).await.unwrap();
+            assert!(whole(&stream).await == bytes);
+            assert_eq!(stripes(&store).await.len(), 2);
         }
     });
 }

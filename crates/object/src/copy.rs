@@ -21,6 +21,10 @@
 //! not complete. There is no such moment where a removed object was copied before, or where one transaction does it
 //! all.
 //!
+//! **Streams.** A stream's bytes are in other objects than its head, which names them in its record, and which is replaced as
+//! one. So a head is copied, at one version, after all objects of the content that it names at that version, and if it
+//! changed in between, all of it again: the objects of the earlier content may be gone.
+//!
 //! **What is not copied**: staged forks and everything else that has a reserved name ([`crate::stage`]), and what
 //! cannot be seen through the seam, which is the versions of objects that were removed, and of forks other than the
 //! default one that do not exist (any more). Clients must not carry versions that they read in the one store over to
@@ -36,6 +40,7 @@ mod replay;
 use look::Look;
 
 use crate::limit::PAGE_ENTRIES_MAX;
+use crate::stripe::record::{PREFIX, RECORD, Record};
 use crate::*;
 
 /// The maximum number of times that a copy of an object is started because the object was written to meanwhile.
@@ -72,6 +77,8 @@ pub async fn copy_objects(
 ) -> Result<Copied, StoreError> {
     let mut totals = Copied::default();
     let mut after = None;
+    // Objects of streams that were copied before their turn, with their heads.
+    let mut early = 0;
     loop {
         let page = source.list(after.as_ref(), PAGE_ENTRIES_MAX).await?;
         let Some(last) = page.last() else { return Ok(totals) };
@@ -80,10 +87,12 @@ pub async fn copy_objects(
                 totals.bytes += bytes;
                 progress(object, &totals);
             };
-            match copy_one(source, destination, object, &mut wrote).await {
+            match copy_one(source, destination, object, &mut early, &mut wrote).await {
                 Ok(unchanged) => {
                     totals.objects += 1;
-                    totals.unchanged += u64::from(unchanged);
+                    let copied_early = unchanged && early > 0 && is_stripe(object);
+                    early -= u64::from(copied_early);
+                    totals.unchanged += u64::from(unchanged && !copied_early);
                 }
                 Err(error) if is_of_the_store(error.kind) => return Err(error),
                 Err(error) => totals.failed.push((object.clone(), error)),
@@ -94,7 +103,8 @@ pub async fn copy_objects(
     }
 }
 
-/// Copies one object, or the part of it that the destination does not have yet.
+/// Copies one object, or the part of it that the destination does not have yet. With the head of a stream go the objects of
+/// its present content.
 ///
 /// # Errors
 ///
@@ -106,8 +116,8 @@ pub async fn copy_object(
     object: &ObjectId,
 ) -> Result<Copied, StoreError> {
     let mut copied = Copied { objects: 1, ..Copied::default() };
-    copied.unchanged =
-        u64::from(copy_one(source, destination, object, &mut |bytes| copied.bytes += bytes).await?);
+    let mut wrote = |bytes| copied.bytes += bytes;
+    copied.unchanged = u64::from(copy_one(source, destination, object, &mut 0, &mut wrote).await?);
     Ok(copied)
 }
 
@@ -117,21 +127,32 @@ fn is_of_the_store(kind: ErrorKind) -> bool {
     matches!(kind, OutOfSpace | ReadOnly | Unavailable | Unknown | Denied | Closed)
 }
 
-/// Copies one object; returns true if there was nothing to do. `wrote` gets the bytes of each transaction.
+/// Returns whether an object holds bytes of a stream.
+fn is_stripe(object: &ObjectId) -> bool {
+    object.as_bytes().starts_with(PREFIX.as_bytes())
+}
+
+/// Copies one object, the head of a stream after the objects of its content; returns true if there was nothing to do. `early`
+/// is raised by the number of those objects that were copied and have their turn yet. `wrote` gets the bytes of each
+/// transaction.
 async fn copy_one(
     source: &dyn ObjectStore,
     destination: &dyn ObjectStore,
     object: &ObjectId,
+    early: &mut u64,
     wrote: &mut dyn FnMut(u64),
 ) -> Result<bool, StoreError> {
+    let mut ready = None;
     for _ in 0..ATTEMPTS_MAX {
-        let copy = Copy { source, destination, object, wrote: &mut *wrote };
-        // Where there is nothing, the source changed meanwhile. What was brought over stands.
-        let done = copy.run().await;
-        if let Some(unchanged) =
-            done.map_err(|error| error.context(format_args!("copying object \"{object}\"")))?
-        {
-            return Ok(unchanged);
+        match copy_until_done(source, destination, object, ready, wrote).await? {
+            Attempt::Head { version, content } => {
+                let copied = copy_content(source, destination, content, object, wrote).await;
+                *early +=
+                    copied.map_err(|error| error.context(format_args!("copying stream \"{object}\"")))?;
+                ready = Some(version);
+            }
+            Attempt::Done { unchanged } => return Ok(unchanged),
+            Attempt::Changed => break,
         }
     }
     let text = format!(
@@ -141,27 +162,101 @@ async fn copy_one(
     Err(StoreError::new(ErrorKind::Busy, text))
 }
 
+/// Copies the objects of a stream's content. Returns how many of them were copied whose ids are behind the head's.
+async fn copy_content(
+    source: &dyn ObjectStore,
+    destination: &dyn ObjectStore,
+    prefix: Option<String>,
+    head: &ObjectId,
+    wrote: &mut dyn FnMut(u64),
+) -> Result<u64, StoreError> {
+    let Some(prefix) = prefix else { return Ok(0) };
+    let mut after = ObjectId::new(prefix.clone())?;
+    let mut copied = 0;
+    loop {
+        let page = source.list(Some(&after), PAGE_ENTRIES_MAX).await?;
+        let Some(last) = page.last().cloned() else { return Ok(copied) };
+        for object in &page {
+            if !object.as_bytes().starts_with(prefix.as_bytes()) {
+                return Ok(copied);
+            }
+            match copy_until_done(source, destination, object, None, wrote).await? {
+                Attempt::Done { unchanged } => copied += u64::from(!unchanged && object > head),
+                Attempt::Head { .. } | Attempt::Changed => {
+                    let text = format!("object \"{object}\" is written all the time");
+                    return Err(StoreError::new(ErrorKind::Busy, text));
+                }
+            }
+        }
+        after = last;
+    }
+}
+
+/// The end of an attempt to copy an object.
+enum Attempt {
+    /// It is copied.
+    Done {
+        /// True if there was nothing to do.
+        unchanged: bool,
+    },
+    /// The source was written to meanwhile.
+    Changed,
+    /// It is the head of a stream, at a version for which the objects of its content were not copied.
+    Head {
+        version: u64,
+        /// The prefix of the ids of these objects.
+        content: Option<String>,
+    },
+}
+
+/// Copies one object, again if it was written to meanwhile, a bounded number of times; a head only at the version `ready`.
+async fn copy_until_done(
+    source: &dyn ObjectStore,
+    destination: &dyn ObjectStore,
+    object: &ObjectId,
+    ready: Option<u64>,
+    wrote: &mut dyn FnMut(u64),
+) -> Result<Attempt, StoreError> {
+    for _ in 0..ATTEMPTS_MAX {
+        let copy = Copy { source, destination, object, ready, wrote: &mut *wrote };
+        // Where the source changed meanwhile, what was brought over stands.
+        match copy.run().await.map_err(|error| error.context(format_args!("copying object \"{object}\"")))? {
+            Attempt::Changed => {}
+            attempt => return Ok(attempt),
+        }
+    }
+    Ok(Attempt::Changed)
+}
+
 /// The copying of one object.
 struct Copy<'a> {
     source: &'a dyn ObjectStore,
     destination: &'a dyn ObjectStore,
     object: &'a ObjectId,
+    /// The version of the head at which the objects of its content were copied.
+    ready: Option<u64>,
     wrote: &'a mut dyn FnMut(u64),
 }
 
 impl Copy<'_> {
-    /// Runs the copy; returns whether there was nothing to do, or `None` if the source was written to meanwhile.
-    async fn run(mut self) -> Result<Option<bool>, StoreError> {
+    /// Runs the copy once.
+    async fn run(mut self) -> Result<Attempt, StoreError> {
         // Forks that only one of the two has are looked at in the other as well.
-        let Some(to) = Look::outline(self.destination, self.object, &[]).await? else { return Ok(None) };
+        let Some(to) = Look::outline(self.destination, self.object, &[]).await? else {
+            return Ok(Attempt::Changed);
+        };
         let Some(mut from) = Look::whole(self.source, self.object, &to.names(), &[]).await? else {
-            return Ok(None);
+            return Ok(Attempt::Changed);
         };
         let Some(to) = Look::outline(self.destination, self.object, &from.names()).await? else {
-            return Ok(None);
+            return Ok(Attempt::Changed);
         };
         if from.stat.version == 0 || from.stat == to.stat && !to.marked {
-            return Ok(Some(true));
+            return Ok(Attempt::Done { unchanged: true });
+        }
+        // A stream's object that was listed and is gone since: the copy's head may name it.
+        if !from.stat.exists && is_stripe(self.object) {
+            return Ok(Attempt::Done { unchanged: true });
         }
         if to.stat.version >= from.stat.version {
             return Err(differs(&from, &to));
@@ -171,23 +266,37 @@ impl Copy<'_> {
         let missing = from.missing(&steps);
         if !missing.is_empty() {
             let Some(again) = Look::whole(self.source, self.object, &to.names(), &missing).await? else {
-                return Ok(None);
+                return Ok(Attempt::Changed);
             };
             if !to.covers(&again) {
-                return Ok(None);
+                return Ok(Attempt::Changed);
             }
             steps = plan::steps(&again, &to).ok_or_else(|| differs(&again, &to))?;
             from = again;
         }
-        let Some(()) = self.replay(&from, &to, steps).await? else { return Ok(None) };
+        // The look that is copied from must be the one at which the objects of the content are there.
+        if let Some(content) = self.content_to_copy(&from) {
+            return Ok(Attempt::Head { version: from.stat.version, content });
+        }
+        let Some(()) = self.replay(&from, &to, steps).await? else { return Ok(Attempt::Changed) };
         match Look::outline(self.destination, self.object, &[]).await? {
-            Some(copy) if copy.equals(&from) && !copy.marked => Ok(Some(false)),
+            Some(copy) if copy.equals(&from) && !copy.marked => Ok(Attempt::Done { unchanged: false }),
             Some(copy) => {
                 let text = format!("the copy is {:?}, the original {:?}", copy.stat, from.stat);
                 Err(StoreError::new(ErrorKind::Corrupt, text))
             }
             None => Err(StoreError::new(ErrorKind::Busy, "somebody else writes the copy")),
         }
+    }
+
+    /// Returns the prefix of the ids of the objects that have to be copied before this one, which is a head.
+    fn content_to_copy(&self, from: &Look) -> Option<Option<String>> {
+        let mut attributes = from.attributes.iter();
+        let (_, record) = attributes.find(|(name, _)| name.as_bytes() == RECORD.as_bytes())?;
+        if is_stripe(self.object) || self.ready == Some(from.stat.version) {
+            return None;
+        }
+        Some(Record::decode(record).and_then(|record| record.present().map(|content| content.prefix())))
     }
 }
 

@@ -1,4 +1,6 @@
-//! The geometry of striped byte streams: which object holds which byte.
+//! Striped byte streams: their geometry, which object holds which byte, and the record of what they consist of.
+
+pub mod record;
 
 use std::ops::Range;
 

@@ -19,7 +19,7 @@
 //! A pool that was filled before there was an index, or from which the index was removed, has no *root* that says that
 //! the index is complete. The first that lists it, and may write, fills the index in.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
@@ -454,22 +454,31 @@ impl Inner {
     pub(crate) async fn fill_index(&self) -> Result<bool, StoreError> {
         // Whoever may not write learns it before the work.
         if self.write_root(false).await? {
-            let mut missing = self.names().await?;
-            let mut known = HashSet::new();
+            // What an entry says may have been changed by a client without the index: all objects are looked at, those that
+            // have entries too.
+            let mut names: BTreeSet<ObjectId> = self.names().await?.into_iter().collect();
+            let mut known = HashMap::new();
             let mut cursor = Cursor::new(self, None, usize::MAX / 2);
             while let Some(entry) = cursor.next().await? {
                 // One that has marks alone may lose them without a fact, if their changes do not take place.
-                if entry.fact.is_some() {
-                    known.insert(entry.object);
+                if let Some(fact) = entry.fact {
+                    names.insert(entry.object.clone());
+                    known.insert(entry.object, fact);
                 }
             }
-            missing.retain(|id| !known.contains(id));
+            let names: Vec<ObjectId> = names.into_iter().collect();
             let mut shards: Vec<Vec<(ObjectId, Fact)>> = (0..SHARDS).map(|_| Vec::new()).collect();
-            for chunk in missing.chunks(FILLED_MAX * SHARDS) {
+            for chunk in names.chunks(FILLED_MAX * SHARDS) {
                 let asked: Vec<&ObjectId> = chunk.iter().collect();
                 let facts = self.facts(&asked).await?;
-                for (id, fact) in chunk.iter().zip(facts).filter(|(_, fact)| fact.exists) {
-                    shards[shard_of(id)].push((id.clone(), fact));
+                for (id, fact) in chunk.iter().zip(facts) {
+                    let stale = match known.get(id) {
+                        Some(known) => known.exists != fact.exists && known.version < fact.version,
+                        None => fact.exists,
+                    };
+                    if stale {
+                        shards[shard_of(id)].push((id.clone(), fact));
+                    }
                 }
                 for (number, shard) in shards.iter_mut().enumerate() {
                     for part in shard.chunks(FILLED_MAX) {

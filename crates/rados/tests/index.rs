@@ -70,6 +70,18 @@ impl Index<'_> {
         })
     }
 
+    /// Waits until an object's entry has no marks; returns its shard, its key and its value.
+    fn settled(&self, name: &str) -> (String, String, Vec<u8>) {
+        loop {
+            let (shard, keys) = self.keys(name).unwrap();
+            if let [key] = &keys[..] {
+                let file = self.cluster.dir().join("entry");
+                self.rados(&["getomapval", &shard, key, file.to_str().unwrap()], b"");
+                return (shard, key.clone(), std::fs::read(file).unwrap());
+            }
+        }
+    }
+
     /// Sets a mark as a client does before it makes or removes an object; returns its shard and key.
     fn mark(&self, name: &str, set_at: u64) -> (String, String) {
         let (shard, keys) = self.keys(name).unwrap();
@@ -222,6 +234,30 @@ fn a_pool_without_an_index_is_filled_in() {
     index.rados(&["rm", "nacre-index"], b"");
     assert_eq!(listed(&open(&uri), 100), left);
     assert_eq!(index.rados(&["getxattr", "nacre-index", "nacre-index"], b""), complete);
+}
+
+#[test]
+fn an_index_that_is_filled_in_again_knows_what_clients_without_one_did() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("again");
+    let (store, index) = (open(&uri), Index { cluster: &cluster, uri: &uri });
+    for name in ["gone", "made", "kept"] {
+        make(&store, name);
+    }
+    let gone = index.settled("gone");
+    remove(&store, "made");
+    let made = index.settled("made");
+    assert_eq!(listed(&store, 10), ["gone", "kept"]);
+    // These changes leave no trace in the index.
+    make(&store, "made");
+    remove(&store, "gone");
+    for (name, (shard, key, value)) in [("gone", gone), ("made", made)] {
+        assert_ne!(index.settled(name).2, value);
+        index.rados(&["setomapval", &shard, &key], &value);
+    }
+    assert_eq!(listed(&open(&uri), 10), ["gone", "kept"]);
+    index.rados(&["rm", "nacre-index"], b"");
+    assert_eq!(listed(&open(&uri), 10), ["kept", "made"]);
 }
 
 #[test]

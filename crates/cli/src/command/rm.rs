@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nacre::{ErrorKind, ObjectId, Store};
+use nacre::{ErrorKind, ObjectId, Store, Stream};
 use serde_json::json;
 
 use crate::arguments::ForkArgs;
@@ -88,9 +88,10 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failur
         }
         return Ok(object.remove_staged(args.idle).await?.len() as u64);
     }
+    let stream = store.stream(id)?;
     let there = match &args.fork.fork {
         // A stream goes with the objects that it is striped over.
-        None => match store.stream(id)?.remove().await {
+        None => match remove_stream(&stream).await {
             Ok(true) => true,
             Err(error) if error.kind != ErrorKind::Corrupt => return Err(error.into()),
             _ => match object.remove().await {
@@ -116,6 +117,19 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failur
         return Err(session::no_such_object(&object));
     }
     Ok(u64::from(there))
+}
+
+/// Removes a stream. Returns false if there is none.
+async fn remove_stream(stream: &Stream) -> Result<bool, nacre::Error> {
+    let copied = stream.is_copied_head().await?;
+    let removed = stream.remove().await?;
+    if removed && copied {
+        output::complain(&format!(
+            "nacre: \"{}\" was removed, and not its bytes: they belong to another stream, whose head was copied",
+            stream.id()
+        ));
+    }
+    Ok(removed)
 }
 
 #[cfg(test)]
