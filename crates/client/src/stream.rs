@@ -35,6 +35,17 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
 use nacre_object::limit::OFFSET_MAX;
+use nacre_object::stripe::record::{Content, Record, State, now};
+pub use nacre_object::stripe::record::{PREFIX, RECORD};
+use nacre_object::{
+    Answer, ByteRange, Check, ErrorKind, ExtentKind, Fork, Guard, Intent, Key, ObjectId, ObjectStore,
+    Outcome, Read, Reply, StoreError, Transaction, Write,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
+
+use crate::Store;
+use crate::transfer::{source_error, target_error};
+
 export! {
     /// ```
     /// use nacre::stream::{Layout, Piece};
@@ -50,16 +61,6 @@ export! {
     "The way in which a stream's bytes are dealt out to objects: stripes of `unit_bytes` go round `width` objects until each of them holds `object_bytes`, then round the next `width` ones." nacre_object::stripe::Layout;
     "A piece of a byte range of a stream: what one object holds of it, without a gap." nacre_object::stripe::Piece;
 }
-use nacre_object::stripe::record::{Content, Record, State, now};
-pub use nacre_object::stripe::record::{PREFIX, RECORD};
-use nacre_object::{
-    Answer, ByteRange, Check, ErrorKind, ExtentKind, Fork, Guard, Intent, Key, ObjectId, ObjectStore,
-    Outcome, Read, Reply, StoreError, Transaction, Write,
-};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
-
-use crate::Store;
-use crate::transfer::{source_error, target_error};
 
 /// The time without progress after which the writer of a content is taken to be dead.
 const STALE_AFTER: Duration = nacre_object::stage::STALE_AFTER;
