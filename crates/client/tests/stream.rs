@@ -239,10 +239,13 @@ fn a_client_that_dies_at_any_step_loses_nothing_and_leaves_nothing_that_cannot_b
     });
 }
 
-/// A store with which something happens before each request: to an object, or a page of the list after one.
+/// What is called before each request: to an object, or for a page of the list after one.
+type Hook = Box<dyn Fn(&ObjectId, Option<&Transaction>) + Send + Sync>;
+
+/// A store with a hook.
 struct Hooked {
     inner: Arc<MemoryStore>,
-    hook: Box<dyn Fn(&ObjectId, Option<&Transaction>) + Send + Sync>,
+    hook: Hook,
 }
 
 impl ObjectStore for Hooked {

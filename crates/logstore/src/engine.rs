@@ -111,6 +111,10 @@ struct Work {
 }
 
 /// The result of an attempt to apply a transaction.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "almost every attempt is decided, and a box would be an allocation for each"
+)]
 enum Attempt {
     Decided(Decided),
     NeedsSpace(Wanted),

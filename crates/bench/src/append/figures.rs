@@ -4,12 +4,12 @@ use std::path::Path;
 
 use super::point::{Measurement, Point, Recovery, Results, Series, Subject, Work};
 use crate::BenchError;
-use crate::kit::figure::{self, Bars, Drawing, Figure, Scale};
+use crate::kit::figure::{self, Bars, Drawing, Figure, NamedValue, Scale};
 use crate::kit::server::Durability;
 
 /// The rate, and the latencies that are shown.
-const RATE: (&str, fn(&Measurement) -> f64) = ("appends/s", |one| one.per_second);
-const PERCENTILES: [(&str, fn(&Measurement) -> f64); 3] =
+const RATE: NamedValue<Measurement> = ("appends/s", |one| one.per_second);
+const PERCENTILES: [NamedValue<Measurement>; 3] =
     [("p50", |one| one.latency.p50_us), ("p99", |one| one.latency.p99_us), ("max", |one| one.latency.max_us)];
 
 /// Draws all figures for which there are results into a folder, and returns their files.
@@ -60,7 +60,7 @@ pub(super) fn draw(results: &Results, folder: &Path) -> Result<Vec<String>, Benc
             files.push(figure::write(folder, name, figure.svg())?);
         }
     }
-    let bars = |series: &[&Series], title, subtitle, y_label, values: &[(&str, fn(&Measurement) -> f64)]| {
+    let bars = |series: &[&Series], title, subtitle, y_label, values: &[NamedValue<Measurement>]| {
         let points = series.iter().map(|series| (series.point.label.as_str(), &series.repetitions[..]));
         Bars::of(title, subtitle, y_label, points, values).svg()
     };

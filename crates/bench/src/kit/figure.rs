@@ -17,7 +17,7 @@ use plotters::prelude::*;
 
 use self::axis::short;
 pub(crate) use self::axis::{Axis, Scale};
-pub(crate) use self::bars::{BarSeries, Bars};
+pub(crate) use self::bars::{BarSeries, Bars, NamedValue};
 pub(crate) use self::heat::{HeatMap, HeatMaps};
 pub(crate) use self::histogram::{Histogram, Histograms};
 use crate::BenchError;

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use super::point::{Measurement, Series};
 use crate::BenchError;
-use crate::kit::figure::{self, Bars, Drawing, Figure, Line, Scale};
+use crate::kit::figure::{self, Bars, Drawing, Figure, Line, NamedValue, Scale};
 
 /// The time over which positions of clients are shown, in microseconds.
 const SHOWN_US: u64 = 200_000;
 
 /// The latencies that are shown.
-const PERCENTILES: [(&str, fn(&Measurement) -> f64); 3] =
+const PERCENTILES: [NamedValue<Measurement>; 3] =
     [("p50", |one| one.latency.p50_us), ("p99", |one| one.latency.p99_us), ("max", |one| one.latency.max_us)];
 
 /// Draws all figures into a folder, and returns their files.

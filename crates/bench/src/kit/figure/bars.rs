@@ -37,6 +37,9 @@ pub(crate) struct Bars {
 /// The maximum number of bars at which each still has room for a number above it.
 const NUMBERED_MAX: usize = 30;
 
+/// A value of a measurement, with its name.
+pub(crate) type NamedValue<M> = (&'static str, fn(&M) -> f64);
+
 impl Bars {
     /// Creates a chart with a group for each point, given by its name and its repetitions, and with these values of a
     /// repetition side by side.
@@ -45,7 +48,7 @@ impl Bars {
         subtitle: &str,
         y_label: &str,
         points: impl IntoIterator<Item = (&'a str, &'a [M])>,
-        values: &[(&str, fn(&M) -> f64)],
+        values: &[NamedValue<M>],
     ) -> Self {
         let (names, points): (Vec<&str>, Vec<&[M]>) = points.into_iter().unzip();
         let series = values.iter().enumerate().map(|(colour, (name, value))| BarSeries {

@@ -96,8 +96,11 @@ pub(in crate::walk) struct Ratios {
     pub(in crate::walk) drqs: f64,
 }
 
-/// The ratios, each with its name in figures and its head in tables.
-const RATIOS: [(&str, &str, fn(&Ratios) -> f64); 6] = [
+/// A ratio, with its name in figures and its head in tables.
+type NamedRatio = (&'static str, &'static str, fn(&Ratios) -> f64);
+
+/// The ratios that figures and tables show.
+const RATIOS: [NamedRatio; 6] = [
     ("h-drqs, 40 processes", "÷ h-drqs, 40 processes each", |ratios| ratios.equal_processes),
     ("h-drqs, 40 cores", "÷ h-drqs, 40 cores each", |ratios| ratios.equal_cores),
     ("h-drqs, 320 cores", "÷ h-drqs, 320 cores each", |ratios| ratios.equal_many_cores),
