@@ -140,7 +140,7 @@ fn transcripts_are_tried_without_a_store() {
     let test = |path: &str| class("file:/nowhere", &["test", path], "");
     assert_eq!(test(path).text(), "greeter: 2 of 2 calls as expected");
     std::fs::write(&file, GREETER.replace("--! EBUSY", "--! ENOENT")).unwrap();
-    let shown = test(path).failed(1, &["1 of 2 calls ended otherwise"]);
+    let shown = test(path).failed(1, &["1 of 2 calls did not end as expected"]);
     assert!(shown.contains("greeter:19: greeter.refuse: expected ENOENT, found:"), "{shown}");
 }
 

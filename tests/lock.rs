@@ -400,9 +400,9 @@ fn locks_are_listed_and_broken_where_the_servers_answer_and_the_others_are_named
     assert!(parts[2]["place"] == *away && parts[2]["error"].is_string(), "{parts}");
     let session = parts[0]["report"]["locks"][0]["session"].to_string();
     let unknown = run_with(command(&["locks", "break", "4711"]), b"");
-    unknown.failed(1, &["4711 is not known at", "not all lock servers answered", &away]);
+    unknown.failed(1, &["4711 is unknown at", "not all lock servers answered", &away]);
     let broken = run_with(command(&["locks", "break", &session]), b"");
-    broken.failed(1, &["is broken at", "socket-0", "and not known at", "socket-1", &away]);
+    broken.failed(1, &["is broken at", "socket-0", "and unknown at", "socket-1", &away]);
     drop((holder, servers));
 }
 

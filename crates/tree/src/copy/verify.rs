@@ -224,6 +224,9 @@ impl<'a> Verifier<'a> {
                 if rustix::fs::readlinkat(&directory, name, Vec::new()).as_ref() != Ok(&target) {
                     return Err(Difference::Target.into());
                 }
+                if self.aspects.metadata && !self.shared.keeper.is_kept(&stat, &copy) {
+                    return Err(Difference::Permissions.into());
+                }
             }
             FileKind::File if self.aspects.contents || self.aspects.metadata => {
                 let source = Arc::new(open_for_reading(source, source_name)?);
@@ -279,7 +282,11 @@ impl<'a> Verifier<'a> {
                 Difference::Accessed,
             ),
             (a.special_device() != b.special_device(), Difference::Device),
-            (metadata && !self.shared.keeper.is_kept(stat, copy), Difference::Permissions),
+            // The owners of links, whose targets matter more, are compared later.
+            (
+                metadata && a.kind() != FileKind::Link && !self.shared.keeper.is_kept(stat, copy),
+                Difference::Permissions,
+            ),
         ];
         match differs.into_iter().find(|(differs, _)| *differs) {
             Some((_, difference)) => Err(difference.into()),

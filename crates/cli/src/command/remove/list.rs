@@ -134,6 +134,8 @@ fn parse(line: &[u8]) -> Result<Listed, String> {
             None => Err(format!("{key:?} is not a number")),
         },
     };
+    let path = path.filter(|path| !path.is_empty()).ok_or("it has no path")?;
+    let inode = unsigned("inode")?.ok_or("it has no inode, which identifies the entry")?;
     let (size, modified_ns, changed_ns) = (unsigned("size")?, time("mtime")?, time("ctime")?);
     if changed_ns.is_none() && (modified_ns.is_none() || size.is_none()) {
         let text = "it has neither \"ctime\" nor both \"mtime\" and \"size\"; by the inode alone a new file could be taken \
@@ -141,8 +143,8 @@ fn parse(line: &[u8]) -> Result<Listed, String> {
         return Err(text.into());
     }
     Ok(Listed {
-        path: path.filter(|path| !path.is_empty()).ok_or("it has no path")?,
-        inode: unsigned("inode")?.ok_or("it has no inode, which identifies the entry")?,
+        path,
+        inode,
         device: unsigned("device")?,
         kind: object.get("type").and_then(Value::as_str).map(kind).transpose()?,
         size,
