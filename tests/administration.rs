@@ -90,8 +90,8 @@ fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
         fs::write(folder.path().join("wrong.toml"), text).unwrap();
         serve(&["--config", "wrong.toml"])
     };
-    file("open = true\nlisten = [\"127.0.0.1:0\", 5]\n").failed(2, &["line 2", "\"listen\" is a text"]);
-    file("log = 3\n").failed(2, &["line 1", "\"log\" is a text"]);
+    file("open = true\nlisten = [\"127.0.0.1:0\", 5]\n").failed(2, &["line 2", "\"listen\" must be a text"]);
+    file("log = 3\n").failed(2, &["line 1", "\"log\" must be a text"]);
     let far = file("colour = 1\n");
     assert!(far.code == 2 && !far.stderr.contains("nearest"), "{far:?}");
     file("capasity = 1\n").failed(2, &["the nearest is \"capacity\""]);
