@@ -28,8 +28,7 @@ fn http(address: SocketAddr, path: &str) -> (u16, String) {
 fn what_was_written_is_there_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&options(folder.path())).unwrap();
-    let store =
-        nacre::open(&daemon.addresses()[0].to_string().replace("127", "nacre://127")).unwrap().blocking();
+    let store = nacre::open(&format!("nacre://{}", daemon.addresses()[0])).unwrap().blocking();
     let version = store.object("o").unwrap().write(0, "kept").unwrap();
     daemon.stop().unwrap();
     let error = store.object("o").unwrap().read(0..4).unwrap_err();
@@ -85,8 +84,7 @@ fn metrics_tell_what_happened() {
 fn the_administration_answers_over_the_wire() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&options(folder.path())).unwrap();
-    let store =
-        nacre::open(&daemon.addresses()[0].to_string().replace("127", "nacre://127")).unwrap().blocking();
+    let store = nacre::open(&format!("nacre://{}", daemon.addresses()[0])).unwrap().blocking();
     store.object("o").unwrap().write(0, vec![7; 1 << 20]).unwrap();
     let info = store.info().unwrap();
     assert_eq!(info.len(), 1);
