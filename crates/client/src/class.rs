@@ -26,9 +26,8 @@ use bytes::Bytes;
 use futures::executor::block_on;
 #[cfg(feature = "servers")]
 use nacre_class::Caller;
-use nacre_class::Classes;
 pub use nacre_class::{
-    Bound, Bounds, CallError, Called, Catalogue, Class, ClassError, Failure, Method, Record, Request,
+    Bound, Bounds, CallError, Called, Catalogue, Class, ClassError, Classes, Failure, Method, Record, Request,
 };
 use nacre_object::{ErrorKind, StoreError};
 

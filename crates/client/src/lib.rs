@@ -119,22 +119,30 @@ pub mod zlog;
 pub use administration::{Counters, Ping, Report};
 #[cfg(feature = "file")]
 pub use administration::{repair_folder, scrub_folder};
-pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys};
+pub use blocking::{
+    BlockingKeyNames, BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys,
+};
 pub use lock_members::MemberReport;
 pub use nacre_object::copy::Copied;
 pub use nacre_object::stage::{self, Staged};
 pub use nacre_object::{
-    Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fences, Fork, Found, Guard, Intent, Key,
-    KeyPage, KeyRange, Limits, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat,
-    StoreError as Error, Transaction, Versioned, VersionedKeyPage, Write, limit,
+    Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fences, Fork, ForkPage, Found, Guard,
+    Intent, Key, KeyPage, KeyRange, Lease, Limits, ObjectId, ObjectStore, Once, Outcome, RangeRead, Read,
+    Refusal, Reply, Stat, StoreError as Error, Transaction, Versioned, VersionedKeyPage, WindowPosition,
+    Write, WriteToken, limit,
 };
-pub use object::{Extents, Object, Written};
-pub use pager::{Keys, Objects};
+#[cfg(feature = "rados")]
+pub use nacre_rados::Location;
+pub use nacre_rpc::Address;
+pub use object::{Appended, Extents, Object, Written};
+pub use pager::{KeyNames, Keys, Objects};
 pub use store::Store;
 pub use stream::{Stream, StreamStat};
 pub use update::{Change, Settled, UpdateOptions, Updated};
 pub use uri::{Durability, Engine, Options, Uri};
 pub use versioned::{KeyWritten, VersionedKeys};
+// Payload goes in and comes out as `bytes::Bytes`; reports are of `serde_json::Value`.
+pub use {bytes, serde_json};
 
 /// Opens a store.
 ///
@@ -148,7 +156,7 @@ pub use versioned::{KeyWritten, VersionedKeys};
 /// | `rados://POOL` | in a pool of a Ceph cluster (`docs/ceph.md`) |
 ///
 /// Options follow as a query, such as `file:data?create=yes`; [`Options`] lists them. Opening a folder reads what is
-/// needed to recover it, and blocks for as long as that takes; it makes a store only with `create=yes`, and only in a
+/// needed to recover it, and blocks for as long as that takes ([`open_async`] does not); it makes a store only with `create=yes`, and only in a
 /// folder that is new or empty. Servers are connected when they are first
 /// needed; [`Store::connect`] does it at once.
 ///
@@ -159,4 +167,22 @@ pub use versioned::{KeyWritten, VersionedKeys};
 /// yet.
 pub fn open(uri: &str) -> Result<Store, Error> {
     Store::open(&uri.parse()?)
+}
+
+/// Opens a store, as [`open`] does, without blocking the thread that awaits it: the recovery of a folder is on a thread
+/// of its own. If the future is dropped, the store is opened all the same, and closed at once.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// let store = nacre::open_async("mem:").await?;
+/// # assert_eq!(store.name(), "mem:");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`open`].
+pub async fn open_async(uri: &str) -> Result<Store, Error> {
+    Store::open_async(&uri.parse()?).await
 }

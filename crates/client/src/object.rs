@@ -6,14 +6,67 @@ use bytes::Bytes;
 use nacre_object::limit::EXTENTS_PER_READ_MAX;
 use nacre_object::stage::{self, Staged};
 use nacre_object::{
-    Answer, ByteRange, Done, ErrorKind, Extent, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome,
-    RangeRead, Read, Refusal, Stat, StoreError, Transaction, Write,
+    Answer, ByteRange, Done, ErrorKind, Extent, Fork, Found, Guard, Intent, Key, KeyPage, KeyRange, ObjectId,
+    Outcome, RangeRead, Read, Refusal, Stat, StoreError, Transaction, Write,
 };
 
 use crate::Store;
-use crate::pager::Keys;
+use crate::pager::{KeyNames, Keys};
 
 /// An object of a store, and one fork of it: the default one, unless [`Object::fork`] chose another.
+///
+/// Bytes are read and written by ranges; each has a version, by which a write can be made conditional:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// use nacre::Written;
+///
+/// let object = nacre::open("mem:")?.object("board")?;
+/// let version = object.write(0, "old").await?;
+/// assert!(matches!(object.write_if(0, "new", version).await?, Written::Done { .. }));
+/// // The range is newer now than the version that was read: nothing is written.
+/// let Written::Refused(now) = object.write_if(0, "lost", version).await? else { unreachable!() };
+/// assert_eq!(now.data, "new");
+///
+/// // Several pieces in one step; what lies between them reads as zeros, and is no data.
+/// object.write_vectored(vec![(0, "a".into()), (100, "b".into())]).await?;
+/// assert_eq!(object.read(98..200).await?.data, "\0\0b");
+/// assert_eq!(object.extents(0..200).await?.size, 101);
+///
+/// // Behind whatever is there.
+/// let entry = object.append("next").await?;
+/// assert_eq!(object.read(entry.offset..entry.offset + 4).await?.data, "next");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Keys and attributes are small values beside the bytes; keys have versions and are listed in order:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), nacre::Error> {
+/// use nacre::{KeyRange, KeyWritten};
+///
+/// let jobs = nacre::open("mem:")?.object("jobs")?;
+/// jobs.set_key("job/1", "sweep").await?;
+/// // Only the first one to claim it succeeds: 0 says that there is to be no such key.
+/// assert!(matches!(jobs.set_key_if("claim/1", "me", 0).await?, KeyWritten::Done { .. }));
+/// assert!(matches!(jobs.set_key_if("claim/1", "you", 0).await?, KeyWritten::Refused { .. }));
+///
+/// let mut names = jobs.key_names(KeyRange::prefix("job/"));
+/// while let Some(name) = names.next().await? {
+///     assert_eq!(name.as_bytes(), b"job/1");
+/// }
+/// let page = jobs.key_page(KeyRange::all(), 1, false).await?;
+/// assert_eq!((page.entries.len(), page.more), (1, true));
+///
+/// jobs.set_attribute("owner", "ada").await?;
+/// assert_eq!(jobs.stat().await?.keys, 2);
+/// assert!(jobs.remove().await?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Object {
     store: Store,
@@ -31,6 +84,15 @@ pub enum Written {
     },
     /// Something in the range was newer: nothing was written. The field is the range as it stands now.
     Refused(RangeRead),
+}
+
+/// The place of appended bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The offset of the first of them.
+    pub offset: u64,
+    /// The version that they carry.
+    pub version: u64,
 }
 
 /// The extents of a range.
@@ -151,6 +213,23 @@ impl Object {
     pub async fn write_vectored(&self, extents: Vec<(u64, Bytes)>) -> Result<u64, StoreError> {
         let write = Write::Extents { fork: self.fork.clone(), extents };
         self.change(Transaction::new().change(write), "write").await
+    }
+
+    /// Writes bytes at the end of the fork, wherever that is. Returns their place. Appends of many clients follow each other
+    /// without holes, and none of them has to try again.
+    ///
+    /// # Errors
+    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the bytes may or may not be appended, all of them or none;
+    /// appending them again may append them twice. [`ErrorKind::Invalid`] if there are more than 16 MiB, or the end would
+    /// be past 2^63.
+    pub async fn append(&self, data: impl Into<Bytes>) -> Result<Appended, StoreError> {
+        let size = Read::Extents { fork: self.fork.clone(), range: ByteRange::new(0, 0) };
+        let transaction = Transaction::new().read(size).append(self.fork.clone(), data);
+        let done = self.done(transaction, "append to").await?;
+        match &done.answers[..] {
+            [Answer::Range(before)] => Ok(Appended { offset: before.size, version: done.version }),
+            _ => Err(self.nonsense("append to")),
+        }
     }
 
     pub(crate) async fn change(&self, transaction: Transaction, attempted: &str) -> Result<u64, StoreError> {
@@ -391,9 +470,27 @@ impl Object {
         self.change(Transaction::new().change(write), "remove a key of").await
     }
 
+    /// Returns one page of the keys of a range, in ascending order: at most `limit` keys, and at most 1,024; with their
+    /// values, or with empty ones in their place. The next page is that of the range after the last of them, as long as
+    /// `more` says that there is one.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
+    pub async fn key_page(&self, range: KeyRange, limit: u32, values: bool) -> Result<KeyPage, StoreError> {
+        match self.ask(Read::Keys { range, limit, values }, "list the keys of").await? {
+            Answer::Keys(page) => Ok(page),
+            _ => Err(self.nonsense("list the keys of")),
+        }
+    }
+
+    /// Lists the names of the keys of a range without their values, in ascending order, page by page.
+    pub fn key_names(&self, range: KeyRange) -> KeyNames {
+        KeyNames(Keys::new(self.clone(), range, false))
+    }
+
     /// Lists the keys of a range with their values, in ascending order, page by page.
     pub fn keys(&self, range: KeyRange) -> Keys {
-        Keys::new(self.clone(), range)
+        Keys::new(self.clone(), range, true)
     }
 
     /// Returns the value of an attribute, or `None` if there is none.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Answer, Key, KeyRange, ObjectId, ObjectStore, Read, StoreError};
+use nacre_object::{Key, KeyRange, ObjectId, ObjectStore, StoreError};
 
 use crate::Object;
 
@@ -43,13 +43,14 @@ impl Objects {
 pub struct Keys {
     object: Object,
     range: KeyRange,
+    values: bool,
     page: VecDeque<(Key, Bytes)>,
     over: bool,
 }
 
 impl Keys {
-    pub(crate) fn new(object: Object, range: KeyRange) -> Self {
-        Self { object, range, page: VecDeque::new(), over: false }
+    pub(crate) fn new(object: Object, range: KeyRange, values: bool) -> Self {
+        Self { object, range, values, page: VecDeque::new(), over: false }
     }
 
     /// Returns the next key and its value, or `None` after the last. Each page shows the object as it stood at one
@@ -60,16 +61,27 @@ impl Keys {
     pub async fn next(&mut self) -> Result<Option<(Key, Bytes)>, StoreError> {
         if self.page.is_empty() && !self.over {
             let range = self.range.clone();
-            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
-            if let Answer::Keys(page) = self.object.ask(read, "list the keys of").await? {
-                self.over = !page.more || page.entries.is_empty();
-                self.page = page.entries.into();
-            }
+            let page = self.object.key_page(range, PAGE_ENTRIES_MAX as u32, self.values).await?;
+            self.over = !page.more || page.entries.is_empty();
+            self.page = page.entries.into();
             match self.page.back() {
                 None => self.over = true,
                 Some((last, _)) => self.range.after = Some(last.to_bytes()),
             }
         }
         Ok(self.page.pop_front())
+    }
+}
+
+/// The names of an object's keys, in ascending order.
+pub struct KeyNames(pub(crate) Keys);
+
+impl KeyNames {
+    /// Returns the next key, or `None` after the last. Each page shows the object as it stood at one moment.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors). The next call asks for the same page again.
+    pub async fn next(&mut self) -> Result<Option<Key>, StoreError> {
+        Ok(self.0.next().await?.map(|(key, _)| key))
     }
 }

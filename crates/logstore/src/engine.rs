@@ -20,6 +20,7 @@
 //! that.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -45,7 +46,7 @@ use crate::memory::{self, Block, Blocks, Exchange, Memory};
 use crate::name::Name;
 use crate::node::Node;
 use crate::readers::Readers;
-use crate::record::{self, Effect, Repeatable};
+use crate::record::{self, Effect, Repeatable, Split};
 use crate::segment::SegmentTable;
 use crate::shard::{self, Shard};
 use crate::space::{Space, Wanted};
@@ -96,6 +97,8 @@ struct Work {
     guards: Vec<Guard>,
     reads: Vec<Read>,
     effects: Vec<Effect>,
+    /// The effects that append, which have their places once the object is known.
+    appends: Vec<Range<usize>>,
     /// The payload as a record takes it, its length in bytes, and, in a volatile store instead, the blocks that are made of it.
     payload: Vec<Bytes>,
     payload_bytes: u64,
@@ -291,6 +294,9 @@ impl Engine {
         }
         // What cannot be applied is refused before it is in the log, where nothing can be taken back.
         node.admit(&work.effects)?;
+        if !work.appends.is_empty() {
+            work.place_appends(node, self.memory.is_none())?;
+        }
         let version = work.proposal().max(node.version + 1);
         let kept = match &self.memory {
             None => self.keep_in_log(work, node, is_new, version),
@@ -582,7 +588,7 @@ impl Engine {
         let chunk_bytes = self.chunk_bytes();
         // What never leaves memory needs neither a record nor checksums.
         let checksum = if self.memory.is_some() { |_: &[u8]| 0 } else { crc32c };
-        let (effects, mut payload) = Effect::from_writes_by(writes, chunk_bytes, checksum);
+        let Split { effects, mut payload, appends } = Split::new(writes, chunk_bytes, checksum);
         let payload_bytes = payload.iter().map(|part| part.len() as u64).sum();
         let (mut head, mut blocks) = (Vec::new(), Vec::new());
         if self.memory.is_some() {
@@ -604,11 +610,22 @@ impl Engine {
             growth_bytes: Footprint::growth_bytes(object, &effects),
             purpose: if effects.iter().all(Effect::shrinks) { Purpose::Shrink } else { Purpose::Write },
             effects,
+            appends,
         }
     }
 }
 
 impl Work {
+    /// Gives what is appended its place behind what the object has, also in the record, if there is to be one.
+    fn place_appends(&mut self, node: &Node, recorded: bool) -> Result<(), StoreError> {
+        node.place_appends(&mut self.effects, &self.appends)?;
+        if recorded {
+            self.head = record::encode_transaction(&self.object, &self.effects);
+            self.head_bytes = self.head.len();
+        }
+        Ok(())
+    }
+
     /// Returns the room that the transaction needs. Its record is complete except for the head's checksum.
     fn wanted(&self) -> Wanted {
         let payload_bytes = self.payload.iter().map(Bytes::len).sum();

@@ -4,7 +4,7 @@
 //! and the results must be the same.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use bytes::Bytes;
 use nacre_object::limit::{
@@ -234,6 +234,10 @@ impl Node {
                 let found = self.keys.get(key).map_or(0, |found| found.version);
                 (found != *version).then_some((Found::KeyVersion(found), None))
             }
+            Guard::Size { fork, size } => {
+                let found = self.forks.get(fork).filter(|fork| fork.exists).map_or(0, |fork| fork.size);
+                (found != *size).then_some((Found::Size(found), None))
+            }
             Guard::Fence { token } => {
                 self.fences.is_fenced(*token).then(|| (Found::Fence(self.fences.least()), None))
             }
@@ -278,7 +282,7 @@ impl Node {
                 let (entries, more) = page;
                 (Answer::Keys(KeyPage { entries, more }), None)
             }
-            Read::VersionedKey { key } => {
+            Read::VersionedKey { key, .. } => {
                 let found = self.keys.get(key).cloned();
                 *budget = budget.saturating_sub(found.as_ref().map_or(0, |found| found.value.len()));
                 (Answer::VersionedValue(found), None)
@@ -324,6 +328,69 @@ impl Node {
         }
         page.more = forks.peek().is_some();
         page
+    }
+
+    /// Gives the chunks of appends, each a range of the effects, their offsets: from the size that the fork has after the
+    /// effects before them.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if one would end past the last offset.
+    pub fn place_appends(&self, effects: &mut [Effect], appends: &[Range<usize>]) -> Result<(), StoreError> {
+        // The sizes of forks that effects have changed, `None` where there is no fork any more; once the object was
+        // removed, there is no other one.
+        let mut sizes: BTreeMap<Fork, Option<u64>> = BTreeMap::new();
+        let mut removed = false;
+        for index in 0..effects.len() {
+            let now = |sizes: &BTreeMap<Fork, Option<u64>>, fork: &Fork| match sizes.get(fork) {
+                Some(size) => *size,
+                None if removed => None,
+                None => self.forks.get(fork).filter(|fork| fork.exists).map(|fork| fork.size),
+            };
+            if let Some(append) = appends.iter().find(|append| append.start == index)
+                && let Effect::Chunk { fork, .. } = &effects[index]
+            {
+                let mut offset = now(&sizes, fork).unwrap_or(0);
+                let len: usize = effects[append.clone()].iter().map(Effect::payload_bytes).sum();
+                if OFFSET_MAX - offset < len as u64 {
+                    return Err(nacre_object::appended_too_far(offset, len));
+                }
+                for effect in &mut effects[append.clone()] {
+                    let len = effect.payload_bytes() as u64;
+                    if let Effect::Chunk { offset: place, .. } = effect {
+                        (*place, offset) = (offset, offset + len);
+                    }
+                }
+            }
+            match &effects[index] {
+                Effect::Chunk { fork, len: 0, .. } => {
+                    let size = now(&sizes, fork).unwrap_or(0);
+                    sizes.insert(fork.clone(), Some(size));
+                }
+                Effect::Chunk { fork, offset, len, .. } => {
+                    let size = now(&sizes, fork).unwrap_or(0).max(offset + u64::from(*len));
+                    sizes.insert(fork.clone(), Some(size));
+                }
+                Effect::Truncate { fork, size } => {
+                    sizes.insert(fork.clone(), Some(*size));
+                }
+                Effect::RemoveFork { fork } => {
+                    sizes.insert(fork.clone(), None);
+                }
+                Effect::ReplaceFork { fork, from } => {
+                    if let Some(size) = now(&sizes, from) {
+                        sizes.insert(fork.clone(), Some(size));
+                        sizes.insert(from.clone(), None);
+                    }
+                }
+                Effect::Remove => {
+                    sizes.clear();
+                    removed = true;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Checks the limits of a transaction's effects that depend on the object's state: [`ErrorKind::Invalid`] if the

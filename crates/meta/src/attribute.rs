@@ -135,7 +135,7 @@ impl Rank {
     /// attributes that is neither `user.` nor `trusted.` nor `security.`.
     pub async fn attribute(&self, user: &Credentials, ino: Ino, name: &[u8]) -> Result<Bytes> {
         check_attribute_name(name)?;
-        match self.find(ino, vec![Read::VersionedKey { key: attribute_key(name) }]).await? {
+        match self.find(ino, vec![Read::versioned_key(attribute_key(name))]).await? {
             Sought::Found(loaded, answers) => {
                 check_attribute(user, &loaded.inode, name, READ)?;
                 let value = versioned(answers.first())?.ok_or(Error::NoAttribute)?;
@@ -187,7 +187,7 @@ impl Rank {
             return Err(Error::Invalid("the value of the attribute is too long".into()));
         }
         for _ in 0..ATTEMPTS_MAX {
-            let found = self.find(ino, vec![Read::VersionedKey { key: attribute_key(name) }]).await?;
+            let found = self.find(ino, vec![Read::versioned_key(attribute_key(name))]).await?;
             let Sought::Found(loaded, answers) = found else { return Err(Error::NotFound) };
             check_attribute(user, &loaded.inode, name, WRITE)?;
             let version = versioned(answers.first())?.map_or(0, |value| value.version);

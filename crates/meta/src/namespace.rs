@@ -103,7 +103,7 @@ impl Rank {
     /// Reads a directory and one of its entries.
     pub(crate) async fn look(&self, directory: Ino, name: &[u8]) -> Result<Looked> {
         check_name(name)?;
-        match self.find(directory, vec![Read::VersionedKey { key: entry_key(name) }]).await? {
+        match self.find(directory, vec![Read::versioned_key(entry_key(name))]).await? {
             Sought::Found(directory, answers) => {
                 if directory.inode.kind != InodeKind::Directory {
                     return Err(Error::NotDirectory);
@@ -637,7 +637,7 @@ impl Rank {
         for _ in 0..ATTEMPTS_MAX {
             let namespace = namespace_object();
             let claim = Read::Key { key: key(crate::directory::CLAIM) };
-            let moves = Read::VersionedKey { key: key(crate::directory::MOVES) };
+            let moves = Read::versioned_key(key(crate::directory::MOVES));
             let done = self.read(&namespace, vec![claim, moves]).await?;
             match done.answers.first() {
                 Some(Answer::Value(Some(claim))) => {

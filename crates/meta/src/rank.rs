@@ -211,8 +211,8 @@ impl Rank {
     async fn begin(&self, create: bool, owner: &Credentials) -> Result<()> {
         let namespace = namespace_object();
         for _ in 0..ATTEMPTS_MAX {
-            let format = Read::VersionedKey { key: key(FORMAT_KEY) };
-            let fence = Read::VersionedKey { key: key(FENCE_KEY) };
+            let format = Read::versioned_key(key(FORMAT_KEY));
+            let fence = Read::versioned_key(key(FENCE_KEY));
             let done = self.read(&namespace, vec![format, fence]).await?;
             let fence = versioned(done.answers.get(1))?;
             let last = fence.map_or(Ok(0), |value| number(&value.value))?;
@@ -364,7 +364,7 @@ impl Rank {
                 return Ok(id);
             }
             let namespace = namespace_object();
-            let done = self.read(&namespace, vec![Read::VersionedKey { key: key(IDS_KEY) }]).await?;
+            let done = self.read(&namespace, vec![Read::versioned_key(key(IDS_KEY))]).await?;
             let next = versioned(done.answers.first())?.ok_or_else(|| corrupt("the namespace has no ids"))?;
             let begin = number(&next.value)?;
             let end = begin + ids.taken.clamp(IDS_MIN, IDS_MAX);
@@ -391,9 +391,9 @@ impl Rank {
     pub(crate) async fn find(&self, ino: Ino, further: Vec<Read>) -> Result<Sought> {
         for _ in 0..ATTEMPTS_MAX {
             let mut reads = vec![
-                Read::VersionedKey { key: key(RECORD) },
+                Read::versioned_key(key(RECORD)),
                 Read::Key { key: key(CLAIM) },
-                Read::VersionedKey { key: key(MOVES) },
+                Read::versioned_key(key(MOVES)),
                 Read::Key { key: key(CHANGED) },
             ];
             reads.extend(further.iter().cloned());

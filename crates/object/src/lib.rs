@@ -68,4 +68,4 @@ pub use outcome::{
     VersionedKeyPage,
 };
 pub use store::{Limits, ObjectStore, Reply};
-pub use transaction::{Check, Guard, Intent, KeyRange, Read, Transaction, Write};
+pub use transaction::{Check, Guard, Intent, KeyRange, Read, Transaction, Write, appended_too_far};

@@ -84,6 +84,13 @@ pub enum Guard {
         /// The version that the caller read, or 0.
         version: u64,
     },
+    /// The fork is `size` bytes long; one that does not exist is 0 bytes long.
+    Size {
+        /// The fork.
+        fork: Fork,
+        /// The size in bytes.
+        size: u64,
+    },
     /// The session of number `token` is not fenced: `token` is not below the object's fence
     /// ([`Write::RaiseFence`]), and is not one of its fenced sessions ([`Write::FenceSession`]).
     ///
@@ -147,13 +154,19 @@ impl Check {
     }
 }
 
+/// Returns the failure of an append of `len` bytes to a fork of `size` bytes whose end would be past [`OFFSET_MAX`].
+pub fn appended_too_far(size: u64, len: usize) -> StoreError {
+    let text = format!("appending {len} bytes to a fork of {size}; offsets go up to {OFFSET_MAX}");
+    StoreError::new(ErrorKind::Invalid, text)
+}
+
 /// The use that the caller intends for what it reads: a hint to the master, never a promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Intent {
     /// Looking at it.
     #[default]
     Look,
-    /// Writing the same region soon, on condition that it did not change. Where many do so to one region, the master
+    /// Writing the same region or key soon, on condition that it did not change. Where many do so to one region, the master
     /// may let them read one after another, so that most of their writes succeed.
     Update,
 }
@@ -211,6 +224,8 @@ pub enum Read {
     VersionedKey {
         /// The key.
         key: Key,
+        /// The caller's intent; to update the key, that is.
+        intent: Intent,
     },
     /// Keys as in [`Read::Keys`], with the versions of the transactions that set them.
     VersionedKeys {
@@ -223,6 +238,13 @@ pub enum Read {
     },
     /// The object's fence and its fenced sessions.
     Fences,
+}
+
+impl Read {
+    /// Returns the read of a key with its version, to look at it.
+    pub fn versioned_key(key: Key) -> Self {
+        Self::VersionedKey { key, intent: Intent::Look }
+    }
 }
 
 /// A range of keys: those that meet all three conditions.
@@ -266,6 +288,15 @@ pub enum Write {
         fork: Fork,
         /// The offsets in bytes, and the bytes.
         extents: Vec<(u64, Bytes)>,
+    },
+    /// Writes bytes at the end of a fork, at the size that it has after the writes before this one; creates the fork if there
+    /// is none. A read of the transaction tells where that was: it sees the size before all of them. `Invalid` if the end
+    /// would be past [`OFFSET_MAX`].
+    Append {
+        /// The fork.
+        fork: Fork,
+        /// The bytes.
+        data: Bytes,
     },
     /// Makes a range read as zeros. Neither makes a fork nor changes its size.
     Zero {
@@ -367,6 +398,11 @@ impl Transaction {
         self.guard(Guard::Region { fork, range, version })
     }
 
+    /// Guards a fork's size: it is `size` bytes long.
+    pub fn if_size(self, fork: Fork, size: u64) -> Self {
+        self.guard(Guard::Size { fork, size })
+    }
+
     /// Reads a range, with its extents and its region version.
     pub fn read_range(self, fork: Fork, range: ByteRange) -> Self {
         self.read(Read::Range { fork, range, intent: Intent::Look })
@@ -375,6 +411,11 @@ impl Transaction {
     /// Writes bytes at an offset.
     pub fn write(self, fork: Fork, offset: u64, data: impl Into<Bytes>) -> Self {
         self.change(Write::Extents { fork, extents: vec![(offset, data.into())] })
+    }
+
+    /// Writes bytes at the end of a fork.
+    pub fn append(self, fork: Fork, data: impl Into<Bytes>) -> Self {
+        self.change(Write::Append { fork, data: data.into() })
     }
 
     /// Checks every limit of the model (module [`limit`](crate::limit)); [`ErrorKind::Invalid`] if one is exceeded.
@@ -397,8 +438,10 @@ impl Transaction {
         }
         for write in &self.writes {
             payload_bytes += write.validate()?;
-            if let Write::Extents { extents: list, .. } = write {
-                extents += list.len();
+            match write {
+                Write::Extents { extents: list, .. } => extents += list.len(),
+                Write::Append { .. } => extents += 1,
+                _ => {}
             }
         }
         at_most("extents in one transaction", extents, EXTENTS_PER_TRANSACTION_MAX)?;
@@ -414,6 +457,7 @@ impl Guard {
             | Guard::Absent
             | Guard::Version { .. }
             | Guard::KeyVersion { .. }
+            | Guard::Size { .. }
             | Guard::Fence { .. } => Ok(0),
             Guard::Region { range, .. } => range.validate().map(|()| 0),
             Guard::Proposal { range, version, .. } => {
@@ -448,6 +492,7 @@ impl Write {
                 }
                 Ok(bytes)
             }
+            Write::Append { data, .. } => Ok(data.len()),
             Write::ReplaceFork { fork, from } if fork == from => {
                 let text = format!("fork \"{fork}\" is to be replaced by itself");
                 Err(StoreError::new(ErrorKind::Invalid, text))

@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 /// The number of bytes of a fork that the rows keep.
-const SPAN: usize = 400;
+const SPAN: usize = 4000;
 
 /// A byte: its version, whether it is data, and its value.
 type Cell = (u64, bool, u8);
@@ -36,6 +36,12 @@ impl Rows {
                     for (at, byte) in (*offset as usize..).zip(bytes) {
                         self.row(fork)[at] = (version, true, *byte);
                     }
+                }
+            }
+            Write::Append { fork, data } => {
+                let from = sizes.get(fork).copied().unwrap_or(0);
+                for (at, byte) in (from as usize..).zip(data) {
+                    self.row(fork)[at] = (version, true, *byte);
                 }
             }
             Write::Zero { fork, range } => {

@@ -35,7 +35,7 @@ impl Inner {
                 let found = self.read_range(object, name, known, fork, *range, bytes).await?;
                 return Ok(found.map(|(found, header)| native::done(&header, Answer::Range(found))));
             }
-            Read::Key { key } | Read::VersionedKey { key } => Some(keyed(Some(b'k'), key.as_bytes())),
+            Read::Key { key } | Read::VersionedKey { key, .. } => Some(keyed(Some(b'k'), key.as_bytes())),
             Read::Attribute { name } => Some(keyed(Some(b'a'), name.as_bytes())),
             Read::Fences => Some(fences::KEY.to_vec()),
             Read::Stat => None,

@@ -29,6 +29,7 @@ mod code {
     pub(super) const GUARD_FENCE: u8 = 7;
     pub(super) const GUARD_VERSION: u8 = 8;
     pub(super) const GUARD_KEY_VERSION: u8 = 9;
+    pub(super) const GUARD_SIZE: u8 = 10;
 
     pub(super) const CHECK_PRESENT: u8 = 0;
     pub(super) const CHECK_ABSENT: u8 = 1;
@@ -72,6 +73,7 @@ mod code {
     pub(super) const WRITE_REMOVE: u8 = 11;
     pub(super) const WRITE_REPLACE_FORK: u8 = 12;
     pub(super) const WRITE_FENCE_SESSION: u8 = 13;
+    pub(super) const WRITE_APPEND: u8 = 14;
 }
 
 /// Writes a request to apply a transaction, which must have passed [`Transaction::validate`]. Returns the length of its
@@ -235,6 +237,10 @@ fn put_guard(outbox: &mut Outbox, guard: &Guard) {
             put_operation(outbox, code::GUARD_KEY_VERSION, 0, key.as_bytes());
             outbox.u64(*version);
         }
+        Guard::Size { fork, size } => {
+            put_operation(outbox, code::GUARD_SIZE, 0, fork.as_bytes());
+            outbox.u64(*size);
+        }
         Guard::Fence { token } => {
             put_operation(outbox, code::GUARD_FENCE, 0, &[]);
             outbox.u64(*token);
@@ -301,7 +307,9 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
         code::GUARD_ATTRIBUTE => {
             return Ok(Guard::Attribute { name: Key::new(name)?, check: get_check(cursor, argument)? });
         }
-        code::GUARD_REGION | code::GUARD_PROPOSAL | code::GUARD_KEY_VERSION => plain(argument)?,
+        code::GUARD_REGION | code::GUARD_PROPOSAL | code::GUARD_KEY_VERSION | code::GUARD_SIZE => {
+            plain(argument)?;
+        }
         _ => bare(argument, &name)?,
     }
     Ok(match operation {
@@ -316,6 +324,7 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
         code::GUARD_FENCE => Guard::Fence { token: cursor.u64()? },
         code::GUARD_VERSION => Guard::Version { version: cursor.u64()? },
         code::GUARD_KEY_VERSION => Guard::KeyVersion { key: Key::new(name)?, version: cursor.u64()? },
+        code::GUARD_SIZE => Guard::Size { fork: Fork::new(name)?, size: cursor.u64()? },
         _ => return Err(WireError::Malformed("unknown guard")),
     })
 }
@@ -323,11 +332,7 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
 fn put_read(outbox: &mut Outbox, read: &Read) {
     match read {
         Read::Range { fork, range, intent } => {
-            let intent = match intent {
-                Intent::Look => code::INTENT_LOOK,
-                Intent::Update => code::INTENT_UPDATE,
-            };
-            put_operation(outbox, code::READ_RANGE, intent, fork.as_bytes());
+            put_operation(outbox, code::READ_RANGE, code_of(*intent), fork.as_bytes());
             put_range(outbox, range);
         }
         Read::Extents { fork, range } => {
@@ -344,11 +349,28 @@ fn put_read(outbox: &mut Outbox, read: &Read) {
         Read::Keys { range, limit, values } => put_keys(outbox, code::READ_KEYS, range, *limit, *values),
         Read::Attribute { name } => put_operation(outbox, code::READ_ATTRIBUTE, 0, name.as_bytes()),
         Read::Attributes => put_operation(outbox, code::READ_ATTRIBUTES, 0, &[]),
-        Read::VersionedKey { key } => put_operation(outbox, code::READ_VERSIONED_KEY, 0, key.as_bytes()),
+        Read::VersionedKey { key, intent } => {
+            put_operation(outbox, code::READ_VERSIONED_KEY, code_of(*intent), key.as_bytes());
+        }
         Read::VersionedKeys { range, limit, values } => {
             put_keys(outbox, code::READ_VERSIONED_KEYS, range, *limit, *values);
         }
         Read::Fences => put_operation(outbox, code::READ_FENCES, 0, &[]),
+    }
+}
+
+fn code_of(intent: Intent) -> u8 {
+    match intent {
+        Intent::Look => code::INTENT_LOOK,
+        Intent::Update => code::INTENT_UPDATE,
+    }
+}
+
+fn intent_of(argument: u8) -> Result<Intent, WireError> {
+    match argument {
+        code::INTENT_LOOK => Ok(Intent::Look),
+        code::INTENT_UPDATE => Ok(Intent::Update),
+        _ => Err(WireError::Malformed("unknown intent of a read")),
     }
 }
 
@@ -375,11 +397,7 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<Read, WireError> {
     let (operation, argument, name) = get_operation(cursor)?;
     Ok(match operation {
         code::READ_RANGE => {
-            let intent = match argument {
-                code::INTENT_LOOK => Intent::Look,
-                code::INTENT_UPDATE => Intent::Update,
-                _ => return Err(WireError::Malformed("unknown intent of a read")),
-            };
+            let intent = intent_of(argument)?;
             Read::Range { fork: Fork::new(name)?, range: get_range(cursor)?, intent }
         }
         code::READ_EXTENTS => {
@@ -434,10 +452,7 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<Read, WireError> {
             bare(argument, &name)?;
             Read::Attributes
         }
-        code::READ_VERSIONED_KEY => {
-            plain(argument)?;
-            Read::VersionedKey { key: Key::new(name)? }
-        }
+        code::READ_VERSIONED_KEY => Read::VersionedKey { key: Key::new(name)?, intent: intent_of(argument)? },
         code::READ_FENCES => {
             bare(argument, &name)?;
             Read::Fences
@@ -459,6 +474,10 @@ fn put_write(outbox: &mut Outbox, write: &Write) {
             for (_, data) in extents {
                 outbox.payload(data);
             }
+        }
+        Write::Append { fork, data } => {
+            put_operation(outbox, code::WRITE_APPEND, 0, fork.as_bytes());
+            put_value(outbox, data);
         }
         Write::Zero { fork, range } => {
             put_operation(outbox, code::WRITE_ZERO, 0, fork.as_bytes());
@@ -515,6 +534,7 @@ fn get_write(cursor: &mut Cursor<'_>, extents_so_far: &mut usize) -> Result<Writ
             *extents_so_far += count;
             Write::Extents { fork, extents: get_extents(cursor, count)? }
         }
+        code::WRITE_APPEND => Write::Append { fork: Fork::new(name)?, data: get_value(cursor)? },
         code::WRITE_ZERO => Write::Zero { fork: Fork::new(name)?, range: get_range(cursor)? },
         code::WRITE_TRUNCATE => Write::Truncate { fork: Fork::new(name)?, size: cursor.u64()? },
         code::WRITE_REMOVE_FORK => Write::RemoveFork { fork: Fork::new(name)? },

@@ -42,13 +42,13 @@ const FORMAT: &str = r#"Transactions:
 
   guards  "exists", "absent", {"version": N}, {"region": RANGE and "version"}, {"proposal": RANGE and "version"},
           {"key": {"key": K, "check": CHECK}}, {"attribute": {"name": K, "check": CHECK}},
-          {"key_version": {"key": K, "version": N}}, {"fence": SESSION}
+          {"key_version": {"key": K, "version": N}}, {"size": {"fork", "size"}}, {"fence": SESSION}
   CHECK   "present", "absent", or {"equal": V}, and likewise "not_equal", "less", "less_or_equal", "greater", "greater_or_equal"
   reads   {"range": RANGE}, {"extents": RANGE}, "stat", {"forks": {"after", "limit"}}, {"key": K}, {"versioned_key": K},
           {"keys": {"after", "before", "prefix", "limit", "values"}}, "versioned_keys" likewise, {"attribute": K},
           "attributes", "fences"
-  writes  "create", {"write": {"fork", "offset", "data": V}}, {"zero": RANGE}, {"truncate": {"fork", "size"}},
-          {"remove_fork": F}, {"replace_fork": {"fork", "from"}}, {"set_key": {"key", "value"}}, {"remove_key": K},
+  writes  "create", {"write": {"fork", "offset", "data": V}}, {"append": {"fork", "data": V}}, {"zero": RANGE},
+          {"truncate": {"fork", "size"}}, {"remove_fork": F}, {"replace_fork": {"fork", "from"}}, {"set_key": {"key", "value"}}, {"remove_key": K},
           {"set_attribute": {"name", "value"}}, {"remove_attribute": K}, {"raise_fence": N}, {"fence_session": N}, "remove"
   RANGE   {"fork": F, "offset": N, "length": N}: the default fork, 0 and the rest unless given
   outcome {"object", "done": true, "version", "existed", "answers": one for each read}, or {"object", "done": false, "guard": which one, from 0,
@@ -79,10 +79,24 @@ enum GuardText {
     Absent,
     Region(VersionedRange),
     Proposal(VersionedRange),
-    Key { key: Name<Key>, check: CheckText },
-    Attribute { name: Name<Key>, check: CheckText },
+    Key {
+        key: Name<Key>,
+        check: CheckText,
+    },
+    Attribute {
+        name: Name<Key>,
+        check: CheckText,
+    },
     Version(u64),
-    KeyVersion { key: Name<Key>, version: u64 },
+    KeyVersion {
+        key: Name<Key>,
+        version: u64,
+    },
+    Size {
+        #[serde(default)]
+        fork: Name<Fork>,
+        size: u64,
+    },
     Fence(u64),
 }
 
@@ -128,6 +142,11 @@ enum WriteText {
         fork: Name<Fork>,
         #[serde(default)]
         offset: u64,
+        data: Data,
+    },
+    Append {
+        #[serde(default)]
+        fork: Name<Fork>,
         data: Data,
     },
     Zero(RangeText),
@@ -277,6 +296,7 @@ impl From<GuardText> for Guard {
             GuardText::Attribute { name, check } => Guard::Attribute { name: name.0, check: check.into() },
             GuardText::Version(version) => Guard::Version { version },
             GuardText::KeyVersion { key, version } => Guard::KeyVersion { key: key.0, version },
+            GuardText::Size { fork, size } => Guard::Size { fork: fork.0, size },
             GuardText::Fence(token) => Guard::Fence { token },
         }
     }
@@ -321,7 +341,7 @@ impl From<ReadText> for Read {
             }
             ReadText::Attribute(name) => Read::Attribute { name: name.0 },
             ReadText::Attributes => Read::Attributes,
-            ReadText::VersionedKey(key) => Read::VersionedKey { key: key.0 },
+            ReadText::VersionedKey(key) => Read::versioned_key(key.0),
             ReadText::VersionedKeys(text) => {
                 let (range, limit, values) = keys(text);
                 Read::VersionedKeys { range, limit, values }
@@ -338,6 +358,7 @@ impl From<WriteText> for Write {
             WriteText::Write { fork, offset, data } => {
                 Write::Extents { fork: fork.0, extents: vec![(offset, data.0)] }
             }
+            WriteText::Append { fork, data } => Write::Append { fork: fork.0, data: data.0 },
             WriteText::Zero(RangeText { fork, offset, length }) => {
                 Write::Zero { fork: fork.0, range: range(offset, length) }
             }
@@ -368,7 +389,7 @@ impl Written {
                 Write::Extents { fork, .. } | Write::Zero { fork, .. } | Write::Truncate { fork, .. } => {
                     [Some(fork), None]
                 }
-                Write::RemoveFork { fork } => [Some(fork), None],
+                Write::Append { fork, .. } | Write::RemoveFork { fork } => [Some(fork), None],
                 Write::ReplaceFork { fork, from } => [Some(fork), Some(from)],
                 _ => [None, None],
             };
@@ -399,7 +420,9 @@ async fn missing_source(
     };
     for write in &transaction.writes {
         match write {
-            Write::Extents { fork, .. } | Write::Truncate { fork, .. } => drop(forks.insert(fork.clone())),
+            Write::Extents { fork, .. } | Write::Append { fork, .. } | Write::Truncate { fork, .. } => {
+                drop(forks.insert(fork.clone()));
+            }
             Write::RemoveFork { fork } => drop(forks.remove(fork)),
             Write::Remove => forks.clear(),
             Write::ReplaceFork { fork, from } => {
@@ -505,6 +528,7 @@ fn refused(object: &ObjectId, refusal: Refusal) -> Value {
         Found::Value(Some(value)) => output::put_bytes(&mut found, "value", &value),
         Found::Fence(fence) => _ = found.insert("fence".into(), fence.into()),
         Found::KeyVersion(version) => _ = found.insert("version".into(), version.into()),
+        Found::Size(size) => _ = found.insert("size".into(), size.into()),
     }
     let (guard, version) = (refusal.guard, refusal.version);
     json!({ "object": object.to_string(), "done": false, "guard": guard, "found": found, "object_version": version })
