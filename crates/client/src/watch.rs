@@ -113,7 +113,7 @@ export! {
     "A watch of an object: its events, in order. The watch ends when this value is dropped." nacre_object::watch::Watch as WatchOfEngine;
 }
 export! {
-    /// What a watcher is told, and what it may miss:
+    /// The events that a watcher gets, and the gaps in which it misses some:
     ///
     /// ```
     /// use nacre::watch::{Cause, Event, Gap};

@@ -239,7 +239,7 @@ fn a_client_that_dies_at_any_step_loses_nothing_and_leaves_nothing_that_cannot_b
     });
 }
 
-/// What is called before each request: to an object, or for a page of the list after one.
+/// A function that is called before each request: to an object, or for a page of the list after one.
 type Hook = Box<dyn Fn(&ObjectId, Option<&Transaction>) + Send + Sync>;
 
 /// A store with a hook.

@@ -1,5 +1,7 @@
 //! Mirrors on a file system that ignores the case of names.
 
+mod common;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::num::NonZeroUsize;
@@ -13,8 +15,9 @@ use fuser::{
     ReplyAttr, ReplyDirectory, ReplyEmpty, ReplyEntry, Request,
 };
 use nacre_tree::copy::{Copy, Options};
-use nacre_walk::filter::{Descent, Filter, Selection};
 use parking_lot::Mutex;
+
+use crate::common::options;
 
 /// One directory of empty files, whose names are kept as they were made and found whatever their case is.
 struct Folding {
@@ -114,23 +117,7 @@ fn mirrored(folder: &Path, names: &[&str]) -> Option<(Vec<String>, Vec<String>)>
             return None;
         }
     };
-    let copy = Copy::new(
-        &source,
-        &target,
-        Options {
-            threads: NonZeroUsize::MIN,
-            chunk_bytes: 64 << 20,
-            checksum: false,
-            force: false,
-            fsync: false,
-            cross_mounts: false,
-            extended: true,
-            mirror: true,
-            mirror_empty: false,
-            selection: Arc::new(Selection { filter: Filter::default().ready(), descent: Descent::default() }),
-        },
-    )
-    .unwrap();
+    let copy = Copy::new(&source, &target, Options { threads: NonZeroUsize::MIN, ..options(true) }).unwrap();
     copy.run().unwrap();
     let failures = copy.failures().first().iter().map(ToString::to_string).collect();
     drop(copy);

@@ -1,27 +1,14 @@
 //! Mirrors and comparisons through the library: the tests of the built program are in `tests/copy.rs`.
 
+mod common;
+
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use nacre_tree::copy::{Aspects, Copy, Difference, Options, StartError};
-use nacre_walk::filter::{Descent, Filter, Selection};
 
-fn options(mirror: bool) -> Options {
-    Options {
-        threads: NonZeroUsize::new(2).unwrap(),
-        chunk_bytes: 64 << 20,
-        checksum: false,
-        force: false,
-        fsync: false,
-        cross_mounts: false,
-        extended: true,
-        mirror,
-        mirror_empty: false,
-        selection: Arc::new(Selection { filter: Filter::default().ready(), descent: Descent::default() }),
-    }
-}
+use crate::common::options;
 
 fn differences(source: &Path, target: &Path) -> Vec<(String, Difference)> {
     let found = Mutex::new(Vec::new());

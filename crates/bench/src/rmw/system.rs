@@ -94,7 +94,7 @@ struct Found {
     version: u64,
 }
 
-/// What became of a conditional write.
+/// The outcome of a conditional write.
 enum Written {
     Done,
     /// The version was another one. The present block comes with the refusal, where the system tells it.

@@ -341,24 +341,12 @@ impl Destination {
         mut chosen: impl FnMut(&CStr) -> Result<bool, Errno>,
         mut act: impl FnMut(&CStr),
     ) -> Result<(), Errno> {
-        let descriptor = self.descriptor()?;
-        // Reading moves a position, and the other descriptor's is not ours to move.
-        let own = open_for_reading(descriptor.as_fd(), c".")?;
-        let mut buffer = vec![0; 32 << 10];
-        let mut names: Vec<CString> = Vec::new();
-        loop {
-            let len = nacre_walk::getdents::read(own.as_fd(), &mut buffer)
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-            if len == 0 {
-                return Ok(());
+        each_name(self.descriptor()?.as_fd(), |name| {
+            if chosen(name)? {
+                act(name);
             }
-            for record in Records(&buffer[..len]) {
-                if chosen(record.name)? {
-                    names.push(record.name.into());
-                }
-            }
-            names.drain(..).for_each(|name| act(&name));
-        }
+            Ok(true)
+        })
     }
 }
 
@@ -367,6 +355,7 @@ pub fn each_name(
     directory: BorrowedFd<'_>,
     mut each: impl FnMut(&CStr) -> Result<bool, Errno>,
 ) -> Result<(), Errno> {
+    // Reading moves a position, and that of the other descriptor is not ours to move.
     let own = open_for_reading(directory, c".")?;
     let mut buffer = vec![0; 32 << 10];
     loop {
