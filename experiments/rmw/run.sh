@@ -1,12 +1,12 @@
 #!/bin/sh
 # Measures everything that this folder shows, on this machine, and puts the results and the figures beside this file.
-# Takes about an hour on two processors; QUICK=1 takes a few minutes and is good for a first look only.
+# Takes about half an hour on two processors; QUICK=1 takes a few minutes and is good for a first look only.
 #
 #   experiments/rmw/run.sh [path of the nacre program]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 nacre=${1:-nacre}
-scale=--full
+scale="--window ${WINDOW:-1s} --repeat ${REPETITIONS:-5}"
 if [ -n "${QUICK:-}" ]; then scale=--quick; fi
 
 # study NAME FLAG…: a table in NAME.txt, raw results in NAME.json.
