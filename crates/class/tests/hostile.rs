@@ -209,6 +209,9 @@ fn a_call_leaves_nothing_behind_for_the_next() {
             function() getmetatable(bufferlist.new()).__len = print end,
             function() for k in pairs(string) do string[k] = nil end end,
             function() nacre.call = nil end,
+            function() local _, t = pairs(string) t.rep = function() return 'tampered' end end,
+            function() local _, t = pairs(table) rawset(t, 1, print) end,
+            function() local _, t = pairs(objclass) t.ENOENT = 5 end,
           }) do
             local ok = pcall(f)
             if ok then output:append('not refused; ') end
