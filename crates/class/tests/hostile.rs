@@ -117,6 +117,7 @@ fn memory_is_bounded_whatever_asks_for_it() {
         "local s = '' while true do s = s .. ('x'):rep(10000) end",
         "for i = 1, 1 << 40 do objclass.log(('x'):rep(1 << 20)) end",
         "for i = 1, 1 << 40 do nacre.pack(('x'):rep(1 << 20)) end",
+        "local s = ('x'):rep(1 << 20) for i = 1, 64 do pcall(nacre.fail, 5, s) end",
     ] {
         let bound = stopped_with(body, Bounds { instructions: 100_000_000, ..small() });
         assert_eq!(bound, Bound::Memory, "{body}");
