@@ -307,6 +307,7 @@ fn texts_that_library_functions_make_are_bounded_before_they_are_made() {
         "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 1000 do t[i] = s end table.sort(t)",
         "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 1000 do t[i] = s end table.concat(t)",
         "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 1000 do t[i] = '' end table.concat(t, s)",
+        "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 100 do t[i] = s end objclass.log(table.unpack(t))",
     ] {
         assert_eq!(stopped(body), Bound::Memory, "{body}");
     }

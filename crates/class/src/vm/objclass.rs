@@ -85,7 +85,7 @@ fn log(stack: &Stack<'_>) -> Result<c_int, Raise> {
         }
         match stack.to_bytes(index) {
             Some(bytes) => {
-                stack.reserve(bytes.len())?;
+                stack.grow(line.len() + bytes.len(), bytes.len())?;
                 line.extend_from_slice(bytes);
             }
             None if stack.kind(index) == ValueKind::Boolean => {
