@@ -325,11 +325,12 @@ impl Vm {
             Err(text) => Ended::Failed(errno::EIO, text),
             Ok(()) => {
                 stack.push_bytes(method.as_bytes());
-                stack.push_new_buffer(input);
-                let output = stack.call(|call| {
+                let (input, output) = stack.call(|call| {
+                    let input = call.buffers.add(input);
                     call.output = call.buffers.add(Bytes::new());
-                    call.output
+                    (input, call.output)
                 });
+                stack.push_buffer(input);
                 stack.push_buffer(output);
                 match self.protect(5) {
                     true => self.returned(),

@@ -125,6 +125,12 @@ fn memory_is_bounded_whatever_asks_for_it() {
 }
 
 #[test]
+fn buffers_count_for_what_they_take_beside_their_bytes() {
+    let bounds = Bounds { memory_bytes: 1 << 20, ..small() };
+    assert_eq!(stopped_with("while true do objclass.map_read_header() end", bounds), Bound::Memory);
+}
+
+#[test]
 fn output_is_bounded() {
     let bounds = Bounds { output_bytes: 1000, ..small() };
     assert_eq!(stopped_with("while true do output:append('0123456789') end", bounds), Bound::Output);

@@ -536,8 +536,8 @@ fn replace(
 }
 
 fn buffer_new(stack: &Stack<'_>) -> Result<c_int, Raise> {
-    stack.reserve(64)?;
-    stack.push_new_buffer(Bytes::new());
+    stack.charge(1)?;
+    stack.push_new_buffer(Bytes::new())?;
     Ok(1)
 }
 
@@ -585,7 +585,7 @@ fn buffer_concat(stack: &Stack<'_>) -> Result<c_int, Raise> {
         return Err(Raise::Fatal);
     }
     let both = stack.call(|call| [call.buffers.get(a), call.buffers.get(b)].concat());
-    stack.push_new_buffer(both.into());
+    stack.push_new_buffer(both.into())?;
     Ok(1)
 }
 
