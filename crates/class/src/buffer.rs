@@ -13,6 +13,9 @@ enum Buffer {
     Own(BytesMut),
 }
 
+/// The memory that a buffer takes in the list, which grows by doubling, in bytes.
+pub(crate) const BUFFER_BYTES: usize = 2 * size_of::<Buffer>();
+
 /// The buffers of one call. They go with it, so scripts need no finalizers.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {

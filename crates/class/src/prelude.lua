@@ -116,7 +116,8 @@ local function freeze(library)
   local proxy = raw_setmetatable({}, {
     __index = library,
     __newindex = function() error("a library cannot be changed", 2) end,
-    __pairs = function() return pairs(library) end,
+    -- The library itself stays out of reach: of what `pairs` returns, its second value would be that.
+    __pairs = function(proxy) return (pairs(library)), proxy, nil end,
     __metatable = false,
   })
   frozen[proxy] = true

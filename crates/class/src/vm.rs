@@ -109,13 +109,9 @@ unsafe fn enter(state: *mut ffi::lua_State, number: usize) -> Outcome {
         Ok(Ok(_) | Err(Raise::Fatal)) => Outcome::Fatal,
         Ok(Err(Raise::Errno(number, text))) => {
             host.set_errno(Some(number));
-            stack.push_bytes(text.as_bytes());
-            Outcome::Error
+            raised(&stack, &text)
         }
-        Ok(Err(Raise::Message(text))) => {
-            stack.push_bytes(text.as_bytes());
-            Outcome::Error
-        }
+        Ok(Err(Raise::Message(text))) => raised(&stack, &text),
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -125,6 +121,14 @@ unsafe fn enter(state: *mut ffi::lua_State, number: usize) -> Outcome {
     };
     host.leave_native(before);
     outcome
+}
+
+/// Pushes the text of an error. A script that catches it may have made it as long as it likes, again and again.
+fn raised(stack: &Stack<'_>, text: &str) -> Outcome {
+    match stack.push_long(text.as_bytes()) {
+        Ok(()) => Outcome::Error,
+        Err(_) => Outcome::Fatal,
+    }
 }
 
 /// The natives of all tables, one after another.
@@ -321,11 +325,12 @@ impl Vm {
             Err(text) => Ended::Failed(errno::EIO, text),
             Ok(()) => {
                 stack.push_bytes(method.as_bytes());
-                stack.push_new_buffer(input);
-                let output = stack.call(|call| {
+                let (input, output) = stack.call(|call| {
+                    let input = call.buffers.add(input);
                     call.output = call.buffers.add(Bytes::new());
-                    call.output
+                    (input, call.output)
                 });
+                stack.push_buffer(input);
                 stack.push_buffer(output);
                 match self.protect(5) {
                     true => self.returned(),

@@ -117,10 +117,17 @@ fn memory_is_bounded_whatever_asks_for_it() {
         "local s = '' while true do s = s .. ('x'):rep(10000) end",
         "for i = 1, 1 << 40 do objclass.log(('x'):rep(1 << 20)) end",
         "for i = 1, 1 << 40 do nacre.pack(('x'):rep(1 << 20)) end",
+        "local s = ('x'):rep(1 << 20) for i = 1, 64 do pcall(nacre.fail, 5, s) end",
     ] {
         let bound = stopped_with(body, Bounds { instructions: 100_000_000, ..small() });
         assert_eq!(bound, Bound::Memory, "{body}");
     }
+}
+
+#[test]
+fn buffers_count_for_what_they_take_beside_their_bytes() {
+    let bounds = Bounds { memory_bytes: 1 << 20, ..small() };
+    assert_eq!(stopped_with("while true do objclass.map_read_header() end", bounds), Bound::Memory);
 }
 
 #[test]
@@ -209,6 +216,9 @@ fn a_call_leaves_nothing_behind_for_the_next() {
             function() getmetatable(bufferlist.new()).__len = print end,
             function() for k in pairs(string) do string[k] = nil end end,
             function() nacre.call = nil end,
+            function() local _, t = pairs(string) t.rep = function() return 'tampered' end end,
+            function() local _, t = pairs(table) rawset(t, 1, print) end,
+            function() local _, t = pairs(objclass) t.ENOENT = 5 end,
           }) do
             local ok = pcall(f)
             if ok then output:append('not refused; ') end
@@ -303,6 +313,7 @@ fn texts_that_library_functions_make_are_bounded_before_they_are_made() {
         "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 1000 do t[i] = s end table.sort(t)",
         "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 1000 do t[i] = s end table.concat(t)",
         "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 1000 do t[i] = '' end table.concat(t, s)",
+        "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 100 do t[i] = s end objclass.log(table.unpack(t))",
     ] {
         assert_eq!(stopped(body), Bound::Memory, "{body}");
     }

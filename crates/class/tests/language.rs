@@ -75,6 +75,9 @@ fn tables_are_changed_as_luas_functions_change_them() {
     check("local t = {3, 1, 2} table.sort(t) show(t)", "1,2,3;");
     check("local t = {'b', 'a', 'C'} table.sort(t) show(t)", "C,a,b;");
     check("local t = {3, 1, 2.5} table.sort(t, function(a, b) return a > b end) show(t)", "3,2.5,1;");
+    // Integers that no float stands for have their place among floats.
+    check("local t = {2^63, math.maxinteger} table.sort(t) show({math.type(t[1])})", "integer;");
+    check("local t = {(1 << 53) + 1, 2^53, 1 << 53} table.sort(t) show({t[3]})", "9007199254740993;");
     // Equal elements keep their order.
     check(
         "local t = {} for i = 1, 50 do t[i] = {i % 3, i} end table.sort(t, function(a, b) return a[1] < b[1] end)

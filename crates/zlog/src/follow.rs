@@ -192,6 +192,14 @@ impl Follower {
         let is_hole = written_after
             || (given_out < u64::MAX && self.next < given_out)
             || self.log.written_end(self.next).await? > self.next;
+        // Reading may have shown that the log has another view since. Nothing more happens to the objects of the one before.
+        let known = self.log.known();
+        if let Source::Watches { start, generation, .. } = &self.source
+            && let Some((view, _)) = known.views.find(self.next)
+            && (*start, *generation) != (view.start, view.generation)
+        {
+            return Ok(());
+        }
         let mut deadline = None;
         if is_hole {
             let since = *self.hole_since.get_or_insert_with(Instant::now);

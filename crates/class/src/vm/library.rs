@@ -116,11 +116,21 @@ impl SortKey {
             SortKey::Float(value) => *value,
             _ => 0.0,
         };
+        // Integers beyond 2^53 are rounded as floats: those that come to the same number are told apart by what they are, so
+        // that all three of two integers and a float between them have one order.
+        let whole = |key: &SortKey| match key {
+            SortKey::Integer(value) => i128::from(*value),
+            SortKey::Float(value) => *value as i128,
+            _ => 0,
+        };
         match (self, other) {
             (SortKey::Text(a), SortKey::Text(b)) => a.cmp(b),
             (SortKey::Integer(a), SortKey::Integer(b)) => a.cmp(b),
             (SortKey::Boolean(a), SortKey::Boolean(b)) => a.cmp(b),
-            _ => self.rank().cmp(&other.rank()).then(number(self).total_cmp(&number(other))),
+            _ => {
+                let rounded = self.rank().cmp(&other.rank()).then(number(self).total_cmp(&number(other)));
+                rounded.then(whole(self).cmp(&whole(other)))
+            }
         }
     }
 }
@@ -536,8 +546,8 @@ fn replace(
 }
 
 fn buffer_new(stack: &Stack<'_>) -> Result<c_int, Raise> {
-    stack.reserve(64)?;
-    stack.push_new_buffer(Bytes::new());
+    stack.charge(1)?;
+    stack.push_new_buffer(Bytes::new())?;
     Ok(1)
 }
 
@@ -585,7 +595,7 @@ fn buffer_concat(stack: &Stack<'_>) -> Result<c_int, Raise> {
         return Err(Raise::Fatal);
     }
     let both = stack.call(|call| [call.buffers.get(a), call.buffers.get(b)].concat());
-    stack.push_new_buffer(both.into());
+    stack.push_new_buffer(both.into())?;
     Ok(1)
 }
 

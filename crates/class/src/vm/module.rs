@@ -283,7 +283,11 @@ fn fail(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let number = i32::try_from(number).ok().filter(|number| (1..4096).contains(number));
     let number = number.ok_or_else(|| Raise::invalid("fail: it is no error number"))?;
     match stack.to_bytes(2) {
-        Some(text) => Err(Raise::Errno(number, String::from_utf8_lossy(text).into_owned())),
+        Some(text) => {
+            // A byte that is not UTF-8 becomes three.
+            stack.reserve(text.len().saturating_mul(3))?;
+            Err(Raise::Errno(number, String::from_utf8_lossy(text).into_owned()))
+        }
         None => Err(Raise::errno(number)),
     }
 }

@@ -85,7 +85,7 @@ fn log(stack: &Stack<'_>) -> Result<c_int, Raise> {
         }
         match stack.to_bytes(index) {
             Some(bytes) => {
-                stack.reserve(bytes.len())?;
+                stack.grow(line.len() + bytes.len(), bytes.len())?;
                 line.extend_from_slice(bytes);
             }
             None if stack.kind(index) == ValueKind::Boolean => {
@@ -139,7 +139,7 @@ fn read(stack: &Stack<'_>) -> Result<c_int, Raise> {
         call.read(&Fork::DEFAULT, offset, length)
     })?;
     stack.charge(bytes.len() as u64 / 64)?;
-    stack.push_new_buffer(bytes);
+    stack.push_new_buffer(bytes)?;
     Ok(1)
 }
 
@@ -178,7 +178,7 @@ fn getxattr(stack: &Stack<'_>) -> Result<c_int, Raise> {
         call.existing()?;
         value(call, Read::Attribute { name: attribute(name)? })?.ok_or_else(|| errno::ENODATA.into())
     })?;
-    stack.push_new_buffer(value);
+    stack.push_new_buffer(value)?;
     Ok(1)
 }
 
@@ -204,7 +204,7 @@ fn push_values<'e>(
     for (name, value) in entries {
         stack.charge(4)?;
         stack.push_long(name)?;
-        stack.push_new_buffer(value.clone());
+        stack.push_new_buffer(value.clone())?;
         stack.set_field();
     }
     Ok(())
@@ -222,7 +222,7 @@ fn map_get_val(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let value = stack.operate(|call| {
         value(call, Read::Key { key: call::key(key)? })?.ok_or_else(|| errno::ENOENT.into())
     })?;
-    stack.push_new_buffer(value);
+    stack.push_new_buffer(value)?;
     Ok(1)
 }
 
@@ -372,7 +372,7 @@ fn map_read_header(stack: &Stack<'_>) -> Result<c_int, Raise> {
         let name = call::key(HEADER_ATTRIBUTE.as_bytes())?;
         value(call, Read::Attribute { name })
     })?;
-    stack.push_new_buffer(header.unwrap_or_default());
+    stack.push_new_buffer(header.unwrap_or_default())?;
     Ok(1)
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mlua_sys as ffi;
 
 use super::host::{Fatal, Host};
-use crate::buffer::BufferId;
+use crate::buffer::{BUFFER_BYTES, BufferId};
 use crate::call::Call;
 use crate::catalogue::Class;
 use crate::errno::{self, Errno};
@@ -303,10 +303,15 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// Makes a buffer of bytes that are counted already or shared with the store, and pushes it.
-    pub fn push_new_buffer(&self, bytes: Bytes) {
+    /// Makes a buffer of bytes that are counted already or shared with the store, and pushes it. What it takes beside them is
+    /// counted here, since a script may make any number of buffers of the same bytes.
+    pub fn push_new_buffer(&self, bytes: Bytes) -> Result<(), Raise> {
+        if !self.host.occupy(BUFFER_BYTES) {
+            return Err(Raise::Fatal);
+        }
         let id = self.call(|call| call.buffers.add(bytes));
         self.push_buffer(id);
+        Ok(())
     }
 
     pub fn push_table(&self, elements: usize, fields: usize) -> Result<(), Raise> {

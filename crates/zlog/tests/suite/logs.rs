@@ -408,6 +408,26 @@ async fn a_log_grows_onto_more_objects_while_entries_are_appended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_follower_at_the_end_goes_on_in_a_view_that_has_no_entries_yet() {
+    for width in [1, 4] {
+        let store = Faulty::new(|_, _| Fate::Done);
+        let log = log_on(store.clone(), width, 1).await;
+        log.append(entry("before")).await.unwrap();
+        let mut follower = open(&store).await.follow(0, FollowOptions::default());
+        assert_eq!(next(&mut follower).await.position(), 0);
+        let grows = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            log.reshape(Shape { width, unit: 1 }).await.unwrap();
+            // The follower sees the new view, and nothing in it.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            log.append(entry("after")).await.unwrap()
+        };
+        let (step, position) = tokio::join!(next(&mut follower), grows);
+        assert_eq!(step, Followed::Entry { position, entry: entry("after") });
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn logs_are_listed_renamed_and_deleted() {
     let store = Arc::new(MemoryStore::new());
     let directory = Directory::new(store.clone()).unwrap();
