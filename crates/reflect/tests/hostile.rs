@@ -10,7 +10,9 @@ use nacre_reflect::host::{Incoming, Now};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, LANES_MAX, Path};
 use nacre_reflect::token::{Grant, Identity, Rights, Scope, Token, TokenKey};
-use nacre_reflect::wire::{Answer, Heartbeat, Join, Joined, Reason, Request, StateGet};
+use nacre_reflect::wire::{
+    Answer, Heartbeat, Join, Joined, PART_BYTES, Reason, Request, STATE_BYTES_MAX, StateGet, StatePart,
+};
 use nacre_rpc::ClusterKey;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -747,4 +749,35 @@ fn the_operator_says_who_supplies_states() {
         let clients = [(1, 50), (2, 20)].map(|(number, ms)| (number, ms, Vec::new()));
         assert_eq!(asked_first(&mut testbed, &clients), expected);
     }
+}
+
+/// Whoever is asked for a state keeps others from being asked meanwhile.
+#[test]
+fn a_member_whose_state_comes_in_drop_by_drop_is_given_up() {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let now = testbed.now();
+    testbed.control.set_state(now, GROUP, Some(StateOptions::default()));
+    let Joined { session, mut proof, .. } = testbed.join(home(1), 0, 1, &[]).unwrap();
+    testbed.pass(10);
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 0, None);
+    let mut offset = 0;
+    for number in 1..150 {
+        // A little less than the longest wait for a part.
+        testbed.pass(900);
+        let answers = testbed.say(home(1), &beat(session, proof, number));
+        proof = proof_in(&answers);
+        let asked = decoded(&answers).into_iter().find_map(|answer| match answer {
+            Answer::StateAsk { ask, .. } => Some(ask),
+            _ => None,
+        });
+        if let Some(ask) = asked {
+            let size = Some(STATE_BYTES_MAX as u32);
+            let part = StatePart { group: 0, ask, session, size, offset, bytes: &[0; PART_BYTES] };
+            testbed.say(home(1), &Request::StatePart(part).encode());
+            offset += PART_BYTES as u32;
+        }
+    }
+    assert!(offset > 50 * PART_BYTES as u32, "it was in time with each part");
+    assert_eq!(testbed.count(Counter::StateUnanswered), 1);
 }
