@@ -3,8 +3,12 @@
 //! A quantity is a whole number and a unit, with or without a space between them. Units of sizes are powers of 1024, in
 //! any case: `4096`, `64KiB`, `64k`, `1 GiB`. Times have a unit always, in small letters: `200us`, `500ms`, `30s`, `10min`,
 //! `10m`, `2h`, `7d`.
+//!
+//! [`repeated`] has people read few lines about events that come again and again.
 
 #![forbid(unsafe_code)]
+
+pub mod repeated;
 
 use std::time::Duration;
 

@@ -126,6 +126,10 @@ const NOWHERE: u32 = u32::MAX;
 /// The place of no member.
 const NOBODY: u32 = u32::MAX;
 
+/// The greatest number of lanes of a group. A member chooses the address that it joins at: where the reflector has whole
+/// networks of them, as with loopback, it could make a lane with each datagram.
+pub const LANES_MAX: usize = 1024;
+
 /// The path to a member: the device, and the reflector's own address that the member joined at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
@@ -238,6 +242,11 @@ impl Group {
     /// Returns the number of its members that get copies.
     pub fn receivers(&self) -> u32 {
         self.lanes.iter().map(|lane| lane.live).sum()
+    }
+
+    /// Returns whether members may be reached by a path: there is a lane for it, or may be one more.
+    pub fn takes(&self, path: Path) -> bool {
+        self.lanes.len() < LANES_MAX || self.lanes.iter().any(|lane| lane.path == path)
     }
 }
 

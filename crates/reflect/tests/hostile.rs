@@ -8,9 +8,11 @@ use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptio
 use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
 use nacre_reflect::host::{Incoming, Now};
 use nacre_reflect::rate::Rate;
-use nacre_reflect::table::{GroupId, GroupOptions, Path};
+use nacre_reflect::table::{GroupId, GroupOptions, LANES_MAX, Path};
 use nacre_reflect::token::{Grant, Identity, Rights, Scope, Token, TokenKey};
-use nacre_reflect::wire::{Answer, Heartbeat, Join, Joined, Reason, Request, StateGet};
+use nacre_reflect::wire::{
+    Answer, Heartbeat, Join, Joined, PART_BYTES, Reason, Request, STATE_BYTES_MAX, StateGet, StatePart,
+};
 use nacre_rpc::ClusterKey;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -89,7 +91,12 @@ impl Testbed {
 
     /// Sends a request from an address, and returns the answers to it.
     fn say(&mut self, from: SocketAddr, request: &[u8]) -> Vec<Vec<u8>> {
-        let path = Path { device: 1, local: local() };
+        self.say_to(local(), from, request)
+    }
+
+    /// The same to another address of the reflector.
+    fn say_to(&mut self, local: SocketAddr, from: SocketAddr, request: &[u8]) -> Vec<Vec<u8>> {
+        let path = Path { device: 1, local };
         self.control.handle(self.now(), Incoming { path, from, bytes: request });
         self.sent().into_iter().filter(|(to, _)| *to == from).map(|(_, bytes)| bytes).collect()
     }
@@ -194,6 +201,29 @@ fn proof_in(answers: &[Vec<u8>]) -> u64 {
         _ => None,
     });
     pulse.unwrap_or_else(|| panic!("{answers:?}"))
+}
+
+/// Where a reflector has a whole network of addresses, a member may choose another with each heartbeat.
+#[test]
+fn a_member_that_goes_through_all_addresses_of_the_reflector_makes_a_bounded_number_of_lanes() {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let Joined { session, mut proof, .. } = testbed.join(home(1), 0, 1, &[]).unwrap();
+    let elsewhere = |number: u32| {
+        let [_, _, c, d] = number.to_be_bytes();
+        SocketAddr::from(([127, 1, c, d], 7400))
+    };
+    let beats = 2 * LANES_MAX as u32;
+    for number in 1..=beats {
+        proof = proof_in(&testbed.say_to(elsewhere(number), home(1), &beat(session, proof, number)));
+    }
+    let table = testbed.control.table();
+    assert_eq!(table.group(table.find(GROUP).unwrap()).lanes.len(), LANES_MAX);
+    assert!(testbed.is_member(home(1)));
+    // Others are let in where there is a lane already.
+    let request = testbed.join_bytes(home(2), 0, 1, &[]);
+    let answers = testbed.say_to(elsewhere(beats), home(2), &request);
+    assert!(matches!(decoded(&answers)[..], [Answer::Refused { reason: Reason::Full, .. }]), "{answers:?}");
+    assert!(testbed.join(home(2), 0, 2, &[]).is_ok());
 }
 
 /// Whoever gave an address up knows what was sent to it until then, and nothing later.
@@ -719,4 +749,35 @@ fn the_operator_says_who_supplies_states() {
         let clients = [(1, 50), (2, 20)].map(|(number, ms)| (number, ms, Vec::new()));
         assert_eq!(asked_first(&mut testbed, &clients), expected);
     }
+}
+
+/// Whoever is asked for a state keeps others from being asked meanwhile.
+#[test]
+fn a_member_whose_state_comes_in_drop_by_drop_is_given_up() {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let now = testbed.now();
+    testbed.control.set_state(now, GROUP, Some(StateOptions::default()));
+    let Joined { session, mut proof, .. } = testbed.join(home(1), 0, 1, &[]).unwrap();
+    testbed.pass(10);
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 0, None);
+    let mut offset = 0;
+    for number in 1..150 {
+        // A little less than the longest wait for a part.
+        testbed.pass(900);
+        let answers = testbed.say(home(1), &beat(session, proof, number));
+        proof = proof_in(&answers);
+        let asked = decoded(&answers).into_iter().find_map(|answer| match answer {
+            Answer::StateAsk { ask, .. } => Some(ask),
+            _ => None,
+        });
+        if let Some(ask) = asked {
+            let size = Some(STATE_BYTES_MAX as u32);
+            let part = StatePart { group: 0, ask, session, size, offset, bytes: &[0; PART_BYTES] };
+            testbed.say(home(1), &Request::StatePart(part).encode());
+            offset += PART_BYTES as u32;
+        }
+    }
+    assert!(offset > 50 * PART_BYTES as u32, "it was in time with each part");
+    assert_eq!(testbed.count(Counter::StateUnanswered), 1);
 }

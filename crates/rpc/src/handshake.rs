@@ -66,6 +66,19 @@ impl Status {
             .into_iter()
             .find(|status| *status as u8 == code)
     }
+
+    /// Returns what the server's log says of a peer that got this answer.
+    fn reason(self) -> &'static str {
+        match self {
+            Status::Welcome => "it was welcome",
+            Status::Version => "it speaks a version of the protocol that this server does not",
+            Status::KeyNeeded => "it gave no key, and this server asks for the cluster's",
+            Status::NoKey => "it asks for a proof of the cluster's key, and this server has none",
+            Status::WrongKey => "it did not prove that it has the cluster's key",
+            Status::Full => "there are as many connections as there may be",
+            Status::NonMember => "this socket is for the user that the server runs as, who is another one",
+        }
+    }
 }
 
 /// Returns a hello: the magic bytes, the version, and a byte that is the client's mode or the server's status.
@@ -90,7 +103,7 @@ pub(crate) enum Refused {
     Io(#[from] io::Error),
     #[error("the peer does not speak this protocol")]
     Foreign,
-    #[error("the peer was refused: {0:?}")]
+    #[error("the peer was refused: {}", .0.reason())]
     Status(Status),
     #[error("the handshake failed: {0}")]
     Noise(#[from] snow::Error),
@@ -238,4 +251,17 @@ pub(crate) async fn introduce(
     transport.write_message(&[], &mut proof[2..]).map_err(failed)?;
     stream.write_all(&proof).await.map_err(broken)?;
     Ok(Some(Box::new(Seal::new(transport))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_reads_the_log_learns_in_words_why_a_peer_was_refused() {
+        for status in (0..=u8::MAX).filter_map(Status::from_code) {
+            let text = Refused::Status(status).to_string();
+            assert!(!text.contains(&format!("{status:?}")), "{text}");
+        }
+    }
 }

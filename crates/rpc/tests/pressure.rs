@@ -292,3 +292,45 @@ fn silent_connections_do_not_use_up_the_open_files() {
     wait_until("they are gone", || server.stats().unproven.get() == 0);
     ask_much(&mut introduced(&server));
 }
+
+/// Sends requests whose replies are as large, until the server takes no more of them.
+fn flood(stream: &mut TcpStream) {
+    let request = [&frame::header(ECHO, 9, 64 << 10)[..], &[0; 64 << 10]].concat();
+    stream.set_nonblocking(true).unwrap();
+    let (mut at, mut blocked) = (0, 0);
+    while blocked < 100 {
+        match stream.write(&request[at..]) {
+            Ok(count) => (at, blocked) = ((at + count) % request.len(), 0),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                // The server may only be busy; if it takes nothing for a while it has stopped reading.
+                blocked += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_reads_nothing_does_not_hold_up_the_end_of_the_server() {
+    let limits = ServerLimits {
+        reply_bytes_max: 64 << 10,
+        stall_timeout: Duration::from_secs(600),
+        ..Default::default()
+    };
+    let server = open_server(limits);
+    let (mut holder, mut deaf) = (introduced(&server), introduced(&server));
+    holder.write_all(&frame::header(LOCK, 1, 0)).unwrap();
+    assert_eq!(receive(&mut holder).id, 1);
+    deaf.write_all(&frame::header(LOCK, 2, 0)).unwrap();
+    wait_until("it waits", || server.stats().in_flight.get() == 1);
+    flood(&mut deaf);
+    holder.write_all(&frame::header(UNLOCK, 3, 0)).unwrap();
+    assert_eq!(receive(&mut holder).id, 3);
+    let stats = server.stats().clone();
+    let stopping = std::thread::spawn(move || server.stop());
+    // The reply to its first request is behind others, which it does not read.
+    wait_until("the request is done with", || stats.in_flight.get() == 0);
+    drop((holder, deaf));
+    stopping.join().unwrap();
+}

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -18,6 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nacre_quantity::repeated::Repeated;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::MissedTickBehavior;
@@ -186,6 +187,7 @@ async fn sample(shared: Arc<Shared>) {
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut failed = Repeated::default();
     loop {
         // The semaphore is never closed.
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -199,7 +201,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection for HTTP");
+                if let Some(times) = failed.happened(Instant::now()) {
+                    tracing::warn!(%error, times, "cannot accept a connection for HTTP");
+                }
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
         }
@@ -275,5 +279,65 @@ fn refusal(shared: &Shared, local: SocketAddr, request: &Request<Incoming>) -> O
             let text = "this page shows and changes nothing: GET and HEAD are all that it answers";
             Some(Answer::text(StatusCode::METHOD_NOT_ALLOWED, text))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+    use std::os::fd::OwnedFd;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Counts the lines that this crate logs.
+    struct Lines(Arc<AtomicUsize>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target().starts_with("nacre_status")
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_cannot_be_accepted_are_told_once_and_then_counted() {
+        let lines = Arc::new(AtomicUsize::new(0));
+        let _logged = tracing::subscriber::set_default(Lines(lines.clone()));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        // A socket that listens no more fails each time it is to accept.
+        let same = std::net::TcpStream::from(OwnedFd::from(listener.try_clone().unwrap()));
+        same.shutdown(Shutdown::Both).unwrap();
+        let listener = TcpListener::from_std(listener).unwrap();
+        let shared = Arc::new(Shared { parts: Vec::new(), hosts: Hosts::default() });
+        let pass = async {
+            for _ in 0..100 {
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+        };
+        tokio::select! {
+            () = accept(listener, shared) => panic!("it accepts for ever"),
+            () = pass => {}
+        }
+        assert_eq!(lines.load(Ordering::Relaxed), 1);
     }
 }

@@ -92,6 +92,7 @@ impl Control {
         let group = self.table.group(before.group);
         if group.lanes[before.lane as usize].path == incoming.path
             || self.table.sender(group.id.port, before.address) != Some(index)
+            || !group.takes(incoming.path)
         {
             return index;
         }

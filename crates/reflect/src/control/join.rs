@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::{Control, Counter, Event, PARTS_PER_PROOF, Proofs, Seat, Shown};
 use crate::host::{Incoming, Now};
 use crate::rate::Owner;
-use crate::table::{GroupId, GroupIndex, MemberIndex, Terms};
+use crate::table::{GroupId, GroupIndex, MemberIndex, Path, Terms};
 use crate::token::{self, Identity, Permit, Rights};
 use crate::wire::{Answer, Join, Joined, Reason};
 
@@ -76,7 +76,7 @@ impl Control {
             return self.answer_unproven(now, incoming, Counter::Challenged, &answer);
         };
 
-        let permit = match self.admit(now, group, known, from, join.token) {
+        let permit = match self.admit(now, group, known, incoming.path, from, join.token) {
             Ok(permit) => permit,
             Err((counter, reason, retry_ms)) => {
                 self.count(counter);
@@ -132,6 +132,7 @@ impl Control {
         now: Now,
         group: GroupIndex,
         known: Option<MemberIndex>,
+        path: Path,
         from: SocketAddr,
         token: &[u8],
     ) -> Result<Permit, (Counter, Reason, u32)> {
@@ -152,7 +153,7 @@ impl Control {
         }
         let full = group.live >= group.options.members_max
             || self.table.members_len() >= self.options.members_max as usize;
-        if known.is_none() && full {
+        if known.is_none() && full || !group.takes(path) {
             return Err((Counter::Full, Reason::Full, self.options.expiry_ms));
         }
         Ok(permit)

@@ -20,6 +20,10 @@ use crate::wire::{Answer, PART_BYTES, STATE_BYTES_MAX, StateGet, StatePart};
 
 /// The wait for a part before the question is repeated, in milliseconds.
 const REPEAT_MS: u64 = 200;
+/// The time for a whole state: so many times the longest wait for a part, and so much for each part, in milliseconds. A
+/// state of 1 MiB has to come within some 75 seconds.
+const WHOLE_WAITS: u64 = 10;
+const PART_MS: u64 = 64;
 /// The wait after a failure of the store, in milliseconds.
 const STORE_RETRY_MS: u64 = 2000;
 /// The greatest number of states that are taken from members at a time, in all groups.
@@ -71,12 +75,21 @@ struct Ask {
     number: u32,
     member: MemberIndex,
     session: u64,
-    /// The time at which the last part came, in milliseconds.
+    /// The times at which the member was first asked, and at which the last part came, in milliseconds.
+    began_ms: u64,
     progress_ms: u64,
     /// The bytes that have come, in a buffer of the size of the whole state.
     bytes: Vec<u8>,
     have: Vec<bool>,
     next: usize,
+}
+
+impl Ask {
+    /// Returns whether the member may still send further parts: the next comes soon enough, and so does the whole.
+    fn is_in_time(&self, now_ms: u64, wait_ms: u64) -> bool {
+        let whole_ms = wait_ms.saturating_mul(WHOLE_WAITS).saturating_add(self.have.len() as u64 * PART_MS);
+        now_ms.saturating_sub(self.progress_ms) <= wait_ms && now_ms.saturating_sub(self.began_ms) <= whole_ms
+    }
 }
 
 /// A group's state.
@@ -275,7 +288,7 @@ impl Control {
         }
         if let Some(ask) = &state.ask {
             let (member, session, number) = (ask.member, ask.session, ask.number);
-            let in_time = now.ms.saturating_sub(ask.progress_ms) <= state.options.wait_ms;
+            let in_time = ask.is_in_time(now.ms, state.options.wait_ms);
             if in_time && self.is_still(member, session) {
                 self.put_ask(group, member, session, number);
                 return self.schedule(group, Some(now.ms + REPEAT_MS));
@@ -310,7 +323,9 @@ impl Control {
                 state.asks = state.asks.wrapping_add(1);
                 let number = state.asks;
                 let (bytes, have) = (Vec::new(), Vec::new());
-                state.ask = Some(Ask { number, member, session, progress_ms: now.ms, bytes, have, next: 0 });
+                let (began_ms, progress_ms) = (now.ms, now.ms);
+                state.ask =
+                    Some(Ask { number, member, session, began_ms, progress_ms, bytes, have, next: 0 });
                 self.states_taken += 1;
                 self.count(Counter::StateAsked);
                 self.put_ask(group, member, session, number);

@@ -48,8 +48,10 @@ const BLOCKED: usize = usize::MAX;
 const SCANT_BYTES: usize = 16 << 10;
 /// The number of rounds of reading and writing before other connections of the thread get their turn.
 const ROUNDS_MAX: usize = 8;
-/// The time that a stopping server waits for a peer to read its last replies.
+/// The time that a stopping server waits for a peer to read its last replies, and the bytes of them for each of which it
+/// waits a second more.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+const FLUSH_PACE: usize = 16 << 20;
 /// The time that it then waits for the peer to close the connection.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -161,8 +163,9 @@ impl Connection {
         if let Some(result) = poll_fn(|context| self.poll_until(context, Self::is_answered)).await {
             return result;
         }
+        let flush_timeout = FLUSH_TIMEOUT + Duration::from_secs((self.outbox.len() / FLUSH_PACE) as u64);
         let flushed = poll_fn(|context| self.poll_until(context, Self::is_idle));
-        if let Ok(Some(result)) = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await {
+        if let Ok(Some(result)) = tokio::time::timeout(flush_timeout, flushed).await {
             return result;
         }
         // The peer has been told, and closes the connection as soon as it has read everything.
@@ -252,7 +255,9 @@ impl Connection {
     fn collect(&mut self, context: &mut Context<'_>) -> bool {
         let mut progress = self.expire(context);
         for (index, handler) in self.handlers.iter_mut().enumerate() {
-            while self.outbox.len() < self.shared.limits.reply_bytes_max {
+            // When the server stops all replies are encoded, which have their memory already: a peer that reads nothing
+            // would hold up the end of the server as long as it likes.
+            while self.draining || self.outbox.len() < self.shared.limits.reply_bytes_max {
                 let finished = handler.poll_finished(context, &self.mailbox, &mut self.outbox);
                 let Some(finished) = finished else { break };
                 self.pending -= 1;

@@ -40,6 +40,8 @@ pub const COUNT: MessageKind = MessageKind::new(TOY, 7);
 pub const NEVER: MessageKind = MessageKind::new(TOY, 8);
 /// Ends all watches.
 pub const HUSH: MessageKind = MessageKind::new(TOY, 9);
+/// Returns the body.
+pub const ECHO: MessageKind = MessageKind::new(TOY, 10);
 
 #[derive(Default)]
 pub struct Toy {
@@ -158,6 +160,7 @@ impl Service for ToyService {
                 toy.watchers.lock().clear();
                 Ok(Bytes::new())
             }
+            ECHO => Ok(request.body),
             COUNT => {
                 let parts = request.parts(OK);
                 let count = request.body.first_chunk().map_or(0, |count| u32::from_le_bytes(*count));
