@@ -4,7 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nacre_meta::inode::{Ino, InodeKind};
+use bytes::Bytes;
+use nacre_meta::inode::{Ino, InodeKind, Layout};
 use nacre_meta::{Creation, Credentials, Error, Rank};
 
 use crate::calls::{file, make, open};
@@ -172,4 +173,47 @@ fn a_check_reports_nothing_that_changes_while_it_looks() {
         let report = report.unwrap().unwrap();
         assert_eq!(report.findings, [], "{at}");
     }
+}
+
+#[test]
+fn a_put_that_ends_while_a_check_removes_it_is_whole_or_refused() {
+    let content = [7_u8; 6 * 4096];
+    let (mut kept, mut refused) = (0, 0);
+    for at in 0.. {
+        let (store, root) = (SlowStore::default(), Credentials::root());
+        let (rank, doctor) = (at_once(&store, open(&store)), at_once(&store, open(&store)));
+        let ino = at_once(&store, async {
+            let layout = Layout { unit_bytes: 4096, width: 1, object_bytes: 4096 };
+            let ino = make(&rank, &root, "/f", Creation { layout: Some(layout), ..file(0o644) }).await.ino;
+            rank.write_file(ino, 0, Bytes::from_static(b"old")).await.unwrap();
+            ino
+        });
+        let mut put = at_once(&store, rank.put(&root, ino)).unwrap();
+        at_once(&store, put.write(&content)).unwrap();
+        // The check takes the rank for one that has gone away.
+        let mut check: Call<nacre_meta::Report> = Box::pin(async move { doctor.check(true).await });
+        let checked = advance(&store, 1, &mut check, at);
+        let committed = at_once(&store, put.commit());
+        let is_over = checked.is_some();
+        let checked = checked.or_else(|| advance(&store, 1, &mut check, usize::MAX));
+        checked.unwrap().unwrap();
+        let found = at_once(&store, rank.read_file(ino, 0, 1 << 20)).unwrap();
+        match committed {
+            Ok(bytes) => {
+                assert_eq!(bytes, content.len() as u64);
+                assert!(found == content[..], "{at}: what was acknowledged is lost");
+                kept += 1;
+            }
+            Err(error) => {
+                assert_eq!(error, Error::Stale, "{at}");
+                assert_eq!(found, "old", "{at}");
+                refused += 1;
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
+    println!("{kept} puts were kept, {refused} refused");
+    assert!(kept > 1 && refused > 1);
 }
