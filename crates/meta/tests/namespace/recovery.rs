@@ -176,6 +176,32 @@ fn a_check_reports_nothing_that_changes_while_it_looks() {
 }
 
 #[test]
+fn a_check_takes_no_file_for_lost_that_is_moved_into_a_new_directory() {
+    for at in 0.. {
+        let (store, rank, a, _) = begin();
+        let (doctor, root) = (at_once(&store, open(&store)), Credentials::root());
+        let mut check: Call<nacre_meta::Report> = Box::pin(async move { doctor.check(true).await });
+        let checked = advance(&store, 0, &mut check, at);
+        let is_over = checked.is_some();
+        let new = at_once(&store, async {
+            let directory = Creation::new(InodeKind::Directory, 0o755);
+            let new = make(&rank, &root, "/a/new", directory).await.ino;
+            rank.rename(&root, (a, b"x"), (new, b"x"), false).await.unwrap();
+            new
+        });
+        let checked = checked.or_else(|| advance(&store, 0, &mut check, usize::MAX));
+        assert_eq!(checked.unwrap().unwrap().findings, [], "{at}");
+        let found = at_once(&store, rank.lookup(&root, new, b"x"));
+        assert!(found.is_ok(), "{at}: {found:?}");
+        let report = at_once(&store, rank.check(false)).unwrap();
+        assert_eq!((&report.findings[..], report.changed), (&[][..], false), "{at}");
+        if is_over {
+            break;
+        }
+    }
+}
+
+#[test]
 fn a_put_that_ends_while_a_check_removes_it_is_whole_or_refused() {
     let content = [7_u8; 6 * 4096];
     let (mut kept, mut refused) = (0, 0);
