@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_meta::inode::{Ino, InodeKind, Layout};
-use nacre_meta::{Creation, Credentials, Error, Rank};
+use nacre_meta::{Creation, Credentials, Error, READ, Rank, WRITE};
 
 use crate::calls::{file, make, open};
 use crate::scheduler::{SlowStore, at_once, poll};
@@ -173,6 +173,36 @@ fn a_check_reports_nothing_that_changes_while_it_looks() {
         let report = report.unwrap().unwrap();
         assert_eq!(report.findings, [], "{at}");
     }
+}
+
+#[test]
+fn a_file_whose_last_link_goes_while_it_is_being_opened_stays_until_it_is_closed() {
+    let (store, rank, a, _) = begin();
+    let root = Credentials::root();
+    let x = at_once(&store, async {
+        let x = rank.lookup(&root, a, b"x").await.unwrap().ino;
+        rank.write_file(x, 0, Bytes::from_static(b"content")).await.unwrap();
+        x
+    });
+    let mut opening: Call<nacre_meta::Attributes> = {
+        let rank = rank.clone();
+        Box::pin(async move { rank.open_file(&Credentials::root(), x, READ).await })
+    };
+    // The inode is read, and its last link removed before the call goes on.
+    assert!(poll(&store, 0, &mut opening).is_none());
+    for (id, _) in store.waiting() {
+        store.perform(id, false);
+    }
+    at_once(&store, rank.unlink(&root, a, b"x")).unwrap();
+    advance(&store, 0, &mut opening, usize::MAX).unwrap().unwrap();
+    assert_eq!(at_once(&store, rank.read_file(x, 0, 9)).unwrap(), "content");
+    // One who may not open it does not keep it.
+    let other = Credentials::new(7, 7);
+    assert_eq!(at_once(&store, rank.open_file(&other, x, WRITE)).err(), Some(Error::Denied));
+    at_once(&store, rank.close_file(x));
+    assert_eq!(at_once(&store, rank.read_file(x, 0, 9)).err(), Some(Error::NotFound));
+    let report = at_once(&store, rank.check(false)).unwrap();
+    assert_eq!(report.findings, []);
 }
 
 #[test]
