@@ -1,4 +1,5 @@
-//! Changes that span objects, while a check is at work on the log of their rank, and after failures of the store.
+//! Changes that span objects, while a check is at work on the log of their rank, after failures of the store, and while the
+//! store is copied.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,7 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_meta::inode::{Ino, InodeKind, Layout};
-use nacre_meta::{Creation, Credentials, Error, READ, Rank, WRITE};
+use nacre_meta::{Creation, Credentials, Error, READ, Rank, RankOptions, WRITE};
+use nacre_object::copy::{Copied, copy_objects};
+use nacre_object::testkit::MemoryStore;
 
 use crate::calls::{file, make, open};
 use crate::scheduler::{SlowStore, at_once, poll};
@@ -272,4 +275,46 @@ fn a_put_that_ends_while_a_check_removes_it_is_whole_or_refused() {
     }
     println!("{kept} puts were kept, {refused} refused");
     assert!(kept > 1 && refused > 1);
+}
+
+#[test]
+fn a_copy_of_a_store_has_one_content_of_a_file_whenever_that_is_replaced() {
+    let (mut old, mut new) = (0, 0);
+    for at in 0.. {
+        let (store, rank, a, _) = begin();
+        let root = Credentials::root();
+        let x = at_once(&store, rank.lookup(&root, a, b"x")).unwrap().ino;
+        let put = |content: &'static [u8]| {
+            at_once(&store, async {
+                let mut put = rank.put(&root, x).await.unwrap();
+                put.write(content).await.unwrap();
+                put.commit().await.unwrap();
+            });
+        };
+        put(b"the old content");
+        let copy = Arc::new(MemoryStore::new());
+        let mut copying: Call<Copied> = {
+            let (source, destination) = (store.clone(), copy.clone());
+            Box::pin(async move { Ok(copy_objects(&source, &*destination, |_, _| {}).await?) })
+        };
+        let copied = advance(&store, 0, &mut copying, at);
+        let is_over = copied.is_some();
+        put(b"another content");
+        let copied = copied.or_else(|| advance(&store, 0, &mut copying, usize::MAX));
+        assert_eq!(copied.unwrap().unwrap().failed, [], "{at}");
+        let found = at_once(&store, async {
+            let rank = Rank::open(copy.clone(), RankOptions::default()).await.unwrap();
+            rank.read_file(x, 0, 1 << 20).await.unwrap()
+        });
+        match &found[..] {
+            b"the old content" => old += 1,
+            b"another content" => new += 1,
+            other => panic!("{at}: the copy holds \"{}\"", other.escape_ascii()),
+        }
+        if is_over {
+            break;
+        }
+    }
+    println!("{old} copies have the old content, {new} the new one");
+    assert!(old > 1 && new > 1);
 }
