@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, Read, Transaction, Write};
 
 use crate::directory::{Entry, entry_key, gone_link};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::{Content, Ino, InodeKind, PREFIX};
 use crate::intent::intent_of;
 use crate::namespace::PAGE_ENTRIES_MAX;
@@ -374,6 +374,10 @@ impl Rank {
                         // It was left to be made later, or is newer than the list of objects.
                         Some(_) => {}
                         None => {
+                            if self.has_entry_changed(*directory, name, *version).await? {
+                                report.changed = true;
+                                continue;
+                            }
                             let text = format!("entry \"{shown}\" of directory {directory} has no inode");
                             let mended = mend && self.remove_entry(*directory, name, *version).await?;
                             report.add(text, mended);
@@ -466,6 +470,15 @@ impl Rank {
             Sought::Found(now, _) => now.record != loaded.record,
             Sought::Missing(_) => true,
         })
+    }
+
+    /// Returns whether an entry is not as it was read any more.
+    async fn has_entry_changed(&self, directory: Ino, name: &[u8], version: u64) -> Result<bool> {
+        match self.look(directory, name).await {
+            Ok(looked) => Ok(looked.entry.is_none_or(|(_, now)| now != version)),
+            Err(Error::NotFound) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     async fn remove_entry(&self, directory: Ino, name: &[u8], version: u64) -> Result<bool> {

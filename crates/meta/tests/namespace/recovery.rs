@@ -209,6 +209,33 @@ fn a_file_whose_last_link_goes_while_it_is_being_opened_stays_until_it_is_closed
 }
 
 #[test]
+fn a_check_reports_no_file_that_comes_and_goes_while_it_looks() {
+    let mut changed = 0;
+    'all: for made_at in 0.. {
+        for steps in 1.. {
+            let (store, rank, a, _) = begin();
+            let (doctor, root) = (at_once(&store, open(&store)), Credentials::root());
+            let mut check: Call<nacre_meta::Report> = Box::pin(async move { doctor.check(false).await });
+            if advance(&store, 0, &mut check, made_at).is_some() {
+                break 'all;
+            }
+            at_once(&store, make(&rank, &root, "/a/new", file(0o644)));
+            let checked = advance(&store, 0, &mut check, steps);
+            let is_over = checked.is_some();
+            at_once(&store, rank.unlink(&root, a, b"new")).unwrap();
+            let checked = checked.or_else(|| advance(&store, 0, &mut check, usize::MAX));
+            let report = checked.unwrap().unwrap();
+            assert_eq!(report.findings, [], "{made_at}, {steps}");
+            changed += usize::from(report.changed);
+            if is_over {
+                break;
+            }
+        }
+    }
+    assert!(changed > 1);
+}
+
+#[test]
 fn a_check_takes_no_file_for_lost_that_is_moved_into_a_new_directory() {
     for at in 0.. {
         let (store, rank, a, _) = begin();
