@@ -37,6 +37,7 @@ const TTL: Duration = Duration::ZERO;
 const O_ACCMODE: i32 = 3;
 const O_WRONLY: i32 = 1;
 const O_EXCL: i32 = 0o200;
+const O_TRUNC: i32 = 0o1000;
 const O_APPEND: i32 = 0o2000;
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -412,18 +413,7 @@ impl Filesystem for Bridge {
         let (user, name, parent) = (user(request), bytes(name), Ino(parent.0));
         let creation = Creation::new(InodeKind::File, mode & 0o7777 & !umask);
         self.spawn(|calls| async move {
-            let done = async {
-                match calls.rank.create(&user, parent, &name, creation).await {
-                    // Who makes a file may write it whatever its permissions are.
-                    Ok(made) => calls.rank.open_file(&Credentials::root(), made.ino, READ | WRITE).await,
-                    Err(Error::Exists) if flags & O_EXCL == 0 => {
-                        let found = calls.rank.lookup(&user, parent, &name).await?;
-                        calls.rank.open_file(&user, found.ino, rights(flags)).await
-                    }
-                    Err(error) => Err(error),
-                }
-            };
-            match done.await {
+            match calls.create(&user, parent, &name, creation, flags).await {
                 Ok(found) => {
                     let attributes = attributes(&found);
                     reply.created(&TTL, &attributes, Generation(0), FileHandle(0), FopenFlags::empty());
@@ -611,6 +601,37 @@ impl Filesystem for Bridge {
 }
 
 impl Calls {
+    /// Makes a file and opens it, or opens the one that somebody else has made since the kernel looked.
+    async fn create(
+        &self,
+        user: &Credentials,
+        parent: Ino,
+        name: &[u8],
+        creation: Creation,
+        flags: i32,
+    ) -> Result<Attributes, Error> {
+        match self.rank.create(user, parent, name, creation).await {
+            // Who makes a file may write it whatever its permissions are.
+            Ok(made) => return self.rank.open_file(&Credentials::root(), made.ino, READ | WRITE).await,
+            Err(Error::Exists) if flags & O_EXCL == 0 => {}
+            Err(error) => return Err(error),
+        }
+        let found = self.rank.lookup(user, parent, name).await?;
+        let opened = self.rank.open_file(user, found.ino, rights(flags)).await?;
+        if flags & O_TRUNC == 0 {
+            return Ok(opened);
+        }
+        // The kernel takes the file for a new one, which it does not truncate.
+        let truncated = match self.rank.truncate(user, found.ino, 0).await {
+            Ok(()) => self.rank.stat(found.ino).await,
+            Err(error) => Err(error),
+        };
+        if truncated.is_err() {
+            self.rank.close_file(found.ino).await;
+        }
+        truncated
+    }
+
     /// Returns a whole directory, with itself and the one above it.
     async fn list(&self, user: &Credentials, ino: Ino) -> Result<Vec<Listed>, Error> {
         let itself = |name: &'static [u8]| Listed {
@@ -630,5 +651,35 @@ impl Calls {
                 return Ok(listing);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_meta::RankOptions;
+    use nacre_object::testkit::{MemoryStore, block_on};
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_somebody_else_was_faster_to_make_is_truncated_if_the_opening_asks_for_it() {
+        block_on(async {
+            let options = RankOptions { create: true, ..RankOptions::default() };
+            let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
+            let calls = Calls { rank: rank.clone(), listings: Mutex::default(), next: AtomicU64::new(1) };
+            let (root, other) = (Credentials::root(), Credentials::new(7, 7));
+            let open = async |user: &Credentials, flags| {
+                calls.create(user, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644), flags).await
+            };
+            let made = open(&root, O_WRONLY | O_TRUNC).await.unwrap().ino;
+            rank.write_file(made, 0, Bytes::from_static(b"content")).await.unwrap();
+            let opened = open(&root, O_WRONLY).await.unwrap();
+            assert_eq!((opened.ino, opened.size), (made, 7));
+            assert_eq!(open(&root, O_WRONLY | O_TRUNC | O_EXCL).await.err(), Some(Error::Exists));
+            assert_eq!(open(&other, O_TRUNC).await.err(), Some(Error::Denied));
+            assert_eq!(rank.stat(made).await.unwrap().size, 7);
+            let opened = open(&root, O_WRONLY | O_TRUNC).await.unwrap();
+            assert_eq!((opened.ino, opened.size), (made, 0));
+        });
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, Read, Transaction, Write};
 
 use crate::directory::{Entry, entry_key, gone_link};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::{Content, Ino, InodeKind, PREFIX};
 use crate::intent::intent_of;
 use crate::namespace::PAGE_ENTRIES_MAX;
@@ -366,10 +366,18 @@ impl Rank {
             for Found { directory, name, entry, version } in found {
                 let shown = name.escape_ascii();
                 let Some(loaded) = scan.loaded.get(ino) else {
+                    // A directory that is newer than the list of objects may hold what was moved there from others. One
+                    // that was left to be made later holds nothing.
+                    report.changed |= entry.kind == InodeKind::Directory
+                        && matches!(self.find(*ino, Vec::new()).await?, Sought::Found(..));
                     match self.load_entry(*directory, entry).await? {
                         // It was left to be made later, or is newer than the list of objects.
                         Some(_) => {}
                         None => {
+                            if self.has_entry_changed(*directory, name, *version).await? {
+                                report.changed = true;
+                                continue;
+                            }
                             let text = format!("entry \"{shown}\" of directory {directory} has no inode");
                             let mended = mend && self.remove_entry(*directory, name, *version).await?;
                             report.add(text, mended);
@@ -408,6 +416,10 @@ impl Rank {
             if links.len() != found.len() {
                 report.add(format!("inode {ino} has two entries for one link"), false);
             }
+        }
+        if report.changed {
+            // Links may have entries that were not read.
+            return Ok(());
         }
         for (ino, loaded) in &scan.loaded {
             if *ino == Ino::ROOT {
@@ -458,6 +470,15 @@ impl Rank {
             Sought::Found(now, _) => now.record != loaded.record,
             Sought::Missing(_) => true,
         })
+    }
+
+    /// Returns whether an entry is not as it was read any more.
+    async fn has_entry_changed(&self, directory: Ino, name: &[u8], version: u64) -> Result<bool> {
+        match self.look(directory, name).await {
+            Ok(looked) => Ok(looked.entry.is_none_or(|(_, now)| now != version)),
+            Err(Error::NotFound) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     async fn remove_entry(&self, directory: Ino, name: &[u8], version: u64) -> Result<bool> {

@@ -376,10 +376,29 @@ impl Rank {
 
     /// Removes contents that are not the present one.
     pub(crate) async fn remove_contents(&self, ino: Ino, contents: &[Content]) -> Result<()> {
+        let mut contents = contents.to_vec();
+        if contents.iter().any(|content| !content.dead) {
+            // The record says so first: a put that is at work after all must not end with objects that are being removed.
+            let named = |number: u64| contents.iter().any(|content| content.number == number);
+            let buried = self.update_inode(ino, |inode| {
+                let present = inode.content;
+                let left = |content: &&mut Content| content.number != present && named(content.number);
+                inode.contents.iter_mut().filter(left).for_each(|content| content.dead = true);
+                Ok(())
+            });
+            let inode = match buried.await {
+                Ok(inode) => inode,
+                // Whoever removed the file removed all its contents.
+                Err(Error::NotFound) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let dead = |content: &&Content| content.dead && named(content.number);
+            contents = inode.contents.iter().filter(dead).copied().collect();
+        }
         if contents.is_empty() {
             return Ok(());
         }
-        for content in contents {
+        for content in &contents {
             self.remove_content(ino, content).await?;
         }
         let removed = |content: &Content| {
@@ -468,7 +487,8 @@ impl Put<'_> {
         if wanted > self.objects {
             let (number, now_wanted) = (self.number, wanted.max(self.objects * 2));
             let update = self.rank.update_inode(self.ino, |inode| {
-                let content = inode.contents.iter_mut().find(|content| content.number == number);
+                let mut contents = inode.contents.iter_mut();
+                let content = contents.find(|content| content.number == number && !content.dead);
                 content.ok_or(Error::Stale)?.objects = now_wanted;
                 Ok(())
             });
@@ -491,7 +511,7 @@ impl Put<'_> {
         }
         let (rank, number, size) = (self.rank, self.number, self.size);
         let update = rank.update_inode(self.ino, |inode| {
-            if !inode.contents.iter().any(|content| content.number == number) {
+            if !inode.contents.iter().any(|content| content.number == number && !content.dead) {
                 return Err(Error::Stale);
             }
             bury(inode);
@@ -513,7 +533,7 @@ impl Put<'_> {
     /// # Errors
     /// Those of the store.
     pub async fn abort(self) -> Result<()> {
-        let content = Content { number: self.number, objects: self.objects, dead: true };
+        let content = Content { number: self.number, objects: self.objects, dead: false };
         self.rank.remove_contents(self.ino, &[content]).await?;
         self.rank.forget(&self.note, None).await;
         Ok(())

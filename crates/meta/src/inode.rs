@@ -156,7 +156,7 @@ pub struct Content {
     pub number: u64,
     /// The number of objects, from the first one on, that may exist.
     pub objects: u64,
-    /// True if it was the present content, and its objects are to be removed.
+    /// True if its objects are to be removed: it was the present content, or was not put to its end.
     pub dead: bool,
 }
 

@@ -703,10 +703,16 @@ impl Rank {
     /// # Errors
     /// [`Error::Denied`] if the user lacks one of the `wanted` rights; [`Error::NotFound`].
     pub async fn open_file(&self, user: &Credentials, ino: Ino, wanted: u32) -> Result<Attributes> {
-        let loaded = self.load(ino).await?;
-        user.check(&loaded.inode, wanted)?;
+        // Before it is looked at: if its last link were removed in between, it would go although it is open.
         self.open.lock().entry(ino).or_default().count += 1;
-        Ok(Attributes::of(&loaded))
+        let opened = match self.load(ino).await {
+            Ok(loaded) => user.check(&loaded.inode, wanted).map(|()| Attributes::of(&loaded)),
+            Err(error) => Err(error),
+        };
+        if opened.is_err() {
+            self.close_file(ino).await;
+        }
+        opened
     }
 
     /// Closes a file that was opened.

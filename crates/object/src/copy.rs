@@ -25,6 +25,11 @@
 //! one. So a head is copied, at one version, after all objects of the content that it names at that version, and if it
 //! changed in between, all of it again: the objects of the earlier content may be gone.
 //!
+//! **Files of a namespace.** The same holds for the inode of a file, which names its present content. But it changes with each
+//! write into the file too: after a few attempts it is enough that it names the same content. What is written during
+//! the copy may then be missing. (What spans several inodes, such as a move to another directory, is not seen as one
+//! change.)
+//!
 //! **What is not copied**: staged forks and everything else that has a reserved name ([`crate::stage`]), and what
 //! cannot be seen through the seam, which is the versions of objects that were removed, and of forks other than the
 //! default one that do not exist (any more). Clients must not carry versions that they read in the one store over to
@@ -45,6 +50,12 @@ use crate::*;
 
 /// The maximum number of times that a copy of an object is started because the object was written to meanwhile.
 pub const ATTEMPTS_MAX: usize = 20;
+/// The number of attempts for which the inode of a file must stand still while the objects of its content are copied.
+const STILL_ATTEMPTS: usize = 3;
+/// The prefixes of the ids of a namespace's inodes, and of the objects that hold the bytes of its files: there, the inode's
+/// number and the content's follow.
+const INODES: &str = "nacre/fs/i/";
+const FILES: &str = "nacre/fs/d/";
 /// The fork that an object has in the destination as long as its copy is not complete.
 pub const MARK: &str = ".nacre.copying";
 
@@ -132,6 +143,11 @@ fn is_stripe(object: &ObjectId) -> bool {
     object.as_bytes().starts_with(PREFIX.as_bytes())
 }
 
+/// Returns whether an object holds bytes of a stream, or of a file of a namespace.
+fn is_content(object: &ObjectId) -> bool {
+    is_stripe(object) || object.as_bytes().starts_with(FILES.as_bytes())
+}
+
 /// Copies one object, the head of a stream after the objects of its content; returns true if there was nothing to do. `early`
 /// is raised by the number of those objects that were copied and have their turn yet. `wrote` gets the bytes of each
 /// transaction.
@@ -142,16 +158,20 @@ async fn copy_one(
     early: &mut u64,
     wrote: &mut dyn FnMut(u64),
 ) -> Result<bool, StoreError> {
-    let mut ready = None;
-    for _ in 0..ATTEMPTS_MAX {
+    let (mut ready, mut failed) = (None, None);
+    for attempt in 0..ATTEMPTS_MAX {
         match copy_until_done(source, destination, object, ready, wrote).await? {
-            Attempt::Head { version, content } => {
-                let copied = copy_content(source, destination, content, object, wrote).await;
-                *early +=
-                    copied.map_err(|error| error.context(format_args!("copying stream \"{object}\"")))?;
-                ready = Some(version);
+            Attempt::Head { version, content: Content { prefix, file } } => {
+                failed = None;
+                match copy_content(source, destination, prefix, object, wrote).await {
+                    Ok(copied) => *early += copied,
+                    // The rest of a damaged file is of use, and nothing has it without its inode.
+                    Err(error) if file.is_some() && !is_of_the_store(error.kind) => failed = Some(error),
+                    Err(error) => return Err(error.context(format_args!("copying stream \"{object}\""))),
+                }
+                ready = Some(Ready { version, file: file.filter(|_| attempt >= STILL_ATTEMPTS) });
             }
-            Attempt::Done { unchanged } => return Ok(unchanged),
+            Attempt::Done { unchanged } => return failed.map_or(Ok(unchanged), Err),
             Attempt::Changed => break,
         }
     }
@@ -162,7 +182,7 @@ async fn copy_one(
     Err(StoreError::new(ErrorKind::Busy, text))
 }
 
-/// Copies the objects of a stream's content. Returns how many of them were copied whose ids are behind the head's.
+/// Copies the objects of a content. Returns how many of them were copied whose ids are behind the head's.
 async fn copy_content(
     source: &dyn ObjectStore,
     destination: &dyn ObjectStore,
@@ -180,6 +200,10 @@ async fn copy_content(
             if !object.as_bytes().starts_with(prefix.as_bytes()) {
                 return Ok(copied);
             }
+            // It has had its turn, unless it is new: its bytes need not be read again to see that it is the same.
+            if object < head && is_same(source, destination, object).await? {
+                continue;
+            }
             match copy_until_done(source, destination, object, None, wrote).await? {
                 Attempt::Done { unchanged } => copied += u64::from(!unchanged && object > head),
                 Attempt::Head { .. } | Attempt::Changed => {
@@ -192,6 +216,50 @@ async fn copy_content(
     }
 }
 
+/// Returns whether an object is the same in both stores, as far as can be seen without its bytes.
+async fn is_same(
+    source: &dyn ObjectStore,
+    destination: &dyn ObjectStore,
+    object: &ObjectId,
+) -> Result<bool, StoreError> {
+    let Some(to) = Look::outline(destination, object, &[]).await? else { return Ok(false) };
+    let Some(from) = Look::outline(source, object, &[]).await? else { return Ok(false) };
+    Ok(from.stat == to.stat && !to.marked)
+}
+
+/// The content that a head or an inode names.
+struct Content {
+    /// The prefix of the ids of its objects.
+    prefix: Option<String>,
+    /// Its number, if it is that of a file of a namespace.
+    file: Option<u64>,
+}
+
+/// What the objects of a content were copied for.
+#[derive(Clone, Copy)]
+struct Ready {
+    /// The version of the head or the inode.
+    version: u64,
+    /// The content of a file, if its inode may be at any version that names it.
+    file: Option<u64>,
+}
+
+/// Returns the number of the present content of a file, given the record of its inode as `nacre-meta` writes it. `None` if
+/// it has none, or is no file.
+fn file_content(record: &[u8]) -> Option<u64> {
+    // Format 1 and kind 1; permissions, owner and group; four times.
+    let (head, rest) = record.split_at_checked(2 + 3 * 4 + 4 * 8)?;
+    if !head.starts_with(&[1, 1]) {
+        return None;
+    }
+    let (links, rest) = rest.split_first_chunk()?;
+    let links = u32::from_le_bytes(*links) as usize;
+    // The links, the size and the layout.
+    let (_, rest) = rest.split_at_checked(links.checked_mul(8)?.checked_add(8 + 16)?)?;
+    let number = u64::from_le_bytes(*rest.first_chunk()?);
+    (number > 0).then_some(number)
+}
+
 /// The end of an attempt to copy an object.
 enum Attempt {
     /// It is copied.
@@ -201,20 +269,17 @@ enum Attempt {
     },
     /// The source was written to meanwhile.
     Changed,
-    /// It is the head of a stream, at a version for which the objects of its content were not copied.
-    Head {
-        version: u64,
-        /// The prefix of the ids of these objects.
-        content: Option<String>,
-    },
+    /// It is the head of a stream, or the inode of a file, at a version for which the objects of its content were not
+    /// copied.
+    Head { version: u64, content: Content },
 }
 
-/// Copies one object, again if it was written to meanwhile, a bounded number of times; a head only at the version `ready`.
+/// Copies one object, again if it was written to meanwhile, a bounded number of times; a head only if it is `ready`.
 async fn copy_until_done(
     source: &dyn ObjectStore,
     destination: &dyn ObjectStore,
     object: &ObjectId,
-    ready: Option<u64>,
+    ready: Option<Ready>,
     wrote: &mut dyn FnMut(u64),
 ) -> Result<Attempt, StoreError> {
     for _ in 0..ATTEMPTS_MAX {
@@ -233,8 +298,8 @@ struct Copy<'a> {
     source: &'a dyn ObjectStore,
     destination: &'a dyn ObjectStore,
     object: &'a ObjectId,
-    /// The version of the head at which the objects of its content were copied.
-    ready: Option<u64>,
+    /// What the objects of its content were copied for.
+    ready: Option<Ready>,
     wrote: &'a mut dyn FnMut(u64),
 }
 
@@ -254,8 +319,8 @@ impl Copy<'_> {
         if from.stat.version == 0 || from.stat == to.stat && !to.marked {
             return Ok(Attempt::Done { unchanged: true });
         }
-        // A stream's object that was listed and is gone since: the copy's head may name it.
-        if !from.stat.exists && is_stripe(self.object) {
+        // A content's object that was listed and is gone since: the copy's head may name it.
+        if !from.stat.exists && is_content(self.object) {
             return Ok(Attempt::Done { unchanged: true });
         }
         if to.stat.version >= from.stat.version {
@@ -289,14 +354,32 @@ impl Copy<'_> {
         }
     }
 
-    /// Returns the prefix of the ids of the objects that have to be copied before this one, which is a head.
-    fn content_to_copy(&self, from: &Look) -> Option<Option<String>> {
+    /// Returns the content whose objects have to be copied before this one, which is a head.
+    fn content_to_copy(&self, from: &Look) -> Option<Content> {
+        let content = self.content_named(from)?;
+        let is_ready = self.ready.is_some_and(|ready| {
+            ready.version == from.stat.version || ready.file.is_some() && ready.file == content.file
+        });
+        (!is_ready).then_some(content)
+    }
+
+    /// Returns the content that the object names, if it is the head of a stream or the inode of a file.
+    fn content_named(&self, from: &Look) -> Option<Content> {
+        if let Some(inode) = self.object.as_bytes().strip_prefix(INODES.as_bytes()) {
+            let inode = std::str::from_utf8(inode).ok()?;
+            let mut keys = from.keys.iter().flatten();
+            let (_, record) = keys.find(|(name, _)| name.as_bytes() == b"a")?;
+            let number = file_content(record)?;
+            return Some(Content { prefix: Some(format!("{FILES}{inode}/{number:x}/")), file: Some(number) });
+        }
         let mut attributes = from.attributes.iter();
         let (_, record) = attributes.find(|(name, _)| name.as_bytes() == RECORD.as_bytes())?;
-        if is_stripe(self.object) || self.ready == Some(from.stat.version) {
+        if is_content(self.object) {
             return None;
         }
-        Some(Record::decode(record).and_then(|record| record.present().map(|content| content.prefix())))
+        let record = Record::decode(record);
+        let prefix = record.and_then(|record| record.present().map(|content| content.prefix()));
+        Some(Content { prefix, file: None })
     }
 }
 

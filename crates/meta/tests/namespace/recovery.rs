@@ -1,11 +1,15 @@
-//! Changes that span objects, while a check is at work on the log of their rank, and after failures of the store.
+//! Changes that span objects, while a check is at work on the log of their rank, after failures of the store, and while the
+//! store is copied.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use nacre_meta::inode::{Ino, InodeKind};
-use nacre_meta::{Creation, Credentials, Error, Rank};
+use bytes::Bytes;
+use nacre_meta::inode::{Ino, InodeKind, Layout};
+use nacre_meta::{Creation, Credentials, Error, READ, Rank, RankOptions, WRITE};
+use nacre_object::copy::{Copied, copy_objects};
+use nacre_object::testkit::MemoryStore;
 
 use crate::calls::{file, make, open};
 use crate::scheduler::{SlowStore, at_once, poll};
@@ -172,4 +176,172 @@ fn a_check_reports_nothing_that_changes_while_it_looks() {
         let report = report.unwrap().unwrap();
         assert_eq!(report.findings, [], "{at}");
     }
+}
+
+#[test]
+fn a_file_whose_last_link_goes_while_it_is_being_opened_stays_until_it_is_closed() {
+    let (store, rank, a, _) = begin();
+    let root = Credentials::root();
+    let x = at_once(&store, async {
+        let x = rank.lookup(&root, a, b"x").await.unwrap().ino;
+        rank.write_file(x, 0, Bytes::from_static(b"content")).await.unwrap();
+        x
+    });
+    let mut opening: Call<nacre_meta::Attributes> = {
+        let rank = rank.clone();
+        Box::pin(async move { rank.open_file(&Credentials::root(), x, READ).await })
+    };
+    // The inode is read, and its last link removed before the call goes on.
+    assert!(poll(&store, 0, &mut opening).is_none());
+    for (id, _) in store.waiting() {
+        store.perform(id, false);
+    }
+    at_once(&store, rank.unlink(&root, a, b"x")).unwrap();
+    advance(&store, 0, &mut opening, usize::MAX).unwrap().unwrap();
+    assert_eq!(at_once(&store, rank.read_file(x, 0, 9)).unwrap(), "content");
+    // One who may not open it does not keep it.
+    let other = Credentials::new(7, 7);
+    assert_eq!(at_once(&store, rank.open_file(&other, x, WRITE)).err(), Some(Error::Denied));
+    at_once(&store, rank.close_file(x));
+    assert_eq!(at_once(&store, rank.read_file(x, 0, 9)).err(), Some(Error::NotFound));
+    let report = at_once(&store, rank.check(false)).unwrap();
+    assert_eq!(report.findings, []);
+}
+
+#[test]
+fn a_check_reports_no_file_that_comes_and_goes_while_it_looks() {
+    let mut changed = 0;
+    'all: for made_at in 0.. {
+        for steps in 1.. {
+            let (store, rank, a, _) = begin();
+            let (doctor, root) = (at_once(&store, open(&store)), Credentials::root());
+            let mut check: Call<nacre_meta::Report> = Box::pin(async move { doctor.check(false).await });
+            if advance(&store, 0, &mut check, made_at).is_some() {
+                break 'all;
+            }
+            at_once(&store, make(&rank, &root, "/a/new", file(0o644)));
+            let checked = advance(&store, 0, &mut check, steps);
+            let is_over = checked.is_some();
+            at_once(&store, rank.unlink(&root, a, b"new")).unwrap();
+            let checked = checked.or_else(|| advance(&store, 0, &mut check, usize::MAX));
+            let report = checked.unwrap().unwrap();
+            assert_eq!(report.findings, [], "{made_at}, {steps}");
+            changed += usize::from(report.changed);
+            if is_over {
+                break;
+            }
+        }
+    }
+    assert!(changed > 1);
+}
+
+#[test]
+fn a_check_takes_no_file_for_lost_that_is_moved_into_a_new_directory() {
+    for at in 0.. {
+        let (store, rank, a, _) = begin();
+        let (doctor, root) = (at_once(&store, open(&store)), Credentials::root());
+        let mut check: Call<nacre_meta::Report> = Box::pin(async move { doctor.check(true).await });
+        let checked = advance(&store, 0, &mut check, at);
+        let is_over = checked.is_some();
+        let new = at_once(&store, async {
+            let directory = Creation::new(InodeKind::Directory, 0o755);
+            let new = make(&rank, &root, "/a/new", directory).await.ino;
+            rank.rename(&root, (a, b"x"), (new, b"x"), false).await.unwrap();
+            new
+        });
+        let checked = checked.or_else(|| advance(&store, 0, &mut check, usize::MAX));
+        assert_eq!(checked.unwrap().unwrap().findings, [], "{at}");
+        let found = at_once(&store, rank.lookup(&root, new, b"x"));
+        assert!(found.is_ok(), "{at}: {found:?}");
+        let report = at_once(&store, rank.check(false)).unwrap();
+        assert_eq!((&report.findings[..], report.changed), (&[][..], false), "{at}");
+        if is_over {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_put_that_ends_while_a_check_removes_it_is_whole_or_refused() {
+    let content = [7_u8; 6 * 4096];
+    let (mut kept, mut refused) = (0, 0);
+    for at in 0.. {
+        let (store, root) = (SlowStore::default(), Credentials::root());
+        let (rank, doctor) = (at_once(&store, open(&store)), at_once(&store, open(&store)));
+        let ino = at_once(&store, async {
+            let layout = Layout { unit_bytes: 4096, width: 1, object_bytes: 4096 };
+            let ino = make(&rank, &root, "/f", Creation { layout: Some(layout), ..file(0o644) }).await.ino;
+            rank.write_file(ino, 0, Bytes::from_static(b"old")).await.unwrap();
+            ino
+        });
+        let mut put = at_once(&store, rank.put(&root, ino)).unwrap();
+        at_once(&store, put.write(&content)).unwrap();
+        // The check takes the rank for one that has gone away.
+        let mut check: Call<nacre_meta::Report> = Box::pin(async move { doctor.check(true).await });
+        let checked = advance(&store, 1, &mut check, at);
+        let committed = at_once(&store, put.commit());
+        let is_over = checked.is_some();
+        let checked = checked.or_else(|| advance(&store, 1, &mut check, usize::MAX));
+        checked.unwrap().unwrap();
+        let found = at_once(&store, rank.read_file(ino, 0, 1 << 20)).unwrap();
+        match committed {
+            Ok(bytes) => {
+                assert_eq!(bytes, content.len() as u64);
+                assert!(found == content[..], "{at}: what was acknowledged is lost");
+                kept += 1;
+            }
+            Err(error) => {
+                assert_eq!(error, Error::Stale, "{at}");
+                assert_eq!(found, "old", "{at}");
+                refused += 1;
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
+    println!("{kept} puts were kept, {refused} refused");
+    assert!(kept > 1 && refused > 1);
+}
+
+#[test]
+fn a_copy_of_a_store_has_one_content_of_a_file_whenever_that_is_replaced() {
+    let (mut old, mut new) = (0, 0);
+    for at in 0.. {
+        let (store, rank, a, _) = begin();
+        let root = Credentials::root();
+        let x = at_once(&store, rank.lookup(&root, a, b"x")).unwrap().ino;
+        let put = |content: &'static [u8]| {
+            at_once(&store, async {
+                let mut put = rank.put(&root, x).await.unwrap();
+                put.write(content).await.unwrap();
+                put.commit().await.unwrap();
+            });
+        };
+        put(b"the old content");
+        let copy = Arc::new(MemoryStore::new());
+        let mut copying: Call<Copied> = {
+            let (source, destination) = (store.clone(), copy.clone());
+            Box::pin(async move { Ok(copy_objects(&source, &*destination, |_, _| {}).await?) })
+        };
+        let copied = advance(&store, 0, &mut copying, at);
+        let is_over = copied.is_some();
+        put(b"another content");
+        let copied = copied.or_else(|| advance(&store, 0, &mut copying, usize::MAX));
+        assert_eq!(copied.unwrap().unwrap().failed, [], "{at}");
+        let found = at_once(&store, async {
+            let rank = Rank::open(copy.clone(), RankOptions::default()).await.unwrap();
+            rank.read_file(x, 0, 1 << 20).await.unwrap()
+        });
+        match &found[..] {
+            b"the old content" => old += 1,
+            b"another content" => new += 1,
+            other => panic!("{at}: the copy holds \"{}\"", other.escape_ascii()),
+        }
+        if is_over {
+            break;
+        }
+    }
+    println!("{old} copies have the old content, {new} the new one");
+    assert!(old > 1 && new > 1);
 }
