@@ -468,7 +468,9 @@ impl Inner {
         let called = self.call_marked(object, name, known, transaction, held, &mut mark).await;
         match (&mark, &called) {
             (None, _) => {}
-            (Some(mark), Ok((_, Some(changed)))) => self.settle(mark, changed.version, changed.exists),
+            (Some(mark), Ok((_, Some(changed)))) => {
+                self.settle(mark, changed.version, changed.exists).await;
+            }
             // It may take effect yet: what the mark says of it stays true.
             (Some(_), Err(error)) if error.kind == ErrorKind::Unknown => {}
             (Some(mark), _) => self.unmark(mark),
