@@ -25,7 +25,7 @@ use crate::index::{IndexState, Mark};
 use crate::limit::object_bytes_max;
 use crate::name::{object_id, object_name};
 use crate::native;
-use crate::record::{Author, Changed, Token};
+use crate::record::{Changed, Token};
 use crate::reply::{self, corrupt};
 use crate::request;
 use crate::script::{self, Routine, Section, Sections};
@@ -618,13 +618,8 @@ impl Inner {
     /// another change followed.
     async fn own_change(&self, object: &ObjectId, name: &CStr, token: &Token) -> Result<Changed, StoreError> {
         let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
-        let (header, _) = self.header(object, completed)?;
-        if header.author == Author::Token(*token) {
-            return Ok(Changed::from(&header));
-        }
-        let why =
-            "the OSD made the change without saying at which version, and the object was changed again since";
-        Err(self.context(StoreError::new(ErrorKind::Unknown, why), object))
+        let found = self.header(object, completed).map(|(header, _)| header);
+        reply::unsaid(token, found).map_err(|error| self.context(error, object))
     }
 
     /// Makes the OSD move an object's live bytes together, if that makes it shorter by `bytes_min` bytes.
