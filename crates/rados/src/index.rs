@@ -82,6 +82,9 @@ struct Fact {
 
 impl Fact {
     const BYTES: usize = 14;
+    /// What is taken for true of an object whose header cannot be read. It must not be written over what is known: no object
+    /// that exists has version 0.
+    const UNREADABLE: Fact = Fact { version: 0, exists: true };
 
     /// Encodes the fact so that those of greater versions are greater, byte by byte.
     fn encode(self) -> Vec<u8> {
@@ -401,8 +404,10 @@ impl Inner {
             let exists = match entry.exists() {
                 Some(exists) => exists,
                 None => {
-                    let fact = facts.next().unwrap_or(Fact { version: 0, exists: true });
-                    for (key, _) in entry.marks.iter().filter(|(_, set_at)| *set_at <= long_ago) {
+                    let fact = facts.next().unwrap_or(Fact::UNREADABLE);
+                    let old = entry.marks.iter().filter(|(_, set_at)| *set_at <= long_ago);
+                    // Where the object does not tell, its mark is what keeps a stale entry from being believed.
+                    for (key, _) in old.filter(|_| fact != Fact::UNREADABLE) {
                         self.settle_for_another(&entry.object, key, fact).await;
                     }
                     fact.exists
@@ -432,7 +437,7 @@ impl Inner {
                     // One whose header cannot be read is there, under a name that can: whoever asks it for more is told
                     // what is wrong with it, and nobody else is stopped by that.
                     Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
-                        Fact { version: 0, exists: true }
+                        Fact::UNREADABLE
                     }
                     Err(error) => return Err(error),
                 });

@@ -275,6 +275,34 @@ fn an_index_that_is_filled_in_again_knows_what_clients_without_one_did() {
     assert_eq!(listed(&open(&uri), 10), ["kept", "made"]);
 }
 
+#[test]
+fn a_damaged_object_stays_listed_whatever_its_entry_says() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("damaged");
+    let (store, index) = (open(&uri), Index { cluster: &cluster, uri: &uri });
+    assert_eq!(listed(&store, 10), [""; 0]);
+    make(&store, "a");
+    index.settled("a");
+    remove(&store, "a");
+    let (shard, key, removed) = index.settled("a");
+    make(&store, "a");
+    index.settled("a");
+    // As if the client that made it again had died before it wrote that down.
+    index.rados(&["setomapval", &shard, &key], &removed);
+    index.mark("a", now() - 25 * 3600);
+    let mut header = index.rados(&["getxattr", "nacre.a", "nacre"], b"");
+    header[9] ^= 4;
+    index.rados(&["setxattr", "nacre.a", "nacre"], &header);
+    for _ in 0..2 {
+        assert_eq!(listed(&store, 10), ["a"]);
+    }
+    // It can be done away with by its name, and only then is it gone.
+    assert!(block_on(store.discard_damaged(&id("a"))).unwrap());
+    for _ in 0..2 {
+        assert_eq!(listed(&store, 10), [""; 0]);
+    }
+}
+
 /// Tests that the index goes by the numbers of versions: OSDs compare them byte by byte, and on most machines take 128 for less
 /// than 127.
 #[test]
