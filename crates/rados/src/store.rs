@@ -548,11 +548,11 @@ impl Inner {
                     *mark = Some(self.mark(object).await?);
                 }
                 Called::Changed(changed) => {
-                    // Nobody waits for these, and where they fail the next call asks again.
+                    // Nobody waits for these, and where they fail a later call asks again.
                     if changed.unswept {
                         drop(self.sweep(name));
                     }
-                    if changed.wants_compaction() {
+                    if changed.wants_compaction() && known.lock().is_compaction_due(changed.tail) {
                         drop(self.compact(name, COMPACTION_BYTES_MIN));
                     }
                     let answers = held.map(|(_, answers)| answers).unwrap_or_default();
