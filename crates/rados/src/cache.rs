@@ -45,6 +45,8 @@ pub(crate) struct ObjectCache {
     pub(crate) generation: u64,
     /// The number of calls under way whose effect on the header is not known before they are over.
     calls: u32,
+    /// The length of the byte stream when this client last asked for a compaction, in bytes.
+    compacted_at: u32,
 }
 
 /// A call under way. It is over when this is dropped, also where nobody waits for its end any more: what an OSD may
@@ -153,6 +155,18 @@ impl ObjectCache {
     /// Returns whether nothing is under way that will change the object in a way that cannot be foretold.
     pub(crate) fn is_settled(&self) -> bool {
         self.calls == 0
+    }
+
+    /// Returns whether a compaction is to be asked for, now that the byte stream is `tail` bytes long and half of it is
+    /// garbage; it then counts as asked for. One that took place makes the byte stream shorter. One that did not, because there
+    /// are too many extents for a call, is asked for again when there is a sixteenth more: to fail takes it seconds in the OSD.
+    pub(crate) fn is_compaction_due(&mut self, tail: u32) -> bool {
+        let asked_at = self.compacted_at;
+        let due = tail < asked_at || u64::from(tail) >= u64::from(asked_at) + u64::from(asked_at / 16);
+        if due {
+            self.compacted_at = tail;
+        }
+        due
     }
 
     /// Takes in a header that was read, with what was read of a fork: all extents that share a byte with a range.
@@ -382,6 +396,19 @@ mod tests {
             (0..EXTENTS_MAX as u64).map(|at| extent(1 << 40 | at, 1 << 40 | (at + 1), 1)).collect();
         known.saw(&header, &fork, &record, ByteRange::from(0..1 << 41), &many);
         assert!(known.extent_count <= EXTENTS_MAX);
+    }
+
+    #[test]
+    fn a_compaction_that_changes_nothing_is_seldom_asked_for_again() {
+        let mut known = ObjectCache::default();
+        let tails = (1000..2000_u32).map(|tail| 1000 * tail);
+        let asked = tails.filter(|tail| known.is_compaction_due(*tail)).count();
+        assert!((2..=13).contains(&asked), "{asked} times while the object grew to twice its length");
+        // After one that took place, the next one is asked for at once, and once.
+        assert!(known.is_compaction_due(500_000));
+        known.restart(None);
+        assert!(!known.is_compaction_due(500_100));
+        assert!(known.is_compaction_due(u32::MAX) && !known.is_compaction_due(u32::MAX));
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Inner {
         let completed = self.pool.write(&name, &steps, flag::FULL_TRY).await;
         match -completed.code {
             code if code <= 0 => {
-                self.settle(&mark, version, false);
+                self.settle(&mark, version, false).await;
                 Ok(true)
             }
             errno::ECANCELED | errno::ENOENT => {

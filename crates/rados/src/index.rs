@@ -82,13 +82,22 @@ struct Fact {
 
 impl Fact {
     const BYTES: usize = 14;
+    /// What is taken for true of an object whose header cannot be read. It must not be written over what is known: no object
+    /// that exists has version 0.
+    const UNREADABLE: Fact = Fact { version: 0, exists: true };
 
-    /// Encodes the fact so that those of greater versions are greater, byte by byte: so an OSD compares them.
+    /// Encodes the fact so that those of greater versions are greater, byte by byte.
     fn encode(self) -> Vec<u8> {
         let mut record = self.version.to_be_bytes().to_vec();
         record.extend([FORMAT, u8::from(self.exists)]);
         record.extend(checksum(&record).to_le_bytes());
         record
+    }
+
+    /// Returns whether an OSD takes every fact of a lesser version for less than this one. OSDs compare bytes with a sign, so
+    /// they do unless a byte of this version has its upper bit set: 128 is less than 127 to them.
+    fn is_greater_to_osds(self) -> bool {
+        self.version.to_be_bytes().is_ascii()
     }
 
     /// Decodes a fact; `None` if it is unsound.
@@ -104,6 +113,14 @@ impl From<&Header> for Fact {
     fn from(header: &Header) -> Self {
         Self { version: header.version, exists: header.exists }
     }
+}
+
+/// What is to be written into an entry while the index is filled in.
+struct Correction {
+    object: ObjectId,
+    /// The fact that was found there.
+    before: Option<Fact>,
+    fact: Fact,
 }
 
 /// Encodes the value of a mark: the time at which it was set, in seconds.
@@ -288,10 +305,16 @@ impl Inner {
         }
     }
 
-    /// Writes down what is known of an object after its change, and takes the mark away. Nobody waits for it: until it is
-    /// done, and also where another client has written down a later fact, the mark makes listings ask the object.
-    pub(crate) fn settle(&self, mark: &Mark, version: u64, exists: bool) {
-        drop(self.send_fact(mark, Fact { version, exists }));
+    /// Writes down what is known of an object after its change, and takes the mark away. Where the OSD can compare the
+    /// versions, nobody waits for it: until it is done, and also where another client has written down a later fact, the mark
+    /// makes listings ask the object.
+    pub(crate) async fn settle(&self, mark: &Mark, version: u64, exists: bool) {
+        let fact = Fact { version, exists };
+        if fact.is_greater_to_osds() {
+            drop(self.send_fact(mark, fact));
+        } else {
+            self.raise_fact(&mark.shard, &mark.entry, fact, Some(&mark.key)).await;
+        }
     }
 
     fn send_fact(&self, mark: &Mark, fact: Fact) -> Operation {
@@ -304,14 +327,36 @@ impl Inner {
         self.pool.write(&mark.shard, &steps, flag::FULL_TRY | flag::FULL_FORCE)
     }
 
-    /// Takes a mark away whose change certainly did not take place, or whose fact is written down.
-    pub(crate) fn unmark(&self, mark: &Mark) {
-        drop(self.send_unmark(mark));
+    /// Writes a fact into an entry, unless it says this already or a later fact, and takes a mark away, if one is given. The
+    /// entry is read, and the versions are compared here. Returns 0 or more, or a negative errno.
+    async fn raise_fact(&self, shard: &CStr, entry: &[u8], fact: Fact, mark: Option<&[u8]>) -> i32 {
+        let record = fact.encode();
+        let flags = if mark.is_some() { flag::FULL_TRY | flag::FULL_FORCE } else { flag::FULL_TRY };
+        loop {
+            let completed = self.pool.read(shard, &[ReadStep::OmapKey(entry)], 0).await;
+            if completed.code < 0 && completed.code != -errno::ENOENT {
+                return completed.code;
+            }
+            let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
+            let pairs = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
+            let before: &[u8] = pairs.first().map_or(&[][..], |(_, value)| &value[..]);
+            let mut steps = vec![WriteStep::Create];
+            if Fact::decode(before).is_none_or(|before| before.version < fact.version) {
+                steps.extend([WriteStep::IfOmapEqual(entry, before), WriteStep::SetOmap(entry, &record)]);
+            }
+            steps.extend(mark.map(WriteStep::RemoveOmap));
+            let code = self.pool.write(shard, &steps, flags).await.code;
+            // Where somebody changed the entry meanwhile, theirs may be the later fact.
+            if code != -errno::ECANCELED {
+                return code;
+            }
+        }
     }
 
-    fn send_unmark(&self, mark: &Mark) -> Operation {
+    /// Takes a mark away whose change certainly did not take place.
+    pub(crate) fn unmark(&self, mark: &Mark) {
         let flags = flag::FULL_TRY | flag::FULL_FORCE;
-        self.pool.write(&mark.shard, &[WriteStep::RemoveOmap(&mark.key)], flags)
+        drop(self.pool.write(&mark.shard, &[WriteStep::RemoveOmap(&mark.key)], flags));
     }
 
     /// Lists objects.
@@ -359,8 +404,10 @@ impl Inner {
             let exists = match entry.exists() {
                 Some(exists) => exists,
                 None => {
-                    let fact = facts.next().unwrap_or(Fact { version: 0, exists: true });
-                    for (key, _) in entry.marks.iter().filter(|(_, set_at)| *set_at <= long_ago) {
+                    let fact = facts.next().unwrap_or(Fact::UNREADABLE);
+                    let old = entry.marks.iter().filter(|(_, set_at)| *set_at <= long_ago);
+                    // Where the object does not tell, its mark is what keeps a stale entry from being believed.
+                    for (key, _) in old.filter(|_| fact != Fact::UNREADABLE) {
                         self.settle_for_another(&entry.object, key, fact).await;
                     }
                     fact.exists
@@ -375,11 +422,7 @@ impl Inner {
 
     /// Settles the mark of a client that died. A failure leaves it as it is.
     async fn settle_for_another(&self, object: &ObjectId, key: &[u8], fact: Fact) {
-        let mark = Mark { shard: shard_name(shard_of(object)), entry: entry_key(object), key: key.to_vec() };
-        if self.send_fact(&mark, fact).await.code == -errno::ECANCELED {
-            // The entry says this already, or a later fact.
-            self.send_unmark(&mark).await;
-        }
+        self.raise_fact(&shard_name(shard_of(object)), &entry_key(object), fact, Some(key)).await;
     }
 
     /// Looks at objects: which of them exist.
@@ -394,7 +437,7 @@ impl Inner {
                     // One whose header cannot be read is there, under a name that can: whoever asks it for more is told
                     // what is wrong with it, and nobody else is stopped by that.
                     Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
-                        Fact { version: 0, exists: true }
+                        Fact::UNREADABLE
                     }
                     Err(error) => return Err(error),
                 });
@@ -467,17 +510,18 @@ impl Inner {
                 }
             }
             let names: Vec<ObjectId> = names.into_iter().collect();
-            let mut shards: Vec<Vec<(ObjectId, Fact)>> = (0..SHARDS).map(|_| Vec::new()).collect();
+            let mut shards: Vec<Vec<Correction>> = (0..SHARDS).map(|_| Vec::new()).collect();
             for chunk in names.chunks(FILLED_MAX * SHARDS) {
                 let asked: Vec<&ObjectId> = chunk.iter().collect();
                 let facts = self.facts(&asked).await?;
                 for (id, fact) in chunk.iter().zip(facts) {
-                    let stale = match known.get(id) {
-                        Some(known) => known.exists != fact.exists && known.version < fact.version,
+                    let before = known.get(id).copied();
+                    let stale = match before {
+                        Some(before) => before.exists != fact.exists && before.version < fact.version,
                         None => fact.exists,
                     };
                     if stale {
-                        shards[shard_of(id)].push((id.clone(), fact));
+                        shards[shard_of(id)].push(Correction { object: id.clone(), before, fact });
                     }
                 }
                 for (number, shard) in shards.iter_mut().enumerate() {
@@ -493,22 +537,26 @@ impl Inner {
     }
 
     /// Writes facts into a shard, except those that are older than what stands there.
-    async fn fill_in(&self, shard: usize, facts: &[(ObjectId, Fact)]) -> Result<(), StoreError> {
+    async fn fill_in(&self, shard: usize, corrections: &[Correction]) -> Result<(), StoreError> {
         let name = shard_name(shard);
-        let records: Vec<_> = facts.iter().map(|(id, fact)| (entry_key(id), fact.encode())).collect();
-        let compare = records.iter().map(|(key, value)| WriteStep::IfOmapLess(key, value));
-        let set = records.iter().map(|(key, value)| WriteStep::SetOmap(key, value));
+        let records: Vec<_> = corrections
+            .iter()
+            .map(|Correction { object, before, fact }| {
+                (entry_key(object), before.map(Fact::encode).unwrap_or_default(), fact.encode())
+            })
+            .collect();
+        let compare = records.iter().map(|(key, before, _)| WriteStep::IfOmapEqual(key, before));
+        let set = records.iter().map(|(key, _, value)| WriteStep::SetOmap(key, value));
         let steps: Vec<_> = std::iter::once(WriteStep::Create).chain(compare).chain(set).collect();
         match self.pool.write(&name, &steps, flag::FULL_TRY).await.code {
             code if code >= 0 => return Ok(()),
             code if code != -errno::ECANCELED => return Err(self.index_failed(code)),
             _ => {}
         }
-        // Somebody wrote one of them meanwhile.
-        for (key, value) in &records {
-            let steps = [WriteStep::IfOmapLess(key, value), WriteStep::SetOmap(key, value)];
-            let code = self.pool.write(&name, &steps, flag::FULL_TRY).await.code;
-            if code < 0 && code != -errno::ECANCELED {
+        // Somebody wrote one of them meanwhile, or one of them is unsound.
+        for Correction { object, fact, .. } in corrections {
+            let code = self.raise_fact(&name, &entry_key(object), *fact, None).await;
+            if code < 0 {
                 return Err(self.index_failed(code));
             }
         }
@@ -560,6 +608,22 @@ mod tests {
             assert!(pair[0].encode() < pair[1].encode(), "{pair:?}");
         }
         assert!(facts[0].encode() > Vec::new(), "an entry that is not there is the least");
+    }
+
+    #[test]
+    fn osds_compare_the_facts_rightly_that_are_left_to_them() {
+        // As OSDs do it, where `char` has a sign.
+        let seen = |version| {
+            let bytes = Fact { version, exists: true }.encode().into_iter();
+            bytes.map(u8::cast_signed).collect::<Vec<i8>>()
+        };
+        let versions = [0, 1, 127, 128, 255, 256, 0x7f7f, 0x8000, 0x17fff, 1 << 32 | 5, (1 << 63) - 1];
+        for (index, &later) in versions.iter().enumerate() {
+            let rightly = versions[..index].iter().all(|&earlier| seen(earlier) < seen(later));
+            let left_to_them = Fact { version: later, exists: true }.is_greater_to_osds();
+            assert!(rightly || !left_to_them, "{later}");
+        }
+        assert!(seen(128) < seen(127), "which is why not all are");
     }
 
     #[test]

@@ -13,15 +13,15 @@ use crate::sys::{Pool, WriteStep, flag};
 const SETTING: &CStr = c"osd_max_object_size";
 /// The name of an object that no object of Nacre has, because it has another prefix.
 const PROBE: &CStr = c"nacre-probe";
-/// The maximum number of bytes that BlueStore keeps in one object, whatever is set.
-const HARD_MAX: u64 = (1 << 32) - 1;
+/// The maximum number of bytes that the class writes into one object, whatever is set: Lua in an OSD takes offsets of 31 bits.
+const HARD_MAX: u64 = (1 << 31) - 1;
 
-/// Returns the maximum number of bytes that one object of a pool may have. A limit that cannot be found out counts as
-/// none.
+/// Returns the maximum number of bytes that one object of a pool may have. Where the OSDs' limit cannot be found out, that of
+/// the class remains.
 pub(crate) async fn object_bytes_max(pool: &Pool) -> u64 {
     let Some(set) = pool.setting(SETTING) else { return HARD_MAX };
     match (fits(pool, set.saturating_sub(1)).await, fits(pool, set).await) {
-        (Some(true), Some(false)) => return set,
+        (Some(true), Some(false)) => return set.min(HARD_MAX),
         (None, _) | (_, None) => return HARD_MAX,
         _ => {}
     }

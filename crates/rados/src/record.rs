@@ -235,7 +235,7 @@ pub(crate) struct Changed {
     pub(crate) existed: bool,
     pub(crate) unswept: bool,
     pub(crate) version: u64,
-    tail: u32,
+    pub(crate) tail: u32,
     live: u32,
 }
 

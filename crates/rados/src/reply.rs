@@ -8,7 +8,9 @@ use nacre_object::{
 
 use crate::fences;
 use crate::name::unescaped;
-use crate::record::{ForkRecord, Header, decode_key, decode_key_version, decode_value};
+use crate::record::{
+    Author, Changed, ForkRecord, Header, Token, decode_key, decode_key_version, decode_value,
+};
 
 /// A call's output.
 pub(crate) enum Reply {
@@ -74,6 +76,20 @@ pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<
         9 => Reply::Unindexed,
         _ => return None,
     }))
+}
+
+/// Returns the result of a change that the OSD made without saying at which version, from the header that was found, or not
+/// found, afterwards. No failure may say that nothing was changed.
+pub(crate) fn unsaid(token: &Token, found: Result<Header, StoreError>) -> Result<Changed, StoreError> {
+    const WHY: &str = "the OSD made the change without saying at which version";
+    match found {
+        Ok(header) if header.author == Author::Token(*token) => Ok(Changed::from(&header)),
+        Ok(_) => {
+            let text = format!("{WHY}, and the object was changed again since");
+            Err(StoreError::new(ErrorKind::Unknown, text))
+        }
+        Err(error) => Err(error.with_kind(ErrorKind::Unknown).context(WHY)),
+    }
 }
 
 /// Returns an object at a glance, from its header.
@@ -335,6 +351,20 @@ mod tests {
         let Answer::VersionedKeys(page) = &answers[5] else { panic!("not a page of keys with versions") };
         assert_eq!(page.entries[0].1, Versioned { value: Bytes::new(), version: 2 });
         assert_eq!(answers[6], Answer::Fences(Fences { fence: 0, sessions: vec![5, 9] }));
+    }
+
+    #[test]
+    fn a_change_without_an_answer_is_never_said_not_to_have_been_made() {
+        let token = [7; 16];
+        let header = Header { exists: true, version: 3, author: Author::Token(token), ..Header::default() };
+        assert_eq!(unsaid(&token, Ok(header)), Ok(Changed::from(&header)));
+        let other = Header { author: Author::Token([8; 16]), ..header };
+        assert_eq!(unsaid(&token, Ok(other)).unwrap_err().kind, ErrorKind::Unknown);
+        for kind in [ErrorKind::Unavailable, ErrorKind::Io, ErrorKind::Corrupt, ErrorKind::Closed] {
+            let error = unsaid(&token, Err(StoreError::new(kind, "no answer"))).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unknown);
+            assert!(error.message.contains("made the change") && error.message.contains("no answer"));
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use nacre_object::{
     Write,
 };
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::oneshot;
 
 use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
 use crate::compact::CompactionReport;
@@ -25,7 +25,7 @@ use crate::index::{IndexState, Mark};
 use crate::limit::object_bytes_max;
 use crate::name::{object_id, object_name};
 use crate::native;
-use crate::record::{Author, Changed, Token};
+use crate::record::{Changed, Token};
 use crate::reply::{self, corrupt};
 use crate::request;
 use crate::script::{self, Routine, Section, Sections};
@@ -58,8 +58,13 @@ struct Engine(Arc<Lazy>);
 
 struct Lazy {
     location: Location,
-    connected: OnceCell<Inner>,
+    connected: OnceLock<Inner>,
+    /// The replies that wait for the thread that connects, while there is one.
+    waiting: Mutex<Option<Vec<Waiting>>>,
 }
+
+/// A reply that waits for the connection.
+type Waiting = oneshot::Sender<Result<(), StoreError>>;
 
 pub(crate) struct Inner {
     pub(crate) pool: Pool,
@@ -74,7 +79,7 @@ pub(crate) struct Inner {
     /// True if the OSDs differ too much for compiled routines.
     by_text: AtomicBool,
     /// The maximum number of bytes that the OSDs let one object have, once it was asked for.
-    object_bytes_max: OnceCell<u64>,
+    object_bytes_max: OnceLock<u64>,
 }
 
 /// A generator of the tokens of changes: 64 random bits of this connection, and a count.
@@ -99,7 +104,8 @@ impl RadosStore {
     pub fn new(location: Location) -> Self {
         let limits = PacerLimits { turn_min: TURN_MIN, turn_max: TURN_MAX, ..PacerLimits::default() };
         let options = PaceOptions { pacing: location.pacing, limits, ..PaceOptions::default() };
-        Self(Paced::new(Engine(Arc::new(Lazy { location, connected: OnceCell::new() })), options))
+        let lazy = Lazy { location, connected: OnceLock::new(), waiting: Mutex::new(None) };
+        Self(Paced::new(Engine(Arc::new(lazy)), options))
     }
 
     /// Opens the pool that a uri names (see [`Location::parse`]), and connects.
@@ -177,9 +183,49 @@ impl ObjectStore for RadosStore {
 }
 
 impl Engine {
+    /// Returns the connection, which is made when it is first needed.
     async fn connected(&self) -> Result<&Inner, StoreError> {
-        self.0.connected.get_or_try_init(|| Inner::connect(self.0.location.clone())).await
+        if let Some(inner) = self.0.connected.get() {
+            return Ok(inner);
+        }
+        Lazy::connect(&self.0).await.unwrap_or_else(|_| Err(no_connection()))?;
+        self.0.connected.get().ok_or_else(no_connection)
     }
+}
+
+impl Lazy {
+    /// Connects on a thread, unless one is at it, and returns what will tell the result. The thread does all of it, so that no
+    /// reply waits for another one to be looked at.
+    fn connect(lazy: &Arc<Self>) -> oneshot::Receiver<Result<(), StoreError>> {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiting = lazy.waiting.lock();
+        if lazy.connected.get().is_some() {
+            // The thread was done just now.
+            sender.send(Ok(())).ok();
+        } else if let Some(waiting) = &mut *waiting {
+            waiting.push(sender);
+        } else {
+            *waiting = Some(vec![sender]);
+            let lazy = Arc::clone(lazy);
+            std::thread::spawn(move || {
+                let made = Library::get().map_err(|why| no_library(&why));
+                let made = made.and_then(|_| connect_blocking(&lazy.location));
+                let made = made.map(|pool| Inner::new(pool, lazy.location.clone()));
+                let made = made.map(|inner| drop(lazy.connected.set(inner)));
+                let waiting = lazy.waiting.lock().take().unwrap_or_default();
+                // Let go before the answers are sent: whoever gets one may end the process.
+                drop(lazy);
+                for waiting in waiting {
+                    waiting.send(made.clone()).ok();
+                }
+            });
+        }
+        receiver
+    }
+}
+
+fn no_connection() -> StoreError {
+    StoreError::new(ErrorKind::Io, "the thread that connects to Ceph died")
 }
 
 impl ObjectStore for Engine {
@@ -200,8 +246,12 @@ impl ObjectStore for Engine {
         let engine = self.clone();
         started(async move {
             let inner = engine.connected().await?;
-            let fork_bytes_max = *inner.object_bytes_max.get_or_init(|| object_bytes_max(&inner.pool)).await;
-            Ok(Limits { fork_bytes_max })
+            if let Some(&fork_bytes_max) = inner.object_bytes_max.get() {
+                return Ok(Limits { fork_bytes_max });
+            }
+            // Several replies at once may ask the OSDs, and none of them waits for another.
+            let found = object_bytes_max(&inner.pool).await;
+            Ok(Limits { fork_bytes_max: *inner.object_bytes_max.get_or_init(|| found) })
         })
     }
 }
@@ -222,9 +272,7 @@ pub(crate) async fn connect(location: Location) -> Result<Pool, StoreError> {
     Library::get().map_err(|why| no_library(&why))?;
     let (sender, receiver) = oneshot::channel();
     std::thread::spawn(move || sender.send(connect_blocking(&location)).ok());
-    receiver
-        .await
-        .unwrap_or_else(|_| Err(StoreError::new(ErrorKind::Io, "the thread that connects to Ceph died")))
+    receiver.await.unwrap_or_else(|_| Err(no_connection()))
 }
 
 fn connect_blocking(location: &Location) -> Result<Pool, StoreError> {
@@ -275,11 +323,10 @@ enum Called {
 }
 
 impl Inner {
-    async fn connect(location: Location) -> Result<Self, StoreError> {
-        let pool = connect(location.clone()).await?;
+    fn new(pool: Pool, location: Location) -> Self {
         tracing::debug!(pool = location.pool, fsid = pool.fsid(), "connected to Ceph");
         let (knowledge, tokens) = (Knowledge::new(), Tokens::new());
-        Ok(Self {
+        Self {
             pool,
             location,
             knowledge,
@@ -288,8 +335,8 @@ impl Inner {
             calls_denied: AtomicBool::new(false),
             chunks: RwLock::default(),
             by_text: AtomicBool::new(false),
-            object_bytes_max: OnceCell::new(),
-        })
+            object_bytes_max: OnceLock::new(),
+        }
     }
 
     async fn apply(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
@@ -468,7 +515,9 @@ impl Inner {
         let called = self.call_marked(object, name, known, transaction, held, &mut mark).await;
         match (&mark, &called) {
             (None, _) => {}
-            (Some(mark), Ok((_, Some(changed)))) => self.settle(mark, changed.version, changed.exists),
+            (Some(mark), Ok((_, Some(changed)))) => {
+                self.settle(mark, changed.version, changed.exists).await;
+            }
             // It may take effect yet: what the mark says of it stays true.
             (Some(_), Err(error)) if error.kind == ErrorKind::Unknown => {}
             (Some(mark), _) => self.unmark(mark),
@@ -499,11 +548,11 @@ impl Inner {
                     *mark = Some(self.mark(object).await?);
                 }
                 Called::Changed(changed) => {
-                    // Nobody waits for these, and where they fail the next call asks again.
+                    // Nobody waits for these, and where they fail a later call asks again.
                     if changed.unswept {
                         drop(self.sweep(name));
                     }
-                    if changed.wants_compaction() {
+                    if changed.wants_compaction() && known.lock().is_compaction_due(changed.tail) {
                         drop(self.compact(name, COMPACTION_BYTES_MIN));
                     }
                     let answers = held.map(|(_, answers)| answers).unwrap_or_default();
@@ -616,13 +665,8 @@ impl Inner {
     /// another change followed.
     async fn own_change(&self, object: &ObjectId, name: &CStr, token: &Token) -> Result<Changed, StoreError> {
         let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
-        let (header, _) = self.header(object, completed)?;
-        if header.author == Author::Token(*token) {
-            return Ok(Changed::from(&header));
-        }
-        let why =
-            "the OSD made the change without saying at which version, and the object was changed again since";
-        Err(self.context(StoreError::new(ErrorKind::Unknown, why), object))
+        let found = self.header(object, completed).map(|(header, _)| header);
+        reply::unsaid(token, found).map_err(|error| self.context(error, object))
     }
 
     /// Makes the OSD move an object's live bytes together, if that makes it shorter by `bytes_min` bytes.
@@ -742,5 +786,30 @@ impl Inner {
     /// Adds to an error the object and the pool.
     pub(crate) fn context(&self, error: StoreError, object: &ObjectId) -> StoreError {
         error.context(format_args!("object \"{object}\" in pool \"{}\"", self.location.pool))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use nacre_object::Read;
+    use nacre_object::testkit::{block_on, block_on_for};
+
+    use super::*;
+
+    #[test]
+    fn no_reply_waits_for_another_one_to_be_looked_at() {
+        // There is nothing to connect to, which takes the same way.
+        let location = Location { conf: Some("/nowhere/ceph.conf".into()), ..Location::new("pool") };
+        let (store, object) = (RadosStore::new(location), ObjectId::try_from("a").unwrap());
+        let mut replies = [(); 3].map(|()| store.apply(&object, Transaction::new().read(Read::Stat)));
+        // The last one first. The limit only ends a test that would hang.
+        let [.., last] = &mut replies;
+        let limit = Duration::from_secs(120);
+        let result = block_on_for(limit, |context| Pin::new(&mut *last).poll(context));
+        assert!(result.expect("waited in vain").is_err());
+        let [first, second, _] = replies;
+        assert!(block_on(first).is_err() && block_on(second).is_err());
     }
 }

@@ -330,6 +330,9 @@ fn objects_that_pass_the_limit_are_refused_whole() {
     // What the OSDs have set counts, not what this client has; and whoever must not write is bounded by nothing.
     cluster.ceph(&["config", "set", "osd", "osd_max_object_size", "100000001"]);
     wait_until("the OSDs have the new setting", || limit(&open(&uri)) == 100_000_001);
+    // More than Lua in an OSD can address is no use.
+    cluster.ceph(&["config", "set", "osd", "osd_max_object_size", "3000000000"]);
+    wait_until("the OSDs have the setting that is too large", || limit(&open(&uri)) == (1 << 31) - 1);
     cluster.ceph(&["config", "rm", "osd", "osd_max_object_size"]);
     wait_until("the OSDs have the default again", || limit(&open(&uri)) == 128 << 20);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, Fork, Guard, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+    Answer, ByteRange, Fork, Guard, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
 };
 use nacre_rados::RadosStore;
 use rand::rngs::StdRng;
@@ -28,6 +28,13 @@ fn make(store: &RadosStore, name: &str) {
 
 fn remove(store: &RadosStore, name: &str) {
     apply(store, name, Transaction::new().change(Write::Remove)).unwrap();
+}
+
+/// Removes an object, with a version that is greater than its next one.
+fn remove_at(store: &RadosStore, name: &str, version: u64) {
+    let guard = Guard::Proposal { fork: Fork::DEFAULT, range: ByteRange::new(0, 1), version };
+    let outcome = apply(store, name, Transaction::new().guard(guard).change(Write::Remove)).unwrap();
+    assert!(matches!(outcome, Outcome::Done(done) if done.version == version));
 }
 
 /// Lists all objects, in pages of a length.
@@ -75,7 +82,7 @@ impl Index<'_> {
         loop {
             let (shard, keys) = self.keys(name).unwrap();
             if let [key] = &keys[..] {
-                let file = self.cluster.dir().join("entry");
+                let file = self.cluster.dir().join(format!("entry-{}", cluster::namespace(self.uri)));
                 self.rados(&["getomapval", &shard, key, file.to_str().unwrap()], b"");
                 return (shard, key.clone(), std::fs::read(file).unwrap());
             }
@@ -88,6 +95,14 @@ impl Index<'_> {
         let key = format!("{}\u{1}\u{1}{:032x}", keys[0], rand::random::<u128>());
         self.rados(&["setomapval", &shard, &key], &[&[1][..], &set_at.to_le_bytes()].concat());
         (shard, key)
+    }
+
+    /// Makes all marks of an object as old as can be.
+    fn age_marks(&self, name: &str) {
+        let (shard, keys) = self.keys(name).unwrap();
+        for mark in keys.iter().filter(|key| key.contains('\u{1}')) {
+            self.rados(&["setomapval", &shard, mark], &[&[1][..], &0_u64.to_le_bytes()].concat());
+        }
     }
 }
 
@@ -261,6 +276,70 @@ fn an_index_that_is_filled_in_again_knows_what_clients_without_one_did() {
 }
 
 #[test]
+fn a_damaged_object_stays_listed_whatever_its_entry_says() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("damaged");
+    let (store, index) = (open(&uri), Index { cluster: &cluster, uri: &uri });
+    assert_eq!(listed(&store, 10), [""; 0]);
+    make(&store, "a");
+    index.settled("a");
+    remove(&store, "a");
+    let (shard, key, removed) = index.settled("a");
+    make(&store, "a");
+    index.settled("a");
+    // As if the client that made it again had died before it wrote that down.
+    index.rados(&["setomapval", &shard, &key], &removed);
+    index.mark("a", now() - 25 * 3600);
+    let mut header = index.rados(&["getxattr", "nacre.a", "nacre"], b"");
+    header[9] ^= 4;
+    index.rados(&["setxattr", "nacre.a", "nacre"], &header);
+    for _ in 0..2 {
+        assert_eq!(listed(&store, 10), ["a"]);
+    }
+    // It can be done away with by its name, and only then is it gone.
+    assert!(block_on(store.discard_damaged(&id("a"))).unwrap());
+    for _ in 0..2 {
+        assert_eq!(listed(&store, 10), [""; 0]);
+    }
+}
+
+/// Tests that the index goes by the numbers of versions: OSDs compare them byte by byte, and on most machines take 128 for less
+/// than 127.
+#[test]
+fn a_later_change_is_listed_whatever_the_bytes_of_its_version() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("bytes");
+    let (store, index) = (open(&uri), Index { cluster: &cluster, uri: &uri });
+    assert_eq!(listed(&store, 10), [""; 0]);
+    make(&store, "gone");
+    let (shard, key, before) = index.settled("gone");
+    remove_at(&store, "gone", 200);
+    make(&store, "made");
+    index.settled("made");
+    remove_at(&store, "made", 127);
+    index.settled("made");
+    make(&store, "made");
+    // Once no mark is left, it is the entries that are believed.
+    for name in ["gone", "made"] {
+        index.age_marks(name);
+    }
+    for _ in 0..2 {
+        assert_eq!(listed(&store, 10), ["made"]);
+    }
+    // The same where the client died before it wrote down what it had done.
+    index.rados(&["setomapval", &shard, &key], &before);
+    index.mark("gone", now() - 25 * 3600);
+    for _ in 0..2 {
+        assert_eq!(listed(&store, 10), ["made"]);
+    }
+    // And where it was one without the index.
+    index.rados(&["setomapval", &shard, &key], &before);
+    assert_eq!(listed(&store, 10), ["gone", "made"]);
+    index.rados(&["rm", "nacre-index"], b"");
+    assert_eq!(listed(&open(&uri), 10), ["made"]);
+}
+
+#[test]
 fn clients_that_make_and_remove_the_same_objects_leave_a_right_listing() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("race");
@@ -304,11 +383,8 @@ fn clients_that_make_and_remove_the_same_objects_leave_a_right_listing() {
     assert_eq!(listed(&store, 100).iter().collect::<Vec<_>>(), existing);
     // Believed of the entries alone, too, once nobody's marks are left.
     let index = Index { cluster: &cluster, uri: &uri };
-    for name in &names {
-        let Some((shard, keys)) = index.keys(name) else { continue };
-        for mark in keys.iter().filter(|key| key.contains('\u{1}')) {
-            index.rados(&["setomapval", &shard, mark], &[&[1][..], &0_u64.to_le_bytes()].concat());
-        }
+    for name in names.iter().filter(|name| index.keys(name).is_some()) {
+        index.age_marks(name);
     }
     for _ in 0..2 {
         assert_eq!(listed(&store, 100).iter().collect::<Vec<_>>(), existing);
