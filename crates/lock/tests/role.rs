@@ -668,6 +668,31 @@ async fn another_number_of_servers_is_refused() {
     assert!(matches!(&error, LockError::Store(error) if error.kind == ErrorKind::Invalid), "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_one_server_ends_is_fenced_before_others_give_its_bytes_away() {
+    let lease = Duration::from_secs(600);
+    let near = Daemon::start(Arc::default(), lease, 0, 2);
+    // In the place of the second.
+    let misplaced = Daemon::start(Arc::default(), lease, 0, 2);
+    let servers = vec![near.address(), misplaced.address()];
+    let session = Session::begin(servers.clone(), LinkOptions::default()).await.unwrap();
+    let near_bytes = Request::new(0..10, Mode::Exclusive);
+    let held = session.lock(b"f", &near_bytes).await.unwrap();
+    assert!(session.lock(b"f", &Request::new(4096..4106, Mode::Exclusive)).await.is_err());
+    assert!(held.check().is_err());
+    // What was written under the lock may still be on its way.
+    let other = Session::begin(servers, LinkOptions::default()).await.unwrap();
+    let refused = other.lock(b"f", &near_bytes.clone().wait(Duration::from_millis(500))).await.err();
+    assert!(matches!(refused, Some(LockError::TimedOut | LockError::Unanswered)), "{refused:?}");
+    let handle = near.role.as_ref().unwrap().handle();
+    assert!(handle.break_session(nacre_lock::message::SessionId(session.number())));
+    other.lock(b"f", &near_bytes).await.unwrap().release().await.unwrap();
+    let read = Transaction::new().read(Read::Fences);
+    let Outcome::Done(done) = near.store.apply(&"f".parse().unwrap(), read).await.unwrap() else { panic!() };
+    let Some(Answer::Fences(fences)) = done.answers.first() else { panic!("{:?}", done.answers) };
+    assert_eq!(fences.sessions, [session.number()]);
+}
+
 /// Returns the number of threads of sessions in this process.
 fn session_threads() -> usize {
     let names = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("comm"));
