@@ -236,6 +236,36 @@ async fn numbers_of_sessions_are_never_given_twice() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grace_period_that_is_over_is_not_repeated_by_the_next_server() {
+    let lease = Duration::from_millis(500);
+    let store = Arc::<MemoryStore>::default();
+    // The records of a server that was killed while session 7 might write a file.
+    let number = |number: u64| Bytes::copy_from_slice(&number.to_le_bytes());
+    let uses = [&b"use/"[..], &7_u64.to_be_bytes(), b"f"].concat();
+    let records = [
+        (b"epoch".to_vec(), number(1)),
+        (b"lease".to_vec(), number(500)),
+        (b"used".to_vec(), Bytes::from_static(&[1])),
+        (b"numbers".to_vec(), number(8)),
+        (uses, Bytes::new()),
+    ];
+    let writes = records.into_iter().map(|(key, value)| {
+        let key = nacre_object::Key::new(key).unwrap();
+        nacre_object::Write::SetKey { key, value }
+    });
+    let left = Transaction { writes: writes.collect(), ..Transaction::new() };
+    store.apply(&"ledger-0".parse().unwrap(), left).await.unwrap();
+    let mut host = Daemon::start(store.clone(), lease, 0, 1);
+    // Nobody comes back, and nobody else comes.
+    while host.role.as_ref().unwrap().handle().totals().fences == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    host.stop();
+    let host = Daemon::start(store, lease, 0, 1);
+    assert!(!host.role.as_ref().unwrap().handle().totals().in_grace);
+}
+
 #[test]
 fn a_server_whose_store_is_gone_with_it_gives_no_number_again() {
     let start = || {
