@@ -212,6 +212,21 @@ fn enormous_counts_of_regular_patterns_are_no_burden() {
 }
 
 #[test]
+fn the_last_copies_of_the_longest_strides_meet_what_lies_on_them() {
+    let far = Pattern::new(&parsed("vector(count=2, block=100, stride=4611686018427387904)")).unwrap();
+    assert_eq!(far.bounds(), Some(Region::new(0, (1 << 62) + 100)));
+    // They reach past its end, and begin on its second block.
+    let others =
+        Pattern::new(&parsed("view(displacement=4611686018427387906, of=vector(count=100, stride=4))"))
+            .unwrap();
+    for from in [0, 1 << 62, (1 << 62) + 2] {
+        assert_eq!(far.first_common(&others, from), Some((1 << 62) + 2));
+        assert_eq!(others.first_common(&far, from), Some((1 << 62) + 2));
+    }
+    assert_eq!(far.first_common(&others, (1 << 62) + 99), None);
+}
+
+#[test]
 fn regular_lists_become_runs_that_take_no_more_memory_than_the_datatype() {
     for text in [
         "vector(count=5000, block=1, stride=64)",

@@ -236,6 +236,36 @@ async fn numbers_of_sessions_are_never_given_twice() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grace_period_that_is_over_is_not_repeated_by_the_next_server() {
+    let lease = Duration::from_millis(500);
+    let store = Arc::<MemoryStore>::default();
+    // The records of a server that was killed while session 7 might write a file.
+    let number = |number: u64| Bytes::copy_from_slice(&number.to_le_bytes());
+    let uses = [&b"use/"[..], &7_u64.to_be_bytes(), b"f"].concat();
+    let records = [
+        (b"epoch".to_vec(), number(1)),
+        (b"lease".to_vec(), number(500)),
+        (b"used".to_vec(), Bytes::from_static(&[1])),
+        (b"numbers".to_vec(), number(8)),
+        (uses, Bytes::new()),
+    ];
+    let writes = records.into_iter().map(|(key, value)| {
+        let key = nacre_object::Key::new(key).unwrap();
+        nacre_object::Write::SetKey { key, value }
+    });
+    let left = Transaction { writes: writes.collect(), ..Transaction::new() };
+    store.apply(&"ledger-0".parse().unwrap(), left).await.unwrap();
+    let mut host = Daemon::start(store.clone(), lease, 0, 1);
+    // Nobody comes back, and nobody else comes.
+    while host.role.as_ref().unwrap().handle().totals().fences == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    host.stop();
+    let host = Daemon::start(store, lease, 0, 1);
+    assert!(!host.role.as_ref().unwrap().handle().totals().in_grace);
+}
+
 #[test]
 fn a_server_whose_store_is_gone_with_it_gives_no_number_again() {
     let start = || {
@@ -666,6 +696,31 @@ async fn another_number_of_servers_is_refused() {
     let session = Session::begin(misplaced, LinkOptions::default()).await.unwrap();
     let error = session.lock(b"f", &whole(Mode::Exclusive)).await.err().unwrap();
     assert!(matches!(&error, LockError::Store(error) if error.kind == ErrorKind::Invalid), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_one_server_ends_is_fenced_before_others_give_its_bytes_away() {
+    let lease = Duration::from_secs(600);
+    let near = Daemon::start(Arc::default(), lease, 0, 2);
+    // In the place of the second.
+    let misplaced = Daemon::start(Arc::default(), lease, 0, 2);
+    let servers = vec![near.address(), misplaced.address()];
+    let session = Session::begin(servers.clone(), LinkOptions::default()).await.unwrap();
+    let near_bytes = Request::new(0..10, Mode::Exclusive);
+    let held = session.lock(b"f", &near_bytes).await.unwrap();
+    assert!(session.lock(b"f", &Request::new(4096..4106, Mode::Exclusive)).await.is_err());
+    assert!(held.check().is_err());
+    // What was written under the lock may still be on its way.
+    let other = Session::begin(servers, LinkOptions::default()).await.unwrap();
+    let refused = other.lock(b"f", &near_bytes.clone().wait(Duration::from_millis(500))).await.err();
+    assert!(matches!(refused, Some(LockError::TimedOut | LockError::Unanswered)), "{refused:?}");
+    let handle = near.role.as_ref().unwrap().handle();
+    assert!(handle.break_session(nacre_lock::message::SessionId(session.number())));
+    other.lock(b"f", &near_bytes).await.unwrap().release().await.unwrap();
+    let read = Transaction::new().read(Read::Fences);
+    let Outcome::Done(done) = near.store.apply(&"f".parse().unwrap(), read).await.unwrap() else { panic!() };
+    let Some(Answer::Fences(fences)) = done.answers.first() else { panic!("{:?}", done.answers) };
+    assert_eq!(fences.sessions, [session.number()]);
 }
 
 /// Returns the number of threads of sessions in this process.

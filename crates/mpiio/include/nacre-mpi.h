@@ -28,7 +28,8 @@ int nacre_mpi_pattern_text(MPI_Datatype datatype, int64_t displacement, int64_t 
 /*
  * Describes `count` copies of a datatype over a file, one after the other at the distance of its extent; the displacement 0 of the first one is at
  * the offset `displacement` in bytes. The datatype need not be committed, and may be freed afterwards. NACRE_UNSUPPORTED if its bytes are not in
- * the order of the file, as MPI demands of file types too, or if it is more than 32 deep. MPI has to be initialised.
+ * the order of the file, as MPI demands of file types too; NACRE_INVALID if an argument is wrong or it is more than 32 deep. On failure `*pattern`
+ * is NULL. MPI has to be initialised.
  */
 static inline int nacre_mpi_pattern(MPI_Datatype datatype, MPI_Offset displacement, MPI_Count count,
                                     nacre_pattern **pattern) {
@@ -36,6 +37,10 @@ static inline int nacre_mpi_pattern(MPI_Datatype datatype, MPI_Offset displaceme
     int code = nacre_mpi_pattern_text(datatype, displacement, count, NULL, 0, &length);
     char *text;
 
+    if (pattern == NULL) {
+        return NACRE_INVALID;
+    }
+    *pattern = NULL;
     if (code != NACRE_TOO_SHORT) {
         return code;
     }

@@ -375,22 +375,27 @@ pub fn seek(
     whence: Whence,
     next: impl FnOnce() -> c_int,
 ) -> Result<c_int, Failure> {
-    let mut pointer = hold(&atomic.pointer);
-    // The MPI library's own pointer was left where it was when the atomic mode began, and may be moved as well as not.
-    match (whence, pointer.checked_add(offset)) {
-        (Whence::Current, Some(place)) => {
-            mpi::seek(file, place)?;
+    // The MPI library's own pointer was left where it was when the atomic mode began, and may be moved as well as not. It says what is wrong
+    // with a place by the file's error handler, which may ask for the pointer; so that is not held meanwhile.
+    let mut seen = *hold(&atomic.pointer);
+    while whence == Whence::Current
+        && let Some(place) = seen.checked_add(offset)
+    {
+        mpi::seek(file, place)?;
+        let mut pointer = hold(&atomic.pointer);
+        if *pointer == seen {
             *pointer = place;
-            Ok(mpi::success())
+            return Ok(mpi::success());
         }
-        _ => {
-            let code = next();
-            if code == mpi::success() {
-                *pointer = if whence == Whence::Set { offset } else { mpi::position(file)? };
-            }
-            Ok(code)
-        }
+        // Another thread has moved it.
+        seen = *pointer;
     }
+    let code = next();
+    if code == mpi::success() {
+        let place = if whence == Whence::Set { offset } else { mpi::position(file)? };
+        *hold(&atomic.pointer) = place;
+    }
+    Ok(code)
 }
 
 /// Does something to a file in atomic mode that concerns all of it, such as a change of its size. Collective.

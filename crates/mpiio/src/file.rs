@@ -42,14 +42,15 @@ pub fn read(file: &File, regions: impl Iterator<Item = Region>, bytes: &mut [u8]
     Ok(done)
 }
 
-/// Writes bytes to regions, one after the other. Checks from time to time that it may go on.
+/// Writes bytes to regions, one after the other. Checks before it begins, and then from time to time, that it may go on.
 pub fn write(
     file: &File,
     regions: impl Iterator<Item = Region>,
     bytes: &[u8],
     check: impl Fn() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let (mut rest, mut unchecked) = (bytes, 0);
+    // A collective access copies its bytes together after the lock is had, and others may have delayed it since.
+    let (mut rest, mut unchecked) = (bytes, CHECK_BYTES);
     for region in regions {
         let length = usize::try_from(region.length).unwrap_or(usize::MAX).min(rest.len());
         let (piece, behind) = rest.split_at(length);
@@ -66,4 +67,21 @@ pub fn write(
         rest = behind;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_under_a_lock_that_is_lost() {
+        let file = tempfile::tempfile().unwrap();
+        let regions = || [Region::new(0, 2), Region::new(4, 2)].into_iter();
+        assert!(write(&file, regions(), b"abcd", || Err(Failure::Elsewhere)).is_err());
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        write(&file, regions(), b"abcd", || Ok(())).unwrap();
+        let mut bytes = [1; 6];
+        assert_eq!(read(&file, std::iter::once(Region::new(0, 6)), &mut bytes).unwrap(), 6);
+        assert_eq!(&bytes, b"ab\0\0cd");
+    }
 }

@@ -219,6 +219,16 @@ impl Client {
         self.lost = true;
     }
 
+    /// Gives the session up without a word to the servers, and with it all operations, because what was written under its locks may
+    /// still be on its way: it lapses there, and is fenced.
+    pub fn abandon(&mut self, actions: &mut Vec<Action>) {
+        self.lost = true;
+        self.calls.clear();
+        for id in std::mem::take(&mut self.operations).into_keys() {
+            actions.push(Action::Ended(id, Ended::Lost));
+        }
+    }
+
     /// Takes in that there is a connection to a server. What an earlier one lost is sent again.
     pub fn connected(&mut self, now: Duration, server: u32, actions: &mut Vec<Action>) {
         self.link(server).connected = true;
@@ -509,12 +519,8 @@ impl Client {
         if self.lost {
             return;
         }
-        self.lost = true;
-        self.calls.clear();
         actions.push(Action::Lost { server });
-        for id in std::mem::take(&mut self.operations).into_keys() {
-            actions.push(Action::Ended(id, Ended::Lost));
-        }
+        self.abandon(actions);
     }
 
     fn call(&mut self, server: u32, message: Call, expected: Expected, actions: &mut Vec<Action>) {

@@ -244,7 +244,8 @@ impl Searcher {
         let window = (span - 1).saturating_add(fine.of.span());
         // Copies from `inner` to `inner_last` lie within the finer run and behind the start of the search, so that
         // they meet what they would meet if the finer run had no ends.
-        let inner = (low - coarse.at + coarse.stride - 1).div_euclid(coarse.stride).max(0);
+        // Rounded up by the byte before, because a distance and a stride together may be past 63 bits.
+        let inner = (low - coarse.at - 1).div_euclid(coarse.stride) + 1;
         let fine_end = i128::from(fine.at) + i128::from(fine.count) * i128::from(fine.stride);
         let inner_last =
             (fine_end - i128::from(coarse.at) - i128::from(span)).div_euclid(coarse.stride.into());

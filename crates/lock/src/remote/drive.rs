@@ -407,13 +407,22 @@ impl Core {
 
     /// Gives the session up, because a server makes no sense or refuses it.
     pub(super) fn fail(&mut self, error: &StoreError) {
+        if self.client.is_lost() {
+            return;
+        }
+        // Whoever was told of a lock may have written under it, and the other servers are not to give the bytes to others before the
+        // session is fenced.
+        let is_relied_on = self.owned.values().any(|owned| owned.reply.is_none());
         for owned in self.owned.values_mut() {
             if let Some(reply) = owned.reply.take() {
                 self.told.push(Told::Failed(reply, error.clone().into()));
             }
         }
         self.state.lose(error.message.clone());
-        self.client.close(&mut self.actions);
+        match is_relied_on {
+            true => self.client.abandon(&mut self.actions),
+            false => self.client.close(&mut self.actions),
+        }
     }
 
     /// Ends the waits whose time is up.

@@ -69,6 +69,8 @@ pub(super) enum Change {
 pub(super) struct Ledger {
     store: Arc<dyn ObjectStore>,
     object: ObjectId,
+    /// True if a predecessor may have ended while it had sessions.
+    pub used: bool,
     /// The files on record, to know what the end of a session removes.
     records: BTreeMap<SessionId, BTreeSet<FileName>>,
 }
@@ -97,8 +99,8 @@ impl Ledger {
                 break;
             }
         }
-        let records = found.records.clone();
-        Ok((Ledger { store, object, records }, found))
+        let (used, records) = (found.used, found.records.clone());
+        Ok((Ledger { store, object, used, records }, found))
     }
 
     /// Takes in changes, in order. Returns the writes that make them durable.

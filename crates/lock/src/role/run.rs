@@ -114,7 +114,9 @@ async fn end(shared: &Shared, idle: Option<Ledger>, writing: Option<Writing>) {
     };
     let clean = {
         let core = shared.core.lock();
-        core.backlog.has_begun() && core.backlog.records() == 0 && core.server.is_unused()
+        // One that had no session itself notes it for a predecessor, whose sessions cannot come back after the grace period.
+        let is_noted = core.backlog.has_begun() || ledger.used;
+        is_noted && core.backlog.records() == 0 && core.server.is_unused()
     };
     if !clean {
         return;

@@ -35,6 +35,8 @@ int main(int count, char **arguments) {
     if (rank == 0) printf("%s\n", text);
     must(nacre_pattern_close(other), "close");
     MPI_Type_indexed(2, lengths, places, MPI_INT, &backwards);
+    /* No handle, and not NULL either. */
+    none = (nacre_pattern *)text;
     if (nacre_mpi_pattern(backwards, 0, 1, &none) != NACRE_UNSUPPORTED || none != NULL) printf("backwards is taken\n");
     if (nacre_mpi_pattern(type, -1, 1, &none) != NACRE_INVALID) printf("a negative displacement is taken\n");
     if (nacre_mpi_pattern_text(type, 0, 1, text, 5, NULL) != NACRE_INVALID) printf("NULL is taken\n");

@@ -1,4 +1,5 @@
-/* The last rank gives wrong arguments to a collective call: it gets an error, and the others do what they were asked for.
+/* The last rank gives wrong arguments to a collective call: it gets an error, and the others do what they were asked for. Seeks to places before
+ * the file are errors too.
  *
  *   wrong FILE
  *
@@ -18,8 +19,9 @@
 static int handled;
 
 static void handle(MPI_File *file, int *code, ...) {
-    (void)file;
-    handled += *code != MPI_SUCCESS;
+    MPI_Offset place;
+    /* It may ask for the pointer, whatever the call was about. */
+    handled += *code != MPI_SUCCESS && MPI_File_get_position(*file, &place) == MPI_SUCCESS;
 }
 
 int main(int argc, char **argv) {
@@ -67,6 +69,13 @@ int main(int argc, char **argv) {
         }
         MPI_Barrier(MPI_COMM_WORLD);
     }
+    MPI_Offset place = -1;
+    EXPECT(!MPI_File_seek(file, 3, MPI_SEEK_SET));
+    EXPECT(MPI_File_seek(file, -1, MPI_SEEK_SET) != MPI_SUCCESS);
+    EXPECT(MPI_File_seek(file, -4, MPI_SEEK_CUR) != MPI_SUCCESS);
+    EXPECT(!MPI_File_seek(file, 2, MPI_SEEK_CUR));
+    EXPECT(!MPI_File_get_position(file, &place));
+    EXPECT(place == 5);
     EXPECT(!MPI_File_close(&file));
     MPI_Type_free(&uncommitted);
     MPI_Errhandler_free(&handler);
