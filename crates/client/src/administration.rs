@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(feature = "file")]
 use nacre_logstore::{LogStore, ScrubProgress, ScrubReport};
-use nacre_object::{ErrorKind, ObjectId, Read, StoreError, Transaction};
+use nacre_object::{ErrorKind, ObjectId, ReadOp, StoreError, Transaction};
 use serde_json::Value;
 
 use crate::engine::Opened;
@@ -74,7 +74,7 @@ impl Store {
             };
             return Ok(store.addresses().await?.into_iter().map(ping).collect());
         }
-        let look = self.apply(&ObjectId::try_from("nacre/ping")?, Transaction::new().read(Read::Stat));
+        let look = self.apply(&ObjectId::try_from("nacre/ping")?, Transaction::new().read(ReadOp::Stat));
         Ok(vec![(self.name().to_owned(), timed(look))])
     }
 

@@ -39,7 +39,7 @@ use nacre_object::stripe::record::{Content, Record, State, now};
 pub use nacre_object::stripe::record::{PREFIX, RECORD};
 use nacre_object::{
     Answer, ByteRange, Check, ErrorKind, ExtentKind, Fork, Guard, Intent, Key, ObjectId, ObjectStore,
-    Outcome, Read, Reply, StoreError, Transaction, Write,
+    Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
@@ -192,7 +192,7 @@ impl Stream {
 
     /// Reads the record, and its text. `None` if the object has none.
     async fn load(&self) -> Result<Option<(Record, Bytes)>, StoreError> {
-        let read = Transaction::new().read(Read::Attribute { name: Key::try_from(RECORD)? });
+        let read = Transaction::new().read(ReadOp::Attribute { name: Key::try_from(RECORD)? });
         match answers(self.store.apply(&self.head, read).await?)?.pop() {
             Some(Answer::Value(Some(text))) => match Record::decode(&text) {
                 Some(record) => Ok(Some((record, text))),
@@ -215,13 +215,13 @@ impl Stream {
         &self,
         before: Option<&Bytes>,
         record: &Record,
-        changes: Vec<Write>,
+        changes: Vec<WriteOp>,
     ) -> Result<bool, StoreError> {
         let name = Key::try_from(RECORD)?;
         let check = before.map_or(Check::Absent, |before| Check::Equal(before.clone()));
         let transaction = Transaction::new()
             .guard(Guard::Attribute { name: name.clone(), check })
-            .change(Write::SetAttribute { name, value: record.encode() });
+            .change(WriteOp::SetAttribute { name, value: record.encode() });
         let transaction = changes.into_iter().fold(transaction, Transaction::change);
         Ok(matches!(self.store.apply(&self.head, transaction).await?, Outcome::Done(_)))
     }
@@ -273,7 +273,7 @@ impl Stream {
                 None => Guard::Absent,
             };
             let create =
-                Transaction::new().guard(fresh).change(Write::SetAttribute { name, value: record.encode() });
+                Transaction::new().guard(fresh).change(WriteOp::SetAttribute { name, value: record.encode() });
             if let Outcome::Done(_) = self.store.apply(&self.head, create).await? {
                 return Ok(true);
             }
@@ -429,7 +429,7 @@ impl Stream {
         for index in self.objects_of(content, within).await? {
             let Some(range) = content.layout.region_behind(index, from, to) else { continue };
             let object = content.object(index);
-            let read = Transaction::new().read(Read::Extents { fork: Fork::DEFAULT, range });
+            let read = Transaction::new().read(ReadOp::Extents { fork: Fork::DEFAULT, range });
             let Some(Answer::Range(read)) = answers(self.store.apply(&object, read).await?)?.pop() else {
                 return Err(nonsense());
             };
@@ -448,7 +448,7 @@ impl Stream {
             let zero = Transaction::new()
                 .guard(Guard::Exists)
                 .if_version(Fork::DEFAULT, range, version)
-                .change(Write::Zero { fork: Fork::DEFAULT, range });
+                .change(WriteOp::Zero { fork: Fork::DEFAULT, range });
             if !matches!(self.store.apply(&object, zero).await?, Outcome::Done(_)) {
                 return Ok(false);
             }
@@ -486,7 +486,7 @@ impl Stream {
                     if loaded.is_some_and(|(mut record, _)| record.content_mut(content.number).is_some()) {
                         return Ok(Sent::Done);
                     }
-                    self.store.apply(&object, Transaction::new().change(Write::Remove)).await?;
+                    self.store.apply(&object, Transaction::new().change(WriteOp::Remove)).await?;
                     return Ok(Sent::Stale);
                 }
                 (Outcome::Done(_), _) => return Ok(Sent::Done),
@@ -563,7 +563,7 @@ impl Stream {
                 if record.contents.is_empty() {
                     let name = Key::try_from(RECORD)?;
                     let guard = Guard::Attribute { name, check: Check::Equal(text) };
-                    let remove = Transaction::new().guard(guard).change(Write::Remove);
+                    let remove = Transaction::new().guard(guard).change(WriteOp::Remove);
                     if let Outcome::Done(_) = self.store.apply(&self.head, remove).await? {
                         return Ok(true);
                     }
@@ -592,7 +592,7 @@ impl Stream {
             indexes.extend(self.objects_of(content, first.end..content.objects).await?);
             let removals = indexes.into_iter().map(async |index| {
                 // So that none is ever made again, also those that were not there yet.
-                let remove = Transaction::new().change(Write::Create).change(Write::Remove);
+                let remove = Transaction::new().change(WriteOp::Create).change(WriteOp::Remove);
                 self.store.apply(&content.object(index), remove).await.map(drop)
             });
             stream::iter(removals).buffer_unordered(REQUESTS_MAX).try_collect::<()>().await?;
@@ -756,7 +756,7 @@ impl Stream {
                 *kept = Content { state: State::Present, objects, reached: content.size, dense, ..content };
             }
             // What the object of that name held is replaced with it.
-            let whole = Write::RemoveFork { fork: Fork::DEFAULT };
+            let whole = WriteOp::RemoveFork { fork: Fork::DEFAULT };
             if self.replace_record(Some(&text), &record, vec![whole]).await? {
                 drop(self.remove_dead().await);
                 return Ok(());
@@ -783,11 +783,11 @@ impl Stream {
         let guarded =
             Transaction::new().guard(Guard::Attribute { name: name.clone(), check: Check::Equal(text) });
         // An object that was there before keeps what it had; one of which nothing else is known goes.
-        let look = guarded.clone().read(Read::Stat);
+        let look = guarded.clone().read(ReadOp::Stat);
         let Outcome::Done(done) = self.store.apply(&self.head, look).await? else { return Ok(()) };
         let Some(Answer::Stat(stat)) = done.answers.first() else { return Err(nonsense()) };
         let alone = (stat.forks, stat.keys, stat.attributes) == (0, 0, 1);
-        let change = if alone { Write::Remove } else { Write::RemoveAttribute { name } };
+        let change = if alone { WriteOp::Remove } else { WriteOp::RemoveAttribute { name } };
         let undo = guarded.guard(Guard::Version { version: done.version }).change(change);
         self.store.apply(&self.head, undo).await.map(drop)
     }
@@ -921,7 +921,7 @@ impl<'a> Download<'a> {
     }
 
     async fn look_at(&self, content: &Content, index: u64) -> Result<Found, StoreError> {
-        let look = Transaction::new().read(Read::Stat);
+        let look = Transaction::new().read(ReadOp::Stat);
         match self.stream.store.apply(&content.object(index), look).await? {
             Outcome::Done(done) => Ok(Found { index, version: done.version, exists: done.existed }),
             Outcome::Refused(_) => Err(nonsense()),
@@ -937,7 +937,7 @@ impl<'a> Download<'a> {
         // One that was not listed is asked whether it ever was there.
         let version = found.map_or(0, |found| found.version);
         let range = ByteRange::new(piece.offset, piece.len);
-        let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
+        let read = ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
         let transaction = Transaction::new().guard(Guard::Version { version }).read(read);
         Some(self.stream.store.apply(&content.object(piece.object), transaction))
     }

@@ -13,7 +13,7 @@ use nacre_logstore::LogStore;
 use nacre_object::latency::Latencies;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
-    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Reply, StoreError, Transaction,
+    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction,
     WindowPosition,
 };
 use serde_json::{Value, json};
@@ -140,7 +140,7 @@ impl ServedStore {
             }
             ServedStore::Other(store) => {
                 let probe = ObjectId::new(Bytes::from_static(PROBE.as_bytes()));
-                let look = async { store.apply(&probe?, Transaction::new().read(Read::Stat)).await };
+                let look = async { store.apply(&probe?, Transaction::new().read(ReadOp::Stat)).await };
                 match tokio::time::timeout(ANSWER_TIMEOUT, look).await {
                     Ok(Ok(_)) => Ok(()),
                     Ok(Err(error)) => Err(error.message),

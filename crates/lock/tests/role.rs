@@ -14,7 +14,7 @@ use nacre_lock::wire::{self, Attach};
 use nacre_lock::{Datatype, Pattern, Stripe};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
-    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
+    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
 };
 use nacre_rpc::client::{self, Event, Host, Link, LinkOptions, Subscription};
 use nacre_rpc::{Address, MessageKind, Outbox, ServeOptions, Server, ServerLimits, Services, control};
@@ -307,7 +307,7 @@ async fn records_that_cannot_be_written_at_once_are_written_whole_later() {
     let session = host.session().await;
     session.lock(b"f", &whole(Mode::Exclusive)).await.unwrap().release().await.unwrap();
     let uses = || {
-        let read = Read::Keys { range: KeyRange::all(), limit: 100, values: false };
+        let read = ReadOp::Keys { range: KeyRange::all(), limit: 100, values: false };
         let read = Transaction::new().read(read);
         match nacre_object::testkit::block_on(store.store.apply(&"ledger-0".parse().unwrap(), read)).unwrap()
         {
@@ -432,7 +432,7 @@ async fn the_oldest_session_at_a_file_with_too_many_fenced_ones_is_told_that_it_
     other.lock(b"g", &Request::new(0..10, Mode::Exclusive)).await.unwrap().release().await.unwrap();
     // As many younger ones as the object keeps singly, fenced by others; then one more by the server.
     let fence = |session| {
-        let write = nacre_object::Write::FenceSession { session };
+        let write = nacre_object::WriteOp::FenceSession { session };
         let fenced = host.store.apply(&"f".parse().unwrap(), Transaction::new().change(write));
         nacre_object::testkit::block_on(fenced).unwrap();
     };
@@ -573,7 +573,7 @@ async fn the_end_of_a_lease_fences_the_session_in_the_files_that_it_held() {
     let taken = next.lock(b"written", &whole(Mode::Exclusive)).await.unwrap();
     drop(next.lock(b"read", &whole(Mode::Exclusive)).await.unwrap());
     let fenced = |file: &str| {
-        let read = Transaction::new().read(Read::Fences);
+        let read = Transaction::new().read(ReadOp::Fences);
         match nacre_object::testkit::block_on(host.store.apply(&file.parse().unwrap(), read)).unwrap() {
             Outcome::Done(done) => match &done.answers[0] {
                 Answer::Fences(fences) => fences.sessions.clone(),

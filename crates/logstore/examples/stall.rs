@@ -27,7 +27,7 @@ use futures::executor::block_on;
 use futures::stream::FuturesUnordered;
 use nacre_logstore::disk::{Disk, DiskFile, FolderDisk, Source, Volume};
 use nacre_logstore::{LogStore, Options};
-use nacre_object::{Fork, Key, ObjectId, ObjectStore, Outcome, Transaction, Write};
+use nacre_object::{Fork, Key, ObjectId, ObjectStore, Outcome, Transaction, WriteOp};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -227,8 +227,8 @@ fn phase(
 /// Returns the bytes that a transaction gives the store to keep: data, and keys with their values.
 fn bytes_of(transaction: &Transaction) -> u64 {
     let bytes = transaction.writes.iter().map(|write| match write {
-        Write::Extents { extents, .. } => extents.iter().map(|(_, data)| data.len()).sum(),
-        Write::SetKey { key, value } => key.as_bytes().len() + value.len(),
+        WriteOp::Extents { extents, .. } => extents.iter().map(|(_, data)| data.len()).sum(),
+        WriteOp::SetKey { key, value } => key.as_bytes().len() + value.len(),
         _ => 0,
     });
     bytes.sum::<usize>() as u64
@@ -266,7 +266,7 @@ fn main() {
         let key = Key::try_from(format!("key {name:08}").as_str()).expect("a short key");
         let mut value = vec![number as u8; 600];
         value[..8].copy_from_slice(&number.to_le_bytes());
-        Transaction::new().change(Write::SetKey { key, value: value.into() })
+        Transaction::new().change(WriteOp::SetKey { key, value: value.into() })
     };
     run("alone", 1, &mut |number| (id("first"), block(number, 0)));
     match load.as_str() {
@@ -293,7 +293,7 @@ fn main() {
         "removals" => {
             run("create", count, &mut |number| (id(&format!("object {number}")), block(number, 0)));
             run("remove", count, &mut |number| {
-                (id(&format!("object {number}")), Transaction::new().change(Write::Remove))
+                (id(&format!("object {number}")), Transaction::new().change(WriteOp::Remove))
             });
         }
         other => panic!("{other} is no load"),

@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use futures::executor::block_on;
 use nacre_logstore::{LogStore, Options};
 use nacre_object::{
-    Answer, ByteRange, Fork, ObjectId, ObjectStore, Outcome, RangeRead, StoreError, Transaction, Write,
+    Answer, ByteRange, Fork, ObjectId, ObjectStore, Outcome, RangeRead, StoreError, Transaction, WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -138,7 +138,7 @@ fn memory(capacity_bytes: u64) -> Result<()> {
         // At first all but every hundredth object, so that what remains is scattered.
         for object_index in 0..made.div_ceil(16) {
             if round % 2 == 1 || object_index % 100 != 0 {
-                block_on(store.apply(&object(object_index)?, Transaction::new().change(Write::Remove)))?;
+                block_on(store.apply(&object(object_index)?, Transaction::new().change(WriteOp::Remove)))?;
             }
         }
         let rest = (resident_bytes()? / MIB, store.info().taken_bytes / MIB);

@@ -21,7 +21,7 @@ use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::window::Recall;
 use nacre_object::{
     ErrorKind, Fork, Lease, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction,
-    WindowPosition, Write, WriteToken,
+    WindowPosition, WriteOp, WriteToken,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -203,7 +203,7 @@ impl History {
     fn make_space(&mut self, store: &LogStore) {
         MADE_ROOM.fetch_add(1, Ordering::Relaxed);
         for object in self.generator.objects().to_vec() {
-            let remove = Transaction::new().change(Write::Remove);
+            let remove = Transaction::new().change(WriteOp::Remove);
             if self.issue_this(store, object, remove, None, false) == Some(ErrorKind::OutOfSpace) {
                 self.fail(format!("a full disk has no room for a removal: {:?}", store.info()));
             }

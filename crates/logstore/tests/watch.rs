@@ -8,7 +8,7 @@ use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::watch::{Event, Watch, WatchOptions};
-use nacre_object::{Answer, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Read, Reply, Stat, Transaction};
+use nacre_object::{Answer, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, ReadOp, Reply, Stat, Transaction};
 
 fn object(name: &str) -> ObjectId {
     ObjectId::try_from(name).unwrap()
@@ -33,7 +33,7 @@ fn write(store: &LogStore, name: &str) -> Reply<Outcome> {
 }
 
 fn version(store: &LogStore, name: &str) -> u64 {
-    match block_on(store.apply(&object(name), Transaction::new().read(Read::Stat))).unwrap() {
+    match block_on(store.apply(&object(name), Transaction::new().read(ReadOp::Stat))).unwrap() {
         Outcome::Done(done) => match &done.answers[..] {
             [Answer::Stat(Stat { version, .. })] => *version,
             other => panic!("{other:?}"),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use nacre_logstore::{LogStore, Options};
 use nacre_map::{Map, ProposeOptions, Update};
-use nacre_object::{ObjectStore, Transaction, Write};
+use nacre_object::{ObjectStore, Transaction, WriteOp};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let object = "plain".parse()?;
     let begun = Instant::now();
     for round in 0..500 {
-        let write = Write::SetKey { key: "key".parse()?, value: format!("{round}").into() };
+        let write = WriteOp::SetKey { key: "key".parse()?, value: format!("{round}").into() };
         store.apply(&object, Transaction::new().change(write)).await?;
     }
     println!("plain writes, one by one: {:.0}/s", 500.0 / begun.elapsed().as_secs_f64());

@@ -11,7 +11,7 @@ use nacre_map::log::{Entry, Level, Log, LogBounds, Writer};
 use nacre_map::{Followed, Map, ProposeError, ProposeOptions, Refused, Update, Validator, limit};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::watch::{Watch, WatchOptions};
-use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
+use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, WriteOp};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
@@ -111,7 +111,7 @@ fn key(name: &str) -> Key {
 
 /// Puts a key into an object, as any client may.
 async fn put(store: &dyn ObjectStore, object: &ObjectId, name: &str, value: impl Into<Bytes>) {
-    let write = Write::SetKey { key: key(name), value: value.into() };
+    let write = WriteOp::SetKey { key: key(name), value: value.into() };
     store.apply(object, Transaction::new().change(write)).await.unwrap();
 }
 
@@ -254,7 +254,7 @@ async fn a_server_whose_entry_is_gone_enters_itself_again() {
     let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
     let task = server(&store, "a", 1);
     until(&store, &[("a", Phase::Up)]).await;
-    store.apply(map.object(), Transaction::new().change(Write::Remove)).await.unwrap();
+    store.apply(map.object(), Transaction::new().change(WriteOp::Remove)).await.unwrap();
     assert_eq!(map.header().await.unwrap(), None);
     until(&store, &[("a", Phase::Up)]).await;
     assert!(!task.is_finished());
@@ -424,7 +424,7 @@ async fn the_validator_of_a_map_that_was_made_again_is_the_new_one() {
     let (old, new) = (map.proposer(Default::default()), map.proposer(Default::default()));
     old.set_validator("w", "v", &validator("function validate(c) c.new = 'old' end")).await.unwrap();
     old.propose(Update::new("w").set(key("a"), "raw")).await.unwrap();
-    store.apply(map.object(), Transaction::new().change(Write::Remove)).await.unwrap();
+    store.apply(map.object(), Transaction::new().change(WriteOp::Remove)).await.unwrap();
     new.set_validator("w", "v", &validator("function validate(c) c.new = 'new' end")).await.unwrap();
     old.propose(Update::new("w").set(key("a"), "raw")).await.unwrap();
     assert_eq!(&map.get(&key("a")).await.unwrap().0.unwrap().value[..], b"new");

@@ -291,7 +291,7 @@ async fn a_follower_that_is_left_behind_takes_a_snapshot() {
     proposer.set_limits("w", &Limits { history: 1, ..Limits::default() }).await.unwrap();
     assert_eq!(map.history(0, 100).await.unwrap().len(), 1);
     assert!(matches!(follower.next().await.unwrap(), Followed::Epoch(_) | Followed::Snapshot));
-    let gone = Transaction::new().change(nacre_object::Write::Remove);
+    let gone = Transaction::new().change(nacre_object::WriteOp::Remove);
     map_store(&map).apply(map.object(), gone).await.unwrap();
     assert_eq!(follower.next().await.unwrap(), Followed::Snapshot);
     assert_eq!(follower.state().epoch(), 0);

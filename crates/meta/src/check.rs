@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
-use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, Read, Transaction, Write};
+use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, ReadOp, Transaction, WriteOp};
 
 use crate::directory::{Entry, entry_key, gone_link};
 use crate::error::Result;
@@ -109,8 +109,8 @@ impl Rank {
                 // Only if nothing was added since: the claims of an intent mean nothing without it.
                 let remove = Transaction::new()
                     .guard(Guard::Version { version })
-                    .change(Write::Create)
-                    .change(Write::Remove);
+                    .change(WriteOp::Create)
+                    .change(WriteOp::Remove);
                 let is_removed = version == GONE || self.change(&log, remove).await?;
                 if is_removed {
                     self.forget_log(rank).await?;
@@ -151,7 +151,7 @@ impl Rank {
         let (mut after, mut version) = (None, None);
         loop {
             let range = KeyRange { after, ..KeyRange::all() };
-            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
+            let read = ReadOp::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
             let done = self.read(&log_object(rank), vec![read]).await?;
             let now = if done.existed || done.version == 0 { done.version } else { GONE };
             if *version.get_or_insert(now) != now {
@@ -187,7 +187,7 @@ impl Rank {
         let mut after = None;
         loop {
             let range = KeyRange { after, ..KeyRange::prefix(RANK_KEY) };
-            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
+            let read = ReadOp::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
             let done = self.read(&namespace_object(), vec![read]).await?;
             let Some(Answer::Keys(page)) = done.answers.first() else { return Err(nonsense()) };
             for (key, _) in &page.entries {
@@ -335,7 +335,7 @@ impl Rank {
             let (mut after, mut version) = (None, None);
             loop {
                 let range = KeyRange { after, ..KeyRange::all() };
-                let read = Read::VersionedKeys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
+                let read = ReadOp::VersionedKeys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let done = self.read(&ino.object(), vec![read]).await?;
                 if *version.get_or_insert(done.version) != done.version {
                     continue 'again;
@@ -464,7 +464,7 @@ impl Rank {
         let transaction = Transaction::new()
             .guard(at_version(entry_key(name), version))
             .guard(unclaimed())
-            .change(Write::RemoveKey { key: entry_key(name) });
+            .change(WriteOp::RemoveKey { key: entry_key(name) });
         self.change(&directory.object(), transaction).await
     }
 
@@ -485,7 +485,7 @@ impl Rank {
                 continue;
             }
             if mend {
-                let remove = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+                let remove = Transaction::new().guard(Guard::Exists).change(WriteOp::Remove);
                 self.change(&object, remove).await?;
             }
             report.add(format!("object \"{object}\" belongs to no content of a file"), mend);

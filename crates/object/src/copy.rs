@@ -6,7 +6,7 @@
 //! order of their versions, all those of one version in one transaction that proposes it; keys and attributes go along,
 //! or take versions that no extent has; the last transaction proposes the object's own version. (Everything that
 //! carries one version was written by one transaction, and so fits into one again; or it replaced another fork, and
-//! does so again: [`Write::ReplaceFork`].)
+//! does so again: [`WriteOp::ReplaceFork`].)
 //!
 //! **One version.** A copy is the original as of one version. Everything that a copy must know of an object in advance
 //! is read in one transaction, with its bytes and keys as far as a reply holds them, so small objects are copied

@@ -13,7 +13,7 @@ use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
 use nacre_object::{
     Answer, Done, ErrorKind, Guard, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction,
-    Write,
+    WriteOp,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
@@ -462,7 +462,7 @@ impl Inner {
         }
         // Whether a write makes the object is seldom known beforehand: the class tells.
         let mut mark = None;
-        if transaction.writes.contains(&Write::Remove) || transaction.guards.contains(&Guard::Absent) {
+        if transaction.writes.contains(&WriteOp::Remove) || transaction.guards.contains(&Guard::Absent) {
             mark = Some(self.mark(object).await?);
         }
         let called = self.call_marked(object, name, known, transaction, held, &mut mark).await;

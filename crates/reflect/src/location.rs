@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_object::{
-    Answer, Check, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError,
-    Transaction, Write, limit::PAGE_ENTRIES_MAX,
+    Answer, Check, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError,
+    Transaction, WriteOp, limit::PAGE_ENTRIES_MAX,
 };
 
 use crate::wire::{LOCATION_BYTES_MAX, REFLECTORS_MAX, Reflectors};
@@ -163,7 +163,7 @@ impl<S: ObjectStore + ?Sized> ObjectLocationMap<S> {
         })?;
         let key = Key::try_from("secret")?;
         let guard = Guard::Key { key: key.clone(), check: Check::Absent };
-        let write = Write::SetKey { key, value: Bytes::copy_from_slice(&fresh) };
+        let write = WriteOp::SetKey { key, value: Bytes::copy_from_slice(&fresh) };
         let found = match self.store.apply(&object, Transaction::new().guard(guard).change(write)).await? {
             Outcome::Done(_) => return Ok(fresh),
             Outcome::Refused(refusal) => refusal.found,
@@ -187,7 +187,7 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
                 let mut after: Option<Bytes> = None;
                 loop {
                     let range = KeyRange { after: after.clone(), ..KeyRange::all() };
-                    let transaction = Transaction::new().read(Read::Stat).read(Read::Keys {
+                    let transaction = Transaction::new().read(ReadOp::Stat).read(ReadOp::Keys {
                         range,
                         limit: PAGE_ENTRIES_MAX as u32,
                         values: true,
@@ -235,8 +235,8 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
             None => Check::Absent,
         };
         let write = match to {
-            Some(place) => Write::SetKey { key: key.clone(), value: Bytes::from(place.to_string()) },
-            None => Write::RemoveKey { key: key.clone() },
+            Some(place) => WriteOp::SetKey { key: key.clone(), value: Bytes::from(place.to_string()) },
+            None => WriteOp::RemoveKey { key: key.clone() },
         };
         let transaction = Transaction::new().guard(Guard::Key { key, check }).change(write);
         let (store, object) = (self.store.clone(), self.object.clone());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Found, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Fork, Found, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
 };
 
 use crate::wire::STATE_BYTES_MAX;
@@ -103,7 +103,7 @@ impl<S: ObjectStore + ?Sized> Checkpoints<S> {
         let bytes = bytes.freeze();
         let transaction = Transaction::new()
             .if_version(Fork::DEFAULT, ByteRange::ALL, base)
-            .change(Write::Truncate { fork: Fork::DEFAULT, size: bytes.len() as u64 })
+            .change(WriteOp::Truncate { fork: Fork::DEFAULT, size: bytes.len() as u64 })
             .write(Fork::DEFAULT, 0, bytes.clone());
         match self.store.apply(&object, transaction).await {
             Ok(Outcome::Done(done)) => Ok(Saved::Stored(done.version)),

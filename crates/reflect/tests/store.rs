@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use nacre_object::testkit::{MemoryStore, block_on};
-use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
+use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, WriteOp};
 use nacre_reflect::location::{Changed, LocationEntry, LocationMap, ObjectLocationMap};
 use nacre_reflect::state::{Checkpoint, Checkpoints, Saved};
 use nacre_reflect::wire::{Reflectors, STATE_BYTES_MAX};
@@ -44,7 +44,7 @@ fn what_is_no_checkpoint_is_said_to_be_corrupt_and_a_removed_one_is_none() {
     let store = Arc::new(MemoryStore::new());
     let checkpoints = Checkpoints::new(store.clone(), "state/");
     for junk in [&b"x"[..], b"nrstate\x02later", &vec![0; STATE_BYTES_MAX + 100]] {
-        let write = Transaction::new().change(Write::Truncate { fork: Fork::DEFAULT, size: 0 }).write(
+        let write = Transaction::new().change(WriteOp::Truncate { fork: Fork::DEFAULT, size: 0 }).write(
             Fork::DEFAULT,
             0,
             junk.to_vec(),
@@ -54,7 +54,7 @@ fn what_is_no_checkpoint_is_said_to_be_corrupt_and_a_removed_one_is_none() {
         assert_eq!(error.kind, ErrorKind::Corrupt);
         assert!(error.message.contains("state/junk"), "{error}");
     }
-    block_on(store.apply(&id("state/junk"), Transaction::new().change(Write::Remove))).unwrap();
+    block_on(store.apply(&id("state/junk"), Transaction::new().change(WriteOp::Remove))).unwrap();
     let gone = block_on(checkpoints.load("junk")).unwrap();
     assert!(gone.bytes.is_none() && gone.version > 0);
     let state = Bytes::from_static(b"again");
@@ -222,8 +222,8 @@ fn a_map_that_changes_while_it_is_read_is_read_again() {
     // After the first page was read, a location on it moves: the whole has to be of one moment.
     let meddle = |store: &MemoryStore, read| {
         if read == 1 {
-            let map = Transaction::new().change(Write::RemoveKey { key: "0000".parse().unwrap() }).change(
-                Write::SetKey { key: "zzzz".parse().unwrap(), value: place(7400, 0).to_string().into() },
+            let map = Transaction::new().change(WriteOp::RemoveKey { key: "0000".parse().unwrap() }).change(
+                WriteOp::SetKey { key: "zzzz".parse().unwrap(), value: place(7400, 0).to_string().into() },
             );
             block_on(store.apply(&id("locations"), map)).unwrap();
         }
@@ -244,7 +244,7 @@ fn a_map_that_holds_something_else_is_said_to_be_corrupt() {
     let store = Arc::new(MemoryStore::new());
     let map = ObjectLocationMap::new(store.clone(), id("locations"));
     let write =
-        Transaction::new().change(Write::SetKey { key: "here".parse().unwrap(), value: "nowhere".into() });
+        Transaction::new().change(WriteOp::SetKey { key: "here".parse().unwrap(), value: "nowhere".into() });
     block_on(store.apply(&id("locations"), write)).unwrap();
     let error = block_on(map.read(0)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);

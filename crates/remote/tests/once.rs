@@ -100,7 +100,7 @@ fn write_through_cuts(store: Arc<dyn ObjectStore>, options: &RemoteOptions) -> u
                 }
                 // Guarded by the object's version, a repetition of what took effect would be refused.
                 for _ in 0..WRITES / 3 {
-                    let look = || block_on(store.apply(&id, Transaction::new().read(Read::Stat))).unwrap();
+                    let look = || block_on(store.apply(&id, Transaction::new().read(ReadOp::Stat))).unwrap();
                     let Outcome::Done(Done { version, .. }) = look() else { panic!("a read is refused") };
                     let guarded = append(worker, 0).guard(Guard::Version { version });
                     match block_on(remote.apply(&id, guarded)) {
@@ -116,7 +116,7 @@ fn write_through_cuts(store: Arc<dyn ObjectStore>, options: &RemoteOptions) -> u
                         Err(error) => panic!("{error:?}"),
                     }
                 }
-                let stat = block_on(store.apply(&id, Transaction::new().read(Read::Stat))).unwrap();
+                let stat = block_on(store.apply(&id, Transaction::new().read(ReadOp::Stat))).unwrap();
                 let Outcome::Done(Done { version, .. }) = stat else { panic!("a read is refused") };
                 assert!(
                     (acknowledged..=acknowledged + open).contains(&version),

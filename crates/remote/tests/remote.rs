@@ -93,7 +93,7 @@ fn a_read_whose_reply_is_lost_is_repeated() {
         }
     });
     let outcome =
-        block_on(store_at(address).apply(&"o".parse().unwrap(), Transaction::new().read(Read::Stat)));
+        block_on(store_at(address).apply(&"o".parse().unwrap(), Transaction::new().read(ReadOp::Stat)));
     assert!(matches!(outcome.unwrap(), Outcome::Done(Done { version: 5, .. })));
 }
 

@@ -14,7 +14,7 @@ use nacre_logstore::LogStore;
 use nacre_object::testkit::conformance::{self, Effort};
 use nacre_object::testkit::{block_on, block_on_for};
 use nacre_object::watch::{Cause, Event, Gap, Watch, WatchOptions};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Transaction, Write as Change};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Transaction, WriteOp as Change};
 use nacre_remote::join::{self, Proof};
 use nacre_remote::watch::{NOTED, TAKEN, WATCH, WATCHED};
 use nacre_remote::{Membership, RemoteOptions, RemoteStore, StoreService, WatchService};

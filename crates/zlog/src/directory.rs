@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use futures::future::try_join_all;
 use nacre_map::{MAP_PREFIX, Map, Random, Update};
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Key, ObjectId, ObjectStore, Transaction, Write};
+use nacre_object::{Key, ObjectId, ObjectStore, Transaction, WriteOp};
 
 use crate::error::LogError;
 use crate::layout::{self, LogId, PREFIX, View};
@@ -184,7 +184,7 @@ impl Directory {
     /// Removes the map and the objects of a log. Writers that are under way are refused, since the objects' epochs are gone.
     async fn remove_objects(&self, id: LogId) -> Result<(), LogError> {
         let remove = async |object: &ObjectId| {
-            self.store.apply(object, Transaction::new().change(Write::Remove)).await.map(drop)
+            self.store.apply(object, Transaction::new().change(WriteOp::Remove)).await.map(drop)
         };
         remove(&ObjectId::new(format!("{MAP_PREFIX}{}", map_name(id)))?).await?;
         for object in objects(&*self.store, id).await? {

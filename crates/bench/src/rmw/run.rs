@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nacre_object::{ObjectStore, Transaction, Write};
+use nacre_object::{ObjectStore, Transaction, WriteOp};
 use serde::Deserialize;
 
 use super::check::check;
@@ -283,7 +283,7 @@ struct ServerRegion {
 async fn clean_up(deployed: &Deployed, workload: &Workload) -> Result<(), BenchError> {
     let Some(store) = deployed.open_store().await? else { return Ok(()) };
     for object in workload.object_ids()? {
-        store.apply(&object, Transaction::new().change(Write::Remove)).await?;
+        store.apply(&object, Transaction::new().change(WriteOp::Remove)).await?;
     }
     Ok(())
 }

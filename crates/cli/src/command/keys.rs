@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use bytes::Bytes;
 use nacre::{
-    Check, Found, Guard, Key, KeyRange, Object, ObjectId, Outcome, Refusal, Transaction, Write, limit,
+    Check, Found, Guard, Key, KeyRange, Object, ObjectId, Outcome, Refusal, Transaction, WriteOp, limit,
 };
 use serde_json::{Map, Value, json};
 
@@ -143,16 +143,16 @@ async fn run(session: &Context, kind: MapKind, action: Action) -> Result<(), Fai
             let value = if value == "-" { read_value(kind)?.into() } else { value };
             let name = place.name.clone();
             let write = match kind {
-                MapKind::Key => Write::SetKey { key: name, value },
-                MapKind::Attribute => Write::SetAttribute { name, value },
+                MapKind::Key => WriteOp::SetKey { key: name, value },
+                MapKind::Attribute => WriteOp::SetAttribute { name, value },
             };
             change(session, kind, place, conditions, write, "set").await
         }
         Action::Rm { place, conditions } => {
             let name = place.name.clone();
             let write = match kind {
-                MapKind::Key => Write::RemoveKey { key: name },
-                MapKind::Attribute => Write::RemoveAttribute { name },
+                MapKind::Key => WriteOp::RemoveKey { key: name },
+                MapKind::Attribute => WriteOp::RemoveAttribute { name },
             };
             change(session, kind, place, conditions, write, "removed").await
         }
@@ -211,10 +211,10 @@ async fn change(
     kind: MapKind,
     place: KeyArgs,
     conditions: Conditions,
-    write: Write,
+    write: WriteOp,
     participle: &str,
 ) -> Result<(), Failure> {
-    let removal = matches!(write, Write::RemoveKey { .. } | Write::RemoveAttribute { .. });
+    let removal = matches!(write, WriteOp::RemoveKey { .. } | WriteOp::RemoveAttribute { .. });
     let store = if removal { session.open()? } else { session.open_to_fill()? };
     let object = store.object(&place.object)?;
     let mut transaction = Transaction::new();

@@ -8,7 +8,7 @@ use nacre_meta::{
     Attributes, Creation, Credentials, EXECUTE, Error, READ, Rank, RankOptions, SetAttributes, SetTime, WRITE,
 };
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{ObjectStore, Transaction, Write};
+use nacre_object::{ObjectStore, Transaction, WriteOp};
 
 use crate::scheduler::{SlowStore, at_once};
 
@@ -304,8 +304,8 @@ fn an_inode_of_a_type_of_its_own_has_a_state_that_goes_with_it() {
         let change = || {
             let value = Bytes::from_static(b"7");
             Transaction::new()
-                .change(Write::SetKey { key: "counter".parse().unwrap(), value })
-                .change(Write::RaiseFence { token: 9 })
+                .change(WriteOp::SetKey { key: "counter".parse().unwrap(), value })
+                .change(WriteOp::RaiseFence { token: 9 })
         };
         store.apply(&ino.state_object(), change()).await.unwrap();
         rank.rename(&root, (Ino::ROOT, b"count"), (Ino::ROOT, b"renamed"), false).await.unwrap();
@@ -444,7 +444,7 @@ fn a_page_whose_inodes_are_all_gone_is_not_taken_for_the_last_one() {
         // The first two lose their inodes, as if they were removed after the entries had been read.
         for path in ["/a", "/b"] {
             let object = find(&rank, path).await.unwrap().ino.object();
-            store.apply(&object, Transaction::new().change(Write::Remove)).await.unwrap();
+            store.apply(&object, Transaction::new().change(WriteOp::Remove)).await.unwrap();
         }
         let page = rank.readdir(&root, Ino::ROOT, b"", 2, true).await.unwrap();
         let names: Vec<&[u8]> = page.entries.iter().map(|listed| &listed.name[..]).collect();

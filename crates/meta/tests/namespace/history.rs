@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{Creation, Credentials, Error, Rank, RankOptions, SetAttributes};
-use nacre_object::{Check, Guard, Transaction, Write};
+use nacre_object::{Check, Guard, Transaction, WriteOp};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -432,7 +432,7 @@ fn is_noticed(sabotage: Sabotage) -> bool {
 }
 
 fn sets(transaction: &Transaction, name: &[u8]) -> bool {
-    let sets = |write: &Write| matches!(write, Write::SetKey { key, .. } if key.as_bytes() == name);
+    let sets = |write: &WriteOp| matches!(write, WriteOp::SetKey { key, .. } if key.as_bytes() == name);
     transaction.writes.iter().any(sets)
 }
 
@@ -466,6 +466,6 @@ fn a_step_of_intents_that_is_left_out_is_noticed() {
     assert!(is_noticed(|_, transaction| {
         transaction
             .writes
-            .retain(|write| !matches!(write, Write::SetKey { key, .. } if key.as_bytes().starts_with(b"g")));
+            .retain(|write| !matches!(write, WriteOp::SetKey { key, .. } if key.as_bytes().starts_with(b"g")));
     }));
 }

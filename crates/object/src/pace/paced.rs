@@ -13,7 +13,7 @@ use bytes::Bytes;
 use crate::pace::{Admission, Pacer, PacerLimits, RegionHash, RegionStatistics, Statistics, Waiter};
 use crate::watch::{Notified, Watch, WatchOptions};
 use crate::{
-    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Reply,
+    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply,
     StoreError, Transaction, WindowPosition,
 };
 
@@ -248,7 +248,7 @@ impl<S: ObjectStore> ObjectStore for Paced<S> {
 /// Returns the first range that a transaction reads in order to update it.
 fn announced(transaction: &Transaction) -> Option<(&Fork, ByteRange)> {
     transaction.reads.iter().find_map(|read| match read {
-        Read::Range { fork, range, intent: Intent::Update } => Some((fork, *range)),
+        ReadOp::Range { fork, range, intent: Intent::Update } => Some((fork, *range)),
         _ => None,
     })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nacre_object::testkit::MemoryStore;
 use nacre_object::watch::{Feed, Watch, WatchOptions};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction};
 use parking_lot::Mutex;
 
 /// The fate of a transaction, whatever becomes of its sender.
@@ -195,7 +195,7 @@ impl ObjectStore for Faulty {
         let Some(feeds) = self.feeds.as_ref().map(|watches| watches.feeds.clone()) else {
             return Reply::ready(Err(nacre_object::watch::unsupported()));
         };
-        let version = match self.inner.model().apply(object, &Transaction::new().read(Read::Stat)) {
+        let version = match self.inner.model().apply(object, &Transaction::new().read(ReadOp::Stat)) {
             Ok(Outcome::Done(done)) => done.version,
             _ => 0,
         };
