@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use nacre_logstore::{LogStore, Options};
-use nacre_map::{Map, ProposeOptions, Update};
+use nacre_map::{ClusterMap, ProposeOptions, Update};
 use nacre_object::{ObjectStore, Transaction, WriteOp};
 
 #[tokio::main]
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("plain writes, one by one: {:.0}/s", 500.0 / begun.elapsed().as_secs_f64());
     for (waiting, gather_ms) in [(1, 0), (16, 0), (256, 0), (256, 10)] {
-        let map = Map::new(store.clone(), &format!("m{waiting}-{gather_ms}"))?;
+        let map = ClusterMap::new(store.clone(), &format!("m{waiting}-{gather_ms}"))?;
         let gather = Duration::from_millis(gather_ms);
         let proposer = map.proposer(ProposeOptions { gather });
         let rounds = 2000 / waiting + 8;

@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::health::{Monitor, Observed, Pulse, Settings, Standing};
 use crate::log::{Level, Writer};
-use crate::map::{Map, News};
+use crate::map::{ClusterMap, News};
 use crate::propose::{ProposeError, Proposer};
 use crate::state::State;
 use crate::update::Update;
@@ -245,7 +245,7 @@ struct Server {
     key: Key,
     writer: Writer,
     proposer: Proposer,
-    map: Map,
+    map: ClusterMap,
     /// The map of servers as it is known.
     state: State,
     /// Its epoch, for the beacons.
@@ -283,7 +283,7 @@ pub async fn run(
     writer: Writer,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), StoreError> {
-    let map = Map::new(store.clone(), SERVERS_MAP)?;
+    let map = ClusterMap::new(store.clone(), SERVERS_MAP)?;
     // The silence of a shorter time than that of two beacons says nothing.
     let mut options = options;
     options.health.silence = options.health.silence.max(options.interval * 2);

@@ -41,8 +41,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A map of a store: a handle by which it is read. Cheap to clone.
 #[derive(Clone, derive_more::Debug)]
-#[debug("Map")]
-pub struct Map {
+#[debug("ClusterMap")]
+pub struct ClusterMap {
     store: Arc<dyn ObjectStore>,
     name: Arc<str>,
     object: ObjectId,
@@ -61,20 +61,20 @@ pub(crate) enum News {
     Everything(State),
 }
 
-impl Map {
+impl ClusterMap {
     /// Returns a handle on a map of a store, whether it exists or not.
     ///
     /// # Errors
     /// `Invalid` if the name is not one that a map can have.
-    pub fn new(store: Arc<dyn ObjectStore>, name: &str) -> Result<Map, StoreError> {
+    pub fn new(store: Arc<dyn ObjectStore>, name: &str) -> Result<ClusterMap, StoreError> {
         check_name(name)?;
         let object = ObjectId::new(format!("{MAP_PREFIX}{name}"))?;
-        Ok(Map { store, name: name.into(), object, random: Random::default() })
+        Ok(ClusterMap { store, name: name.into(), object, random: Random::default() })
     }
 
     /// Replaces the source of pauses and ids; without this, nobody can foresee them.
-    pub fn with_random(self, random: Random) -> Map {
-        Map { random, ..self }
+    pub fn with_random(self, random: Random) -> ClusterMap {
+        ClusterMap { random, ..self }
     }
 
     /// Returns an id that no other update has.

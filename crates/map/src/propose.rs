@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::codec;
 use crate::limit::UPDATES_PER_EPOCH_MAX;
-use crate::map::{Map, News};
+use crate::map::{ClusterMap, News};
 use crate::state::{Change, Header, Incarnation, LIMITS, Limits, Record, Space, State, VALIDATOR};
 use crate::update::{Condition, Draft, Judged, Refused, Update, UpdateId};
 use crate::validator::{Judges, Validator};
@@ -86,20 +86,20 @@ struct Pending {
 #[derive(Clone, derive_more::Debug)]
 #[debug("Proposer")]
 pub struct Proposer {
-    map: Map,
+    map: ClusterMap,
     options: ProposeOptions,
     queue: Arc<Mutex<VecDeque<Pending>>>,
     engine: Arc<futures::lock::Mutex<Engine>>,
 }
 
 impl Proposer {
-    pub(crate) fn new(map: Map, options: ProposeOptions) -> Self {
+    pub(crate) fn new(map: ClusterMap, options: ProposeOptions) -> Self {
         let engine = Engine::new(map.clone());
         Self { map, options, queue: Arc::default(), engine: Arc::new(futures::lock::Mutex::new(engine)) }
     }
 
     /// Returns the map.
-    pub fn map(&self) -> &Map {
+    pub fn map(&self) -> &ClusterMap {
         &self.map
     }
 
@@ -204,7 +204,7 @@ fn setting(prefix: &str, name: &str) -> Result<Key, StoreError> {
 
 /// The part of a proposer of which one call at a time has the use.
 struct Engine {
-    map: Map,
+    map: ClusterMap,
     /// The map as it was last seen, and its header in the store; `None` until it is read.
     known: Option<(State, Option<Header>)>,
     judges: Judges,
@@ -225,7 +225,7 @@ enum Attempt {
 }
 
 impl Engine {
-    fn new(map: Map) -> Self {
+    fn new(map: ClusterMap) -> Self {
         let judges = Judges::new(map.name().to_owned(), map.object().clone());
         Self { map, known: None, judges, working: Vec::new(), uncertain: false, unanswered: 0, losses: 0 }
     }

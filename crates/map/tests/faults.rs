@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre_map::cluster::{self, Load, Phase, SERVERS_MAP, ServerEntry};
 use nacre_map::log::{Entry, Level, Log, LogBounds, Writer};
-use nacre_map::{Followed, Map, ProposeError, ProposeOptions, Refused, Update, Validator, limit};
+use nacre_map::{ClusterMap, Followed, ProposeError, ProposeOptions, Refused, Update, Validator, limit};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, WriteOp};
@@ -168,7 +168,7 @@ fn server(store: &Arc<Faulty>, name: &str, rank: u64) -> tokio::task::JoinHandle
 
 /// Waits until the servers of the map are in these states.
 async fn until(store: &Arc<Faulty>, wanted: &[(&str, Phase)]) {
-    let mut follower = Map::new(store.clone(), SERVERS_MAP).unwrap().follow(Default::default());
+    let mut follower = ClusterMap::new(store.clone(), SERVERS_MAP).unwrap().follow(Default::default());
     let reached = async {
         loop {
             follower.next().await.unwrap();
@@ -220,7 +220,7 @@ async fn beacons_go_on_while_the_map_does_not_answer() {
 #[tokio::test(start_paused = true)]
 async fn two_servers_of_one_name_do_not_take_it_from_each_other_again_and_again() {
     let store = Faulty::sound();
-    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let map = ClusterMap::new(store.clone(), SERVERS_MAP).unwrap();
     let incarnation = async || {
         let (entry, _) = map.get(&key("a")).await.unwrap();
         ServerEntry::decode(&entry.unwrap().value).unwrap().incarnation
@@ -251,7 +251,7 @@ async fn two_servers_of_one_name_do_not_take_it_from_each_other_again_and_again(
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_entry_is_gone_enters_itself_again() {
     let store = Faulty::sound();
-    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let map = ClusterMap::new(store.clone(), SERVERS_MAP).unwrap();
     let task = server(&store, "a", 1);
     until(&store, &[("a", Phase::Up)]).await;
     store.apply(map.object(), Transaction::new().change(WriteOp::Remove)).await.unwrap();
@@ -263,7 +263,7 @@ async fn a_server_whose_entry_is_gone_enters_itself_again() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_does_not_get_round_the_time_for_which_a_server_is_held_down() {
     let store = Faulty::sound();
-    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let map = ClusterMap::new(store.clone(), SERVERS_MAP).unwrap();
     let _monitor = server(&store, "a", 1);
     let first = server(&store, "b", 2);
     until(&store, &[("a", Phase::Up), ("b", Phase::Up)]).await;
@@ -380,7 +380,7 @@ async fn lines_that_others_put_into_the_log_stop_neither_writers_nor_readers() {
 async fn a_proposer_refuses_a_map_whose_header_does_not_fit() {
     for known in [false, true] {
         let store = Faulty::sound();
-        let map = Map::new(store.clone(), "m").unwrap();
+        let map = ClusterMap::new(store.clone(), "m").unwrap();
         let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
         first.propose(Update::new("w").set(key("a"), "1")).await.unwrap();
         let header = match known {
@@ -407,7 +407,7 @@ async fn a_proposer_refuses_a_map_whose_header_does_not_fit() {
 async fn numbers_that_no_map_reaches_are_refused() {
     for (epoch, version, oldest) in [(u64::MAX, 1, 1), (1, u64::MAX, 1), (u64::MAX, 1, u64::MAX)] {
         let store = Faulty::sound();
-        let map = Map::new(store.clone(), "m").unwrap();
+        let map = ClusterMap::new(store.clone(), "m").unwrap();
         let mut header = vec![1; 17];
         header.extend([epoch, version, oldest, 0, 0].into_iter().flat_map(u64::to_le_bytes));
         put(&*store, map.object(), "header", header).await;
@@ -419,7 +419,7 @@ async fn numbers_that_no_map_reaches_are_refused() {
 #[tokio::test]
 async fn the_validator_of_a_map_that_was_made_again_is_the_new_one() {
     let store = Faulty::sound();
-    let map = Map::new(store.clone(), "m").unwrap();
+    let map = ClusterMap::new(store.clone(), "m").unwrap();
     let validator = |text: &str| Validator { prefix: Bytes::new(), text: text.to_owned() };
     let (old, new) = (map.proposer(Default::default()), map.proposer(Default::default()));
     old.set_validator("w", "v", &validator("function validate(c) c.new = 'old' end")).await.unwrap();
@@ -442,7 +442,7 @@ async fn updates_that_were_given_up_do_not_pile_up() {
             }
         })
     };
-    let map = Map::new(store, "m").unwrap();
+    let map = ClusterMap::new(store, "m").unwrap();
     let proposer = map.proposer(Default::default());
     for number in 0..3000 {
         let update = Update::new("w").set(key(&format!("given-up-{number}")), "x");
@@ -460,7 +460,7 @@ async fn updates_that_were_given_up_do_not_pile_up() {
 async fn a_follower_whose_watches_break_pauses_between_them() {
     let mut store = Faulty::sound();
     Arc::get_mut(&mut store).unwrap().breaks_watches = true;
-    let map = Map::new(store.clone(), "m").unwrap();
+    let map = ClusterMap::new(store.clone(), "m").unwrap();
     let mut follower = map.follow(Default::default());
     assert_eq!(follower.next().await.unwrap(), Followed::Snapshot);
     assert!(timeout(Duration::from_secs(60), follower.next()).await.is_err(), "there is no news");
@@ -472,7 +472,7 @@ async fn a_follower_whose_watches_break_pauses_between_them() {
 
 #[tokio::test]
 async fn binary_values_at_the_limit_pass_a_validator() {
-    let map = Map::new(Faulty::sound(), "m").unwrap();
+    let map = ClusterMap::new(Faulty::sound(), "m").unwrap();
     let proposer = map.proposer(Default::default());
     let validator = Validator { prefix: Bytes::new(), text: "function validate(c) end".to_owned() };
     proposer.set_validator("w", "v", &validator).await.unwrap();
@@ -496,7 +496,7 @@ async fn an_update_that_is_told_to_be_refused_takes_no_effect_later() {
             }
         })
     };
-    let map = Map::new(store.clone(), "m").unwrap();
+    let map = ClusterMap::new(store.clone(), "m").unwrap();
     let proposer = map.proposer(ProposeOptions { gather: Duration::from_millis(1) });
     proposer.propose(Update::new("w").set(key("base"), "1")).await.unwrap();
     is_late.store(true, Ordering::Relaxed);
@@ -532,7 +532,7 @@ async fn an_update_that_is_told_to_be_refused_takes_no_effect_later() {
 
 #[tokio::test]
 async fn a_refusal_is_about_the_map_as_it_is() {
-    let map = Map::new(Faulty::sound(), "m").unwrap();
+    let map = ClusterMap::new(Faulty::sound(), "m").unwrap();
     let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
     let set = |value: &'static str| Update::new("w").set(key("a"), value);
     first.propose(set("1")).await.unwrap();

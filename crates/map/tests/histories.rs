@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use nacre_logstore::{LogStore, Options};
 use nacre_map::{
-    Committed, FollowOptions, Followed, Limits, Map, ProposeError, ProposeOptions, Record, Refused, Update,
+    ClusterMap, Committed, FollowOptions, Followed, Limits, ProposeError, ProposeOptions, Record, Refused, Update,
 };
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
@@ -93,7 +93,7 @@ struct Told {
 }
 
 /// Makes `updates` random updates of a few entries.
-async fn propose(map: Map, name: usize, updates: usize, mut random: StdRng, gather_us: u64) -> Vec<Told> {
+async fn propose(map: ClusterMap, name: usize, updates: usize, mut random: StdRng, gather_us: u64) -> Vec<Told> {
     let gather = std::time::Duration::from_micros(gather_us);
     let proposer = map.proposer(ProposeOptions { gather });
     let mut told = Vec::new();
@@ -143,7 +143,7 @@ fn replay(records: &[Record]) -> BTreeMap<Key, (Bytes, u64)> {
 
 async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, one_in: u32, gather_us: u64) {
     let store = Arc::new(Lossy::new(inner, seed, one_in));
-    let map = Map::new(store.clone(), "random").unwrap();
+    let map = ClusterMap::new(store.clone(), "random").unwrap();
     let followers: Vec<_> = (0..3)
         .map(|number| {
             let map = map.clone();
@@ -245,7 +245,7 @@ async fn updates_whose_replies_are_lost_take_effect_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn updates_that_wait_come_into_one_epoch_and_keep_their_own_verdicts() {
-    let map = Map::new(Arc::new(LogStore::memory(Options::default())), "gathered").unwrap();
+    let map = ClusterMap::new(Arc::new(LogStore::memory(Options::default())), "gathered").unwrap();
     let gather = std::time::Duration::from_millis(50);
     let proposer = map.proposer(ProposeOptions { gather });
     let update = |number: usize| {
@@ -268,7 +268,7 @@ async fn updates_that_wait_come_into_one_epoch_and_keep_their_own_verdicts() {
 
 #[tokio::test]
 async fn a_follower_that_is_left_behind_takes_a_snapshot() {
-    let map = Map::new(Arc::new(LogStore::memory(Options::default())), "short").unwrap();
+    let map = ClusterMap::new(Arc::new(LogStore::memory(Options::default())), "short").unwrap();
     let proposer = map.proposer(Default::default());
     proposer.set_limits("w", &Limits { history: 5, ..Limits::default() }).await.unwrap();
     let mut follower = map.follow(Default::default());
@@ -300,13 +300,13 @@ async fn a_follower_that_is_left_behind_takes_a_snapshot() {
     assert_eq!(follower.state().entries().len(), 1);
 }
 
-fn map_store(map: &Map) -> Arc<dyn ObjectStore> {
+fn map_store(map: &ClusterMap) -> Arc<dyn ObjectStore> {
     map.store().clone()
 }
 
 #[tokio::test]
 async fn limits_are_refused_with_a_sentence() {
-    let map = Map::new(Arc::new(LogStore::memory(Options::default())), "small").unwrap();
+    let map = ClusterMap::new(Arc::new(LogStore::memory(Options::default())), "small").unwrap();
     let proposer = map.proposer(Default::default());
     let set = |name: &str, len: usize| Update::new("w").set(key(name), vec![b'x'; len]);
     let said = |verdict: Result<Committed, ProposeError>| verdict.unwrap_err().to_string();
@@ -326,7 +326,7 @@ async fn limits_are_refused_with_a_sentence() {
     proposer.propose(Update::new("w").remove(key("a"))).await.unwrap();
     assert!(proposer.set_limits("w", &Limits { entries: 0, ..Limits::default() }).await.is_err());
     for name in ["", "-a", "a/b", "a b", &"a".repeat(129)] {
-        assert!(Map::new(map_store(&map), name).is_err(), "{name}");
+        assert!(ClusterMap::new(map_store(&map), name).is_err(), "{name}");
     }
     let header = map.header().await.unwrap().unwrap();
     // Without a change there is no epoch.
@@ -365,7 +365,7 @@ impl ObjectStore for Slow {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away_nor_twice() {
     let seed = seed();
-    let map = Map::new(Arc::new(Slow(memory())), "dropped").unwrap();
+    let map = ClusterMap::new(Arc::new(Slow(memory())), "dropped").unwrap();
     let proposer = map.proposer(Default::default());
     let tasks: Vec<_> = (0..6_u64)
         .map(|name| {
@@ -414,7 +414,7 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn limits_that_are_changed_at_the_same_time_are_all_changed() {
     for round in 0..20 {
-        let map = Map::new(Arc::new(Slow(memory())), "limited").unwrap();
+        let map = ClusterMap::new(Arc::new(Slow(memory())), "limited").unwrap();
         let change = |which: u64| {
             let proposer = map.proposer(Default::default());
             async move {
@@ -454,7 +454,7 @@ impl ObjectStore for SlowReads {
 #[tokio::test(start_paused = true)]
 async fn a_map_that_changes_faster_than_it_can_be_read_is_busy() {
     let inner = memory();
-    let writer = Map::new(Arc::new(inner.clone()), "fast").unwrap();
+    let writer = ClusterMap::new(Arc::new(inner.clone()), "fast").unwrap();
     let proposer = writer.proposer(Default::default());
     proposer.set_limits("w", &Limits { history: 1, ..Limits::default() }).await.unwrap();
     let writes = tokio::spawn(async move {
@@ -463,7 +463,7 @@ async fn a_map_that_changes_faster_than_it_can_be_read_is_busy() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     });
-    let reader = Map::new(Arc::new(SlowReads(inner)), "fast").unwrap();
+    let reader = ClusterMap::new(Arc::new(SlowReads(inner)), "fast").unwrap();
     let told = tokio::time::timeout(std::time::Duration::from_secs(3600), reader.state()).await;
     let error = told.expect("it ends").unwrap_err();
     assert_eq!(error.kind, ErrorKind::Busy, "{error}");
@@ -474,7 +474,7 @@ async fn a_map_that_changes_faster_than_it_can_be_read_is_busy() {
 
 #[tokio::test]
 async fn a_history_of_more_than_a_reply_is_followed_page_by_page() {
-    let map = Map::new(Arc::new(memory()), "long").unwrap();
+    let map = ClusterMap::new(Arc::new(memory()), "long").unwrap();
     let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
     let update = |round: u8| {
         let value = vec![round; 60 << 10];

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use nacre_logstore::{LogStore, Options};
-use nacre_map::{Committed, Map, ProposeError, Proposer, Update, Validator, limit};
+use nacre_map::{ClusterMap, Committed, ProposeError, Proposer, Update, Validator, limit};
 use nacre_object::Key;
 
 fn key(name: &str) -> Key {
     name.parse().unwrap()
 }
 
-fn map() -> Map {
-    Map::new(Arc::new(LogStore::memory(Options::default())), "judged").unwrap()
+fn map() -> ClusterMap {
+    ClusterMap::new(Arc::new(LogStore::memory(Options::default())), "judged").unwrap()
 }
 
 async fn install(proposer: &Proposer, name: &str, prefix: &str, text: &str) {
@@ -23,7 +23,7 @@ async fn set(proposer: &Proposer, who: &str, name: &str, value: &[u8]) -> Result
     proposer.propose(Update::new(who).set(key(name), value.to_vec())).await
 }
 
-async fn value(map: &Map, name: &str) -> Option<Vec<u8>> {
+async fn value(map: &ClusterMap, name: &str) -> Option<Vec<u8>> {
     map.get(&key(name)).await.unwrap().0.map(|found| found.value.to_vec())
 }
 

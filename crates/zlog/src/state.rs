@@ -1,7 +1,7 @@
 //! The state of a log beside its entries: its name, its epoch and its views, which are kept in maps.
 
 use bytes::Bytes;
-use nacre_map::{Map, ProposeError, Proposer, Refused, Update};
+use nacre_map::{ClusterMap, ProposeError, Proposer, Refused, Update};
 use nacre_object::Key;
 use serde::{Deserialize, Serialize};
 
@@ -218,7 +218,7 @@ pub(crate) async fn propose(proposer: &Proposer, update: Update) -> Result<Propo
 }
 
 /// Reads a log's views.
-pub(crate) async fn read_views(map: &Map, name: &str) -> Result<CachedViews, LogError> {
+pub(crate) async fn read_views(map: &ClusterMap, name: &str) -> Result<CachedViews, LogError> {
     match map.get(&views_entry()).await?.0 {
         Some(value) => Ok(CachedViews { views: Views::decode(&value.value)?, version: value.version }),
         None => Err(LogError::Missing(name.to_owned())),

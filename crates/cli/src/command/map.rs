@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use nacre::map::{
-    Committed, Followed, Limits, Map, ProposeError, Proposer, Record, Refused, Update, Validator, limit,
+    ClusterMap, Committed, Followed, Limits, ProposeError, Proposer, Record, Refused, Update, Validator, limit,
 };
 use nacre::{Engine, Key, Store, Uri};
 use nacre_object::Escaped;
@@ -288,7 +288,7 @@ async fn list(session: &Context) -> Result<(), Failure> {
     Ok(table.print()?)
 }
 
-fn no_such_entry(map: &Map, entry: &Key) -> Failure {
+fn no_such_entry(map: &ClusterMap, entry: &Key) -> Failure {
     let text = format!(
         "map \"{}\" has no entry \"{entry}\"; \"nacre map get {}\" shows all",
         map.name(),
@@ -445,7 +445,7 @@ async fn watch(
 }
 
 /// Returns records after an epoch up to `last`, as far as they are kept and fit into one reply.
-async fn page(map: &Map, after: u64, last: u64) -> Result<Vec<Record>, Failure> {
+async fn page(map: &ClusterMap, after: u64, last: u64) -> Result<Vec<Record>, Failure> {
     let mut records = map.history(after, 256).await?;
     // Those up to the last may have been removed meanwhile, so that only later ones are left.
     records.retain(|record| record.epoch <= last);
