@@ -35,7 +35,7 @@ fn wait_for(uri: &str, server: &str, state: &str) -> Value {
 }
 
 /// Returns the texts of the log that are about a server, in order.
-fn told(uri: &str, about: &str) -> Vec<String> {
+fn log_texts(uri: &str, about: &str) -> Vec<String> {
     let lines = run(uri, &["log", "--json", "-n", "1000"]).text();
     let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let about = format!("server {about} ");
@@ -53,7 +53,7 @@ fn servers_go_down_come_up_and_stop_in_the_map_and_in_the_log() {
     let names: Vec<String> = servers.iter().map(|server| server.uri.clone()).collect();
     for name in &names {
         let began = Instant::now();
-        while !told(&uri, name).contains(&"has started".to_owned()) {
+        while !log_texts(&uri, name).contains(&"has started".to_owned()) {
             assert!(began.elapsed() < PATIENCE);
         }
         wait_for(&uri, name, "up");
@@ -77,20 +77,20 @@ fn servers_go_down_come_up_and_stop_in_the_map_and_in_the_log() {
     let shown = run(&uri, &["status"]);
     assert_eq!(shown.code, 1, "{shown:?}");
     assert!(shown.stderr.contains("1 of 5 servers not well"), "{shown:?}");
-    while told(&uri, &name).len() < 2 {}
+    while log_texts(&uri, &name).len() < 2 {}
     assert!(
-        told(&uri, &name)[1].starts_with("is down: it has sent no beacon for "),
+        log_texts(&uri, &name)[1].starts_with("is down: it has sent no beacon for "),
         "{:?}",
-        told(&uri, &name)
+        log_texts(&uri, &name)
     );
 
     let all = names.join(",");
     let server = Server::listen(&name, stores[victim], &[&["--members", &*all][..], &FLAGS].concat());
     wait_for(&uri, &name, "up");
-    while !told(&uri, &name).last().unwrap().starts_with("is up again") {}
+    while !log_texts(&uri, &name).last().unwrap().starts_with("is up again") {}
     assert!(server.stop(Signal::TERM).success());
     wait_for(&uri, &name, "stopped");
-    let texts = told(&uri, &name);
+    let texts = log_texts(&uri, &name);
     let said: Vec<&str> = texts.iter().map(|text| text.split([',', ':']).next().unwrap()).collect();
     assert_eq!(said, ["has started", "is down", "has started", "is up again", "has stopped"]);
 }

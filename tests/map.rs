@@ -141,7 +141,7 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
     map(&address, &["set", "m", "begin=0"], "").ok();
     let watchers: Vec<Watcher> = (0..2).map(|_| Watcher::start(&address)).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let (report, told) = mpsc::channel();
+    let (report, outcomes) = mpsc::channel();
     for name in 0..3 {
         let (uri, report) = (address.clone(), report.clone());
         runtime.spawn(async move {
@@ -164,7 +164,7 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
     let mut collect = |count: usize| {
         let mut good = 0;
         while good < count {
-            let (value, verdict) = told.recv_timeout(PATIENCE).expect("updates do not go on");
+            let (value, verdict) = outcomes.recv_timeout(PATIENCE).expect("updates do not go on");
             good += usize::from(verdict.is_ok());
             verdicts.push((value, verdict));
         }
@@ -175,7 +175,7 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
         server = Server::listen(&address, &store, &[]);
     }
     collect(40);
-    drop(told);
+    drop(outcomes);
     runtime.shutdown_timeout(PATIENCE);
     map(&address, &["set", "m", "end=1"], "").ok();
 

@@ -240,8 +240,8 @@ fn a_store_that_cannot_be_reached_is_one_line_of_the_log() {
     let failed = || reflector.report()["control"]["state_failed"].as_u64().unwrap();
     until("many have failed", || (failed() > 2000).then_some(()));
     let log = reflector.log();
-    let told = log.lines().filter(|line| line.contains("neither stored nor loaded")).count();
-    assert!((1..=2).contains(&told), "{told} lines: {}", log.lines().take(20).collect::<String>());
+    let reported = log.lines().filter(|line| line.contains("neither stored nor loaded")).count();
+    assert!((1..=2).contains(&reported), "{reported} lines: {}", log.lines().take(20).collect::<String>());
     assert!(log.lines().count() < 50, "{} lines", log.lines().count());
 }
 

@@ -145,9 +145,9 @@ fn a_location_moves_and_nobody_misses_a_datagram() {
     let talk = Talk::begin(6, "harbour", &[old.address], 40);
     std::thread::sleep(TALK);
     relocate(&old.admin, "harbour", &new.group(2));
-    let told = Instant::now();
+    let relocated = Instant::now();
     until_in(&new, 2, 6);
-    println!("all had moved after {:?}", told.elapsed());
+    println!("all had moved after {:?}", relocated.elapsed());
     std::thread::sleep(TALK);
     check_all_heard(&talk.end());
     assert_eq!(control(&old, "relay_members_handed"), 6);

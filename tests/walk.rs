@@ -465,8 +465,8 @@ fn what_cannot_be_read_is_told_and_the_rest_is_counted() {
     let mut command = nobody(ours.as_os_str());
     command.args(["walk", &root, "--list", "--json", "--fields", "path,size"]);
     let listed = String::from_utf8(run_with(command, b"").stdout).unwrap();
-    let told = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    assert_eq!(told.filter(|record| record["error"].is_string()).count(), unseen + 1);
+    let listed_records = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert_eq!(listed_records.filter(|record| record["error"].is_string()).count(), unseen + 1);
 
     // Names only, which find lists without examining entries.
     let mut command = nobody(ours.as_os_str());

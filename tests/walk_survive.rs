@@ -302,8 +302,8 @@ impl Churn {
 #[track_caller]
 fn changing_tree(ended: Ended) -> Vec<u8> {
     let missing = ended.stderr.lines().filter(|line| line.contains("moved or removed before")).count();
-    let told = ended.stderr.lines().filter(|line| line.contains("could not be visited")).count();
-    assert_eq!(missing + told, ended.stderr.lines().count(), "{ended:?}");
+    let reported = ended.stderr.lines().filter(|line| line.contains("could not be visited")).count();
+    assert_eq!(missing + reported, ended.stderr.lines().count(), "{ended:?}");
     assert_eq!(ended.code, i32::from(missing > 0), "{ended:?}");
     ended.stdout
 }

@@ -306,8 +306,8 @@ impl Store {
     ///
     /// `Unsupported` if the servers keep no locks.
     pub async fn break_lock_session(&self, session: u64) -> Result<bool, StoreError> {
-        let told = self.administer_with("break-lock-session", json!({ "session": session }), |_| ()).await?;
-        Ok(told.iter().any(|part| part.report["broken"] == true))
+        let parts = self.administer_with("break-lock-session", json!({ "session": session }), |_| ()).await?;
+        Ok(parts.iter().any(|part| part.report["broken"] == true))
     }
 
     /// Ends the lock session of this store's handles: all its locks are released. Waits until the servers that can be

@@ -109,12 +109,12 @@ pub(crate) fn start(
     let own = kept.clone();
     let work = async move {
         let appended = tokio::spawn(appended);
-        let told = {
+        let announced = {
             let (writer, stopped) = (writer.clone(), stopped.clone());
             async move {
                 if tells_classes {
                     tokio::select! {
-                        told = tell_classes(own, classes, writer) => warn(told),
+                        announced = tell_classes(own, classes, writer) => warn(announced),
                         () = stopped => {}
                     }
                 }
@@ -129,7 +129,7 @@ pub(crate) fn start(
                 warn(cluster::run(store, options, Box::new(load), writer, stopped).await);
             }
         };
-        futures::join!(told, sent);
+        futures::join!(announced, sent);
         // All writers are gone, so it ends when the last line is appended.
         let _ = tokio::time::timeout(FLUSH_MAX, appended).await;
     };

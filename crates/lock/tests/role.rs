@@ -485,7 +485,7 @@ async fn attempts_at_a_server_that_is_away_are_forgotten() {
 struct Network {
     address: Address,
     cut: Arc<AtomicBool>,
-    told: Arc<tokio::sync::Notify>,
+    abort: Arc<tokio::sync::Notify>,
 }
 
 impl Network {
@@ -493,8 +493,8 @@ impl Network {
         let Address::Tcp(target) = address else { panic!("{address}") };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let (cut, told) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
-        let network = Network { address, cut: cut.clone(), told: told.clone() };
+        let (cut, abort) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
+        let network = Network { address, cut: cut.clone(), abort: abort.clone() };
         tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {
@@ -510,7 +510,7 @@ impl Network {
                             let _ = copy_bidirectional(&mut near, &mut far).await;
                         });
                     }
-                    () = told.notified() => connections.abort_all(),
+                    () = abort.notified() => connections.abort_all(),
                 }
             }
         });
@@ -519,7 +519,7 @@ impl Network {
 
     fn cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::SeqCst);
-        self.told.notify_one();
+        self.abort.notify_one();
     }
 }
 

@@ -132,7 +132,7 @@ impl DiskFile for CountedFile {
 }
 
 /// Returns the number behind a word in a file of the system about this process.
-fn told(file: &str, word: &str) -> u64 {
+fn proc_value(file: &str, word: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(word)).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
@@ -169,7 +169,7 @@ fn phase(
     mut transaction: impl FnMut(u64) -> (ObjectId, Transaction),
 ) {
     let before = (counted.log_bytes.load(Ordering::Relaxed), counted.index_bytes.load(Ordering::Relaxed));
-    let system_before = told("io", "write_bytes");
+    let system_before = proc_value("io", "write_bytes");
     counted.longest_write_us.store(0, Ordering::Relaxed);
     counted.longest_sync_us.store(0, Ordering::Relaxed);
     let end = Arc::new(AtomicBool::new(false));
@@ -200,7 +200,7 @@ fn phase(
     let at = |share: f64| waits[((waits.len() - 1) as f64 * share) as usize] as f64 / 1e3;
     let log_bytes = counted.log_bytes.load(Ordering::Relaxed) - before.0;
     let index_bytes = counted.index_bytes.load(Ordering::Relaxed) - before.1;
-    let system_bytes = told("io", "write_bytes") - system_before;
+    let system_bytes = proc_value("io", "write_bytes") - system_before;
     let info = store.info();
     let times = |bytes: u64| bytes as f64 / user_bytes.max(1) as f64;
     println!(
@@ -219,8 +219,8 @@ fn phase(
         times(system_bytes),
         info.taken_bytes >> 20,
         info.live_bytes >> 20,
-        told("status", "VmRSS") >> 10,
-        told("status", "VmHWM") >> 10,
+        proc_value("status", "VmRSS") >> 10,
+        proc_value("status", "VmHWM") >> 10,
     );
 }
 

@@ -397,8 +397,8 @@ async fn a_proposer_refuses_a_map_whose_header_does_not_fit() {
             put(&*store, map.object(), "header", header).await;
         }
         let proposer = if known { first } else { second };
-        let told = timeout(FOREVER, proposer.propose(Update::new("w").set(key("c"), "2"))).await;
-        let error = told.expect("it ends").unwrap_err();
+        let result = timeout(FOREVER, proposer.propose(Update::new("w").set(key("c"), "2"))).await;
+        let error = result.expect("it ends").unwrap_err();
         assert!(error.to_string().contains("cannot be read"), "{error}");
     }
 }
@@ -411,8 +411,8 @@ async fn numbers_that_no_map_reaches_are_refused() {
         let mut header = vec![1; 17];
         header.extend([epoch, version, oldest, 0, 0].into_iter().flat_map(u64::to_le_bytes));
         put(&*store, map.object(), "header", header).await;
-        let told = map.proposer(Default::default()).propose(Update::new("w").set(key("c"), "2")).await;
-        assert!(told.unwrap_err().to_string().contains("cannot be read"));
+        let result = map.proposer(Default::default()).propose(Update::new("w").set(key("c"), "2")).await;
+        assert!(result.unwrap_err().to_string().contains("cannot be read"));
     }
 }
 
@@ -541,8 +541,8 @@ async fn a_refusal_is_about_the_map_as_it_is() {
     first.propose(set("3")).await.unwrap();
     assert_eq!(second.propose(set("4").if_version(key("a"), 3)).await.unwrap().epoch, 4);
     first.propose(set("5")).await.unwrap();
-    let told = second.propose(set("6").if_version(key("a"), 4)).await.unwrap_err();
-    let ProposeError::Refused(Refused::Version { found, .. }) = told else { panic!("{told}") };
+    let result = second.propose(set("6").if_version(key("a"), 4)).await.unwrap_err();
+    let ProposeError::Refused(Refused::Version { found, .. }) = result else { panic!("{result}") };
     assert_eq!(&found.unwrap().value[..], b"5", "the refusal says what stands there now");
 }
 

@@ -86,17 +86,17 @@ fn key(name: &str) -> Key {
 }
 
 /// The reply that a proposer got to an update.
-struct Told {
+struct Proposed {
     wanted_version: Option<u64>,
     value: Bytes,
     verdict: Result<Committed, ProposeError>,
 }
 
 /// Makes `updates` random updates of a few entries.
-async fn propose(map: ClusterMap, name: usize, updates: usize, mut random: StdRng, gather_us: u64) -> Vec<Told> {
+async fn propose(map: ClusterMap, name: usize, updates: usize, mut random: StdRng, gather_us: u64) -> Vec<Proposed> {
     let gather = std::time::Duration::from_micros(gather_us);
     let proposer = map.proposer(ProposeOptions { gather });
-    let mut told = Vec::new();
+    let mut proposed = Vec::new();
     for number in 0..updates {
         let entry = key(&format!("entry-{}", random.random_range(0..5)));
         let value = Bytes::from(format!("{name}.{number}"));
@@ -114,9 +114,9 @@ async fn propose(map: ClusterMap, name: usize, updates: usize, mut random: StdRn
             wanted_version = Some(version);
         }
         let verdict = proposer.propose(update).await;
-        told.push(Told { wanted_version, value, verdict });
+        proposed.push(Proposed { wanted_version, value, verdict });
     }
-    told
+    proposed
 }
 
 /// Replays records on a naive model, and returns the values that they end with.
@@ -170,9 +170,9 @@ async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, o
             tokio::spawn(propose(map.clone(), name, updates, random, gather_us))
         })
         .collect();
-    let mut told = Vec::new();
+    let mut proposed = Vec::new();
     for task in tasks {
-        told.extend(task.await.unwrap());
+        proposed.extend(task.await.unwrap());
     }
     let end = map.proposer(Default::default()).propose(Update::new("end").set(key("end"), "")).await.unwrap();
     if one_in > 0 {
@@ -200,7 +200,7 @@ async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, o
             count.1 += 1;
         }
     }
-    for Told { wanted_version, value, verdict } in &told {
+    for Proposed { wanted_version, value, verdict } in &proposed {
         let found = made.get(value);
         match verdict {
             Ok(committed) => {
@@ -217,7 +217,7 @@ async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, o
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!(made.len(), told.iter().filter(|told| told.verdict.is_ok()).count());
+    assert_eq!(made.len(), proposed.iter().filter(|proposed| proposed.verdict.is_ok()).count());
 
     for follower in followers {
         let (seen, copy) = follower.await.unwrap();
@@ -371,7 +371,7 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
         .map(|name| {
             let (proposer, mut random) = (proposer.clone(), StdRng::seed_from_u64(seed ^ name));
             tokio::spawn(async move {
-                let mut told = Vec::new();
+                let mut proposed = Vec::new();
                 for number in 0..60 {
                     let value = Bytes::from(format!("{name}.{number}"));
                     let update = Update::new("w").set(key(&format!("entry-{}", number % 4)), value.clone());
@@ -381,17 +381,17 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
                         true => tokio::time::timeout(patience, proposer.propose(update)).await.ok(),
                         false => Some(proposer.propose(update).await),
                     };
-                    told.push((value, made.map(|made| made.unwrap().epoch)));
+                    proposed.push((value, made.map(|made| made.unwrap().epoch)));
                 }
-                told
+                proposed
             })
         })
         .collect();
-    let mut told = Vec::new();
+    let mut proposed = Vec::new();
     for task in tasks {
-        told.extend(task.await.unwrap());
+        proposed.extend(task.await.unwrap());
     }
-    assert!(told.iter().any(|(_, made)| made.is_none()), "nobody lost its patience");
+    assert!(proposed.iter().any(|(_, made)| made.is_none()), "nobody lost its patience");
     let records = map.history(0, 1000).await.unwrap();
     replay(&records);
     let mut made = HashMap::new();
@@ -404,7 +404,7 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
             );
         }
     }
-    for (value, epoch) in told {
+    for (value, epoch) in proposed {
         if let Some(epoch) = epoch {
             assert_eq!(made.get(&value), Some(&epoch));
         }
@@ -464,8 +464,8 @@ async fn a_map_that_changes_faster_than_it_can_be_read_is_busy() {
         }
     });
     let reader = ClusterMap::new(Arc::new(SlowReads(inner)), "fast").unwrap();
-    let told = tokio::time::timeout(std::time::Duration::from_secs(3600), reader.state()).await;
-    let error = told.expect("it ends").unwrap_err();
+    let result = tokio::time::timeout(std::time::Duration::from_secs(3600), reader.state()).await;
+    let error = result.expect("it ends").unwrap_err();
     assert_eq!(error.kind, ErrorKind::Busy, "{error}");
     // Once the writer has ended, the map is read as ever.
     writes.abort();

@@ -187,7 +187,7 @@ fn what_is_forgotten_is_never_taken_for_what_it_was() {
         let mut generator = Generator::with_objects(seed, shape, names.to_vec());
         let (mut store, mut remembering, mut plain) = (Model::new(), Model::new(), Model::new());
         let mut writes: BTreeMap<ObjectId, u64> = BTreeMap::new();
-        let mut told: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        let mut latest: BTreeMap<ObjectId, u64> = BTreeMap::new();
         let mut seen: Vec<Seen> = Vec::new();
         let mut fenced: BTreeSet<(ObjectId, u64)> = BTreeSet::new();
         for _ in 0..120 {
@@ -218,7 +218,7 @@ fn what_is_forgotten_is_never_taken_for_what_it_was() {
                 Outcome::Done(done) => done.version,
                 Outcome::Refused(refusal) => refusal.version,
             };
-            let before = told.insert(object.clone(), version).unwrap_or(0);
+            let before = latest.insert(object.clone(), version).unwrap_or(0);
             assert!(version >= before, "seed {seed}: version {version} of {object} after {before}");
             if matches!(outcome, Outcome::Done(_)) && !transaction.writes.is_empty() {
                 assert!(version > before, "seed {seed}: version {version} is given twice");

@@ -122,7 +122,7 @@ fn every_member_of_a_store_announces_its_own_objects() {
         (0..20).map(|index| watch(&clients[0], &format!("object-{index}"))).collect();
     for (index, watch) in watches.iter_mut().enumerate() {
         let version = change(&clients[1], &format!("object-{index}"));
-        assert!(matches!(next(watch), Event::Changed { version: told } if told == version));
+        assert!(matches!(next(watch), Event::Changed { version: reported } if reported == version));
     }
     servers.into_iter().for_each(Server::stop);
 }
@@ -279,7 +279,7 @@ fn a_client_that_never_reads_is_no_burden() {
         loop {
             match next(&mut eager) {
                 Event::Notified(_) => {}
-                Event::Changed { version: told } => break assert_eq!(told, version),
+                Event::Changed { version: reported } => break assert_eq!(reported, version),
                 Event::Gap(gap) => panic!("{gap:?}"),
             }
         }

@@ -9,25 +9,25 @@ pub const TELL_AGAIN: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub struct Repeated {
     /// The time of the last line, if the series goes on.
-    told: Option<Instant>,
+    reported: Option<Instant>,
     /// The number of events since that line.
-    untold: u64,
+    unreported: u64,
 }
 
 impl Repeated {
     /// Notes an event. Returns the number of those that no line told of, this one included, if a line is due.
     pub fn happened(&mut self, now: Instant) -> Option<u64> {
-        self.untold += 1;
-        if self.told.is_some_and(|told| now.duration_since(told) < TELL_AGAIN) {
+        self.unreported += 1;
+        if self.reported.is_some_and(|reported| now.duration_since(reported) < TELL_AGAIN) {
             return None;
         }
-        self.told = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        self.reported = Some(now);
+        Some(std::mem::take(&mut self.unreported))
     }
 
     /// Ends the series. Returns the number of events that no line told of, if there were any events.
     pub fn ended(&mut self) -> Option<u64> {
-        self.told.take().map(|_| std::mem::take(&mut self.untold))
+        self.reported.take().map(|_| std::mem::take(&mut self.unreported))
     }
 }
 
@@ -40,9 +40,9 @@ mod tests {
         let (mut repeated, begin) = (Repeated::default(), Instant::now());
         assert_eq!(repeated.ended(), None);
         assert_eq!(repeated.happened(begin), Some(1));
-        let told: Vec<_> =
+        let reported: Vec<_> =
             (0..3000).filter_map(|ms| repeated.happened(begin + Duration::from_millis(2 * ms))).collect();
-        assert!(told.is_empty(), "{told:?}");
+        assert!(reported.is_empty(), "{reported:?}");
         assert_eq!(repeated.happened(begin + TELL_AGAIN), Some(3001));
         assert_eq!(repeated.happened(begin + TELL_AGAIN), None);
         assert_eq!(repeated.ended(), Some(1));

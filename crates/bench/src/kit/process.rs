@@ -146,8 +146,8 @@ const GATHER: Duration = Duration::from_millis(50);
 
 impl Member {
     async fn tell(&mut self, line: &str) -> Result<(), BenchError> {
-        let told = self.input.write_all(format!("{line}\n").as_bytes()).await;
-        told.map_err(BenchError::io("give a client process its orders"))
+        let sent = self.input.write_all(format!("{line}\n").as_bytes()).await;
+        sent.map_err(BenchError::io("give a client process its orders"))
     }
 
     async fn hear<T: DeserializeOwned>(&mut self) -> Result<Message<T>, BenchError> {

@@ -470,7 +470,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         match outcome {
             // Whoever does not read what became of them has asked for them all the same.
             Outcome::Done(done) if is_read => {
-                match output::line(&told(&object, done, &with_values).to_string()) {
+                match output::line(&describe(&object, done, &with_values).to_string()) {
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => is_read = false,
                     printed => printed?,
                 }
@@ -514,7 +514,7 @@ fn unreadable(error: &serde_json::Error) -> String {
 }
 
 /// Returns the outcome of a transaction that was applied.
-fn told(object: &ObjectId, done: Done, with_values: &[bool]) -> Value {
+fn describe(object: &ObjectId, done: Done, with_values: &[bool]) -> Value {
     let Done { version, existed, answers } = done;
     let mut json =
         json!({ "object": object.to_string(), "done": true, "version": version, "existed": existed });

@@ -67,7 +67,7 @@ pub(super) struct Locations {
     map: ObjectLocationMap<Store>,
     tasks: Tasks,
     /// The map as the control plane was last told of it.
-    told: Mutex<Snapshot>,
+    announced: Mutex<Snapshot>,
     /// The standbys of locations here for which none are named.
     standbys: Vec<SocketAddr>,
     /// True if other reflectors may use the store.
@@ -83,37 +83,37 @@ impl Locations {
         standbys: Vec<SocketAddr>,
         shared: bool,
     ) -> Result<Locations, nacre::Error> {
-        let told = Mutex::new(Snapshot::default());
+        let announced = Mutex::new(Snapshot::default());
         let has_secret = AtomicBool::new(false);
-        Ok(Locations { map: location_map(store)?, tasks, told, standbys, shared, has_secret })
+        Ok(Locations { map: location_map(store)?, tasks, announced, standbys, shared, has_secret })
     }
 
     /// Returns the map as it was last read.
     pub(super) async fn snapshot(&self) -> Snapshot {
-        self.told.lock().await.clone()
+        self.announced.lock().await.clone()
     }
 
     /// Reads the map and tells the control plane what has changed.
     pub(super) async fn follow(&self) -> Result<(), nacre::Error> {
-        let mut told = self.told.lock().await;
-        let Some(snapshot) = self.map.read(told.version).await? else { return Ok(()) };
+        let mut announced = self.announced.lock().await;
+        let Some(snapshot) = self.map.read(announced.version).await? else { return Ok(()) };
         if !snapshot.places.is_empty() && !self.has_secret.load(Ordering::Relaxed) {
             // Before any location can move.
             let (secret, shared) = (self.map.relay_secret().await?, self.shared);
             self.tasks.give(move |core| core.control.set_relay_secret(&secret, shared));
             self.has_secret.store(true, Ordering::Relaxed);
         }
-        let gone = told.places.keys().filter(|name| !snapshot.places.contains_key(*name));
+        let gone = announced.places.keys().filter(|name| !snapshot.places.contains_key(*name));
         let mut changes: Vec<(String, Option<LocationEntry>)> =
             gone.map(|name| (name.clone(), None)).collect();
         changes.extend(
             snapshot
                 .places
                 .iter()
-                .filter(|(name, place)| told.places.get(*name) != Some(*place))
+                .filter(|(name, place)| announced.places.get(*name) != Some(*place))
                 .map(|(name, place)| (name.clone(), Some(*place))),
         );
-        *told = snapshot;
+        *announced = snapshot;
         let (done, waiting) = oneshot::channel();
         self.tasks.give(move |core| {
             let now = read_clocks();

@@ -340,7 +340,7 @@ impl Acquisition {
             file: self.wanted.file.clone(),
             operation: self.wanted.operation,
             mode: self.wanted.mode,
-            pattern: part.told.clone(),
+            pattern: part.announced.clone(),
         }
     }
 

@@ -77,7 +77,7 @@ pub struct Client {
 struct Operation {
     acquisition: Acquisition,
     /// True if its owner knows that all is held.
-    told: bool,
+    reported: bool,
 }
 
 /// A client's knowledge of a server.
@@ -190,7 +190,7 @@ impl Client {
         }
         let mut orders = Vec::new();
         acquisition.begin(&mut orders);
-        self.operations.insert(id, Operation { acquisition, told: false });
+        self.operations.insert(id, Operation { acquisition, reported: false });
         self.advance(now, id, orders, actions);
         Ok(id)
     }
@@ -471,8 +471,8 @@ impl Client {
         }
         let Some(operation) = self.operations.get_mut(&id) else { return };
         let ended = match operation.acquisition.outcome() {
-            Outcome::Held if !operation.told => {
-                operation.told = true;
+            Outcome::Held if !operation.reported => {
+                operation.reported = true;
                 return actions.push(Action::Held(id));
             }
             Outcome::Pending | Outcome::Held => return,

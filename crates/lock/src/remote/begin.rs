@@ -49,7 +49,7 @@ pub(super) async fn run(
         lost: OnceLock::new(),
         ends_ns: AtomicU64::new(u64::MAX),
         ended: AtomicBool::new(false),
-        told: Notify::new(),
+        changed: Notify::new(),
     });
     let shared = Shared::new(state.clone(), kick.clone(), runtime::Handle::current(), |shared| {
         Core::new(shared.clone(), state.clone(), Servers { place, servers, options, host, kick }, first)

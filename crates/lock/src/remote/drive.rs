@@ -60,7 +60,7 @@ pub(super) struct Order {
 pub(super) type Reply = oneshot::Sender<Result<(), LockError>>;
 
 /// News for those who wait, which are told when the session's lock is given back.
-pub(super) enum Told {
+pub(super) enum Notice {
     /// The operation holds all its bytes.
     Had(OperationId, Reply),
     Failed(Reply, LockError),
@@ -118,7 +118,7 @@ pub(super) struct Core {
     pub touched: Vec<u32>,
     /// The number of calls that wait for room.
     pub waiting: usize,
-    pub told: Vec<Told>,
+    pub notices: Vec<Notice>,
     arrivals: Vec<(u64, Frame)>,
     owned: BTreeMap<OperationId, Owned>,
     tickets: HashMap<u64, OperationId>,
@@ -163,7 +163,7 @@ impl Core {
             lines: BTreeMap::from([(0, Line::new(first))]),
             touched: Vec::new(),
             waiting: 0,
-            told: Vec::new(),
+            notices: Vec::new(),
             arrivals: Vec::new(),
             owned: BTreeMap::new(),
             tickets: HashMap::new(),
@@ -242,7 +242,7 @@ impl Core {
             let why = "it has ended".to_owned();
             let error = self.state.check().err();
             let error = error.unwrap_or(LockError::Lost { session: self.state.session.0, why });
-            return self.told.push(Told::Failed(reply, error));
+            return self.notices.push(Notice::Failed(reply, error));
         }
         let wanted = Wanted {
             file,
@@ -259,7 +259,7 @@ impl Core {
         // Its operation is known before anything is done about it.
         let mut actions = Vec::new();
         match self.client.lock(clock::now(), wanted, &mut actions) {
-            Err(error) => self.told.push(Told::Failed(reply, error.into())),
+            Err(error) => self.notices.push(Notice::Failed(reply, error.into())),
             Ok(id) => {
                 let (reply, released, late) = (Some(reply), None, false);
                 let tries = wait == Some(Duration::ZERO);
@@ -299,9 +299,9 @@ impl Core {
 
     /// Forgets those who wait, whose session is no longer driven. What is returned tells them when it is dropped, which is to
     /// be done without the session's lock.
-    pub(super) fn abandon(&mut self) -> (BTreeMap<OperationId, Owned>, Vec<Told>) {
+    pub(super) fn abandon(&mut self) -> (BTreeMap<OperationId, Owned>, Vec<Notice>) {
         self.tickets.clear();
-        (std::mem::take(&mut self.owned), std::mem::take(&mut self.told))
+        (std::mem::take(&mut self.owned), std::mem::take(&mut self.notices))
     }
 
     /// Lets go of the servers.
@@ -397,7 +397,7 @@ impl Core {
             if self.client.operation(*id).is_some_and(needs)
                 && let Some(reply) = owned.reply.take()
             {
-                self.told.push(Told::Failed(reply, error.clone().into()));
+                self.notices.push(Notice::Failed(reply, error.clone().into()));
                 self.client.release(clock::now(), *id, &mut self.actions);
             }
         }
@@ -409,7 +409,7 @@ impl Core {
     pub(super) fn fail(&mut self, error: &StoreError) {
         for owned in self.owned.values_mut() {
             if let Some(reply) = owned.reply.take() {
-                self.told.push(Told::Failed(reply, error.clone().into()));
+                self.notices.push(Notice::Failed(reply, error.clone().into()));
             }
         }
         self.state.lose(error.message.clone());
@@ -431,7 +431,7 @@ impl Core {
                     }
                     // A server that does not answer does not hold up the answer; it is told when it is back.
                     let reply = owned.reply.take();
-                    self.told.extend(reply.map(|reply| Told::Failed(reply, LockError::Unanswered)));
+                    self.notices.extend(reply.map(|reply| Notice::Failed(reply, LockError::Unanswered)));
                     self.unanswered = true;
                     continue;
                 }
@@ -556,7 +556,7 @@ impl Core {
         }
         // Whoever asked may be gone: then nobody holds it.
         match owned.reply.take() {
-            Some(reply) => self.told.push(Told::Had(id, reply)),
+            Some(reply) => self.notices.push(Notice::Had(id, reply)),
             None => self.client.release(clock::now(), id, &mut self.actions),
         }
     }
@@ -578,10 +578,10 @@ impl Core {
                     LockError::Lost { session: self.state.session.0, why }
                 }
             };
-            self.told.push(Told::Failed(reply, error));
+            self.notices.push(Notice::Failed(reply, error));
         }
         if let Some(released) = owned.released {
-            self.told.push(Told::Released(released));
+            self.notices.push(Notice::Released(released));
         }
     }
 }

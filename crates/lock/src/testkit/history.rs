@@ -68,7 +68,7 @@ pub enum Broken {
 
 /// The events of a history, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Counts {
     /// Messages that arrived.
     pub messages: u64,
     /// Operations that held all their bytes.
@@ -266,7 +266,7 @@ struct History<'a> {
     faults_left: usize,
     /// The workers that have operations left.
     working: usize,
-    told: Told,
+    counts: Counts,
     violation: Option<Violation>,
 }
 
@@ -275,10 +275,10 @@ struct History<'a> {
 /// # Errors
 ///
 /// The first violation.
-pub fn run(plan: &Plan, seed: u64) -> Result<Told, Violation> {
+pub fn run(plan: &Plan, seed: u64) -> Result<Counts, Violation> {
     let mut history = History::new(plan, seed);
     history.run()?;
-    Ok(history.told)
+    Ok(history.counts)
 }
 
 impl<'a> History<'a> {
@@ -299,7 +299,7 @@ impl<'a> History<'a> {
             sessions_made: 0,
             faults_left: plan.faults,
             working: if plan.operations > 0 { plan.clients } else { 0 },
-            told: Told::default(),
+            counts: Counts::default(),
             violation: None,
         };
         for server in 0..plan.servers {
@@ -427,7 +427,7 @@ impl<'a> History<'a> {
             }
             Event::ToClient { worker, server, generation, call, reply } => {
                 if self.connections[&(worker, server)].generation == generation {
-                    self.told.messages += 1;
+                    self.counts.messages += 1;
                     self.with_client(worker, |client, now, actions| client.handle(now, call, reply, actions));
                 }
             }
@@ -464,7 +464,7 @@ impl<'a> History<'a> {
                     self.users.retain(|user| user.session != session || user.file != file);
                     self.fences.insert((session, file.clone()));
                 }
-                self.told.fences += 1;
+                self.counts.fences += 1;
                 if self.hosts[server as usize].epoch == epoch {
                     self.with_server(server, |server, _, out| server.fenced(session, &file, out));
                 }

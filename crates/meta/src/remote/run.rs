@@ -78,13 +78,13 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
     let mut hint: Vec<String> = Vec::new();
     let mut pause = PAUSE_MIN;
     let mut bound_to_the_end = None;
-    let told = loop {
+    let acknowledge = loop {
         if lease.is_over() {
             let_go(&inner, &mut lease);
         }
         let bound = tokio::select! {
             bound = bind(&inner, &mut links, &hint) => bound,
-            told = &mut ended => break told.ok(),
+            acknowledge = &mut ended => break acknowledge.ok(),
             // What is held is given up in time, whether the rank answers or not.
             () = lease.over() => continue,
         };
@@ -94,10 +94,10 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                 lease.renewed(sent, attached.lease);
                 inner.route.send_replace(Some(route.clone()));
                 match stay(&inner, &route, &mut subscription, &mut lease, attached.lease, &mut ended).await {
-                    Stayed::Ended(told) => {
+                    Stayed::Ended(acknowledge) => {
                         // Without the subscription the rank would take nothing back from the session any more.
                         bound_to_the_end = Some(subscription);
-                        break told;
+                        break acknowledge;
                     }
                     Stayed::Lapsed => {
                         inner.route.send_replace(None);
@@ -120,7 +120,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                 hint = addresses;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    told = &mut ended => break told.ok(),
+                    acknowledge = &mut ended => break acknowledge.ok(),
                 }
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -131,9 +131,9 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
     for link in links.0 {
         link.close();
     }
-    if let Some(told) = told {
+    if let Some(acknowledge) = acknowledge {
         // Whoever waited may be gone.
-        let _ = told.send(());
+        let _ = acknowledge.send(());
     }
 }
 
@@ -241,7 +241,7 @@ async fn stay(
                 Some(Ok(Event::Missed(_)) | Err(_)) | None => return Stayed::Moved(Vec::new()),
             },
             () = inner.moved.notified() => {}
-            told = &mut *ended => return Stayed::Ended(told.ok()),
+            acknowledge = &mut *ended => return Stayed::Ended(acknowledge.ok()),
             () = lease.over() => return Stayed::Lapsed,
             () = tokio::time::sleep(renew_at.saturating_sub(clock::now())) => {
                 let sent = clock::now();

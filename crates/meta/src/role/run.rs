@@ -84,7 +84,7 @@ impl Watcher {
                 return Ok(Looked::Taken(epoch, sent + takeover));
             }
             self.still = None;
-        } else if self.registered.is_some_and(|told| now.saturating_sub(told) >= takeover) {
+        } else if self.registered.is_some_and(|registered| now.saturating_sub(registered) >= takeover) {
             match self.keeper.stand_on().await? {
                 true => self.registered = Some(now),
                 false => self.still = None,

@@ -220,9 +220,9 @@ impl Hub {
             Some(Item {
                 sequence: last,
                 durable: last_durable,
-                content: Content::Changed { version: told, skipped },
+                content: Content::Changed { version: latest, skipped },
             }) if full => {
-                (*last, *last_durable, *told) = (sequence, durable, version);
+                (*last, *last_durable, *latest) = (sequence, durable, version);
                 *skipped += 1;
             }
             _ => {

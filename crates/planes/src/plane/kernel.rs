@@ -100,7 +100,7 @@ pub struct Kernel {
     inner: Box<dyn Plane>,
     rescues: Rescues,
     /// Rescues that were taken out of the ring before they were asked for.
-    told: VecDeque<Rescue>,
+    queued: VecDeque<Rescue>,
 }
 
 impl Kernel {
@@ -146,7 +146,7 @@ impl Kernel {
             changed: Changed::default(),
             inner,
             rescues,
-            told: VecDeque::new(),
+            queued: VecDeque::new(),
         })
     }
 
@@ -261,10 +261,10 @@ impl Plane for Kernel {
         self.inner.follow(table, change)?;
         if let Change::GroupRemoved(group) = change {
             // Its number will be another's. Nobody is left who would get anything.
-            self.told.retain(|rescue| rescue.group != group);
+            self.queued.retain(|rescue| rescue.group != group);
             while let Some(rescue) = self.next_rescue() {
                 if rescue.group != group {
-                    self.told.push_back(rescue);
+                    self.queued.push_back(rescue);
                 }
             }
         }
@@ -289,7 +289,7 @@ impl Plane for Kernel {
     }
 
     fn rescue(&mut self) -> Option<Rescue> {
-        self.told.pop_front().or_else(|| self.next_rescue())
+        self.queued.pop_front().or_else(|| self.next_rescue())
     }
 
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {

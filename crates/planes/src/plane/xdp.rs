@@ -115,7 +115,7 @@ impl Xdp {
         let programs = &mut kernel.programs;
         for name in ["reflect_xdp", "reflect_xdp_job", "reflect_xdp_egress"] {
             let program = program(programs, name)?;
-            again(|| program.load()).map_err(told)?;
+            again(|| program.load()).map_err(describe)?;
         }
         let btf = Btf::from_sys_fs()
             .map_err(|error| format!("the kernel does not describe its own types: {}", chain(&error)))?;
@@ -126,8 +126,8 @@ impl Xdp {
                 .program_mut(name)
                 .and_then(|program| program.try_into().ok())
                 .ok_or_else(|| format!("there is no program {name} in its object file"))?;
-            again(|| program.load(tracepoint, &btf)).map_err(told)?;
-            program.attach().map_err(told)?;
+            again(|| program.load(tracepoint, &btf)).map_err(describe)?;
+            program.attach().map_err(describe)?;
         }
         let mut array = |name: &str, bytes: u64| match programs.take_map(name) {
             Some(Map::Array(map)) => match Mapped::new(map.fd().as_fd(), 1, bytes as usize / 8) {
@@ -260,14 +260,14 @@ impl Xdp {
         words[word + 1].store(mac_word(device.mac), Relaxed);
         words[word].store(u64::from(index), Release);
         let program = program(&mut self.kernel.programs, "reflect_xdp_egress")?;
-        let program = program.fd().map_err(told)?;
+        let program = program.fd().map_err(describe)?;
         let filled = maps::fill(self.fans.as_fd(), slot as u32, index, program.as_fd());
         let mac = device.mac;
         self.devices[slot] = Some(Device { index, mac, copies: false, link });
         filled.map_err(|error| format!("cannot make maps of {name}: {error}"))?;
         // A frame that nobody takes shows whether the driver sends any.
         let taken =
-            device.up && self.run(Job { device: index, ..Job::default() }, &[]).map_err(told)?.bells > 0;
+            device.up && self.run(Job { device: index, ..Job::default() }, &[]).map_err(describe)?.bells > 0;
         self.set_copies(slot, taken);
         Ok(())
     }
@@ -471,7 +471,7 @@ fn program<'a>(programs: &'a mut Ebpf, name: &str) -> Result<&'a mut Program, St
         .ok_or_else(|| format!("there is no program {name} in its object file"))
 }
 
-fn told(error: aya::programs::ProgramError) -> String {
+fn describe(error: aya::programs::ProgramError) -> String {
     let text = chain(&error);
     let advice = advice(&text);
     format!("{text}{advice}")
@@ -483,7 +483,7 @@ fn network_failed(error: io::Error) -> PlaneError {
 }
 
 fn job_failed(error: aya::programs::ProgramError) -> PlaneError {
-    PlaneError { plane: PlaneKind::Xdp, what: "have copies made".to_owned(), why: told(error) }
+    PlaneError { plane: PlaneKind::Xdp, what: "have copies made".to_owned(), why: describe(error) }
 }
 
 impl Plane for Xdp {

@@ -696,7 +696,7 @@ impl Control {
         let mut sent = channel.send(now.ns / 1000, |number, item| put(Some((number, item))));
         if !sent && (channel.owes_receipt(late) || late && now.ms >= *told_ms + STEADY_MS) {
             put(None);
-            channel.told();
+            channel.receipt_sent();
             sent = true;
         }
         if sent {

@@ -113,7 +113,7 @@ pub(super) struct State {
 
 impl State {
     /// Returns the version and size that are announced to members, and true if the state is still to be loaded.
-    pub(super) fn told(&self) -> (u64, u32, bool) {
+    pub(super) fn announced(&self) -> (u64, u32, bool) {
         match (self.known, self.size) {
             (true, Some(size)) => (self.version, size, false),
             (true, None) => (0, 0, false),
@@ -244,7 +244,7 @@ impl Control {
 
     /// Returns the version and size of a group's state that are announced to members, and true if it is still to be loaded.
     pub(super) fn state_told(&self, group: GroupIndex) -> (u64, u32, bool) {
-        self.group_control(group).state.as_ref().map_or((0, 0, false), |state| state.told())
+        self.group_control(group).state.as_ref().map_or((0, 0, false), |state| state.announced())
     }
 
     /// Works on the states whose time has come.
@@ -451,7 +451,7 @@ impl Control {
             return self.send(local, from, &none(false));
         };
         state.used_ms = now.ms;
-        let (newest, _, pending) = state.told();
+        let (newest, _, pending) = state.announced();
         if newest == 0 {
             return self.send(local, from, &none(pending));
         }

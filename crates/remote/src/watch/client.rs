@@ -19,7 +19,7 @@ use nacre_object::{ErrorKind, ObjectId, StoreError};
 use nacre_rpc::client::{Call, Event, Link, Subscription};
 use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
-use super::wire::{self, Acknowledging, Began, Notifying, Taken, Told, WATCH_SERVICE, Watching};
+use super::wire::{self, Acknowledging, Began, Notifying, Taken, Report, WATCH_SERVICE, Watching};
 
 /// The number of watches of one client for each of its connections: they leave room for other requests.
 const WATCHES_MAX: usize = 8192;
@@ -204,11 +204,11 @@ impl Follower {
                 Some(Err(error)) if !is_passing(&error) => return Err(error),
                 Some(Err(_)) | None => return Ok(Cause::Broken),
             };
-            let (told, position) = wire::get_event(&body).map_err(|error| nonsense(&self.link, error))?;
-            match told {
-                Told::Changed { version } => self.feed.changed(version),
-                Told::Gap(gap) => self.feed.gap(gap),
-                Told::Notified { id, payload } => {
+            let (report, position) = wire::get_event(&body).map_err(|error| nonsense(&self.link, error))?;
+            match report {
+                Report::Changed { version } => self.feed.changed(version),
+                Report::Gap(gap) => self.feed.gap(gap),
+                Report::Notified { id, payload } => {
                     let watcher = self.watching.watcher;
                     self.feed.notified(Notification::new(id, payload, watcher, receiver.clone()));
                 }

@@ -78,7 +78,7 @@ impl Link {
             seated: false,
             keeper: None,
             arrivals: Vec::new(),
-            told: false,
+            notified: false,
             closed: false,
             failure: None,
             failures: 0,
@@ -119,7 +119,7 @@ impl Link {
             state.driven = true;
         }
         state.asking = true;
-        state.told = true;
+        state.notified = true;
         if let Some(driver) = state.driver.take() {
             drop(state);
             driver.wake();

@@ -54,7 +54,7 @@ pub struct BanArgs {
 /// Runs `kick`.
 pub fn kick(args: KickArgs, common: &Common) -> Result<(), Failure> {
     let removed = order(&args.about, common, 0, false)?;
-    told(common, &args.about, &format!("{removed} members were removed"), removed)
+    report(common, &args.about, &format!("{removed} members were removed"), removed)
 }
 
 /// Runs `ban`.
@@ -62,7 +62,7 @@ pub fn ban(args: BanArgs, common: &Common) -> Result<(), Failure> {
     if args.lift {
         return match order(&args.about, common, 0, true)? {
             0 => Err(Failure::Failed(format!("there is no ban of {}", args.about.who))),
-            lifted => told(common, &args.about, "the ban was lifted", lifted),
+            lifted => report(common, &args.about, "the ban was lifted", lifted),
         };
     }
     let seconds = args.time.0.as_millis().div_ceil(1000) as u64;
@@ -72,7 +72,7 @@ pub fn ban(args: BanArgs, common: &Common) -> Result<(), Failure> {
         ));
     }
     let removed = order(&args.about, common, seconds, false)?;
-    told(
+    report(
         common,
         &args.about,
         &format!("{removed} members were removed, and kept out for {seconds} s"),
@@ -85,7 +85,7 @@ fn order(about: &About, common: &Common, seconds: u64, lift: bool) -> Result<u64
     about.admin.expel(common, Expulsion { who, group: about.group, seconds, lift })
 }
 
-fn told(common: &Common, about: &About, text: &str, count: u64) -> Result<(), Failure> {
+fn report(common: &Common, about: &About, text: &str, count: u64) -> Result<(), Failure> {
     match common.json {
         true => print::line(&json!({ "who": about.who, "count": count }).to_string()),
         false => print::line(text),

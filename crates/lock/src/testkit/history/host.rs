@@ -14,7 +14,7 @@ impl History<'_> {
         if self.connections[&(worker, server)].generation != generation {
             return;
         }
-        self.told.messages += 1;
+        self.counts.messages += 1;
         self.calls_made += 1;
         let id = self.calls_made;
         self.calls.insert(id, (worker, server, generation, call));
@@ -142,7 +142,7 @@ impl History<'_> {
     }
 
     pub(super) fn restart(&mut self, server: u32) {
-        self.told.restarts += 1;
+        self.counts.restarts += 1;
         let host = &self.hosts[server as usize];
         let settings = self.settings(server, host.epoch);
         let (local, records) = (host.clock.local(self.now), host.records.clone());

@@ -251,12 +251,12 @@ fn slow(t: &Trial<'_>) -> Result<(), Failure> {
     })?;
     let acknowledged: Vec<_> = notified.acknowledged.iter().map(|one| one.watcher).collect();
     same!((acknowledged, notified.missed), (vec![id], vec![slow.id()]), "who acknowledged it, and who not");
-    let (mut told, mut missing, mut notifications) = (0, 0, 0);
+    let (mut reported, mut missing, mut notifications) = (0, 0, 0);
     loop {
         match next(&mut slow, patience)? {
             Event::Changed { version } => {
-                told += 1;
-                same!(version, told, "a version told before the gap");
+                reported += 1;
+                same!(version, reported, "a version told before the gap");
             }
             Event::Gap(Gap { version, changes, notifications: lost, cause }) => {
                 same!(cause, Cause::Slow, "the cause of the gap");
@@ -271,7 +271,7 @@ fn slow(t: &Trial<'_>) -> Result<(), Failure> {
             }
         }
     }
-    same!((told + missing, notifications), (100, 1), "the changes and notifications, told and missing");
+    same!((reported + missing, notifications), (100, 1), "the changes and notifications, told and missing");
     let version = t.done(&object, tx().write(D, 0, "more"))?.version;
     same!(next_version(&mut slow, patience)?, version, "what is told behind the gap");
     Ok(())
