@@ -25,8 +25,8 @@ use crate::codec;
 use crate::limit::UPDATES_PER_EPOCH_MAX;
 use crate::map::{ClusterMap, News};
 use crate::state::{Change, Header, Incarnation, LIMITS, Limits, Record, Space, State, VALIDATOR};
-use crate::update::{Condition, Draft, Judged, Refused, Update, UpdateId};
-use crate::validator::{Judges, Validator};
+use crate::update::{Condition, Draft, Evaluation, Refused, Update, UpdateId};
+use crate::validator::{Validators, Validator};
 
 /// The number of proposals without an answer after which their updates are given up as unknown.
 const UNKNOWN_MAX: u32 = 10;
@@ -207,7 +207,7 @@ struct Engine {
     map: ClusterMap,
     /// The map as it was last seen, and its header in the store; `None` until it is read.
     known: Option<(State, Option<Header>)>,
-    judges: Judges,
+    validators: Validators,
     /// The updates of the epoch that is being made.
     working: Vec<Pending>,
     /// True if an earlier proposal of theirs may be on its way.
@@ -226,8 +226,8 @@ enum Attempt {
 
 impl Engine {
     fn new(map: ClusterMap) -> Self {
-        let judges = Judges::new(map.name().to_owned(), map.object().clone());
-        Self { map, known: None, judges, working: Vec::new(), uncertain: false, unanswered: 0, losses: 0 }
+        let validators = Validators::new(map.name().to_owned(), map.object().clone());
+        Self { map, known: None, validators, working: Vec::new(), uncertain: false, unanswered: 0, losses: 0 }
     }
 
     /// Takes what waits, and makes one epoch of it. If this is dropped in the middle, the next round goes on with those
@@ -295,13 +295,13 @@ impl Engine {
             }
         }
         let Some((state, header)) = &mut self.known else { return Ok(Attempt::Again) };
-        self.judges.refresh(state)?;
+        self.validators.refresh(state)?;
         let mut draft = Draft::new(state, state.limits()?);
-        let mut judged = Vec::with_capacity(self.working.len());
+        let mut evaluations = Vec::with_capacity(self.working.len());
         for pending in &self.working {
-            let verdict = judge(&mut draft, &self.judges, state.epoch() + 1, pending).await;
-            let is_full = matches!(verdict, Judged::Full);
-            judged.push(verdict);
+            let verdict = evaluate(&mut draft, &self.validators, state.epoch() + 1, pending).await;
+            let is_full = matches!(verdict, Evaluation::Full);
+            evaluations.push(verdict);
             if is_full || draft.is_closed() {
                 break;
             }
@@ -313,7 +313,7 @@ impl Engine {
         if self.uncertain && draft.is_empty() {
             // A verdict on an update that may take effect yet would be wrong then. An epoch without changes, on the same
             // condition as the proposal that may be on its way, keeps that from taking effect.
-            let sent = self.working.iter().take(judged.len()).find(|pending| pending.sent);
+            let sent = self.working.iter().take(evaluations.len()).find(|pending| pending.sent);
             if let Some(sent) = sent {
                 draft.add_nothing(self.map.update_id(), &sent.update.who);
             }
@@ -326,12 +326,12 @@ impl Engine {
                 return Ok(Attempt::Again);
             }
             let epoch = state.epoch();
-            self.deliver(judged, epoch, &mut std::iter::empty());
+            self.deliver(evaluations, epoch, &mut std::iter::empty());
             return Ok(Attempt::Settled);
         };
         let history = history_after(state, &record)?;
-        for (pending, judged) in self.working.iter_mut().zip(&judged) {
-            pending.sent |= matches!(judged, Judged::Taken);
+        for (pending, evaluation) in self.working.iter_mut().zip(&evaluations) {
+            pending.sent |= matches!(evaluation, Evaluation::Taken);
         }
         // From here on the proposal may be on its way, also if this is dropped before the reply has come.
         let was_uncertain = std::mem::replace(&mut self.uncertain, true);
@@ -342,7 +342,7 @@ impl Engine {
                 *header = Some(after);
                 self.uncertain = false;
                 let mut changes = record.updates.into_iter().map(|update| update.changes);
-                self.deliver(judged, record.epoch, &mut changes);
+                self.deliver(evaluations, record.epoch, &mut changes);
                 Ok(Attempt::Settled)
             }
             Ok(None) => {
@@ -359,13 +359,13 @@ impl Engine {
     }
 
     /// Gives each update that was judged its verdict; the others stay for the next epoch.
-    fn deliver(&mut self, judged: Vec<Judged>, epoch: u64, changes: &mut dyn Iterator<Item = Vec<Change>>) {
-        let taken = judged.iter().take_while(|judged| !matches!(judged, Judged::Full)).count();
-        for (pending, judged) in self.working.drain(..taken).zip(judged) {
-            let verdict = match judged {
-                Judged::Taken => Ok(Committed { epoch, changes: changes.next().unwrap_or_default() }),
-                Judged::Refused(refused) => Err(refused.into()),
-                Judged::Unchanged | Judged::Full => Ok(Committed { epoch, changes: Vec::new() }),
+    fn deliver(&mut self, evaluations: Vec<Evaluation>, epoch: u64, changes: &mut dyn Iterator<Item = Vec<Change>>) {
+        let taken = evaluations.iter().take_while(|evaluation| !matches!(evaluation, Evaluation::Full)).count();
+        for (pending, evaluation) in self.working.drain(..taken).zip(evaluations) {
+            let verdict = match evaluation {
+                Evaluation::Taken => Ok(Committed { epoch, changes: changes.next().unwrap_or_default() }),
+                Evaluation::Refused(refused) => Err(refused.into()),
+                Evaluation::Unchanged | Evaluation::Full => Ok(Committed { epoch, changes: Vec::new() }),
             };
             let _ = pending.reply.send(verdict);
         }
@@ -424,14 +424,14 @@ impl Engine {
 }
 
 /// Has an update judged: its conditions, its changes by the validators, and the limits.
-async fn judge(draft: &mut Draft<'_>, judges: &Judges, epoch: u64, pending: &Pending) -> Judged {
+async fn evaluate(draft: &mut Draft<'_>, validators: &Validators, epoch: u64, pending: &Pending) -> Evaluation {
     let Update { who, conditions, changes } = &pending.update;
     if let Err(refused) = draft.check(conditions) {
-        return Judged::Refused(refused);
+        return Evaluation::Refused(refused);
     }
-    match judges.judge(draft, epoch, who, changes).await {
+    match validators.evaluate(draft, epoch, who, changes).await {
         Ok(wanted) => draft.add(pending.id, who, wanted),
-        Err(refused) => Judged::Refused(refused),
+        Err(refused) => Evaluation::Refused(refused),
     }
 }
 

@@ -177,7 +177,7 @@ fn of_version(version: u64) -> String {
 
 /// The judgement of an update by a draft.
 #[derive(Debug)]
-pub(crate) enum Judged {
+pub(crate) enum Evaluation {
     /// Part of the epoch.
     Taken,
     /// No change.
@@ -265,9 +265,9 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds an update whose conditions hold and whose changes are what the validators made of them.
-    pub fn add(&mut self, id: UpdateId, who: &str, wanted: Vec<Wanted>) -> Judged {
+    pub fn add(&mut self, id: UpdateId, who: &str, wanted: Vec<Wanted>) -> Evaluation {
         if self.is_closed() || (!self.is_empty() && self.changes + wanted.len() > CHANGES_MAX) {
-            return Judged::Full;
+            return Evaluation::Full;
         }
         let (mut version, mut entries, mut bytes) = (self.version, self.entries, self.bytes);
         let mut record_bytes = self.record_bytes + codec::updated_bytes(who);
@@ -297,13 +297,13 @@ impl<'a> Draft<'a> {
             changes.push(change);
         }
         if changes.is_empty() {
-            return Judged::Unchanged;
+            return Evaluation::Unchanged;
         }
         if let Some(refused) = self.exceeded(changes.len(), entries, bytes, record_bytes, &fresh) {
             return match self.is_empty() {
-                true => Judged::Refused(refused),
+                true => Evaluation::Refused(refused),
                 // The same may be said of it alone, or not: the next epoch decides.
-                false => Judged::Full,
+                false => Evaluation::Full,
             };
         }
         self.closed |= changes.iter().any(|change| change.space == Space::Setting);
@@ -311,7 +311,7 @@ impl<'a> Draft<'a> {
         self.changes += changes.len();
         self.changed.extend(fresh);
         self.updates.push(Updated { id, who: who.to_owned(), changes });
-        Judged::Taken
+        Evaluation::Taken
     }
 
     /// Adds an update without changes, so that there is an epoch. Its id is its own, so that nobody takes it for another one.

@@ -105,14 +105,14 @@ struct Compiled {
 }
 
 /// The validators of a map, and the machine that runs them.
-pub(crate) struct Judges {
+pub(crate) struct Validators {
     map: String,
     object: ObjectId,
     runtime: Runtime,
     compiled: Vec<Compiled>,
 }
 
-impl Judges {
+impl Validators {
     pub fn new(map: String, object: ObjectId) -> Self {
         Self { map, object, runtime: Runtime::new(1), compiled: Vec::new() }
     }
@@ -141,7 +141,7 @@ impl Judges {
 
     /// Has every change judged by the validators whose prefix its name begins with, one after another in the order of
     /// their names. Changes that they add are judged in turn. Changes of the configuration are not judged.
-    pub async fn judge(
+    pub async fn evaluate(
         &self,
         draft: &Draft<'_>,
         epoch: u64,
@@ -153,7 +153,7 @@ impl Judges {
         }
         let mut waiting: VecDeque<(Wanted, usize)> =
             wanted.iter().cloned().map(|change| (change, 0)).collect();
-        let mut judged = Vec::with_capacity(wanted.len());
+        let mut validated = Vec::with_capacity(wanted.len());
         let mut instructions = 0;
         while let Some((mut change, depth)) = waiting.pop_front() {
             let name = change.name.clone();
@@ -188,7 +188,7 @@ impl Judges {
                     );
                     return Err(rejected(text));
                 }
-                if judged.len() + waiting.len() + also.len() >= CHANGES_MAX {
+                if validated.len() + waiting.len() + also.len() >= CHANGES_MAX {
                     return Err(rejected(format!(
                         "validators make more than {CHANGES_MAX} changes of the update"
                     )));
@@ -201,9 +201,9 @@ impl Judges {
                 replaced.check().map_err(|error| rejected(error.message))?;
                 change = replaced;
             }
-            judged.push(change);
+            validated.push(change);
         }
-        Ok(judged)
+        Ok(validated)
     }
 }
 

@@ -33,12 +33,12 @@ enum Fate {
 }
 
 /// Decides the fate of a transaction.
-type Judge = Box<dyn FnMut(&Transaction) -> Fate + Send>;
+type Decide = Box<dyn FnMut(&Transaction) -> Fate + Send>;
 
 /// A store whose transactions have the fate that a test gives them.
 struct Faulty {
     inner: MemoryStore,
-    judge: Mutex<Judge>,
+    decide: Mutex<Decide>,
     late: Mutex<Vec<(ObjectId, Transaction)>>,
     applied: AtomicU64,
     /// True if every watch ends at once.
@@ -46,11 +46,11 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn new(judge: impl FnMut(&Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
-        let judge = Mutex::new(Box::new(judge) as Judge);
+    fn new(decide: impl FnMut(&Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
+        let decide = Mutex::new(Box::new(decide) as Decide);
         Arc::new(Faulty {
             inner: MemoryStore::new(),
-            judge,
+            decide,
             late: Mutex::default(),
             applied: AtomicU64::new(0),
             breaks_watches: false,
@@ -74,7 +74,7 @@ impl Faulty {
 impl ObjectStore for Faulty {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         self.applied.fetch_add(1, Ordering::Relaxed);
-        let fate = (self.judge.lock())(&transaction);
+        let fate = (self.decide.lock())(&transaction);
         let failed = |kind| Reply::ready(Err(StoreError::new(kind, "the store fails on purpose")));
         match fate {
             Fate::Done => self.inner.apply(object, transaction),

@@ -168,7 +168,7 @@ struct Seat {
     /// The parts of the state that it may fetch before it returns another proof.
     parts: u16,
     /// The interval between heartbeats that was last sent to it, in milliseconds.
-    told_ms: u32,
+    announced_ms: u32,
     /// The rights of the token that it showed. Most members of most reflectors showed none, and there are very many of them.
     token: Option<Box<Shown>>,
 }

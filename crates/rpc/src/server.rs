@@ -141,8 +141,8 @@ impl Shared {
 
     /// Logs the number of rejected connections that no line told of.
     fn tell_rejected(&self) {
-        let untold = self.rejected.lock().ended();
-        if let Some(more) = untold.filter(|untold| *untold > 0) {
+        let unreported = self.rejected.lock().ended();
+        if let Some(more) = unreported.filter(|unreported| *unreported > 0) {
             tracing::info!(
                 "{} rejected; --log nacre_rpc=debug says which",
                 count(more, "further connection", "further connections")

@@ -126,7 +126,7 @@ impl Bench {
             Some(servers) if point.counts_regions => regions(&servers.uri).await?,
             _ => Vec::new(),
         };
-        let mut measurement = self.judge(point, &deployed, &workload, &tallies).await?;
+        let mut measurement = self.evaluate(point, &deployed, &workload, &tallies).await?;
         measurement.regions = regions;
         measurement.server_cpu_us = server_cpu.as_micros() as f64 / measurement.checked.updates.max(1) as f64;
         if let Deployment::Existing(_) | Deployment::InProcess(_) = point.place
@@ -176,7 +176,7 @@ impl Bench {
     }
 
     /// Adds up the clients' results, and checks their blocks.
-    async fn judge(
+    async fn evaluate(
         &self,
         point: &Point,
         deployed: &Deployed,

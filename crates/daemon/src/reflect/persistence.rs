@@ -228,8 +228,8 @@ async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, repeated: SharedRe
 
 fn worked(repeated: &SharedRepeated) {
     let over = repeated.lock().unwrap_or_else(PoisonError::into_inner).ended();
-    if let Some(untold) = over {
-        tracing::info!(failures = untold, "states can be stored and loaded again");
+    if let Some(unreported) = over {
+        tracing::info!(failures = unreported, "states can be stored and loaded again");
     }
 }
 

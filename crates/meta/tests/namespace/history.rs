@@ -212,7 +212,7 @@ fn can_fail(before: &Tree, calls: &[Seen], failed: usize, used: &mut Vec<bool>) 
 }
 
 /// Checks that results and tree are explained by some order of the calls.
-fn judge(before: &Tree, seen: &[Seen], after: &Tree) -> Result<(), String> {
+fn compare(before: &Tree, seen: &[Seen], after: &Tree) -> Result<(), String> {
     if !is_explained(before, seen, after) {
         let (was, is) = (before.shape(), after.shape());
         return Err(format!("no order of the calls explains the tree\n  was {was:#?}\n  is {is:#?}"));
@@ -352,7 +352,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
             // Nobody checks: whoever comes by finishes what was left. So the tree is whole, whatever else is in the store.
             let after = read(&store, &ranks[0]).map_err(|text| wrong(text, &seen))?;
             seen.append(&mut left);
-            judge(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
+            compare(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
             let has_intent =
                 |call: &Call| matches!(call, Call::Rename(..) | Call::Link(..) | Call::Rmdir(..));
             left = seen.into_iter().filter(|(call, result)| result.is_none() && has_intent(call)).collect();
@@ -391,7 +391,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         ranks = vec![open(&store), open(&store)];
         let after = read(&store, &ranks[0]).map_err(|text| wrong(text, &seen))?;
         seen.append(&mut left);
-        judge(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
+        compare(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
         let inodes = store.objects().iter().filter(|object| object.starts_with("nacre/fs/i/")).count();
         if inodes != after.nodes.len() {
             return Err(wrong(

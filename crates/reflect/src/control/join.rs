@@ -107,7 +107,7 @@ impl Control {
             // What it has proven so far is that it got its cookie.
             proven_ms: made_ms.min(now.ms),
             parts: PARTS_PER_PROOF,
-            told_ms: self.times().0,
+            announced_ms: self.times().0,
             token: asks_for_tokens.then(|| Box::new(Shown { identity, until_unix_s: expires_unix_s })),
         };
         self.seat_for(index, seat);
@@ -160,10 +160,10 @@ impl Control {
 
     /// Tells a member that it has joined.
     fn welcome(&mut self, incoming: &Incoming<'_>, group: GroupIndex, index: MemberIndex) {
-        let (state_version, state_bytes, state_pending) = self.state_told(group);
+        let (state_version, state_bytes, state_pending) = self.announced_state(group);
         let (heartbeat_ms, expiry_ms) = self.times();
         // It is told another interval than when it joined if its JOIN came again.
-        self.seats[index.0 as usize].told_ms = heartbeat_ms;
+        self.seats[index.0 as usize].announced_ms = heartbeat_ms;
         let (seat, group) = (self.seat(index), self.table.group(group));
         let joined = Joined {
             nonce: seat.nonce,

@@ -111,7 +111,7 @@ pub(super) struct Relay {
     receivers: u32,
     begun_ms: u64,
     heard_ms: u64,
-    told_ms: u64,
+    reported_ms: u64,
     /// The time of its end, in milliseconds.
     ended_ms: Option<u64>,
     /// Old: the members' addresses, by session.
@@ -359,7 +359,7 @@ impl Control {
             receivers: 0,
             begun_ms: now.ms,
             heard_ms: now.ms,
-            told_ms: 0,
+            reported_ms: 0,
             ended_ms: None,
             sessions,
             claims: HashMap::new(),
@@ -688,25 +688,25 @@ impl Control {
         let Control { controls, outgoing, .. } = self;
         let Some(relay) = controls[index.0 as usize].relay.as_mut() else { return };
         let (direction, receipt) = (Relay::direction(relay.is_old), relay.channel.receipt(receivers));
-        let Relay { number, keys, peer, local, channel, told_ms, .. } = &mut **relay;
+        let Relay { number, keys, peer, local, channel, reported_ms, .. } = &mut **relay;
         let mut put = |item: Option<(u32, &Item)>| {
             let bytes = encode_step(direction, *number, &receipt, item, &keys[0]);
             outgoing.push_back(crate::host::Outgoing { local: *local, to: *peer, bytes });
         };
         let mut sent = channel.send(now.ns / 1000, |number, item| put(Some((number, item))));
-        if !sent && (channel.owes_receipt(late) || late && now.ms >= *told_ms + STEADY_MS) {
+        if !sent && (channel.owes_receipt(late) || late && now.ms >= *reported_ms + STEADY_MS) {
             put(None);
             channel.receipt_sent();
             sent = true;
         }
         if sent {
-            *told_ms = now.ms;
+            *reported_ms = now.ms;
         }
     }
 
     fn tell_receipt(&mut self, now: Now, index: GroupIndex) {
         if let Some(relay) = &mut self.group_control_mut(index).relay {
-            relay.told_ms = 0;
+            relay.reported_ms = 0;
         }
         self.send_relay(now, index, true);
     }

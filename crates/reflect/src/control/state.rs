@@ -243,7 +243,7 @@ impl Control {
     }
 
     /// Returns the version and size of a group's state that are announced to members, and true if it is still to be loaded.
-    pub(super) fn state_told(&self, group: GroupIndex) -> (u64, u32, bool) {
+    pub(super) fn announced_state(&self, group: GroupIndex) -> (u64, u32, bool) {
         self.group_control(group).state.as_ref().map_or((0, 0, false), |state| state.announced())
     }
 
@@ -551,6 +551,6 @@ impl Control {
 
     /// Returns the version of a group's state that is announced to members; 0 for none.
     pub fn state_version(&self, group: GroupIndex) -> u64 {
-        self.state_told(group).0
+        self.announced_state(group).0
     }
 }

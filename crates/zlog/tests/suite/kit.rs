@@ -40,12 +40,12 @@ pub enum Delivery {
 pub type Post = Box<dyn FnMut() -> Delivery + Send>;
 
 /// Decides the fate of a transaction.
-pub type Judge = Box<dyn FnMut(&ObjectId, &Transaction) -> Fate + Send>;
+pub type Decide = Box<dyn FnMut(&ObjectId, &Transaction) -> Fate + Send>;
 
 /// A store with a judge.
 pub struct Faulty {
     pub inner: Arc<MemoryStore>,
-    judge: Mutex<Judge>,
+    decide: Mutex<Decide>,
     /// `None`: it cannot watch.
     feeds: Option<Arc<Watches>>,
 }
@@ -60,10 +60,10 @@ struct Watches {
 type Feeds = Arc<Mutex<BTreeMap<ObjectId, Vec<(u64, Feed)>>>>;
 
 impl Faulty {
-    pub fn new(judge: impl FnMut(&ObjectId, &Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
+    pub fn new(decide: impl FnMut(&ObjectId, &Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
         Arc::new(Faulty {
             inner: Arc::new(MemoryStore::new()),
-            judge: Mutex::new(Box::new(judge)),
+            decide: Mutex::new(Box::new(decide)),
             feeds: Some(Arc::new(Watches {
                 feeds: Feeds::default(),
                 post: Mutex::new(Box::new(|| Delivery::AtOnce)),
@@ -80,8 +80,8 @@ impl Faulty {
 
     /// A store that cannot watch.
     pub fn without_watches() -> Arc<Faulty> {
-        let judge: Judge = Box::new(|_, _| Fate::Done);
-        Arc::new(Faulty { inner: Arc::new(MemoryStore::new()), judge: Mutex::new(judge), feeds: None })
+        let decide: Decide = Box::new(|_, _| Fate::Done);
+        Arc::new(Faulty { inner: Arc::new(MemoryStore::new()), decide: Mutex::new(decide), feeds: None })
     }
 }
 
@@ -149,7 +149,7 @@ impl Drop for Hold {
 
 impl ObjectStore for Faulty {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
-        let fate = (self.judge.lock())(object, &transaction);
+        let fate = (self.decide.lock())(object, &transaction);
         let applied = apply(self.inner.clone(), self.feeds.clone(), object.clone(), transaction);
         match fate {
             Fate::Done => Reply::pending(applied),
