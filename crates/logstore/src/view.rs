@@ -1,6 +1,6 @@
 //! A read-only view of a disk: changes are kept in memory, and the files behind it stay as they are.
 //!
-//! Opening and repairing a store mend and rename things. On a view of the disk both can be done to
+//! Opening and repairing a store fix and rename things. On a view of the disk both can be done to
 //! learn what they would find. A write that changes nothing, such as rewriting unproven records on opening, takes no
 //! memory.
 

@@ -579,7 +579,7 @@ async fn append_all(log: Log, source: String, mut lines: mpsc::Receiver<Entry>, 
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(error) if error.kind == ErrorKind::Closed => return,
-                // The next lines may fare better, once whatever is broken is mended.
+                // The next lines may fare better, once whatever is broken is repaired.
                 Err(error) => {
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::warn!("{error}; lines are dropped until it takes some again");

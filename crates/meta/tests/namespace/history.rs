@@ -360,7 +360,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         }
         let doctor = open(&store);
         let report = at_once(&store, doctor.check(true)).map_err(|error| error.to_string())?;
-        if let Some(finding) = report.findings.iter().find(|finding| !finding.mended) {
+        if let Some(finding) = report.findings.iter().find(|finding| !finding.repaired) {
             return Err(wrong(format!("the check finds: {}", finding.text), &seen));
         }
         // Nothing that could happen in a round is more than something left to be done.
