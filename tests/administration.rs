@@ -244,14 +244,14 @@ fn other_addresses_than_loopback_ones_need_a_key_that_fits() {
         command.arg("keygen").arg(&path);
         (run_with(command, b""), path.to_str().unwrap().to_owned())
     };
-    let (made, key) = keygen("key");
-    made.ok();
+    let (generated, key) = keygen("key");
+    generated.ok();
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
     let before = fs::read(&key).unwrap();
     keygen("key").0.failed(1, &[&key, "exists"]);
     assert_eq!(fs::read(&key).unwrap(), before, "a key is never overwritten");
-    let (made, other) = keygen("other");
-    made.ok();
+    let (generated, other) = keygen("other");
+    generated.ok();
     assert_ne!(fs::read(&other).unwrap(), before);
 
     let mut command = program();

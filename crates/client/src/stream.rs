@@ -206,8 +206,8 @@ impl Stream {
         }
     }
 
-    async fn load_made(&self) -> Result<(Record, Bytes), StoreError> {
-        self.load().await?.filter(|(record, _)| record.made).ok_or_else(no_such_stream)
+    async fn load_created(&self) -> Result<(Record, Bytes), StoreError> {
+        self.load().await?.filter(|(record, _)| record.created).ok_or_else(no_such_stream)
     }
 
     /// Replaces the record if it is still the given one; with that, makes other changes of the head.
@@ -262,11 +262,11 @@ impl Stream {
         }
         for _ in 0..ATTEMPTS_MAX {
             let (mut record, before) = match self.load().await? {
-                Some((record, _)) if record.made => return Ok(false),
+                Some((record, _)) if record.created => return Ok(false),
                 Some((record, text)) => (record, Some(text)),
-                None => (Record { made: false, layout, contents: Vec::new() }, None),
+                None => (Record { created: false, layout, contents: Vec::new() }, None),
             };
-            (record.made, record.layout) = (true, layout);
+            (record.created, record.layout) = (true, layout);
             let name = Key::try_from(RECORD)?;
             let fresh = match &before {
                 Some(text) => Guard::Attribute { name: name.clone(), check: Check::Equal(text.clone()) },
@@ -291,8 +291,8 @@ impl Stream {
     /// Those of a [read](crate#errors).
     pub async fn stat(&self) -> Result<Option<StreamStat>, StoreError> {
         let loaded = self.load().await.map_err(|error| self.context(error, "look at"))?;
-        let made = loaded.filter(|(record, _)| record.made);
-        Ok(made.map(|(record, _)| StreamStat { size: record.size(), layout: record.layout }))
+        let created = loaded.filter(|(record, _)| record.created);
+        Ok(created.map(|(record, _)| StreamStat { size: record.size(), layout: record.layout }))
     }
 
     /// Reads at most `len` bytes. Fewer come only at the end. Each stripe shows one moment.
@@ -302,7 +302,7 @@ impl Stream {
     pub async fn read(&self, offset: u64, len: usize) -> Result<Bytes, StoreError> {
         let read = async {
             for _ in 0..ATTEMPTS_MAX {
-                let (record, _) = self.load_made().await?;
+                let (record, _) = self.load_created().await?;
                 let len = record.size().saturating_sub(offset).min(len as u64);
                 let Some(content) = record.present().filter(|_| len > 0) else { return Ok(Bytes::new()) };
                 let pieces = content.layout.pieces(offset, len);
@@ -311,7 +311,7 @@ impl Stream {
                     stream::iter(reads).buffered(REQUESTS_MAX).try_collect().await?;
                 if parts.iter().any(|(_, found)| !found.exists) {
                     // Perhaps a hole, perhaps a content that has been removed.
-                    let (now, _) = self.load_made().await?;
+                    let (now, _) = self.load_created().await?;
                     if now.present().map(|now| now.number) != Some(content.number) {
                         continue;
                     }
@@ -368,7 +368,7 @@ impl Stream {
         let data = data.into();
         let written = async {
             if data.is_empty() {
-                return self.load_made().await.map(drop);
+                return self.load_created().await.map(drop);
             }
             let end = end_of(offset, data.len() as u64)?;
             for _ in 0..ATTEMPTS_MAX {
@@ -387,7 +387,7 @@ impl Stream {
     /// Makes the stream at least `end` bytes long. Returns its present content.
     async fn grow(&self, end: u64) -> Result<Content, StoreError> {
         for _ in 0..ATTEMPTS_MAX {
-            let (mut record, text) = self.load_made().await?;
+            let (mut record, text) = self.load_created().await?;
             self.owned(&record)?;
             let content = match record.present() {
                 Some(content) if content.size >= end => return Ok(*content),
@@ -512,7 +512,7 @@ impl Stream {
     async fn truncate_stream(&self, size: u64) -> Result<(), StoreError> {
         end_of(size, 0)?;
         for _ in 0..ATTEMPTS_MAX {
-            let (mut record, text) = self.load_made().await?;
+            let (mut record, text) = self.load_created().await?;
             self.owned(&record)?;
             if size >= record.size() {
                 if size > record.size() {
@@ -658,7 +658,7 @@ impl Stream {
         for attempt in 0..ATTEMPTS_MAX {
             let (mut record, before) = match self.load().await? {
                 Some((record, text)) => (record, Some(text)),
-                None => (Record { made: false, layout, contents: Vec::new() }, None),
+                None => (Record { created: false, layout, contents: Vec::new() }, None),
             };
             // Writers that died are not waited for.
             let stale = now().saturating_sub(STALE_AFTER.as_secs());
@@ -749,7 +749,7 @@ impl Stream {
                 Some(_) => {}
             }
             record.bury_present();
-            (record.made, record.layout) = (true, content.layout);
+            (record.created, record.layout) = (true, content.layout);
             if let Some(kept) = record.content_mut(content.number) {
                 let dense = content.layout.objects(content.size);
                 let objects = kept.objects.max(dense);
@@ -776,7 +776,7 @@ impl Stream {
         .await?;
         self.remove_dead().await?;
         let Some((record, text)) = self.load().await? else { return Ok(()) };
-        if record.made || !record.contents.is_empty() {
+        if record.created || !record.contents.is_empty() {
             return Ok(());
         }
         let name = Key::try_from(RECORD)?;
@@ -891,7 +891,7 @@ struct Download<'a> {
 impl<'a> Download<'a> {
     async fn new(stream: &'a Stream, range: ByteRange) -> Result<Self, StoreError> {
         range.validate()?;
-        let (record, _) = stream.load_made().await?;
+        let (record, _) = stream.load_created().await?;
         let content = record.present().copied();
         let end = range.end().min(record.size());
         let len = end.saturating_sub(range.offset);
@@ -985,7 +985,7 @@ impl<'a> Download<'a> {
             return Ok(Some(Part::Hole(len)));
         }
         // The objects of a content that was replaced are gone, and nothing is wrong with that.
-        let (now, _) = self.stream.load_made().await?;
+        let (now, _) = self.stream.load_created().await?;
         match now.present().is_some_and(|now| now.number == content.number) {
             true => Err(found.error(content)),
             false => Err(changed()),
@@ -997,7 +997,7 @@ impl<'a> Download<'a> {
             return Err(changed());
         }
         // Other contents may come and go.
-        let (now, _) = self.stream.load_made().await?;
+        let (now, _) = self.stream.load_created().await?;
         let same = |a: &Content, b: &Content| (a.number, a.size) == (b.number, b.size);
         match (now.present(), self.content) {
             (Some(now), Some(before)) if same(now, &before) => Ok(()),

@@ -438,9 +438,9 @@ fn a_stream_that_is_replaced_all_the_time_is_among_those_that_were_not_copied() 
 #[test]
 fn an_object_that_is_made_for_a_removed_stream_of_many_objects_is_removed_again() {
     let (store, plain) = hooked(|engine, object, transaction| {
-        let made = |guard: &Guard| *guard == Guard::Version { version: 0 };
+        let creates = |guard: &Guard| *guard == Guard::Version { version: 0 };
         if object.as_bytes().starts_with(PREFIX.as_bytes())
-            && transaction.is_some_and(|transaction| transaction.guards.iter().any(made))
+            && transaction.is_some_and(|transaction| transaction.guards.iter().any(creates))
         {
             let other = Store::from_engine(engine.clone(), "other");
             run_nested(|| block_on(other.stream("big").unwrap().remove())).unwrap();

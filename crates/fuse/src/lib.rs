@@ -415,7 +415,7 @@ impl Filesystem for Bridge {
             let done = async {
                 match calls.rank.create(&user, parent, &name, creation).await {
                     // Who makes a file may write it whatever its permissions are.
-                    Ok(made) => calls.rank.open_file(&Credentials::root(), made.ino, READ | WRITE).await,
+                    Ok(created) => calls.rank.open_file(&Credentials::root(), created.ino, READ | WRITE).await,
                     Err(Error::Exists) if flags & O_EXCL == 0 => {
                         let found = calls.rank.lookup(&user, parent, &name).await?;
                         calls.rank.open_file(&user, found.ino, rights(flags)).await

@@ -30,7 +30,7 @@ pub enum DifferenceError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is new.
-    Made,
+    Created,
     /// It is gone.
     Removed,
     /// It is in the same place, or moved along with its directory, and something about it is different.
@@ -43,7 +43,7 @@ impl Change {
     /// Returns its word in JSON.
     pub fn word(self) -> &'static str {
         match self {
-            Change::Made => "made",
+            Change::Created => "made",
             Change::Removed => "removed",
             Change::Changed => "changed",
             Change::Moved => "moved",
@@ -70,7 +70,7 @@ pub struct Changed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The number of new entries.
-    pub made: u64,
+    pub created: u64,
     /// The number of entries that are gone.
     pub removed: u64,
     /// The number of entries that are different.
@@ -84,7 +84,7 @@ pub struct Counts {
 impl Counts {
     /// Returns whether there is no difference.
     pub fn is_same(&self) -> bool {
-        self.made + self.removed + self.changed + self.moved == 0
+        self.created + self.removed + self.changed + self.moved == 0
     }
 }
 
@@ -218,7 +218,7 @@ pub fn compare(
     connection.execute_batch(MATCH)?;
     comparison.tell_moved()?;
     comparison.tell_rest("gone", "old", Change::Removed)?;
-    comparison.tell_rest("come", "new", Change::Made)?;
+    comparison.tell_rest("come", "new", Change::Created)?;
     Ok(comparison.counts)
 }
 
@@ -235,7 +235,7 @@ impl Comparison<'_> {
             return;
         }
         match changed.change {
-            Change::Made => self.counts.made += 1,
+            Change::Created => self.counts.created += 1,
             Change::Removed => self.counts.removed += 1,
             Change::Changed => self.counts.changed += 1,
             Change::Moved => self.counts.moved += 1,

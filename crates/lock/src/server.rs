@@ -126,8 +126,8 @@ pub struct Server {
     files: BTreeMap<FileName, File>,
     requests: BTreeMap<RequestKey, Box<Request>>,
     pattern_bytes: usize,
-    programs_made: u64,
-    requests_made: RequestKey,
+    programs_created: u64,
+    requests_created: RequestKey,
     grants: u64,
     /// The end of the grace period, while it lasts.
     grace_until: Option<Duration>,
@@ -181,8 +181,8 @@ impl Server {
             files: BTreeMap::new(),
             requests: BTreeMap::new(),
             pattern_bytes: 0,
-            programs_made: 0,
-            requests_made: 0,
+            programs_created: 0,
+            requests_created: 0,
             grants: 0,
             grace_until: None,
             remembered: BTreeMap::new(),
@@ -504,7 +504,7 @@ impl Server {
             table: Table::new(self.settings.indexing, limits.regions_max),
             deferred: BTreeMap::new(),
         });
-        let key = self.requests_made + 1;
+        let key = self.requests_created + 1;
         let id = Owner { program: owner.program, operation: asked.operation };
         let added = match held {
             None => file.table.add(key, id, asked.mode, pattern),
@@ -516,7 +516,7 @@ impl Server {
             }
             return Err(error.into());
         }
-        self.requests_made = key;
+        self.requests_created = key;
         owner.requests.insert(number, key);
         owner.pattern_bytes += pattern_bytes;
         *owner.files.entry(name.clone()).or_insert(0) += 1;

@@ -140,8 +140,8 @@ impl Pool {
 
     /// Increments the number of the next segment, unless there was no space for a file of this one: on a full volume
     /// that happens again and again, and numbers are to last, and to stay short.
-    fn took_number<T>(&mut self, made: &Result<T, StoreError>) {
-        if made.as_ref().err().is_none_or(|error| error.kind != ErrorKind::OutOfSpace) {
+    fn took_number<T>(&mut self, created: &Result<T, StoreError>) {
+        if created.as_ref().err().is_none_or(|error| error.kind != ErrorKind::OutOfSpace) {
             self.next_segment += 1;
         }
     }

@@ -229,8 +229,8 @@ mod tests {
         view.rename("old", "new").unwrap();
         assert_eq!(view.describe("new"), "old");
         assert!(view.open("old").is_err());
-        let made = view.create("made", 2).unwrap();
-        assert_eq!(content(&made), [0, 0]);
+        let created = view.create("made", 2).unwrap();
+        assert_eq!(content(&created), [0, 0]);
         assert!(view.create("new", 2).is_err());
         assert_eq!(view.list().unwrap(), [("made".to_owned(), 2), ("new".to_owned(), 5)]);
         view.remove("new").unwrap();

@@ -80,11 +80,11 @@ fn an_object_goes_on_above_every_version_that_it_ever_had() {
 
 #[test]
 fn the_floor_outlives_the_process_with_and_without_a_snapshot() {
-    for (snapshot, made) in [(false, false), (true, false), (false, true), (true, true)] {
+    for (snapshot, created) in [(false, false), (true, false), (false, true), (true, true)] {
         let disk = Arc::new(SimDisk::new(1, Faults::default()));
         let store = store_that_forgot(&disk);
         store.turn().unwrap();
-        if made {
+        if created {
             assert_eq!(done(&store, "a", write()).version, 9);
         }
         if snapshot {

@@ -131,11 +131,11 @@ fn fill(store: &LogStore, block_bytes: usize) -> u64 {
     let block = Bytes::from(vec![7; block_bytes]);
     let extents: Vec<_> = (0..16).map(|index| (index * block_bytes as u64, block.clone())).collect();
     let write = WriteOp::Extents { fork: Fork::DEFAULT, extents };
-    let mut made = 0;
+    let mut created = 0;
     loop {
-        match block_on(store.apply(&numbered(made), Transaction::new().change(write.clone()))) {
-            Ok(_) => made += 1,
-            Err(error) if error.kind == ErrorKind::OutOfSpace => return made,
+        match block_on(store.apply(&numbered(created), Transaction::new().change(write.clone()))) {
+            Ok(_) => created += 1,
+            Err(error) if error.kind == ErrorKind::OutOfSpace => return created,
             Err(error) => panic!("{error}"),
         }
     }
@@ -153,10 +153,10 @@ fn a_volatile_store_stays_within_its_capacity() {
         let before = process_bytes("VmRSS");
         // What one round leaves scattered is of no use to the next, whose blocks have another size.
         for (round, block_bytes) in [4096, 64, 65_536, 300, 1000, 16_384].into_iter().enumerate() {
-            let made = fill(&store, block_bytes);
+            let created = fill(&store, block_bytes);
             let taken = store.info().taken_bytes;
-            assert!(taken <= capacity && taken > capacity / 4 * 3, "{taken} bytes taken by {made} objects");
-            for index in (0..made).filter(|index| round % 2 == 1 || index % 50 > 0) {
+            assert!(taken <= capacity && taken > capacity / 4 * 3, "{taken} bytes taken by {created} objects");
+            for index in (0..created).filter(|index| round % 2 == 1 || index % 50 > 0) {
                 block_on(store.apply(&numbered(index), Transaction::new().change(WriteOp::Remove))).unwrap();
             }
             assert!(store.info().live_bytes <= taken / 20, "removals give memory back at once");

@@ -38,22 +38,22 @@ fn read(store: &LogStore, index: u64, range: ByteRange) -> Bytes {
 fn a_full_store_refuses_writes_until_something_is_removed() {
     let capacity = 1 << 20;
     let store = LogStore::memory(Options { capacity_bytes: Some(capacity), ..Options::default() });
-    let mut made = 0;
+    let mut created = 0;
     let error = loop {
-        match write(&store, made, 0, vec![made as u8; 8000]) {
-            Ok(_) => made += 1,
+        match write(&store, created, 0, vec![created as u8; 8000]) {
+            Ok(_) => created += 1,
             Err(error) => break error,
         }
     };
-    assert!(made > 100, "{made} objects");
+    assert!(created > 100, "{created} objects");
     assert_eq!(error.kind, ErrorKind::OutOfSpace, "{error}");
     for part in ["the store is full", "its capacity is 1048576 bytes", "nothing was changed"] {
         assert!(error.message.contains(part), "{error}");
     }
     let info = store.info();
     assert!(info.taken_bytes <= capacity && info.out_of_space == 1, "{info:?}");
-    assert_eq!((info.live_bytes, info.objects), (made * 8000, made));
-    for index in 0..made {
+    assert_eq!((info.live_bytes, info.objects), (created * 8000, created));
+    for index in 0..created {
         assert_eq!(read(&store, index, ByteRange::new(0, 9000)), vec![index as u8; 8000]);
     }
     // What makes the store smaller is never refused, and gives room at once.
@@ -63,7 +63,7 @@ fn a_full_store_refuses_writes_until_something_is_removed() {
     write(&store, 0, 0, vec![1; 8000]).unwrap();
     write(&store, 5, 0, vec![1; 7000]).unwrap();
     change(&store, 3, WriteOp::Truncate { fork: Fork::DEFAULT, size: 100 });
-    write(&store, made, 0, vec![1; 7000]).unwrap();
+    write(&store, created, 0, vec![1; 7000]).unwrap();
     assert_eq!(read(&store, 4, ByteRange::new(999, 3)), [0, 4, 4].as_slice());
     assert_eq!(read(&store, 3, ByteRange::new(0, 8000)), vec![3; 100]);
     store.check_counts();

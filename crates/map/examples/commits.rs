@@ -31,8 +31,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         for round in 0..rounds {
             let update =
                 |number| Update::new("bench").set(format!("{number}").parse().unwrap(), format!("{round}"));
-            for made in join_all((0..waiting).map(|number| proposer.propose(update(number)))).await {
-                made?;
+            for committed in join_all((0..waiting).map(|number| proposer.propose(update(number)))).await {
+                committed?;
             }
         }
         let (seconds, updates) = (begun.elapsed().as_secs_f64(), (rounds * waiting) as f64);

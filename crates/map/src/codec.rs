@@ -174,7 +174,7 @@ pub(crate) const RECORD_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 pub(crate) fn encode_record(record: &Record) -> Bytes {
     let mut out = begin(256);
     out.extend(record.epoch.to_le_bytes());
-    out.extend(record.made_ms.to_le_bytes());
+    out.extend(record.created_ms.to_le_bytes());
     out.extend((record.updates.len() as u32).to_le_bytes());
     for update in &record.updates {
         out.extend(update.id.0);
@@ -202,7 +202,7 @@ pub(crate) fn encode_record(record: &Record) -> Bytes {
 /// Decodes the record of an epoch.
 pub(crate) fn decode_record(bytes: &Bytes) -> Result<Record, StoreError> {
     let mut reader = Reader::begin("the record of an epoch", bytes)?;
-    let (epoch, made_ms) = (reader.u64()?, reader.u64()?);
+    let (epoch, created_ms) = (reader.u64()?, reader.u64()?);
     let count = reader.u32()? as usize;
     if count > UPDATES_PER_EPOCH_MAX {
         return Err(reader.wrong(format_args!("{count} updates")));
@@ -222,7 +222,7 @@ pub(crate) fn decode_record(bytes: &Bytes) -> Result<Record, StoreError> {
         updates.push(Updated { id, who, changes });
     }
     reader.end()?;
-    Ok(Record { epoch, made_ms, updates })
+    Ok(Record { epoch, created_ms, updates })
 }
 
 fn decode_change(reader: &mut Reader<'_>, all: &Bytes) -> Result<Change, StoreError> {
@@ -313,7 +313,7 @@ mod tests {
         let gone = Change { space: Space::Setting, name: name("limits"), version: 5, old: None, new: None };
         let who = "ada".to_owned();
         let updates = vec![Updated { id: UpdateId([7; 16]), who, changes: vec![set, gone] }];
-        Record { epoch: 9, made_ms: 1000, updates }
+        Record { epoch: 9, created_ms: 1000, updates }
     }
 
     fn hex(bytes: &[u8]) -> String {

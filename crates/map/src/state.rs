@@ -94,7 +94,7 @@ pub struct Record {
     /// The epoch.
     pub epoch: u64,
     /// The time when it was made, in milliseconds since 1970, as the proposer's clock had it. Nothing depends on it.
-    pub made_ms: u64,
+    pub created_ms: u64,
     /// The updates, in order; at least one.
     pub updates: Vec<Updated>,
 }

@@ -359,10 +359,10 @@ impl<'a> Draft<'a> {
 
     /// Ends the draft, and returns the epoch's record with the header that the map has by it, but for its oldest record;
     /// `None` if there is no update in it.
-    pub fn finish(self, incarnation: Incarnation, made_ms: u64) -> Option<(Record, Header)> {
+    pub fn finish(self, incarnation: Incarnation, created_ms: u64) -> Option<(Record, Header)> {
         let Self { state, version, entries, bytes, updates, .. } = self;
         let epoch = state.epoch + 1;
         let header = Header { incarnation, epoch, version, oldest: state.oldest.max(1), entries, bytes };
-        (!updates.is_empty()).then_some((Record { epoch, made_ms, updates }, header))
+        (!updates.is_empty()).then_some((Record { epoch, created_ms, updates }, header))
     }
 }

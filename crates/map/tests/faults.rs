@@ -449,10 +449,10 @@ async fn updates_that_were_given_up_do_not_pile_up() {
         assert!(timeout(Duration::from_secs(1), proposer.propose(update)).await.is_err());
     }
     hangs.store(false, Ordering::Relaxed);
-    let made =
+    let committed =
         timeout(FOREVER, proposer.propose(Update::new("w").set(key("last"), "x"))).await.unwrap().unwrap();
     // The first may have been on its way, and none of those that came later.
-    assert_eq!(made.epoch, 1);
+    assert_eq!(committed.epoch, 1);
     assert!(map.state().await.unwrap().entries().len() <= 2);
 }
 
@@ -525,8 +525,8 @@ async fn an_update_that_is_told_to_be_refused_takes_no_effect_later() {
     // What settles that is an epoch like any other.
     let record = map.history(1, 10).await.unwrap().pop().unwrap();
     assert_eq!((record.epoch, record.updates[0].changes.len()), (2, 0));
-    let made = proposer.propose(Update::new("w").set(key("c"), "1")).await.unwrap();
-    assert_eq!((made.epoch, made.changes[0].version), (3, 2));
+    let committed = proposer.propose(Update::new("w").set(key("c"), "1")).await.unwrap();
+    assert_eq!((committed.epoch, committed.changes[0].version), (3, 2));
     assert_eq!(map.state().await.unwrap().epoch(), 3);
 }
 

@@ -192,16 +192,16 @@ async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, o
     assert_eq!(entries.collect::<BTreeMap<_, _>>(), model);
 
     // Every update that was told to have taken effect is there once, and no other one is.
-    let mut made: HashMap<Bytes, (u64, usize)> = HashMap::new();
+    let mut committed: HashMap<Bytes, (u64, usize)> = HashMap::new();
     for record in &records[..records.len() - 1] {
         for update in &record.updates {
             let value = update.changes.iter().find_map(|change| change.new.clone()).unwrap();
-            let count = made.entry(value).or_insert((record.epoch, 0));
+            let count = committed.entry(value).or_insert((record.epoch, 0));
             count.1 += 1;
         }
     }
     for Proposed { wanted_version, value, verdict } in &proposed {
-        let found = made.get(value);
+        let found = committed.get(value);
         match verdict {
             Ok(committed) => {
                 assert_eq!(found, Some(&(committed.epoch, 1)), "{value:?}");
@@ -217,7 +217,7 @@ async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, o
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!(made.len(), proposed.iter().filter(|proposed| proposed.verdict.is_ok()).count());
+    assert_eq!(committed.len(), proposed.iter().filter(|proposed| proposed.verdict.is_ok()).count());
 
     for follower in followers {
         let (seen, copy) = follower.await.unwrap();
@@ -377,11 +377,11 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
                     let update = Update::new("w").set(key(&format!("entry-{}", number % 4)), value.clone());
                     let patience = std::time::Duration::from_micros(random.random_range(0..4000));
                     // Half of the callers lose their patience.
-                    let made = match random.random_bool(0.5) {
+                    let committed = match random.random_bool(0.5) {
                         true => tokio::time::timeout(patience, proposer.propose(update)).await.ok(),
                         false => Some(proposer.propose(update).await),
                     };
-                    proposed.push((value, made.map(|made| made.unwrap().epoch)));
+                    proposed.push((value, committed.map(|committed| committed.unwrap().epoch)));
                 }
                 proposed
             })
@@ -391,14 +391,14 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
     for task in tasks {
         proposed.extend(task.await.unwrap());
     }
-    assert!(proposed.iter().any(|(_, made)| made.is_none()), "nobody lost its patience");
+    assert!(proposed.iter().any(|(_, committed)| committed.is_none()), "nobody lost its patience");
     let records = map.history(0, 1000).await.unwrap();
     replay(&records);
-    let mut made = HashMap::new();
+    let mut committed = HashMap::new();
     for record in &records {
         for change in record.updates.iter().flat_map(|update| &update.changes) {
             assert_eq!(
-                made.insert(change.new.clone().unwrap(), record.epoch),
+                committed.insert(change.new.clone().unwrap(), record.epoch),
                 None,
                 "an update is there twice"
             );
@@ -406,7 +406,7 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
     }
     for (value, epoch) in proposed {
         if let Some(epoch) = epoch {
-            assert_eq!(made.get(&value), Some(&epoch));
+            assert_eq!(committed.get(&value), Some(&epoch));
         }
     }
 }
@@ -494,8 +494,8 @@ async fn a_history_of_more_than_a_reply_is_followed_page_by_page() {
     }
     assert_eq!(*follower.state(), map.state().await.unwrap());
     // A proposer that was away for as long comes to the same epoch before it judges.
-    let made = second.propose(Update::new("w").if_epoch(46).set(key("end"), "")).await.unwrap();
-    assert_eq!(made.epoch, 47);
+    let committed = second.propose(Update::new("w").if_epoch(46).set(key("end"), "")).await.unwrap();
+    assert_eq!(committed.epoch, 47);
     // Epochs that go while the first page is being read are gone, and what follows is a snapshot.
     let mut late = map.follow(FollowOptions::default());
     assert_eq!(late.next().await.unwrap(), Followed::Snapshot);

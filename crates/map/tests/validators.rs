@@ -52,8 +52,8 @@ async fn they_refuse_replace_restrict_and_add() {
     assert_eq!(refused, "validator \"ports\" refuses entry \"port/a\": eve may not set port/a");
     assert!(said(set(&proposer, "ops", "port/a", b"high").await).ends_with("no port: high"));
     set(&proposer, "ops", "free/80", b"").await.unwrap();
-    let made = set(&proposer, "ops", "port/a", b"0x50").await.unwrap();
-    assert_eq!(made.changes.len(), 3, "{made:?}");
+    let committed = set(&proposer, "ops", "port/a", b"0x50").await.unwrap();
+    assert_eq!(committed.changes.len(), 3, "{committed:?}");
     assert_eq!(value(&map, "port/a").await.unwrap(), b"80");
     assert_eq!(value(&map, "last").await.unwrap(), b"port/a");
     assert_eq!(value(&map, "free/80").await, None);
@@ -170,7 +170,7 @@ async fn the_one_in_force_is_the_one_that_ran() {
         task.await.unwrap();
     }
     let mut in_force = None;
-    let mut made = 0;
+    let mut committed = 0;
     for record in map.history(0, 1000).await.unwrap() {
         for change in record.updates.iter().flat_map(|update| &update.changes) {
             match change.space {
@@ -179,11 +179,11 @@ async fn the_one_in_force_is_the_one_that_ran() {
                     in_force = text.split('\'').nth(1).map(str::to_owned);
                 }
                 nacre_map::Space::Entry => {
-                    made += 1;
+                    committed += 1;
                     assert_eq!(change.new.as_ref().unwrap(), in_force.as_ref().unwrap().as_bytes());
                 }
             }
         }
     }
-    assert_eq!(made, 200);
+    assert_eq!(committed, 200);
 }

@@ -96,12 +96,12 @@ unsafe fn nonblocking(
 ) -> c_int {
     // SAFETY: as the caller says.
     let done = unsafe { atomic::access(file, known, operation, memory) };
-    let made = done.and_then(|status| {
+    let created = done.and_then(|status| {
         let bytes = mpi::bytes_of(&status)?;
         // SAFETY: as the caller says.
         Ok(unsafe { request::completed(bytes, request) }?)
     });
-    match made {
+    match created {
         Ok(()) => mpi::success(),
         Err(failure) => failure.report(file, call),
     }

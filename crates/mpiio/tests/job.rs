@@ -51,10 +51,10 @@ fn program(name: &str) -> PathBuf {
             compiler = compiler.replace("mpicc", "mpifort");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
-        let made =
+        let compiled =
             Command::new(&compiler).args(["-O1", "-pthread"]).arg(source).arg("-o").arg(&target).output();
-        let made = made.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
-        assert!(made.status.success(), "{compiler} {name}: {}", String::from_utf8_lossy(&made.stderr));
+        let compiled = compiled.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
+        assert!(compiled.status.success(), "{compiler} {name}: {}", String::from_utf8_lossy(&compiled.stderr));
     }
     target
 }
@@ -257,8 +257,8 @@ fn programs_lock_what_datatypes_describe_by_the_c_library() {
     for (folder, name) in [(here, "-lnacre"), (library().parent().unwrap(), "-lnacre_mpiio")] {
         command.arg("-L").arg(folder).arg(name).arg(format!("-Wl,-rpath,{}", folder.display()));
     }
-    let made = command.output().unwrap();
-    assert!(made.status.success(), "{}", describe(&made));
+    let compiled = command.output().unwrap();
+    assert!(compiled.status.success(), "{}", describe(&compiled));
     let box_of_array = "view(displacement=0, count=3, of=subarray(sizes=[8, 8], subsizes=[2, 8], starts=[2, 0], of=bytes(4)))\n";
     for ranks in [2, 3] {
         assert_eq!(succeed(&[], ranks, &program, &[]), box_of_array, "{ranks} ranks");

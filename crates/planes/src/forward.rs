@@ -24,7 +24,7 @@ use nacre_reflect::pages::Pages;
 use nacre_reflect::table::{Change, GroupIndex, Lane, MemberIndex, Path, Table};
 use nacre_reflect::wire;
 
-use crate::plane::{LaneBatch, Made, Plane, PlaneError, Rescue, kernel};
+use crate::plane::{LaneBatch, CopyCounts, Plane, PlaneError, Rescue, kernel};
 use crate::system::message::{HEADROOM, Head, Inbox, Received};
 use crate::system::{self, Poll};
 
@@ -111,7 +111,7 @@ pub struct Forwarder {
     counters: Counters,
     by_group: Vec<Counters>,
     /// The copies that planes made that were replaced.
-    made_before: Made,
+    copy_counts_before: CopyCounts,
     /// The number of datagrams that each socket had dropped when it was last known.
     dropped: Vec<u32>,
     /// True if all sockets were found empty in one turn since the plane was last told so.
@@ -158,7 +158,7 @@ impl Forwarder {
             backlog: Backlog::default(),
             counters: Counters::default(),
             by_group: Vec::new(),
-            made_before: Made::default(),
+            copy_counts_before: CopyCounts::default(),
             ready: Vec::new(),
             maintain_ms: 0,
         })
@@ -225,7 +225,7 @@ impl Forwarder {
 
     /// Returns the counters. The work of a kernel program is included as of the last [`Self::refresh`] or maintenance.
     pub fn counters(&self) -> Counters {
-        Counters { made: self.made_before + self.plane.made(), ..self.counters }
+        Counters { copy_counts: self.copy_counts_before + self.plane.copy_counts(), ..self.counters }
     }
 
     /// Returns the counters of one group, without its bytes in the kernel.
@@ -287,7 +287,7 @@ impl Forwarder {
         for (counters, group) in self.by_group.iter_mut().zip(0..) {
             counters.did(self.plane.group_done(GroupIndex(group)));
         }
-        self.made_before = self.made_before + self.plane.made();
+        self.copy_counts_before = self.copy_counts_before + self.plane.copy_counts();
         self.plane = plane;
         self.emptied = false;
         let waiting = self.backlog.all_handed();

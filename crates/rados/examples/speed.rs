@@ -162,7 +162,7 @@ fn main() {
     }
 
     // Listing. `rados ls` is to be measured beside it.
-    let made = timed(|| {
+    let creation = timed(|| {
         windowed(objects, 64, |number| {
             let create = Transaction::new().guard(Guard::Absent).change(WriteOp::Create);
             store.apply(&id(&format!("object-{number:07}")), create)
@@ -181,5 +181,5 @@ fn main() {
     };
     let first = timed(|| assert!(list() >= objects));
     let again = timed(|| assert!(list() >= objects));
-    println!("{objects} objects: made in {made:?}, listed at first in {first:?}, then in {again:?}");
+    println!("{objects} objects: made in {creation:?}, listed at first in {first:?}, then in {again:?}");
 }

@@ -246,12 +246,12 @@ fn an_index_that_is_filled_in_again_knows_what_clients_without_one_did() {
     }
     let gone = index.settled("gone");
     remove(&store, "made");
-    let made = index.settled("made");
+    let created = index.settled("made");
     assert_eq!(listed(&store, 10), ["gone", "kept"]);
     // These changes leave no trace in the index.
     make(&store, "made");
     remove(&store, "gone");
-    for (name, (shard, key, value)) in [("gone", gone), ("made", made)] {
+    for (name, (shard, key, value)) in [("gone", gone), ("made", created)] {
         assert_ne!(index.settled(name).2, value);
         index.rados(&["setomapval", &shard, &key], &value);
     }

@@ -287,10 +287,10 @@ fn check_folder(folder: &Path, user: u32, forbidden: u32) -> Result<(), String> 
 ///
 /// `Denied` if the folder exists but belongs to another user or lets others in; `Io` if it cannot be created.
 pub fn own_socket_for_server() -> Result<PathBuf, StoreError> {
-    make_place(&own_places(), own_user())
+    create_socket_folder(&own_places(), own_user())
 }
 
-fn make_place(places: &[SocketFolder], user: u32) -> Result<PathBuf, StoreError> {
+fn create_socket_folder(places: &[SocketFolder], user: u32) -> Result<PathBuf, StoreError> {
     let usable = |place: &&SocketFolder| {
         place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
     };
@@ -488,11 +488,11 @@ mod tests {
         let all = |runtime: Option<PathBuf>| places(runtime, &at("system"), &at("tmp"), user);
         // If the user has no runtime folder, a folder among the temporary ones is used.
         let last = at(&format!("tmp/nacre-{user}")).join(OWN_SOCKET);
-        assert_eq!(make_place(&all(None), user).unwrap(), last);
+        assert_eq!(create_socket_folder(&all(None), user).unwrap(), last);
         assert_eq!(mode(last.parent().unwrap()), 0o700);
-        assert_eq!(make_place(&all(Some("relative".into())), user).unwrap(), last);
+        assert_eq!(create_socket_folder(&all(Some("relative".into())), user).unwrap(), last);
         let first = at("runtime/nacre").join(OWN_SOCKET);
-        assert_eq!(make_place(&all(Some(at("runtime"))), user).unwrap(), first);
+        assert_eq!(create_socket_folder(&all(Some(at("runtime"))), user).unwrap(), first);
         assert_eq!(mode(first.parent().unwrap()), 0o700);
         // Clients of another session find the server in its place.
         assert_eq!(find_place(&all(Some(at("runtime"))), user), first);
@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(find_place(&all(Some(at("runtime"))), user), last);
         // A runtime folder that others may change is not used.
         fs::set_permissions(at("runtime"), fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(make_place(&all(Some(at("runtime"))), user).unwrap(), last);
+        assert_eq!(create_socket_folder(&all(Some(at("runtime"))), user).unwrap(), last);
     }
 
     #[test]
@@ -513,17 +513,17 @@ mod tests {
         fs::create_dir(&squatted).unwrap();
         fs::set_permissions(&squatted, fs::Permissions::from_mode(0o700)).unwrap();
         let others = [SocketFolder { base: None, folder: squatted.clone() }];
-        let error = make_place(&others, user + 1).unwrap_err();
+        let error = create_socket_folder(&others, user + 1).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Denied);
         assert!(error.message.contains(&format!("belongs to user {user}")), "{error}");
         // The folder is the user's own, but open to others.
         fs::set_permissions(&squatted, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(make_place(&all, user).unwrap_err().message.contains("mode 755"));
+        assert!(create_socket_folder(&all, user).unwrap_err().message.contains("mode 755"));
         // A link to a folder that would be accepted.
         fs::remove_dir(&squatted).unwrap();
         let target = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(target.path(), &squatted).unwrap();
-        assert!(make_place(&all, user).unwrap_err().message.contains("no folder"));
+        assert!(create_socket_folder(&all, user).unwrap_err().message.contains("no folder"));
     }
 
     #[test]

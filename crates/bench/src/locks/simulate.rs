@@ -140,7 +140,7 @@ struct Cluster {
     servers: Vec<(Server, Node)>,
     clients: Vec<(Client, Node)>,
     events: BTreeMap<(u64, u64), Event>,
-    events_made: u64,
+    events_created: u64,
     messages: u64,
     /// The time at which each client held its operation.
     held_ns: Vec<Option<u64>>,
@@ -206,7 +206,7 @@ impl Cluster {
             servers: servers.collect(),
             clients: clients.collect(),
             events: BTreeMap::new(),
-            events_made: 0,
+            events_created: 0,
             messages: 0,
             held_ns: vec![None; parameters.clients as usize],
             releases: false,
@@ -344,8 +344,8 @@ impl Cluster {
     }
 
     fn at(&mut self, time: u64, event: Event) {
-        self.events_made += 1;
-        self.events.insert((time, self.events_made), event);
+        self.events_created += 1;
+        self.events.insert((time, self.events_created), event);
     }
 }
 

@@ -528,8 +528,8 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             let text = String::from_utf8(text)
                 .map_err(|_| Failure::Failed(format!("{} is not valid UTF-8", file.display())))?;
             let proposer = proposer(&session.open_to_fill()?, &map)?;
-            let made = proposer.set_validator(&who(), &validator, &Validator { prefix, text }).await;
-            tell(session, &map, &made.map_err(failure)?)
+            let committed = proposer.set_validator(&who(), &validator, &Validator { prefix, text }).await;
+            tell(session, &map, &committed.map_err(failure)?)
         }
         ValidatorAction::Ls { map } => {
             let state = session.open()?.map(&map)?.state().await?;

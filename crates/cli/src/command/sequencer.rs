@@ -139,8 +139,8 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
             typed::create_sequencer(store, &name, policy).await
         }
         Action::Create { name, policy } => {
-            let made = store.sequencer(&name).await?.create(policy).await;
-            made.map_err(|error| failed("make", &name, error))
+            let created = store.sequencer(&name).await?.create(policy).await;
+            created.map_err(|error| failed("make", &name, error))
         }
         Action::Next { name, count } => {
             let sequencer = open(store, &name, WRITE).await?;

@@ -52,10 +52,10 @@ fn place(blocks: &[Placed<'_>], budget: &mut Budget) -> Result<Type, PatternErro
     let mut parts = Vec::with_capacity(blocks.len());
     let mut bounds: Option<(i64, i64)> = None;
     // Blocks of one length are made once.
-    let mut made: Option<(*const Type, u64, Type)> = None;
+    let mut created: Option<(*const Type, u64, Type)> = None;
     for block in blocks.iter().filter(|block| block.count > 0) {
-        let fresh = match made.take() {
-            Some((of, count, made)) if std::ptr::eq(of, block.of) && count == block.count => made,
+        let fresh = match created.take() {
+            Some((of, count, created)) if std::ptr::eq(of, block.of) && count == block.count => created,
             _ => block.of.repeated(block.count, block.of.extent(), budget)?,
         };
         let lower = position(block.displacement.saturating_add(i128::from(fresh.lower)))?;
@@ -64,7 +64,7 @@ fn place(blocks: &[Placed<'_>], budget: &mut Budget) -> Result<Type, PatternErro
         if let Some(part) = &fresh.bytes {
             parts.push(part.shifted(block.displacement)?);
         }
-        made = Some((block.of, block.count, fresh));
+        created = Some((block.of, block.count, fresh));
     }
     let (lower, upper) = bounds.unwrap_or((0, 0));
     Ok(Type { bytes: join(unite(parts, budget)?)?, lower, upper })

@@ -57,7 +57,7 @@ pub(super) struct Core {
     /// The latest waiting call about each request.
     latest: HashMap<(SessionId, RequestNumber), CallId>,
     attached: HashMap<SessionId, Attached>,
-    calls_made: CallId,
+    calls_created: CallId,
     /// The longest lease that a session may rely on: this epoch's or one before it.
     longest_lease: Duration,
     /// The number of the next session, and the number below which numbers are on record as given.
@@ -116,7 +116,7 @@ impl Core {
             waiters: HashMap::new(),
             latest: HashMap::new(),
             attached: HashMap::new(),
-            calls_made: 0,
+            calls_created: 0,
             longest_lease,
             next_number: numbers.max(1),
             numbers,
@@ -363,8 +363,8 @@ impl Shared {
             return Ok(Some(Reply::Refused(Refusal::Full(UNWRITTEN))));
         }
         core.counts.calls += 1;
-        core.calls_made += 1;
-        let id = core.calls_made;
+        core.calls_created += 1;
+        let id = core.calls_created;
         let request = match &message {
             Call::Acquire { request, .. } => Some(*request),
             _ => None,

@@ -253,16 +253,16 @@ struct History<'a> {
     random: StdRng,
     now: Duration,
     events: BTreeMap<(Duration, u64), Event>,
-    events_made: u64,
+    events_created: u64,
     hosts: Vec<Host>,
     workers: Vec<Worker>,
     connections: BTreeMap<(usize, u32), Connection>,
     /// The calls that servers have not answered: worker, server, generation of the connection, call of the client.
     calls: BTreeMap<CallId, (usize, u32, u64, u64)>,
-    calls_made: CallId,
+    calls_created: CallId,
     users: Vec<User>,
     fences: BTreeSet<(SessionId, FileName)>,
-    sessions_made: u64,
+    sessions_created: u64,
     faults_left: usize,
     /// The workers that have operations left.
     working: usize,
@@ -288,15 +288,15 @@ impl<'a> History<'a> {
             random: StdRng::seed_from_u64(seed),
             now: Duration::ZERO,
             events: BTreeMap::new(),
-            events_made: 0,
+            events_created: 0,
             hosts: Vec::new(),
             workers: Vec::new(),
             connections: BTreeMap::new(),
             calls: BTreeMap::new(),
-            calls_made: 0,
+            calls_created: 0,
             users: Vec::new(),
             fences: BTreeSet::new(),
-            sessions_made: 0,
+            sessions_created: 0,
             faults_left: plan.faults,
             working: if plan.operations > 0 { plan.clients } else { 0 },
             counts: Counts::default(),
@@ -345,13 +345,13 @@ impl<'a> History<'a> {
     }
 
     fn new_client(&mut self) -> Client {
-        self.sessions_made += 1;
-        Client::new(SessionId(self.sessions_made), self.plan.servers)
+        self.sessions_created += 1;
+        Client::new(SessionId(self.sessions_created), self.plan.servers)
     }
 
     fn at(&mut self, time: Duration, event: Event) {
-        self.events_made += 1;
-        self.events.insert((time, self.events_made), event);
+        self.events_created += 1;
+        self.events.insert((time, self.events_created), event);
     }
 
     fn later_up_to(&mut self, milliseconds: u64, event: Event) {

@@ -150,7 +150,7 @@ async fn begin(
                 None => Ok(remove(store, id, epoch, &record).await?.map(|()| None)),
             }
         }
-        made => Ok(made),
+        created => Ok(created),
     }
 }
 
@@ -269,8 +269,8 @@ mod tests {
     impl ObjectStore for Overtaken {
         fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
             let store = self.0.clone();
-            let is_made = *object == self.1.state_object() && !transaction.writes.is_empty();
-            let ino = (is_made && !self.2.swap(true, Ordering::Relaxed)).then_some(self.1);
+            let is_created = *object == self.1.state_object() && !transaction.writes.is_empty();
+            let ino = (is_created && !self.2.swap(true, Ordering::Relaxed)).then_some(self.1);
             let object = object.clone();
             Reply::pending(async move {
                 if let Some(ino) = ino {

@@ -296,7 +296,7 @@ fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<Carri
     };
     core.with_rank(|rank, out| match carried {
         Carried::Loaded(record) => rank.loaded(now, id, record, out),
-        Carried::Created(made) => rank.created(now, id, made, out),
+        Carried::Created(created) => rank.created(now, id, created, out),
         Carried::Written => rank.written(now, id, out),
         Carried::Removed => rank.removed(id, out),
     });

@@ -96,8 +96,8 @@ fn names_are_checked() {
     at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
         for name in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
-            let made = rank.create(&root, Ino::ROOT, name, file(0o644)).await;
-            assert!(matches!(made, Err(Error::Invalid(_))), "{name:?}");
+            let created = rank.create(&root, Ino::ROOT, name, file(0o644)).await;
+            assert!(matches!(created, Err(Error::Invalid(_))), "{name:?}");
         }
         let long = [b'n'; 256];
         assert_eq!(rank.create(&root, Ino::ROOT, &long, file(0o644)).await.err(), Some(Error::NameTooLong));
@@ -154,8 +154,8 @@ fn permissions_are_those_of_posix() {
         assert_eq!(rank.lookup(&bob, ada_home.ino, b"f").await.err(), Some(Error::Denied));
         assert_eq!(rank.readdir(&bob, ada_home.ino, b"", 9, false).await.err(), Some(Error::Denied));
         for user in [&carl, &bob] {
-            let made = rank.create(user, ada_home.ino, b"mine", file(0o644)).await;
-            assert_eq!(made.err(), Some(Error::Denied));
+            let created = rank.create(user, ada_home.ino, b"mine", file(0o644)).await;
+            assert_eq!(created.err(), Some(Error::Denied));
             assert_eq!(rank.unlink(user, ada_home.ino, b"f").await.err(), Some(Error::Denied));
             let moved = rank.rename(user, (ada_home.ino, b"f"), (home.ino, b"f"), false).await;
             assert_eq!(moved.err(), Some(Error::Denied));
@@ -418,7 +418,7 @@ async fn a_namespace_is_kept_by_any_store() {
         Rank::open(Arc::new(MemoryStore::new()), RankOptions { create: true, ..RankOptions::default() });
     let rank = Arc::new(rank.await.unwrap());
     let root = Credentials::root();
-    let made = (0..64).map(|number| {
+    let created = (0..64).map(|number| {
         let (rank, root) = (rank.clone(), root.clone());
         tokio::spawn(async move {
             let name = format!("{number}");
@@ -426,7 +426,7 @@ async fn a_namespace_is_kept_by_any_store() {
         })
     });
     let mut inodes = std::collections::HashSet::new();
-    for task in made.collect::<Vec<_>>() {
+    for task in created.collect::<Vec<_>>() {
         inodes.insert(task.await.unwrap());
     }
     assert_eq!(inodes.len(), 64);

@@ -111,13 +111,13 @@ async fn run(rank: Arc<Rank>, call: Call) -> Outcome {
     match call {
         Call::Create(directory, name) => {
             let creation = Creation::new(InodeKind::File, 0o644);
-            let made = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
-            Ok(Some(made.ino.0))
+            let created = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
+            Ok(Some(created.ino.0))
         }
         Call::Mkdir(directory, name) => {
             let creation = Creation::new(InodeKind::Directory, 0o755);
-            let made = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
-            Ok(Some(made.ino.0))
+            let created = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
+            Ok(Some(created.ino.0))
         }
         Call::Unlink(directory, name) => {
             rank.unlink(&root, Ino(directory), name.as_bytes()).await.map(|()| None)

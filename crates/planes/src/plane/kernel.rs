@@ -43,7 +43,7 @@ use self::load::Sizes;
 use self::mirror::{Memory, Mirror};
 use self::network::{Changed, Network};
 use self::rescue::Rescues;
-use super::{Batch, CopyProgress, Done, LaneBatch, Made, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
+use super::{Batch, CopyProgress, Done, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
 use crate::forward::Listeners;
 
 /// The greatest number of datagrams of one group on their way through user space. More are refused.
@@ -320,8 +320,8 @@ impl Plane for Kernel {
         self.network.confirm().map_err(network_failed)
     }
 
-    fn made(&self) -> Made {
-        self.mirror.made() + self.inner.made()
+    fn copy_counts(&self) -> CopyCounts {
+        self.mirror.copy_counts() + self.inner.copy_counts()
     }
 
     fn group_done(&self, group: GroupIndex) -> Done {

@@ -16,7 +16,7 @@ use nacre_reflect::table::{Change, MemberIndex, Table};
 
 use super::kernel::netlink::Framing;
 use super::kernel::network::{HopIndex, Network};
-use super::{Batch, CopyProgress, LaneBatch, Made, Plane, PlaneError, PlaneKind};
+use super::{Batch, CopyProgress, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 
 mod frame;
@@ -339,8 +339,8 @@ impl Plane for Ring {
         self.network.confirm().map_err(failed)
     }
 
-    fn made(&self) -> Made {
-        self.inner.made() + Made { frames: self.frames, ..Made::default() }
+    fn copy_counts(&self) -> CopyCounts {
+        self.inner.copy_counts() + CopyCounts { frames: self.frames, ..CopyCounts::default() }
     }
 
     fn done(&mut self) -> super::Done {

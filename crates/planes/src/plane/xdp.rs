@@ -33,7 +33,7 @@ use super::kernel::load::{advice, again, chain};
 use super::kernel::mapped::Mapped;
 use super::kernel::netlink::Framing;
 use super::kernel::{Kernel, KernelOptions};
-use super::{Batch, CopyProgress, Done, LaneBatch, Made, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
+use super::{Batch, CopyProgress, Done, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
 use crate::forward::Listeners;
 use crate::system;
 
@@ -583,8 +583,8 @@ impl Plane for Xdp {
         Ok(())
     }
 
-    fn made(&self) -> Made {
-        self.kernel.made() + Made { driver: self.job_copies, ..Made::default() }
+    fn copy_counts(&self) -> CopyCounts {
+        self.kernel.copy_counts() + CopyCounts { driver: self.job_copies, ..CopyCounts::default() }
     }
 
     fn group_done(&self, group: GroupIndex) -> Done {

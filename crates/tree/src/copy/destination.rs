@@ -120,8 +120,8 @@ impl Destination {
     ) -> Result<Arc<Destination>, Obstacle> {
         let parent = self.descriptor()?;
         let make = || retry_on_intr(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU));
-        let mut made = make();
-        if made == Err(Errno::EXIST) {
+        let mut created = make();
+        if created == Err(Errno::EXIST) {
             let kind = Metadata(directory::stat(parent.as_fd(), name)?).kind();
             if kind != FileKind::Directory {
                 if !force(kind) {
@@ -133,10 +133,10 @@ impl Destination {
                     }));
                 }
                 retry_on_intr(|| rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;
-                made = make();
+                created = make();
             }
         }
-        let fresh = match made {
+        let fresh = match created {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(errno.into()),

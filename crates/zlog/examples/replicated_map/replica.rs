@@ -78,7 +78,7 @@ impl Replica {
             self.apply_next(position + 1).await?;
         }
         match self.state.results.get(&self.id) {
-            Some((number, made)) if *number == self.changes => Ok(*made),
+            Some((number, outcome)) if *number == self.changes => Ok(*outcome),
             _ => Err("the state does not know of the change".into()),
         }
     }
@@ -155,7 +155,7 @@ impl Replica {
 
 impl State {
     fn apply(&mut self, change: Numbered) {
-        let made = match change.command {
+        let outcome = match change.command {
             Command::Set { key, value } => {
                 self.map.insert(key, value);
                 true
@@ -169,6 +169,6 @@ impl State {
             }
             Command::Remove { key } => self.map.remove(&key).is_some(),
         };
-        self.results.insert(change.replica, (change.number, made));
+        self.results.insert(change.replica, (change.number, outcome));
     }
 }

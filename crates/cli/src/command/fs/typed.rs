@@ -96,8 +96,8 @@ pub(super) async fn create(tree: &Tree, args: CreateArgs) -> Result<(), Failure>
 
 async fn make(tree: &Tree, path: &Path, creation: Creation) -> Result<(), Failure> {
     let (parent, name) = tree.parent_of_file(path, "make").await?;
-    let made = tree.rank.create(&tree.user, parent.ino, &name, creation).await;
-    made.map(drop).map_err(|error| failure(error, format_args!("cannot make {path}")))
+    let created = tree.rank.create(&tree.user, parent.ino, &name, creation).await;
+    created.map(drop).map_err(|error| failure(error, format_args!("cannot make {path}")))
 }
 
 /// Runs `nacre fs call`.

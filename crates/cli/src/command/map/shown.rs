@@ -52,8 +52,8 @@ pub fn print_record(session: &Context, record: &Record) -> Result<(), Failure> {
                 json!({ "id": update.id.to_string(), "who": update.who, "changes": changes })
             })
             .collect();
-        let (epoch, made_ms) = (record.epoch, record.made_ms);
-        let line = json!({ "event": "epoch", "epoch": epoch, "made_ms": made_ms, "updates": updates });
+        let (epoch, created_ms) = (record.epoch, record.created_ms);
+        let line = json!({ "event": "epoch", "epoch": epoch, "made_ms": created_ms, "updates": updates });
         return Ok(output::line(&line.to_string())?);
     }
     for update in &record.updates {

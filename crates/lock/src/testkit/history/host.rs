@@ -15,8 +15,8 @@ impl History<'_> {
             return;
         }
         self.counts.messages += 1;
-        self.calls_made += 1;
-        let id = self.calls_made;
+        self.calls_created += 1;
+        let id = self.calls_created;
         self.calls.insert(id, (worker, server, generation, call));
         let session = self.workers[worker].client.session();
         self.with_server(server, |server, now, out| server.handle(now, session, id, message, out));
@@ -61,7 +61,7 @@ impl History<'_> {
             let time = time.max(self.now + Duration::from_micros(1));
             let host = &mut self.hosts[server as usize];
             if host.tick.is_none_or(|tick| time < tick.0) {
-                host.tick = Some((time, self.events_made + 1));
+                host.tick = Some((time, self.events_created + 1));
                 self.at(time, Event::ServerTick { server });
             }
         }

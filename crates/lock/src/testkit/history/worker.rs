@@ -77,7 +77,7 @@ impl History<'_> {
         if let Some(deadline) = found.client.next_deadline() {
             let time = clock.truth(deadline).max(self.now + Duration::from_micros(1));
             if found.tick.is_none_or(|tick| time < tick.0) {
-                found.tick = Some((time, self.events_made + 1));
+                found.tick = Some((time, self.events_created + 1));
                 self.at(time, Event::ClientTick { worker });
             }
         }

@@ -78,9 +78,9 @@ fn device_map(entries: u32) -> io::Result<OwnedFd> {
         flags: 0,
     };
     // SAFETY: these are the first words of what the command wants; what is not given is zero.
-    let made = unsafe { bpf(BPF_MAP_CREATE, &mut create) }?;
+    let created = unsafe { bpf(BPF_MAP_CREATE, &mut create) }?;
     // SAFETY: the kernel has just made this descriptor, for nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(made as libc::c_int) })
+    Ok(unsafe { OwnedFd::from_raw_fd(created as libc::c_int) })
 }
 
 fn set(map: BorrowedFd<'_>, key: u32, target: &Target) -> io::Result<()> {
