@@ -63,8 +63,8 @@ pub fn wire(bytes: &[u8]) {
     }
     if let Ok((number, Ok(call))) = wire::get_call(kind, &body) {
         let description = match &call {
-            Call::Acquire { asked: Some(asked), .. } | Call::Assert { asked, .. } => {
-                let _ = asked.pattern.search_next(0, STEPS);
+            Call::Acquire { spec: Some(spec), .. } | Call::Assert { spec, .. } => {
+                let _ = spec.pattern.search_next(0, STEPS);
                 Bytes::from(Description::contiguous(0, 1).encode())
             }
             _ => Bytes::new(),

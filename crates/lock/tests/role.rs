@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use nacre_lock::message::{Asked, Call, Refusal, Reply};
+use nacre_lock::message::{LockSpec, Call, Refusal, Reply};
 use nacre_lock::remote::{LockError, Request, Session};
 use nacre_lock::role::{LockRole, Options};
 use nacre_lock::table::Mode;
@@ -132,7 +132,7 @@ async fn attach(link: &Arc<Link>, session: u64, connection: u64) -> Result<Subsc
 /// Sends a call, numbered. Returns its reply, or nothing if it is to come as an event.
 async fn call(link: &Arc<Link>, number: u64, call: Call) -> Result<Option<Reply>, StoreError> {
     let description = match &call {
-        Call::Acquire { asked: Some(asked), .. } => wire::described(&asked.pattern, None).unwrap(),
+        Call::Acquire { spec: Some(spec), .. } => wire::described(&spec.pattern, None).unwrap(),
         _ => Bytes::new(),
     };
     let kind = match &call {
@@ -166,8 +166,8 @@ fn acquire(request: u64) -> Call {
 /// Asks for 10 bytes.
 fn acquire_at(request: u64, offset: u64) -> Call {
     let pattern = Pattern::contiguous(offset, 10).unwrap();
-    let asked = Asked { file: "f".into(), operation: request, mode: Mode::Exclusive, pattern };
-    Call::Acquire { request, asked: Some(asked), until: Some(1 << 40) }
+    let spec = LockSpec { file: "f".into(), operation: request, mode: Mode::Exclusive, pattern };
+    Call::Acquire { request, spec: Some(spec), until: Some(1 << 40) }
 }
 
 fn is_held(reply: &Reply) -> bool {

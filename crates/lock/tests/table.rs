@@ -455,7 +455,7 @@ fn a_comparison_with_very_many_irregular_patterns_is_given_up_and_one_with_some_
             .collect();
         Pattern::list(&regions).unwrap()
     };
-    let (held, asked) = (irregular(0), irregular(3));
+    let (held, requested) = (irregular(0), irregular(3));
     let mut table = Table::new(Indexing::Described, 1 << 20);
     let mut holders = 0;
     let mut add = |table: &mut Table, more: u64| {
@@ -468,7 +468,7 @@ fn a_comparison_with_very_many_irregular_patterns_is_given_up_and_one_with_some_
     };
     let ask = |table: &mut Table| {
         let owner = Owner { program: 0, operation: 1 };
-        table.add(0, owner, Mode::Exclusive, asked.clone()).unwrap();
+        table.add(0, owner, Mode::Exclusive, requested.clone()).unwrap();
         let answer = table.try_acquire(0);
         let progress = table.progress(0).unwrap();
         table.release(0, &mut Vec::new()).unwrap();

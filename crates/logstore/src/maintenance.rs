@@ -125,9 +125,9 @@ impl Maintenance {
         }
     }
 
-    /// Makes one of the other threads look for work: that whose flag `asked` sets.
-    fn ask(&self, asked: impl FnOnce(&mut Requests)) {
-        asked(&mut self.requests.lock());
+    /// Makes one of the other threads look for work: that whose flag `request` sets.
+    fn ask(&self, request: impl FnOnce(&mut Requests)) {
+        request(&mut self.requests.lock());
         self.wake_others.notify_all();
     }
 

@@ -678,12 +678,12 @@ fn asked_first(testbed: &mut Testbed, ways_ms: &[(u32, u64, Vec<u8>)]) -> Option
         let now = testbed.now();
         let loads = testbed.control.events().filter(|event| matches!(event, Event::LoadState { .. })).count();
         (0..loads).for_each(|_| testbed.control.state_loaded(now, GROUP, 0, None));
-        let asked = testbed
+        let question = testbed
             .sent()
             .into_iter()
             .find(|(_, bytes)| matches!(Answer::decode(bytes), Ok(Answer::StateAsk { .. })));
-        if let Some((asked, _)) = asked {
-            return Some(asked);
+        if let Some((question, _)) = question {
+            return Some(question);
         }
     }
     None

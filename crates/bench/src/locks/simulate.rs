@@ -276,7 +276,7 @@ impl Cluster {
 
     fn serve(&mut self, now: u64, client: u32, server: u32, call: u64, message: Call) {
         let regions = match &message {
-            Call::Acquire { asked: Some(asked), .. } if self.lists_regions() => asked.pattern.region_count(),
+            Call::Acquire { spec: Some(spec), .. } if self.lists_regions() => spec.pattern.region_count(),
             _ => 0,
         };
         let session = self.clients[client as usize].0.session();
@@ -313,10 +313,10 @@ impl Cluster {
                     Action::Send { server, call, message } => {
                         let bytes = HEAD_BYTES
                             + match &message {
-                                Call::Acquire { asked: Some(asked), .. } if self.lists_regions() => {
-                                    REGION_BYTES * asked.pattern.region_count()
+                                Call::Acquire { spec: Some(spec), .. } if self.lists_regions() => {
+                                    REGION_BYTES * spec.pattern.region_count()
                                 }
-                                Call::Acquire { asked: Some(_), .. } => DATATYPE_BYTES,
+                                Call::Acquire { spec: Some(_), .. } => DATATYPE_BYTES,
                                 _ => 0,
                             };
                         let (sender, receiver) =

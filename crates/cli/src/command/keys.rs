@@ -225,7 +225,7 @@ async fn change(
             transaction = transaction.guard(kind.guard(place.name.clone(), Check::Present));
         }
     }
-    let asked = conditions.check().is_some();
+    let conditional = conditions.check().is_some();
     if let Some(check) = conditions.check() {
         transaction = transaction.guard(kind.guard(place.name.clone(), check));
     }
@@ -241,7 +241,7 @@ async fn change(
         Outcome::Refused(Refusal { found: Found::Object { .. }, .. }) => {
             Err(session::no_such_object(&object))
         }
-        Outcome::Refused(Refusal { found: Found::Value(value), version, .. }) => match asked {
+        Outcome::Refused(Refusal { found: Found::Value(value), version, .. }) => match conditional {
             true => Err(refused(kind, &object, &place.name, value, version, participle)),
             false => Err(no_such(kind, &object, &place.name)),
         },

@@ -67,9 +67,9 @@ impl ServerState {
 /// Runs `nacre status`.
 pub async fn run(session: &Context, _args: Args) -> Result<(), Failure> {
     let store = session.open()?;
-    let asked = store.status().await?;
+    let statuses = store.status().await?;
     let mut servers: BTreeMap<String, ServerState> = BTreeMap::new();
-    for (place, said) in asked {
+    for (place, said) in statuses {
         // A server is named as it names itself; one that does not answer, by its address.
         let name = said.as_ref().ok().and_then(|said| said["server"].as_str()).map_or(place, str::to_owned);
         servers.entry(name).or_default().said = Some(said.map_err(|error| error.message));

@@ -393,8 +393,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_change_whose_answer_is_lost_is_not_made_again() {
-        let asked = Arc::new(AtomicU64::new(0));
-        let services = Services::new().with(Silent(asked.clone()));
+        let requests = Arc::new(AtomicU64::new(0));
+        let services = Services::new().with(Silent(requests.clone()));
         let listen = vec!["127.0.0.1:0".parse().unwrap()];
         let server =
             Server::start(ServeOptions { listen, open: true, services, ..Default::default() }).unwrap();
@@ -402,7 +402,7 @@ mod tests {
         // A relay that breaks each connection as soon as a change has arrived.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let seen = asked.clone();
+        let seen = requests.clone();
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, upstream) = (client.unwrap(), TcpStream::connect(&upstream).unwrap());
@@ -419,7 +419,7 @@ mod tests {
         });
         let error = relocate_at(address, None, None, change()).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(requests.load(Ordering::SeqCst), 1);
     }
 
     fn change() -> Relocation {

@@ -18,7 +18,7 @@ use super::share::{Attendant, Kick, Shared};
 use super::watch::watch;
 use super::{LockError, State};
 use crate::client::{Acquisition, Action, Client, Ended, Method, OperationId, Protocol, Wanted};
-use crate::message::{Asked, Call, FileName};
+use crate::message::{LockSpec, Call, FileName};
 use crate::table::Mode;
 use crate::wire::{self, ServerSlot, described};
 use crate::{Pattern, clock};
@@ -494,7 +494,7 @@ impl Core {
 
     fn send(&mut self, server: u32, number: u64, message: Call) {
         let description = match &message {
-            Call::Acquire { asked: Some(asked), .. } | Call::Assert { asked, .. } => self.description(asked),
+            Call::Acquire { spec: Some(spec), .. } | Call::Assert { spec, .. } => self.description(spec),
             _ => Ok(Bytes::new()),
         };
         let description = match description {
@@ -536,13 +536,13 @@ impl Core {
     }
 
     /// Returns the description of a request's pattern: that of its operation if it is the whole.
-    fn description(&self, asked: &Asked) -> Result<Bytes, crate::PatternError> {
+    fn description(&self, spec: &LockSpec) -> Result<Bytes, crate::PatternError> {
         let whole = self
             .client
-            .operation(asked.operation)
+            .operation(spec.operation)
             .is_some_and(|operation| operation.wanted().method == Method::Datatype);
-        let owned = self.owned.get(&asked.operation).filter(|_| whole);
-        described(&asked.pattern, owned.map(|owned| &owned.description))
+        let owned = self.owned.get(&spec.operation).filter(|_| whole);
+        described(&spec.pattern, owned.map(|owned| &owned.description))
     }
 
     fn held(&mut self, id: OperationId) {

@@ -279,10 +279,10 @@ impl World {
         let Order { number, serial, mut call, .. } = order;
         match (system.broken, &mut call) {
             (Broken::KeepsOutOfOrder, Call::ReleaseFrom { request, .. }) => {
-                call = Call::Acquire { request: *request, asked: None, until: None };
+                call = Call::Acquire { request: *request, spec: None, until: None };
             }
             (Broken::NeverWaits, Call::Acquire { until, .. }) => *until = None,
-            (Broken::AllShared, Call::Acquire { asked: Some(asked), .. }) => asked.mode = Mode::Shared,
+            (Broken::AllShared, Call::Acquire { spec: Some(spec), .. }) => spec.mode = Mode::Shared,
             _ => {}
         }
         self.calls_created += 1;
@@ -362,7 +362,7 @@ impl World {
         for (path, queue) in &self.to_server {
             for order in queue {
                 let until = match &order.call {
-                    Call::Acquire { until, asked, .. } => (0, *until, asked.is_some()),
+                    Call::Acquire { until, spec, .. } => (0, *until, spec.is_some()),
                     Call::ReleaseFrom { offset, .. } => (1, Some(*offset), false),
                     _ => (2, None, false),
                 };

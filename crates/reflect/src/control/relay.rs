@@ -158,7 +158,7 @@ pub(super) struct Relays {
     /// True if other reflectors may know the secret.
     shared: bool,
     /// The number of requests made, from which their nonces are derived.
-    asked: u64,
+    requests: u64,
     /// The groups of the relays that are under way, by number and side.
     by_number: HashMap<(u64, bool), GroupIndex>,
     /// The relays that began here as the new side, newest last.
@@ -201,8 +201,8 @@ impl Control {
         let id = self.table.group(index).id;
         let is_local = |own: &&SocketAddr| own.port() == id.port && own.is_ipv4() == peer.is_ipv4();
         let Some(local) = own.iter().chain(&self.options.own).find(is_local).copied() else { return };
-        self.relays.asked += 1;
-        let nonce = self.secret.session(id, peer, !self.relays.asked);
+        self.relays.requests += 1;
+        let nonce = self.secret.session(id, peer, !self.relays.requests);
         self.group_control_mut(index).opening = Some(Box::new(Opening {
             nonce,
             cookie: [0; _],
@@ -312,11 +312,11 @@ impl Control {
     fn relay_accepted(&mut self, now: Now, incoming: &Incoming<'_>, key: &Key) -> Option<()> {
         let accept = Accept::decode(incoming.bytes, key).ok()?;
         let controls = &mut self.controls;
-        let asked = |index: &&GroupIndex| {
+        let is_requested = |index: &&GroupIndex| {
             let opening = controls[index.0 as usize].opening.as_ref();
             opening.is_some_and(|opening| opening.nonce == accept.nonce && opening.peer == incoming.from)
         };
-        let index = *self.relays.groups.iter().find(asked)?;
+        let index = *self.relays.groups.iter().find(is_requested)?;
         // The keys depend on the cookie, and the first one may be on its way back already.
         if let Some(opening) =
             self.controls[index.0 as usize].opening.as_mut().filter(|of| of.cookie == [0; _])
@@ -401,11 +401,11 @@ impl Control {
     fn first_step(&mut self, now: Now, incoming: &Incoming<'_>, number: u64, to_new: bool) -> Option<()> {
         let key = self.relays.key?;
         let controls = &self.controls;
-        let asked = |index: &&GroupIndex| {
+        let is_requested = |index: &&GroupIndex| {
             let opening = controls[index.0 as usize].opening.as_ref();
             opening.is_some_and(|opening| opening.nonce == number && opening.peer == incoming.from)
         };
-        let index = *self.relays.groups.iter().find(asked).filter(|_| !to_new)?;
+        let index = *self.relays.groups.iter().find(is_requested).filter(|_| !to_new)?;
         if self.group_control(index).relay.is_some() {
             return Some(());
         }

@@ -377,8 +377,8 @@ impl Control {
             let next = part.size.unwrap_or(0);
             return self.send(local, from, &Answer::StateTaken { session, ask: part.ask, next, later: 0 });
         }
-        let asked = |ask: &&mut Ask| ask.number == part.ask && ask.session == session;
-        let Some(ask) = state.ask.as_mut().filter(asked) else { return self.count(Counter::StateUnasked) };
+        let matches = |ask: &&mut Ask| ask.number == part.ask && ask.session == session;
+        let Some(ask) = state.ask.as_mut().filter(matches) else { return self.count(Counter::StateUnasked) };
         let Some(size) = part.size else {
             self.unanswered(group);
             return self.schedule(group, Some(now.ms));

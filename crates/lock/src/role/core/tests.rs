@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Pattern;
-use crate::message::Asked;
+use crate::message::LockSpec;
 use crate::server::Settings;
 
 const SESSION: SessionId = SessionId(1);
@@ -48,8 +48,8 @@ impl Host {
 
 fn acquire(request: u64, file: &str, mode: Mode) -> Call {
     let pattern = Pattern::contiguous(request * 10, 10).unwrap();
-    let asked = Asked { file: file.into(), operation: request, mode, pattern };
-    Call::Acquire { request, asked: Some(asked), until: None }
+    let spec = LockSpec { file: file.into(), operation: request, mode, pattern };
+    Call::Acquire { request, spec: Some(spec), until: None }
 }
 
 fn is_full(reply: &Option<Reply>) -> bool {

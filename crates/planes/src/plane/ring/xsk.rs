@@ -227,7 +227,7 @@ impl Xsk {
         let mut sent = 0;
         while self.pending() > 0 {
             // SAFETY: no bytes and no address are passed.
-            let asked = system::check(unsafe {
+            let polled = system::check(unsafe {
                 libc::sendto(
                     self.socket.as_raw_fd(),
                     std::ptr::null(),
@@ -242,7 +242,7 @@ impl Xsk {
             // Frames that are given back are all alike: their places are free at once.
             let back = self.back.number(self.back_at.producer).load(Ordering::Acquire);
             self.back.number(self.back_at.consumer).store(back, Ordering::Release);
-            let error = asked.err().and_then(|error| error.raw_os_error());
+            let error = polled.err().and_then(|error| error.raw_os_error());
             if news {
                 let taken = reported.wrapping_sub(self.taken);
                 (self.reported, self.taken) = (reported, reported);
