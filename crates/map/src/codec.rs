@@ -163,8 +163,8 @@ pub(crate) fn change_bytes(change: &Change) -> usize {
 }
 
 /// Returns the number of bytes that an update takes in a record, without its changes.
-pub(crate) fn updated_bytes(who: &str) -> usize {
-    16 + 4 + who.len() + 4
+pub(crate) fn updated_bytes(author: &str) -> usize {
+    16 + 4 + author.len() + 4
 }
 
 /// The bytes of a record without updates.
@@ -178,7 +178,7 @@ pub(crate) fn encode_record(record: &Record) -> Bytes {
     out.extend((record.updates.len() as u32).to_le_bytes());
     for update in &record.updates {
         out.extend(update.id.0);
-        put_bytes(&mut out, update.who.as_bytes());
+        put_bytes(&mut out, update.author.as_bytes());
         out.extend((update.changes.len() as u32).to_le_bytes());
         for change in &update.changes {
             out.push(change.space as u8);
@@ -210,7 +210,7 @@ pub(crate) fn decode_record(bytes: &Bytes) -> Result<Record, StoreError> {
     let mut updates = Vec::with_capacity(count);
     for _ in 0..count {
         let id = UpdateId(reader.array()?);
-        let who = reader.text(WHO_BYTES_MAX)?;
+        let author = reader.text(AUTHOR_BYTES_MAX)?;
         let count = reader.u32()? as usize;
         if count > CHANGES_MAX {
             return Err(reader.wrong(format_args!("{count} changes in one update")));
@@ -219,7 +219,7 @@ pub(crate) fn decode_record(bytes: &Bytes) -> Result<Record, StoreError> {
         for _ in 0..count {
             changes.push(decode_change(&mut reader, bytes)?);
         }
-        updates.push(Updated { id, who, changes });
+        updates.push(Updated { id, author, changes });
     }
     reader.end()?;
     Ok(Record { epoch, created_ms, updates })
@@ -311,8 +311,8 @@ mod tests {
             new: Some("two".into()),
         };
         let gone = Change { space: Space::Setting, name: name("limits"), version: 5, old: None, new: None };
-        let who = "ada".to_owned();
-        let updates = vec![Updated { id: UpdateId([7; 16]), who, changes: vec![set, gone] }];
+        let author = "ada".to_owned();
+        let updates = vec![Updated { id: UpdateId([7; 16]), author, changes: vec![set, gone] }];
         Record { epoch: 9, created_ms: 1000, updates }
     }
 
@@ -352,7 +352,7 @@ mod tests {
         let record = record();
         let update = &record.updates[0];
         let counted = RECORD_HEAD_BYTES
-            + updated_bytes(&update.who)
+            + updated_bytes(&update.author)
             + update.changes.iter().map(change_bytes).sum::<usize>();
         assert_eq!(encode_record(&record).len(), counted);
     }

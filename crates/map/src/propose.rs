@@ -141,18 +141,18 @@ impl Proposer {
     ///
     /// # Errors
     /// `Invalid` if it is not sound, and as [`Proposer::propose`].
-    pub async fn set_validator(&self, who: &str, name: &str, validator: &Validator) -> Verdict {
+    pub async fn set_validator(&self, author: &str, name: &str, validator: &Validator) -> Verdict {
         validator.check(name).map_err(|error| self.map.at(error))?;
         let value = codec::encode_validator(validator);
-        self.propose(Update::new(who).change(Space::Setting, setting(VALIDATOR, name)?, Some(value))).await
+        self.propose(Update::new(author).change(Space::Setting, setting(VALIDATOR, name)?, Some(value))).await
     }
 
     /// Removes a validator. Returns false if there is none of that name.
     ///
     /// # Errors
     /// As [`Proposer::propose`].
-    pub async fn remove_validator(&self, who: &str, name: &str) -> Result<bool, ProposeError> {
-        let update = Update::new(who).change(Space::Setting, setting(VALIDATOR, name)?, None);
+    pub async fn remove_validator(&self, author: &str, name: &str) -> Result<bool, ProposeError> {
+        let update = Update::new(author).change(Space::Setting, setting(VALIDATOR, name)?, None);
         Ok(!self.propose(update).await?.changes.is_empty())
     }
 
@@ -160,10 +160,10 @@ impl Proposer {
     ///
     /// # Errors
     /// `Invalid` if they are out of bounds, and as [`Proposer::propose`].
-    pub async fn set_limits(&self, who: &str, limits: &Limits) -> Verdict {
+    pub async fn set_limits(&self, author: &str, limits: &Limits) -> Verdict {
         limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
         let value = codec::encode_limits(limits);
-        self.propose(Update::new(who).change(Space::Setting, setting(LIMITS, "")?, Some(value))).await
+        self.propose(Update::new(author).change(Space::Setting, setting(LIMITS, "")?, Some(value))).await
     }
 
     /// Changes the map's limits as a function says, from those that they are: should another one change them at the same
@@ -173,7 +173,7 @@ impl Proposer {
     /// As [`Proposer::set_limits`]; `Busy` if others change them again and again.
     pub async fn change_limits(
         &self,
-        who: &str,
+        author: &str,
         change: impl Fn(Limits) -> Limits,
     ) -> Result<Limits, ProposeError> {
         let name = setting(LIMITS, "")?;
@@ -183,7 +183,7 @@ impl Proposer {
             limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
             let version = state.value(Space::Setting, &name).map_or(0, |value| value.version);
             let unchanged = Condition::Version { space: Space::Setting, name: name.clone(), version };
-            let update = Update::new(who).condition(unchanged).change(
+            let update = Update::new(author).condition(unchanged).change(
                 Space::Setting,
                 name.clone(),
                 Some(codec::encode_limits(&limits)),
@@ -315,7 +315,7 @@ impl Engine {
             // condition as the proposal that may be on its way, keeps that from taking effect.
             let sent = self.working.iter().take(evaluations.len()).find(|pending| pending.sent);
             if let Some(sent) = sent {
-                draft.add_nothing(self.map.update_id(), &sent.update.who);
+                draft.add_nothing(self.map.update_id(), &sent.update.author);
             }
         }
         let Some((record, after)) = draft.finish(incarnation, now_ms()) else {
@@ -425,12 +425,12 @@ impl Engine {
 
 /// Has an update judged: its conditions, its changes by the validators, and the limits.
 async fn evaluate(draft: &mut Draft<'_>, validators: &Validators, epoch: u64, pending: &Pending) -> Evaluation {
-    let Update { who, conditions, changes } = &pending.update;
+    let Update { author, conditions, changes } = &pending.update;
     if let Err(refused) = draft.check(conditions) {
         return Evaluation::Refused(refused);
     }
-    match validators.evaluate(draft, epoch, who, changes).await {
-        Ok(wanted) => draft.add(pending.id, who, wanted),
+    match validators.evaluate(draft, epoch, author, changes).await {
+        Ok(wanted) => draft.add(pending.id, author, wanted),
         Err(refused) => Evaluation::Refused(refused),
     }
 }

@@ -83,7 +83,7 @@ pub struct Updated {
     /// The update's own id, by which its proposer recognises it.
     pub id: UpdateId,
     /// The name that the proposer gave itself.
-    pub who: String,
+    pub author: String,
     /// The changes, in order.
     pub changes: Vec<Change>,
 }

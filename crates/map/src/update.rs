@@ -49,16 +49,16 @@ pub(crate) struct Wanted {
 /// Changes of a map that take effect together, in one epoch, if all of their conditions hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
-    pub(crate) who: String,
+    pub(crate) author: String,
     pub(crate) conditions: Vec<Condition>,
     pub(crate) changes: Vec<Wanted>,
 }
 
 impl Update {
-    /// Creates an update without changes. `who` is the name that the proposer gives itself: validators and the history
+    /// Creates an update without changes. `author` is the name that the proposer gives itself: validators and the history
     /// see it, and nobody proves it.
-    pub fn new(who: impl Into<String>) -> Self {
-        Self { who: who.into(), ..Self::default() }
+    pub fn new(author: impl Into<String>) -> Self {
+        Self { author: author.into(), ..Self::default() }
     }
 
     /// Sets an entry.
@@ -103,7 +103,7 @@ impl Update {
     /// # Errors
     /// `Invalid` with a sentence about the one that is exceeded.
     pub fn check(&self) -> Result<(), StoreError> {
-        at_most("bytes in the name of an update's proposer", self.who.len(), WHO_BYTES_MAX)?;
+        at_most("bytes in the name of an update's proposer", self.author.len(), AUTHOR_BYTES_MAX)?;
         at_most("conditions in one update", self.conditions.len(), CONDITIONS_MAX)?;
         at_most("changes in one update", self.changes.len(), CHANGES_MAX)?;
         self.changes.iter().try_for_each(Wanted::check)
@@ -265,12 +265,12 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds an update whose conditions hold and whose changes are what the validators made of them.
-    pub fn add(&mut self, id: UpdateId, who: &str, wanted: Vec<Wanted>) -> Evaluation {
+    pub fn add(&mut self, id: UpdateId, author: &str, wanted: Vec<Wanted>) -> Evaluation {
         if self.is_closed() || (!self.is_empty() && self.changes + wanted.len() > CHANGES_MAX) {
             return Evaluation::Full;
         }
         let (mut version, mut entries, mut bytes) = (self.version, self.entries, self.bytes);
-        let mut record_bytes = self.record_bytes + codec::updated_bytes(who);
+        let mut record_bytes = self.record_bytes + codec::updated_bytes(author);
         let mut fresh: BTreeMap<(Space, Key), Option<Value>> = BTreeMap::new();
         let mut changes = Vec::with_capacity(wanted.len());
         for Wanted { space, name, new } in wanted {
@@ -310,13 +310,13 @@ impl<'a> Draft<'a> {
         (self.version, self.entries, self.bytes, self.record_bytes) = (version, entries, bytes, record_bytes);
         self.changes += changes.len();
         self.changed.extend(fresh);
-        self.updates.push(Updated { id, who: who.to_owned(), changes });
+        self.updates.push(Updated { id, author: author.to_owned(), changes });
         Evaluation::Taken
     }
 
     /// Adds an update without changes, so that there is an epoch. Its id is its own, so that nobody takes it for another one.
-    pub fn add_nothing(&mut self, id: UpdateId, who: &str) {
-        self.updates.push(Updated { id, who: who.to_owned(), changes: Vec::new() });
+    pub fn add_nothing(&mut self, id: UpdateId, author: &str) {
+        self.updates.push(Updated { id, author: author.to_owned(), changes: Vec::new() });
     }
 
     /// Returns the limit that would be exceeded, if any. What makes a map smaller is never too much.

@@ -145,7 +145,7 @@ impl Validators {
         &self,
         draft: &Draft<'_>,
         epoch: u64,
-        who: &str,
+        author: &str,
         wanted: &[Wanted],
     ) -> Result<Vec<Wanted>, Refused> {
         if self.compiled.is_empty() {
@@ -169,7 +169,7 @@ impl Validators {
                     message,
                 };
                 let old = draft.value(Space::Entry, &change.name).map(|old| &old.value);
-                let input = input(&self.map, &change, old, who, epoch).map_err(rejected)?;
+                let input = input(&self.map, &change, old, author, epoch).map_err(rejected)?;
                 let request = Request::new(&self.object, &validator.name, METHOD_NAME).input(input);
                 let called = self.runtime.call(&NoObject, &validator.catalogue, &request).await;
                 let called = called.map_err(|error| rejected(sentence(error)))?;
@@ -239,10 +239,10 @@ fn unpacked_bytes(value: &Json) -> Option<Bytes> {
     }
 }
 
-fn input(map: &str, change: &Wanted, old: Option<&Bytes>, who: &str, epoch: u64) -> Result<Bytes, String> {
+fn input(map: &str, change: &Wanted, old: Option<&Bytes>, author: &str, epoch: u64) -> Result<Bytes, String> {
     let optional = |bytes: Option<&Bytes>| bytes.map_or(Json::Null, |bytes| packed_bytes(bytes));
     let entry = packed_bytes(change.name.as_bytes());
-    packed::pack(&[map.into(), entry, optional(old), optional(change.new.as_ref()), who.into(), epoch.into()])
+    packed::pack(&[map.into(), entry, optional(old), optional(change.new.as_ref()), author.into(), epoch.into()])
         .map(Bytes::from)
 }
 

@@ -19,8 +19,8 @@ async fn install(proposer: &Proposer, name: &str, prefix: &str, text: &str) {
     proposer.set_validator("test", name, &validator).await.unwrap();
 }
 
-async fn set(proposer: &Proposer, who: &str, name: &str, value: &[u8]) -> Result<Committed, ProposeError> {
-    proposer.propose(Update::new(who).set(key(name), value.to_vec())).await
+async fn set(proposer: &Proposer, author: &str, name: &str, value: &[u8]) -> Result<Committed, ProposeError> {
+    proposer.propose(Update::new(author).set(key(name), value.to_vec())).await
 }
 
 async fn value(map: &ClusterMap, name: &str) -> Option<Vec<u8>> {

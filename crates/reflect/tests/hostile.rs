@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, Suppliers, Who, check};
+use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, Suppliers, Subject, check};
 use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
 use nacre_reflect::host::{Incoming, Now};
 use nacre_reflect::rate::Rate;
@@ -615,7 +615,7 @@ fn whoever_is_thrown_out_is_out_and_a_ban_keeps_them_out_for_its_time() {
         let token = token(name, &testbed);
         testbed.join(home(number), 0, 1, &token).unwrap();
     }
-    let bob = Who::Identity(Identity::of_name("bob"));
+    let bob = Subject::Identity(Identity::of_name("bob"));
     let now = testbed.now();
     assert_eq!(testbed.control.expel(now, bob, None, 0), Some(2));
     let messages = testbed.sent();
@@ -635,7 +635,7 @@ fn whoever_is_thrown_out_is_out_and_a_ban_keeps_them_out_for_its_time() {
         assert_eq!(testbed.join(home(number), 0, 3, &again).map(drop), Err(Reason::Banned));
     }
     // Addresses and networks as well.
-    let net = Who::Network(home(1).ip(), 24);
+    let net = Subject::Network(home(1).ip(), 24);
     let now = testbed.now();
     assert_eq!(testbed.control.expel(now, net, None, 30), Some(1));
     testbed.sent();

@@ -70,23 +70,23 @@ proptest! {
         let checkpoints = Checkpoints::new(Arc::new(MemoryStore::new()), "");
         let mut bases = [0; 3];
         let mut newest = Checkpoint { version: 0, bytes: None };
-        for (who, looks, what) in steps {
+        for (client, looks, what) in steps {
             if looks {
                 let found = block_on(checkpoints.load("race")).unwrap();
                 prop_assert_eq!(&found, &newest);
-                bases[who] = found.version;
+                bases[client] = found.version;
                 continue;
             }
             let state = Bytes::from(vec![what; what.into()]);
-            match block_on(checkpoints.save("race", bases[who], &state)).unwrap() {
+            match block_on(checkpoints.save("race", bases[client], &state)).unwrap() {
                 Saved::Stored(version) => {
-                    prop_assert_eq!(bases[who], newest.version);
+                    prop_assert_eq!(bases[client], newest.version);
                     prop_assert!(version > newest.version);
-                    bases[who] = version;
+                    bases[client] = version;
                     newest = Checkpoint { version, bytes: Some(state) };
                 }
                 Saved::Newer(version) => {
-                    prop_assert_ne!(bases[who], newest.version);
+                    prop_assert_ne!(bases[client], newest.version);
                     prop_assert_eq!(version, newest.version);
                 }
             }

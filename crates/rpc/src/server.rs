@@ -312,12 +312,12 @@ fn shares(files: usize, connections_max: usize, unproven_max: usize) -> (usize, 
 
 /// Returns the error for a TCP address that nothing protects.
 fn unprotected(address: &Address) -> StoreError {
-    let who = match address.is_local() {
+    let audience = match address.is_local() {
         true => "every user of this machine",
         false => "everybody who can reach it",
     };
     let text = format!(
-        "cannot listen on {address} without a cluster key: {who} could read and remove everything; make a key with \
+        "cannot listen on {address} without a cluster key: {audience} could read and remove everything; make a key with \
          \"nacre keygen FILE\" and give it with --key, listen on a Unix socket, or say --open if that is meant"
     );
     StoreError::new(ErrorKind::Denied, text)

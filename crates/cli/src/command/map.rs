@@ -163,7 +163,7 @@ struct Conditions {
 impl Conditions {
     /// Begins an update of these entries.
     fn update(&self, entries: &[Key]) -> Result<Update, Failure> {
-        let mut update = Update::new(self.who.clone().unwrap_or_else(who));
+        let mut update = Update::new(self.who.clone().unwrap_or_else(default_author));
         if let Some(epoch) = self.if_epoch {
             update = update.if_epoch(epoch);
         }
@@ -179,17 +179,17 @@ impl Conditions {
 }
 
 /// Returns the name of whoever runs the program.
-fn who() -> String {
+fn default_author() -> String {
     let user = ["USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
     let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut who = format!("{user}@{machine}");
-    who.truncate(
-        (0..=limit::WHO_BYTES_MAX.min(who.len())).rev().find(|at| who.is_char_boundary(*at)).unwrap_or(0),
+    let mut author = format!("{user}@{machine}");
+    author.truncate(
+        (0..=limit::AUTHOR_BYTES_MAX.min(author.len())).rev().find(|at| author.is_char_boundary(*at)).unwrap_or(0),
     );
-    who
+    author
 }
 
 /// Runs `nacre map`.
@@ -499,7 +499,7 @@ async fn limits(
                 entries: entries.unwrap_or(known.entries),
                 bytes: bytes.unwrap_or(known.bytes),
             };
-            proposer(&store, map)?.change_limits(&who(), change).await.map_err(failure)?
+            proposer(&store, map)?.change_limits(&default_author(), change).await.map_err(failure)?
         }
         false => store.map(map)?.state().await?.limits()?,
     };
@@ -528,7 +528,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             let text = String::from_utf8(text)
                 .map_err(|_| Failure::Failed(format!("{} is not valid UTF-8", file.display())))?;
             let proposer = proposer(&session.open_to_fill()?, &map)?;
-            let committed = proposer.set_validator(&who(), &validator, &Validator { prefix, text }).await;
+            let committed = proposer.set_validator(&default_author(), &validator, &Validator { prefix, text }).await;
             tell(session, &map, &committed.map_err(failure)?)
         }
         ValidatorAction::Ls { map } => {
@@ -560,7 +560,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             Ok(output::raw(found.text.as_bytes())?)
         }
         ValidatorAction::Rm { map, validator } => {
-            let removed = proposer(&session.open()?, &map)?.remove_validator(&who(), &validator).await;
+            let removed = proposer(&session.open()?, &map)?.remove_validator(&default_author(), &validator).await;
             match removed.map_err(failure)? {
                 true => Ok(()),
                 false => Err(no_such_validator(&map, &validator)),

@@ -92,10 +92,10 @@ impl Handle {
     pub fn expel(&self, order: Expulsion) -> Reply<u64> {
         let tasks = self.tasks.clone();
         Reply::pending(async move {
-            let Expulsion { who, group, seconds, lift } = order;
+            let Expulsion { subject, group, seconds, lift } = order;
             let done = tasks.ask(move |core| match lift {
-                true => Some(u64::from(core.control.pardon(who, group))),
-                false => core.control.expel(read_clocks(), who, group, seconds),
+                true => Some(u64::from(core.control.pardon(subject, group))),
+                false => core.control.expel(read_clocks(), subject, group, seconds),
             });
             let done =
                 done.await.map_err(|gone| StoreError::new(ErrorKind::Unavailable, gone.to_string()))?;

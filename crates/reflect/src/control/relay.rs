@@ -421,8 +421,8 @@ impl Control {
     /// Asks for a relay, unless another of the group is still running, or the time for that is over.
     fn ask_for_relay(&mut self, now: Now, index: GroupIndex) {
         let (Some(key), control) = (self.relays.key, &mut self.controls[index.0 as usize]) else { return };
-        let goes_on = |relay: &Relay| relay.is_old || relay.ended_ms.is_none();
-        if control.opening.is_none() || control.relay.as_deref().is_some_and(goes_on) {
+        let continues = |relay: &Relay| relay.is_old || relay.ended_ms.is_none();
+        if control.opening.is_none() || control.relay.as_deref().is_some_and(continues) {
             return;
         }
         self.drop_relay(index);

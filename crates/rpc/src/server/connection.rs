@@ -396,7 +396,7 @@ impl Connection {
             return Ok(Some(READ_BYTES));
         }
         // A peer that has sent nothing more must not keep others from going on.
-        let goes_on = self.has_input(context)?;
+        let has_more = self.has_input(context)?;
         let may = match budget.is_privileged(self.number) {
             // Beyond the account goes one request. Behind it, only what is short is read: it may be what ends the wait.
             true if self.pending_bytes > READ_BYTES => {
@@ -404,7 +404,7 @@ impl Connection {
                 return Ok((!self.starved).then_some(SCANT_BYTES));
             }
             true => true,
-            false => goes_on && budget.may_grow(self.number),
+            false => has_more && budget.may_grow(self.number),
         };
         self.starved = !may;
         Ok(may.then_some(READ_BYTES))

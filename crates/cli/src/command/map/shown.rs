@@ -49,7 +49,7 @@ pub fn print_record(session: &Context, record: &Record) -> Result<(), Failure> {
             .iter()
             .map(|update| {
                 let changes: Vec<Value> = update.changes.iter().map(change_json).collect();
-                json!({ "id": update.id.to_string(), "who": update.who, "changes": changes })
+                json!({ "id": update.id.to_string(), "who": update.author, "changes": changes })
             })
             .collect();
         let (epoch, created_ms) = (record.epoch, record.created_ms);
@@ -72,8 +72,8 @@ pub fn print_record(session: &Context, record: &Record) -> Result<(), Failure> {
                 (Some(new), Some(old)) => format!("{name} = {}, was {old}", shown(new)),
                 (None, old) => format!("{name} removed, was {}", old.unwrap_or_default()),
             };
-            let who = output::text(update.who.as_bytes());
-            output::line(&format!("epoch {}  {who}  {what}", record.epoch))?;
+            let author = output::text(update.author.as_bytes());
+            output::line(&format!("epoch {}  {author}  {what}", record.epoch))?;
         }
     }
     Ok(())

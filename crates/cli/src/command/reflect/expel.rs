@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use nacre_daemon::reflect::Expulsion;
-use nacre_reflect::control::Who;
+use nacre_reflect::control::Subject;
 use nacre_reflect::table::GroupId;
 use nacre_reflect::token::Identity;
 use serde_json::json;
@@ -81,8 +81,8 @@ pub fn ban(args: BanArgs, common: &Common) -> Result<(), Failure> {
 }
 
 fn order(about: &About, common: &Common, seconds: u64, lift: bool) -> Result<u64, Failure> {
-    let who = who(&about.who).map_err(Failure::Usage)?;
-    about.admin.expel(common, Expulsion { who, group: about.group, seconds, lift })
+    let subject = parse_subject(&about.who).map_err(Failure::Usage)?;
+    about.admin.expel(common, Expulsion { subject, group: about.group, seconds, lift })
 }
 
 fn report(common: &Common, about: &About, text: &str, count: u64) -> Result<(), Failure> {
@@ -93,20 +93,20 @@ fn report(common: &Common, about: &About, text: &str, count: u64) -> Result<(), 
 }
 
 /// Reads an address, a network or a name.
-fn who(text: &str) -> Result<Who, String> {
+fn parse_subject(text: &str) -> Result<Subject, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(Who::Network(ip, if ip.is_ipv4() { 32 } else { 128 }));
+        return Ok(Subject::Network(ip, if ip.is_ipv4() { 32 } else { 128 }));
     }
     if let Some((ip, bits)) = text.split_once('/')
         && let Ok(ip) = ip.parse::<IpAddr>()
     {
         let most = if ip.is_ipv4() { 32 } else { 128 };
         let bits = bits.parse().ok().filter(|bits| *bits <= most);
-        return bits.map(|bits| Who::Network(ip, bits)).ok_or_else(|| format!("'{text}' is not a network"));
+        return bits.map(|bits| Subject::Network(ip, bits)).ok_or_else(|| format!("'{text}' is not a network"));
     }
     match text {
         "" => Err("the name is empty".to_owned()),
-        name => Ok(Who::Identity(Identity::of_name(name))),
+        name => Ok(Subject::Identity(Identity::of_name(name))),
     }
 }
 
@@ -117,13 +117,13 @@ mod tests {
     #[test]
     fn an_order_is_about_an_address_a_network_or_a_name() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert_eq!(who("192.0.2.1"), Ok(Who::Network(ip("192.0.2.1"), 32)));
-        assert_eq!(who("2001:db8::/32"), Ok(Who::Network(ip("2001:db8::"), 32)));
-        assert_eq!(who("ann"), Ok(Who::Identity(Identity::of_name("ann"))));
-        assert!(who("192.0.2.0/33").is_err() && who("").is_err());
-        assert!(who("192.0.2.0/24").unwrap().is(None, ip("192.0.2.77")));
-        assert!(who("0.0.0.0/0").unwrap().is(None, ip("::ffff:9.9.9.9")));
-        assert!(!who("192.0.2.0/24").unwrap().is(None, ip("192.0.3.1")));
-        assert!(!who("::/0").unwrap().is(None, ip("192.0.3.1")));
+        assert_eq!(parse_subject("192.0.2.1"), Ok(Subject::Network(ip("192.0.2.1"), 32)));
+        assert_eq!(parse_subject("2001:db8::/32"), Ok(Subject::Network(ip("2001:db8::"), 32)));
+        assert_eq!(parse_subject("ann"), Ok(Subject::Identity(Identity::of_name("ann"))));
+        assert!(parse_subject("192.0.2.0/33").is_err() && parse_subject("").is_err());
+        assert!(parse_subject("192.0.2.0/24").unwrap().is(None, ip("192.0.2.77")));
+        assert!(parse_subject("0.0.0.0/0").unwrap().is(None, ip("::ffff:9.9.9.9")));
+        assert!(!parse_subject("192.0.2.0/24").unwrap().is(None, ip("192.0.3.1")));
+        assert!(!parse_subject("::/0").unwrap().is(None, ip("192.0.3.1")));
     }
 }
