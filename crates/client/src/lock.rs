@@ -264,10 +264,10 @@ impl Store {
                 if let Some(number) = page.report["next"].as_u64() {
                     next = json!(next.as_u64().map_or(number, |least: u64| least.min(number)));
                 }
-                match all.iter_mut().find(|known| known.place == page.place) {
+                match all.iter_mut().find(|known| known.server == page.server) {
                     None => all.push(page),
                     Some(known) => {
-                        let listed = listed.entry(known.place.clone()).or_default();
+                        let listed = listed.entry(known.server.clone()).or_default();
                         merge(&mut known.report, page.report, listed);
                     }
                 }
@@ -443,7 +443,7 @@ impl LockableFile {
              former clients hold",
             self.shown(),
             self.store.name(),
-            grace.place
+            grace.server
         );
         Some(StoreError::new(ErrorKind::Busy, text))
     }

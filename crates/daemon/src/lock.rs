@@ -185,9 +185,9 @@ fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
     let cycles: Vec<Vec<u64>> =
         cycles.into_iter().map(|cycle| cycle.into_iter().map(|session| session.0).collect()).collect();
     let mut report = json!({
-        "server": totals.place.server,
-        "servers": totals.place.servers,
-        "stripe_bytes": totals.place.stripe_bytes,
+        "server": totals.slot.server,
+        "servers": totals.slot.servers,
+        "stripe_bytes": totals.slot.stripe_bytes,
         "epoch": totals.epoch,
         "lease_ms": totals.lease.as_millis() as u64,
         "in_grace": totals.in_grace,
@@ -220,7 +220,7 @@ fn waits_json(lock: &Handle) -> Value {
         let numbers = |wait: &Wait| [wait.session.0, wait.request, wait.byte, wait.holder.0, wait.held_by];
         waits.iter().map(numbers).collect::<Vec<_>>()
     });
-    json!({ "server": totals.place.server, "epoch": totals.epoch, "waits": waits })
+    json!({ "server": totals.slot.server, "epoch": totals.epoch, "waits": waits })
 }
 
 fn lock_json(lock: &HeldLock) -> Value {
@@ -291,9 +291,9 @@ impl Part for LockPart {
     fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
         let totals = self.0.totals();
         let mut section = Section { title: "lock".to_owned(), ..Section::default() };
-        let place = totals.place;
-        section.row("server", format!("{} of {}", place.server + 1, place.servers));
-        section.row("stripe", format!("{} bytes", place.stripe_bytes));
+        let slot = totals.slot;
+        section.row("server", format!("{} of {}", slot.server + 1, slot.servers));
+        section.row("stripe", format!("{} bytes", slot.stripe_bytes));
         section.row("epoch", totals.epoch);
         if totals.in_grace {
             section.row("grace period", "only locks from before the restart are taken");

@@ -159,7 +159,7 @@ impl ServedStore {
         match self {
             ServedStore::Log { store, .. } if method == "info" => Reply::ready(value(store.info())),
             ServedStore::Log { store, places, .. } => {
-                let Ok(place) = places.clone().try_acquire_owned() else {
+                let Ok(permit) = places.clone().try_acquire_owned() else {
                     let text = format!(
                         "{LONG_WORK_MAX} scrubs and compactions are under way, some perhaps for clients that are gone; \
                          try again when one has ended"
@@ -168,7 +168,7 @@ impl ServedStore {
                 };
                 let store = store.clone();
                 aside(method, move |caller| {
-                    let _place = place;
+                    let _place = permit;
                     match method {
                         "scrub" => {
                             let report = store.scrub(|at| {
@@ -194,7 +194,7 @@ impl ServedStore {
                         // A store of several parts reports on each of them.
                         _ => {
                             let part =
-                                |part: &nacre::Report| json!({ "place": part.place, "report": part.report });
+                                |part: &nacre::Report| json!({ "place": part.server, "report": part.report });
                             json!({ "parts": parts.iter().map(part).collect::<Vec<_>>() })
                         }
                     })

@@ -52,7 +52,7 @@ pub fn wire(bytes: &[u8]) {
     let Some((code, body)) = bytes.split_first() else { return };
     let (kind, body) = (MessageKind::new(wire::LOCK, *code), Bytes::copy_from_slice(body));
     let _ = wire::get_attach(&body);
-    let _ = wire::get_place(&body);
+    let _ = wire::get_slot(&body);
     let _ = wire::get_numbered(&body);
     if let Ok(reply) = wire::get_reply(kind, &body) {
         let (kind, body) = wire::reply(&reply);

@@ -85,13 +85,13 @@ pub struct Attach {
 }
 
 /// Writes a place.
-pub fn put_place(out: &mut Vec<u8>, place: &ServerSlot) {
-    out.extend_from_slice(&place.server.to_le_bytes());
-    out.extend_from_slice(&place.servers.to_le_bytes());
-    out.extend_from_slice(&place.stripe_bytes.to_le_bytes());
+pub fn put_slot(out: &mut Vec<u8>, slot: &ServerSlot) {
+    out.extend_from_slice(&slot.server.to_le_bytes());
+    out.extend_from_slice(&slot.servers.to_le_bytes());
+    out.extend_from_slice(&slot.stripe_bytes.to_le_bytes());
 }
 
-fn get_place_at(cursor: &mut Cursor<'_>) -> Result<ServerSlot, WireError> {
+fn get_slot_at(cursor: &mut Cursor<'_>) -> Result<ServerSlot, WireError> {
     Ok(ServerSlot { server: cursor.u32()?, servers: cursor.u32()?, stripe_bytes: cursor.u64()? })
 }
 
@@ -99,11 +99,11 @@ fn get_place_at(cursor: &mut Cursor<'_>) -> Result<ServerSlot, WireError> {
 ///
 /// # Errors
 /// If the body is malformed.
-pub fn get_place(body: &Bytes) -> Result<ServerSlot, WireError> {
+pub fn get_slot(body: &Bytes) -> Result<ServerSlot, WireError> {
     let mut cursor = Cursor::new(body);
-    let place = get_place_at(&mut cursor)?;
+    let slot = get_slot_at(&mut cursor)?;
     cursor.end()?;
-    Ok(place)
+    Ok(slot)
 }
 
 /// Reads the body of a [`NUMBERED`]: the session and the server's place.
@@ -113,9 +113,9 @@ pub fn get_place(body: &Bytes) -> Result<ServerSlot, WireError> {
 pub fn get_numbered(body: &Bytes) -> Result<(u64, ServerSlot), WireError> {
     let mut cursor = Cursor::new(body);
     let session = cursor.u64()?;
-    let place = get_place_at(&mut cursor)?;
+    let slot = get_slot_at(&mut cursor)?;
     cursor.end()?;
-    Ok((session, place))
+    Ok((session, slot))
 }
 
 /// Writes an [`ATTACH`].

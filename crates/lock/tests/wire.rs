@@ -126,13 +126,13 @@ fn sessions_and_places_are_the_bytes_of_the_page() {
     assert_eq!((sent.kind, hex(&sent.body)), (wire::ATTACH, "4d000000000000000300000000000000".to_owned()));
     assert_eq!(wire::get_attach(&sent.body), Ok(attach));
     assert!(wire::get_attach(&Bytes::from(vec![0; 16])).is_err(), "session 0");
-    let place = ServerSlot { server: 1, servers: 4, stripe_bytes: 65_536 };
+    let slot = ServerSlot { server: 1, servers: 4, stripe_bytes: 65_536 };
     let mut body = Vec::new();
-    wire::put_place(&mut body, &place);
+    wire::put_slot(&mut body, &slot);
     assert_eq!(hex(&body), "01000000040000000000010000000000");
-    assert_eq!(wire::get_place(&body.clone().into()), Ok(place));
+    assert_eq!(wire::get_slot(&body.clone().into()), Ok(slot));
     let numbered: Bytes = [&77u64.to_le_bytes()[..], &body].concat().into();
-    assert_eq!(wire::get_numbered(&numbered), Ok((77, place)));
+    assert_eq!(wire::get_numbered(&numbered), Ok((77, slot)));
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub unsafe fn access(
     let request = Request { file, atomic, operation, memory };
     // SAFETY: as the caller says.
     unsafe {
-        match (operation.place, operation.collective && atomic.party.size > 1) {
+        match (operation.position, operation.collective && atomic.party.size > 1) {
             (StartPosition::Shared, false) => request.at_the_shared_pointer(),
             (StartPosition::Shared, true) => request.in_order(),
             (_, false) => request.alone(&request.part()?),
@@ -83,12 +83,12 @@ impl Request<'_> {
     /// The memory holds the elements that it is said to.
     unsafe fn run(
         &self,
-        place: StartPosition,
+        position: StartPosition,
         collective: bool,
         memory: Memory,
     ) -> Result<MPI_Status, Failure> {
         let mut status = mpi::status_of(0)?;
-        let operation = Operation { place, collective, ..self.operation };
+        let operation = Operation { position, collective, ..self.operation };
         // SAFETY: as the caller says; the status is one.
         let code = unsafe { operation.run(self.file, memory, &mut status) };
         result(
@@ -103,13 +103,13 @@ impl Request<'_> {
     ///
     /// The memory holds the elements that it is said to.
     unsafe fn checked(&self) -> Result<Numbers, Failure> {
-        let Operation { place, writes, .. } = self.operation;
-        let place = if let StartPosition::At(_) = place { place } else { StartPosition::At(0) };
+        let Operation { position, writes, .. } = self.operation;
+        let position = if let StartPosition::At(_) = position { position } else { StartPosition::At(0) };
         let allowed = if writes { self.atomic.mode.writes } else { self.atomic.mode.reads };
         // It touches nothing where it is asked for no elements, or for what is not allowed.
         let count = if allowed { self.memory.count.min(0) } else { self.memory.count };
         // SAFETY: as the caller says.
-        unsafe { self.run(place, false, Memory { count, ..self.memory }) }?;
+        unsafe { self.run(position, false, Memory { count, ..self.memory }) }?;
         if !allowed {
             let what = if writes { "writing" } else { "reading" };
             return Err(Failure::Own(format!("the file is not open for {what}")));
@@ -145,7 +145,7 @@ impl Request<'_> {
             let found = access.zip(end);
             found.ok_or_else(|| Failure::Own(format!("offset {offset} is not within a file")))
         };
-        let (offset, access) = match self.operation.place {
+        let (offset, access) = match self.operation.position {
             StartPosition::At(offset) => (offset, found(offset)?.0),
             StartPosition::Individual | StartPosition::Shared => {
                 let mut pointer = hold(&self.atomic.pointer);
@@ -378,9 +378,9 @@ pub fn seek(
     let mut pointer = hold(&atomic.pointer);
     // The MPI library's own pointer was left where it was when the atomic mode began, and may be moved as well as not.
     match (whence, pointer.checked_add(offset)) {
-        (Whence::Current, Some(place)) => {
-            mpi::seek(file, place)?;
-            *pointer = place;
+        (Whence::Current, Some(position)) => {
+            mpi::seek(file, position)?;
+            *pointer = position;
             Ok(mpi::success())
         }
         _ => {

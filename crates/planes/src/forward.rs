@@ -624,18 +624,18 @@ impl Forwarder {
         let table = host.table();
         let mut copies = 0;
         for _ in 0..PLACES {
-            let Some(&mut place) = backlog.queue(queue).front() else { break };
-            let QueuedCopies { datagram: at, lane, next, mut end } = place;
+            let Some(&mut queued) = backlog.queue(queue).front() else { break };
+            let QueuedCopies { datagram: at, lane, next, mut end } = queued;
             let datagram = backlog.datagram(at);
             let group = datagram.about.group;
             if datagram.about.until_ns <= now.ns {
-                let left = backlog.left(table, &place);
+                let left = backlog.left(table, &queued);
                 counters.too_old += left;
                 by_group[group.0 as usize].too_old += left;
                 // The plane may still hold copies of what is before.
                 end = next;
-                if let Some(place) = backlog.queue(queue).front() {
-                    place.end = end;
+                if let Some(queued) = backlog.queue(queue).front() {
+                    queued.end = end;
                 }
             }
             let datagram = backlog.datagram(at);
@@ -656,8 +656,8 @@ impl Forwarder {
             copies += progress.copies;
             if progress.full {
                 let queue = backlog.queue(queue);
-                if let Some(place) = queue.front() {
-                    place.next = progress.next;
+                if let Some(queued) = queue.front() {
+                    queued.next = progress.next;
                 }
                 queue.full(now.ns, copies);
                 break;

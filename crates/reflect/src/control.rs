@@ -312,11 +312,11 @@ impl Control {
     /// Creates a group, or changes the options of one.
     pub fn set_group(&mut self, id: GroupId, options: GroupOptions) {
         let index = self.table.set_group(id, options);
-        let place = index.0 as usize;
-        if self.controls.len() <= place {
-            self.controls.resize_with(place + 1, GroupControl::default);
+        let slot = index.0 as usize;
+        if self.controls.len() <= slot {
+            self.controls.resize_with(slot + 1, GroupControl::default);
         }
-        self.controls[place].removed = false;
+        self.controls[slot].removed = false;
         self.settle(id);
     }
 
@@ -499,11 +499,11 @@ impl Control {
 
     /// Stores the control data of a member.
     fn seat_for(&mut self, index: MemberIndex, seat: Seat) {
-        let place = index.0 as usize;
-        while self.seats.len() <= place {
+        let slot = index.0 as usize;
+        while self.seats.len() <= slot {
             self.seats.push(Seat::default());
         }
-        self.seats[place] = seat;
+        self.seats[slot] = seat;
     }
 
     fn group_control(&self, index: GroupIndex) -> &GroupControl {

@@ -104,7 +104,7 @@ pub struct Snapshot {
     /// The version, which grows with every change.
     pub version: u64,
     /// All places.
-    pub places: BTreeMap<String, LocationEntry>,
+    pub entries: BTreeMap<String, LocationEntry>,
 }
 
 /// The outcome of a change of the map.
@@ -210,10 +210,10 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
                     }
                     for (key, value) in &page.entries {
                         let name = name_of(key.as_bytes()).map_err(|why| corrupt(&object, why))?;
-                        let place = place_of(value).map_err(|why| corrupt(&object, why))?;
-                        snapshot.places.insert(name.to_owned(), place);
+                        let entry = entry_of(value).map_err(|why| corrupt(&object, why))?;
+                        snapshot.entries.insert(name.to_owned(), entry);
                     }
-                    if snapshot.places.len() > LOCATIONS_MAX {
+                    if snapshot.entries.len() > LOCATIONS_MAX {
                         return Err(corrupt(&object, format!("it has more than {LOCATIONS_MAX} locations")));
                     }
                     match (page.more, page.entries.last()) {
@@ -231,11 +231,11 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
             Err(error) => return Reply::ready(Err(error)),
         };
         let check = match from {
-            Some(place) => Check::Equal(Bytes::from(place.to_string())),
+            Some(entry) => Check::Equal(Bytes::from(entry.to_string())),
             None => Check::Absent,
         };
         let write = match to {
-            Some(place) => WriteOp::SetKey { key: key.clone(), value: Bytes::from(place.to_string()) },
+            Some(entry) => WriteOp::SetKey { key: key.clone(), value: Bytes::from(entry.to_string()) },
             None => WriteOp::RemoveKey { key: key.clone() },
         };
         let transaction = Transaction::new().guard(Guard::Key { key, check }).change(write);
@@ -245,8 +245,8 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
                 Outcome::Done(done) => Ok(Changed::Done { version: done.version }),
                 Outcome::Refused(refusal) => match refusal.found {
                     nacre_object::Found::Value(found) => {
-                        let place = found.map(|value| place_of(&value)).transpose();
-                        Ok(Changed::Refused(place.map_err(|why| corrupt(&object, why))?))
+                        let entry = found.map(|value| entry_of(&value)).transpose();
+                        Ok(Changed::Refused(entry.map_err(|why| corrupt(&object, why))?))
                     }
                     _ => Err(unexpected(&object)),
                 },
@@ -262,7 +262,7 @@ fn name_of(bytes: &[u8]) -> Result<&str, String> {
     }
 }
 
-fn place_of(value: &[u8]) -> Result<LocationEntry, String> {
+fn entry_of(value: &[u8]) -> Result<LocationEntry, String> {
     std::str::from_utf8(value).map_err(|error| format!("a place is no text: {error}"))?.parse()
 }
 

@@ -165,7 +165,7 @@ fn an_answer_of_the_store_that_was_lost_is_found_out() {
     assert!(matches!(block_on(raced.save("a", 0, &state)).unwrap(), Saved::Newer(_)));
 }
 
-fn place(port: u16, group: u32) -> LocationEntry {
+fn entry(port: u16, group: u32) -> LocationEntry {
     let at = |host| SocketAddr::from(([198, 51, 100, host], port));
     LocationEntry { reflectors: Reflectors::new(&[at(1), at(2)]).unwrap(), group }
 }
@@ -190,27 +190,27 @@ fn the_map_is_changed_on_condition_and_read_whole() {
     let map = ObjectLocationMap::new(Arc::new(MemoryStore::new()), id("locations"));
     let change = |name: &str, from, to| block_on(map.change(name, from, to));
     let empty = block_on(map.read(0)).unwrap().unwrap();
-    assert!(empty.places.is_empty());
+    assert!(empty.entries.is_empty());
     // Several pages of it.
     for number in 0..2500 {
-        let done = change(&format!("cell {number}"), None, Some(place(7400, number))).unwrap();
+        let done = change(&format!("cell {number}"), None, Some(entry(7400, number))).unwrap();
         assert!(matches!(done, Changed::Done { .. }));
     }
     let snapshot = block_on(map.read(empty.version)).unwrap().unwrap();
-    assert_eq!(snapshot.places.len(), 2500);
-    assert_eq!(snapshot.places["cell 2017"], place(7400, 2017));
+    assert_eq!(snapshot.entries.len(), 2500);
+    assert_eq!(snapshot.entries["cell 2017"], entry(7400, 2017));
     assert_eq!(block_on(map.read(snapshot.version)).unwrap(), None, "nothing has changed");
 
     // One of two who move the same location loses, and is told where it is.
-    let (before, to) = (place(7400, 7), place(7500, 7));
+    let (before, to) = (entry(7400, 7), entry(7500, 7));
     let Changed::Done { version } = change("cell 7", Some(before), Some(to)).unwrap() else { panic!() };
     assert!(version > snapshot.version);
-    assert_eq!(change("cell 7", Some(before), Some(place(7600, 7))).unwrap(), Changed::Refused(Some(to)));
+    assert_eq!(change("cell 7", Some(before), Some(entry(7600, 7))).unwrap(), Changed::Refused(Some(to)));
     assert_eq!(change("cell 7", None, Some(before)).unwrap(), Changed::Refused(Some(to)));
     assert!(matches!(change("cell 7", Some(to), None).unwrap(), Changed::Done { .. }));
     assert_eq!(change("cell 7", Some(to), None).unwrap(), Changed::Refused(None));
     let snapshot = block_on(map.read(snapshot.version)).unwrap().unwrap();
-    assert_eq!(snapshot.places.len(), 2499);
+    assert_eq!(snapshot.entries.len(), 2499);
 
     for wrong in ["", &"x".repeat(65)] {
         assert_eq!(change(wrong, None, Some(to)).unwrap_err().kind, ErrorKind::Invalid);
@@ -223,7 +223,7 @@ fn a_map_that_changes_while_it_is_read_is_read_again() {
     let meddle = |store: &MemoryStore, read| {
         if read == 1 {
             let map = Transaction::new().change(WriteOp::RemoveKey { key: "0000".parse().unwrap() }).change(
-                WriteOp::SetKey { key: "zzzz".parse().unwrap(), value: place(7400, 0).to_string().into() },
+                WriteOp::SetKey { key: "zzzz".parse().unwrap(), value: entry(7400, 0).to_string().into() },
             );
             block_on(store.apply(&id("locations"), map)).unwrap();
         }
@@ -231,11 +231,11 @@ fn a_map_that_changes_while_it_is_read_is_read_again() {
     let store = Shaky::new(0, false, meddle);
     let map = ObjectLocationMap::new(store.clone(), id("locations"));
     for number in 0..1500 {
-        block_on(map.change(&format!("{number:04}"), None, Some(place(7400, number)))).unwrap();
+        block_on(map.change(&format!("{number:04}"), None, Some(entry(7400, number)))).unwrap();
     }
     let snapshot = block_on(map.read(0)).unwrap().unwrap();
-    assert_eq!(snapshot.places.len(), 1500);
-    assert!(!snapshot.places.contains_key("0000") && snapshot.places.contains_key("zzzz"));
+    assert_eq!(snapshot.entries.len(), 1500);
+    assert!(!snapshot.entries.contains_key("0000") && snapshot.entries.contains_key("zzzz"));
     assert!(store.reads.load(Ordering::Relaxed) > 2);
 }
 

@@ -291,8 +291,8 @@ pub fn own_socket_for_server() -> Result<PathBuf, StoreError> {
 }
 
 fn create_socket_folder(places: &[SocketFolder], user: u32) -> Result<PathBuf, StoreError> {
-    let usable = |place: &&SocketFolder| {
-        place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
+    let usable = |candidate: &&SocketFolder| {
+        candidate.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
     };
     let Some(SocketFolder { folder, .. }) = places.iter().find(usable) else {
         return Err(StoreError::new(ErrorKind::Invalid, "there is no place for the socket"));
@@ -327,11 +327,11 @@ fn find_place(places: &[SocketFolder], user: u32) -> PathBuf {
         check_folder(folder, user, 0o022).is_ok()
             && fs::symlink_metadata(folder.join(OWN_SOCKET)).is_ok_and(|found| found.file_type().is_socket())
     });
-    let usable = |place: &&SocketFolder| {
-        place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
+    let usable = |candidate: &&SocketFolder| {
+        candidate.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
     };
-    let place = there.or_else(|| places.iter().find(usable)).or(places.last());
-    place.map_or_else(|| PathBuf::from(OWN_SOCKET), |place| place.folder.join(OWN_SOCKET))
+    let candidate = there.or_else(|| places.iter().find(usable)).or(places.last());
+    candidate.map_or_else(|| PathBuf::from(OWN_SOCKET), |candidate| candidate.folder.join(OWN_SOCKET))
 }
 
 /// Returns the number of a user, given by name or number.

@@ -188,14 +188,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         // The semaphore is never closed.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(permit) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let shared = shared.clone();
                 tokio::spawn(async move {
                     // A peer that is too slow or violates HTTP has received its answer, or gets none.
                     let _ = tokio::time::timeout(CONNECTION_TIMEOUT, serve(stream, shared)).await;
-                    drop(place);
+                    drop(permit);
                 });
             }
             Err(error) => {

@@ -252,7 +252,7 @@ async fn regions(uri: &str) -> Result<Vec<RegionStatistic>, BenchError> {
     for (server, report) in reports.into_iter().enumerate() {
         let regions: Vec<ServerRegion> =
             serde_json::from_value(report.report["regions"].clone()).map_err(|error| {
-                BenchError::Process(format!("{} counts regions oddly: {error}", report.place))
+                BenchError::Process(format!("{} counts regions oddly: {error}", report.server))
             })?;
         counted.extend(regions.into_iter().map(|region| RegionStatistic {
             server: server as u32,

@@ -69,9 +69,9 @@ pub async fn run(session: &Context, _args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let statuses = store.status().await?;
     let mut servers: BTreeMap<String, ServerState> = BTreeMap::new();
-    for (place, said) in statuses {
+    for (server, said) in statuses {
         // A server is named as it names itself; one that does not answer, by its address.
-        let name = said.as_ref().ok().and_then(|said| said["server"].as_str()).map_or(place, str::to_owned);
+        let name = said.as_ref().ok().and_then(|said| said["server"].as_str()).map_or(server, str::to_owned);
         servers.entry(name).or_default().said = Some(said.map_err(|error| error.message));
     }
     // The map may be at a server that is away.

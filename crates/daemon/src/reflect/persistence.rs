@@ -44,10 +44,10 @@ pub fn location_map(store: &Store) -> Result<ObjectLocationMap<Store>, nacre::Er
 /// A sentence, if there is no location to remove, nothing can be at the place, the store fails, or others keep changing
 /// the location.
 pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<LocationEntry>) -> Result<u64, String> {
-    to.map_or(Ok(()), |place| place.check())?;
+    to.map_or(Ok(()), |entry| entry.check())?;
     let failed = |error: nacre::Error| error.message;
     let mut from = match map.read(0).await.map_err(failed)? {
-        Some(snapshot) => snapshot.places.get(name).copied(),
+        Some(snapshot) => snapshot.entries.get(name).copied(),
         None => None,
     };
     if to.is_none() && from.is_none() {
@@ -97,32 +97,32 @@ impl Locations {
     pub(super) async fn follow(&self) -> Result<(), nacre::Error> {
         let mut announced = self.announced.lock().await;
         let Some(snapshot) = self.map.read(announced.version).await? else { return Ok(()) };
-        if !snapshot.places.is_empty() && !self.has_secret.load(Ordering::Relaxed) {
+        if !snapshot.entries.is_empty() && !self.has_secret.load(Ordering::Relaxed) {
             // Before any location can move.
             let (secret, shared) = (self.map.relay_secret().await?, self.shared);
             self.tasks.give(move |core| core.control.set_relay_secret(&secret, shared));
             self.has_secret.store(true, Ordering::Relaxed);
         }
-        let gone = announced.places.keys().filter(|name| !snapshot.places.contains_key(*name));
+        let gone = announced.entries.keys().filter(|name| !snapshot.entries.contains_key(*name));
         let mut changes: Vec<(String, Option<LocationEntry>)> =
             gone.map(|name| (name.clone(), None)).collect();
         changes.extend(
             snapshot
-                .places
+                .entries
                 .iter()
-                .filter(|(name, place)| announced.places.get(*name) != Some(*place))
-                .map(|(name, place)| (name.clone(), Some(*place))),
+                .filter(|(name, entry)| announced.entries.get(*name) != Some(*entry))
+                .map(|(name, entry)| (name.clone(), Some(*entry))),
         );
         *announced = snapshot;
         let (done, waiting) = oneshot::channel();
         self.tasks.give(move |core| {
             let now = read_clocks();
-            for (name, place) in changes {
-                match &place {
-                    Some(place) => tracing::info!(location = name, %place, "a location has its place"),
+            for (name, entry) in changes {
+                match &entry {
+                    Some(entry) => tracing::info!(location = name, place = %entry, "a location has its place"),
                     None => tracing::info!(location = name, "a location is no more"),
                 }
-                core.control.set_location(now, &name, place);
+                core.control.set_location(now, &name, entry);
             }
             // Whoever waited may have gone.
             let _ = done.send(());
@@ -160,7 +160,7 @@ impl Locations {
         name: &str,
         to: Option<(SocketAddr, u32, Vec<SocketAddr>)>,
     ) -> Result<u64, String> {
-        let place = match to {
+        let entry = match to {
             None => None,
             Some((reflector, group, mut standbys)) => {
                 if standbys.is_empty() {
@@ -172,7 +172,7 @@ impl Locations {
                 Some(LocationEntry { reflectors, group })
             }
         };
-        let version = relocate(&self.map, name, place).await?;
+        let version = relocate(&self.map, name, entry).await?;
         self.follow().await.map_err(|error| error.message)?;
         Ok(version)
     }

@@ -98,7 +98,7 @@ pub(super) struct Line {
 
 /// The servers, and how they are reached.
 pub(super) struct Servers {
-    pub place: ServerSlot,
+    pub slot: ServerSlot,
     pub servers: Vec<Address>,
     pub options: Arc<LinkOptions>,
     pub host: Arc<Host>,
@@ -153,7 +153,7 @@ impl Line {
 impl Core {
     /// Creates the state of a session that has its number from the first server.
     pub(super) fn new(shared: Weak<Shared>, state: Arc<State>, reached: Servers, first: Arc<Link>) -> Core {
-        let client = Client::new(state.session, reached.place.servers);
+        let client = Client::new(state.session, reached.slot.servers);
         Core {
             client,
             state,
@@ -250,8 +250,8 @@ impl Core {
             first_number: 0,
             mode,
             pattern,
-            stripe_bytes: self.reached.place.stripe_bytes,
-            servers: self.reached.place.servers,
+            stripe_bytes: self.reached.slot.stripe_bytes,
+            servers: self.reached.slot.servers,
             method,
             protocol,
             waits: wait != Some(Duration::ZERO),
@@ -484,11 +484,11 @@ impl Core {
     }
 
     fn connect(&mut self, server: u32) {
-        let (place, shared) = (self.reached.place, self.shared.upgrade());
+        let (slot, shared) = (self.reached.slot, self.shared.upgrade());
         let line = self.line(server).map(|line| (line.link.clone(), line.broken.clone()));
         if let (Some((link, broken)), Some(shared)) = (line, shared) {
             shared.need();
-            self.runtime.spawn(watch(shared, link, server, place, broken));
+            self.runtime.spawn(watch(shared, link, server, slot, broken));
         }
     }
 

@@ -488,10 +488,10 @@ mod tests {
         // Nobody listens there, and nobody is asked.
         let address: nacre_rpc::Address = "127.0.0.1:1".parse().unwrap();
         let kick = Arc::<Kick>::default();
-        let place = ServerSlot { server: 0, servers: 1, stripe_bytes: 1 << 16 };
+        let slot = ServerSlot { server: 0, servers: 1, stripe_bytes: 1 << 16 };
         let link = Link::shared(address.clone(), (), options.clone(), host.clone(), kick.clone().into());
         let shared = Shared::new(state.clone(), kick.clone(), runtime::Handle::current(), |shared| {
-            let reached = Servers { place, servers: vec![address], options, host, kick };
+            let reached = Servers { slot, servers: vec![address], options, host, kick };
             Core::new(shared.clone(), state, reached, link)
         });
         let description = Description::contiguous(0, 10);

@@ -39,7 +39,7 @@ pub(super) struct Shared {
     pub core: Mutex<Core>,
     /// Wakes the role's thread.
     pub work: Notify,
-    pub place: ServerSlot,
+    pub slot: ServerSlot,
     pub connections: AtomicU64,
 }
 

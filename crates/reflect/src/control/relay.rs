@@ -192,9 +192,9 @@ impl Control {
         index: GroupIndex,
         location: &str,
         own: Option<SocketAddr>,
-        place: &LocationEntry,
+        entry: &LocationEntry,
     ) {
-        let (peer, group) = (place.reflectors.first(), place.group);
+        let (peer, group) = (entry.reflectors.first(), entry.group);
         if self.table.group(index).live == 0 || !self.can_relay(peer) {
             return;
         }
@@ -274,8 +274,8 @@ impl Control {
         let open = Open::decode(incoming.bytes, key).ok()?;
         let (from, local) = (incoming.from, incoming.path.local);
         // As long as the map is not read that says so here too, it is asked again.
-        let place = self.locations.get(open.location);
-        let Some((id, false)) = place.and_then(|place| self.here(place)) else { return Some(()) };
+        let entry = self.locations.get(open.location);
+        let Some((id, false)) = entry.and_then(|entry| self.here(entry)) else { return Some(()) };
         let Some(index) = self.table.find(id).filter(|_| id.id == open.group) else { return Some(()) };
         match &self.group_control(index).relay {
             Some(relay) if !relay.is_old && relay.number == open.nonce && relay.peer == from => {

@@ -84,7 +84,7 @@ fn harbour(ask: &[SocketAddr]) -> Wanted {
     Wanted::Location { name: LOCATION.to_owned(), reflectors: ask.to_vec() }
 }
 
-fn place(reflectors: &[SocketAddr]) -> Option<LocationEntry> {
+fn entry(reflectors: &[SocketAddr]) -> Option<LocationEntry> {
     Some(LocationEntry { reflectors: Reflectors::new(reflectors).unwrap(), group: 0 })
 }
 
@@ -179,7 +179,7 @@ fn a_location_moves_and_nobody_is_a_member_nowhere() {
             ..options()
         };
         for at in [a, b] {
-            world.start(at, options.clone(), |control, now| control.set_location(now, LOCATION, place(&[a])));
+            world.start(at, options.clone(), |control, now| control.set_location(now, LOCATION, entry(&[a])));
         }
         for number in 0..40 {
             // Who does not answer when asked costs a second: only some say that they can.
@@ -192,7 +192,7 @@ fn a_location_moves_and_nobody_is_a_member_nowhere() {
         for (from, to) in [(a, b), (b, a)] {
             let now = world.now();
             for control in world.reflectors.values_mut() {
-                control.set_location(now, LOCATION, place(&[to]));
+                control.set_location(now, LOCATION, entry(&[to]));
             }
             // Somebody who still believes the old map is sent on.
             let late = if to == b { 50 } else { 51 };
@@ -227,7 +227,7 @@ fn a_reflector_is_killed_its_standby_takes_over_and_it_comes_back() {
         };
         for at in [a, b] {
             world.start(at, options.clone(), |control, now| {
-                control.set_location(now, LOCATION, place(&[a, b]))
+                control.set_location(now, LOCATION, entry(&[a, b]))
             });
         }
         for number in 0..20 {
@@ -259,7 +259,7 @@ fn a_reflector_is_killed_its_standby_takes_over_and_it_comes_back() {
         let (found, bytes) = state_of(&world, 50).unwrap();
         assert!(found >= version && bytes == "tide", "seed {seed}");
 
-        world.start(a, options, |control, now| control.set_location(now, LOCATION, place(&[a, b])));
+        world.start(a, options, |control, now| control.set_location(now, LOCATION, entry(&[a, b])));
         // On a bad network somebody is always on the way between the two. What counts is that everybody comes back.
         let mut back = std::collections::BTreeSet::new();
         let all_back = |world: &World| {

@@ -409,8 +409,8 @@ impl WatchConnection {
         let watching = self.watchers.get(&acknowledging.watcher).and_then(|id| self.watching.get(id));
         let Some(watching) = watching else { return Ok(()) };
         let mut state = watching.tray.state.lock();
-        let place = state.unacknowledged.iter().position(|known| known.id() == acknowledging.notification);
-        let notification = place.and_then(|place| state.unacknowledged.remove(place));
+        let index = state.unacknowledged.iter().position(|known| known.id() == acknowledging.notification);
+        let notification = index.and_then(|index| state.unacknowledged.remove(index));
         drop(state);
         // One that is over, or was never sent, interests nobody.
         notification.map_or(Ok(()), |notification| notification.acknowledge(acknowledging.reply))
