@@ -189,7 +189,7 @@ fn a_copy_that_is_killed_is_not_taken_for_whole_and_goes_on() {
         if ended.code == 0 {
             break;
         }
-        assert!(ended.stderr.contains("somebody else writes the copy"), "{ended:?}");
+        assert!(ended.stderr.contains("another client is writing the copy"), "{ended:?}");
     }
     assert!(target.run(["get", "large"]).ok() == content(7));
     assert_eq!(

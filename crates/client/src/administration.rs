@@ -347,7 +347,7 @@ fn offline(
     work: impl FnOnce(&std::path::Path, &mut dyn FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError>,
 ) -> Result<Report, StoreError> {
     let Engine::Folder(path) = &uri.engine else {
-        let text = format!("{uri} is no folder; only whoever has the store's files can do this");
+        let text = format!("{uri} is not a folder; this needs direct access to the store's files");
         return Err(StoreError::new(ErrorKind::Unsupported, text));
     };
     let server = uri.to_string();

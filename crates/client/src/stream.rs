@@ -1024,8 +1024,8 @@ fn no_such_stream() -> StoreError {
 }
 
 fn taken_away() -> StoreError {
-    let text = "what was written so far was taken away: by a removal of the stream, or because it had not got on for a day; \
-                the content is as it was";
+    let text = "what was written so far was discarded, because the stream was removed or the write made no \
+                progress for a day; the content is unchanged";
     StoreError::new(ErrorKind::Busy, text)
 }
 

@@ -117,7 +117,7 @@ impl Daemon {
             );
         }
         if options.store.is_some() && listen.is_empty() {
-            return invalid("the role store has to listen somewhere");
+            return invalid("the role store needs an address to listen on");
         }
         let key = options.key.as_deref().map(ClusterKey::load).transpose()?;
         let kept = options.store.as_ref().map(|uri| ServedStore::open(uri, options)).transpose()?;

@@ -272,7 +272,7 @@ impl Collector for Source {
         encoder.gauge("requests", "Lock requests that hold bytes or wait", requests as f64)?;
         encoder.gauge("waiting", "Lock requests that wait", waiting as f64)?;
         encoder.counter("calls", "Calls of clients", calls)?;
-        encoder.counter("grants", "Replies that told of held bytes", grants)?;
+        encoder.counter("grants", "Replies that reported held bytes", grants)?;
         encoder.counter("refusals", "Calls that were refused", refusals)?;
         encoder.counter("fences", "Fences raised against sessions that lapsed or were broken", fences)?;
         encoder.counter("cycles", "Cycles of sessions that wait for each other", cycles)

@@ -240,7 +240,7 @@ impl ServerOptions {
         }
         if self.connections_max == 0 || self.unproven_max == 0 {
             return invalid(
-                "connections-max and unproven-max are at least 1: else nobody gets in".to_owned(),
+                "connections-max and unproven-max must be at least 1, or no client can connect".to_owned(),
             );
         }
         if self.session_timeout > SESSION_TIMEOUT_MAX {

@@ -338,8 +338,9 @@ impl ServerOptions {
         match capacity.filter(|capacity| *capacity < needed) {
             None => Ok(()),
             Some(capacity) => invalid(format!(
-                "segments of {segment} bytes do not go with a capacity of {capacity} bytes: a store takes {SEGMENTS_MIN} of \
-                 them before it can be written to; make segment-bytes smaller, or leave it away"
+                "segments of {segment} bytes are too large for a capacity of {capacity} bytes: a store \
+                 takes {SEGMENTS_MIN} of them before it can be written to; make segment-bytes smaller, or \
+                 omit it"
             )),
         }
     }

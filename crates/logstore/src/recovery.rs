@@ -216,7 +216,7 @@ fn load_snapshot(
             }
             Err(damage) => {
                 tracing::warn!(
-                    "{path} is damaged at offset {}; another snapshot or the log stands in",
+                    "{path} is damaged at offset {}; another snapshot or the log replaces it",
                     damage.offset
                 );
                 damages.push(format!("{path} at offset {}", damage.offset));

@@ -329,15 +329,15 @@ impl<'a> Draft<'a> {
         fresh: &BTreeMap<(Space, Key), Option<Value>>,
     ) -> Option<Refused> {
         let text = if changes > CHANGES_MAX {
-            format!("the update comes to {changes} changes; the limit is {CHANGES_MAX}")
+            format!("the update has {changes} changes; the limit is {CHANGES_MAX}")
         } else if entries > self.limits.entries.max(self.entries) {
             format!("the map would have {entries} entries; its limit is {}", self.limits.entries)
         } else if bytes > self.limits.bytes.max(self.bytes) {
             format!("the map would have {bytes} bytes; its limit is {}", self.limits.bytes)
         } else if record_bytes > RECORD_BYTES_MAX {
             format!(
-                "the update and the values that it replaces come to {record_bytes} bytes; the limit is {RECORD_BYTES_MAX}: \
-                 make it in parts"
+                "the update and the values that it replaces have {record_bytes} bytes; the limit is \
+                 {RECORD_BYTES_MAX}: split the update"
             )
         } else {
             let is_validator = |name: &Key| name.as_bytes().starts_with(VALIDATOR.as_bytes());

@@ -314,7 +314,7 @@ async fn limits_are_refused_with_a_sentence() {
     assert!(said(proposer.propose(set(&"n".repeat(600), 1)).await).contains("the limit is 512"));
     let wide = (0..16)
         .fold(Update::new("w"), |update, number| update.set(key(&number.to_string()), vec![0; 65_536]));
-    assert!(said(proposer.propose(wide).await).contains("make it in parts"));
+    assert!(said(proposer.propose(wide).await).contains("split the update"));
     proposer.set_limits("w", &Limits { entries: 2, bytes: 1000, ..Limits::default() }).await.unwrap();
     proposer.propose(set("a", 10)).await.unwrap();
     assert!(said(proposer.propose(set("b", 990)).await).contains("its limit is 1000"));

@@ -215,13 +215,13 @@ impl Rank<'_> {
         if !self.resumes() {
             return match file.symlink_metadata() {
                 Ok(_) => Err(CommandError::Usage(format!(
-                    "there is a file {file:?} already; go on from it with --resume, or remove it"
+                    "the file {file:?} already exists; continue from it with --resume, or remove it"
                 ))),
                 Err(_) => Ok(None),
             };
         }
         let cannot = |error: &dyn std::fmt::Display| {
-            CommandError::Usage(format!("cannot go on from {file:?}: {error}"))
+            CommandError::Usage(format!("cannot resume from {file:?}: {error}"))
         };
         let loaded = counted.load(file).map_err(|error| cannot(&error))?;
         plan.adopt(&loaded).map_err(|error| cannot(&error))?;
@@ -372,7 +372,7 @@ impl Rank<'_> {
             }
             return match counted.write(file, plan, &standing) {
                 Ok(()) if interrupted => {
-                    fail(&format!("interrupted; the same command with --resume {file:?} goes on from here"))
+                    fail(&format!("interrupted; run the same command with --resume {file:?} to continue"))
                 }
                 Err(error) if interrupted => end(Err(error)),
                 Ok(()) => GO_ON,

@@ -285,7 +285,7 @@ impl Copy<'_> {
                 let text = format!("the copy is {:?}, the original {:?}", copy.stat, from.stat);
                 Err(StoreError::new(ErrorKind::Corrupt, text))
             }
-            None => Err(StoreError::new(ErrorKind::Busy, "somebody else writes the copy")),
+            None => Err(StoreError::new(ErrorKind::Busy, "another client is writing the copy")),
         }
     }
 

@@ -337,8 +337,8 @@ fn removal(fork: &Fork, version: u64) -> Transaction {
 }
 
 fn taken_away() -> StoreError {
-    let text = "its staged fork was taken away: by a removal of the object or of staged forks, or because it had not got \
-                on for a day; the content is as it was";
+    let text = "its staged fork was removed, by a removal of the object or of staged forks, or because it \
+                made no progress for a day; the content is unchanged";
     StoreError::new(ErrorKind::Busy, text)
 }
 

@@ -321,7 +321,7 @@ fn another_store_at_the_same_address_is_noticed() {
         block_on(store.apply(&"o".parse().unwrap(), look)).unwrap_err()
     };
     eventually("the client comes back", || look().kind == ErrorKind::Invalid);
-    assert!(look().message.contains("another store is kept there"), "{}", look());
+    assert!(look().message.contains("keeps another store"), "{}", look());
     second.stop();
     let _first = start([1; 16]);
     eventually("and finds the first again", || block_on(store.list(None, 1)).is_ok());

@@ -344,7 +344,7 @@ fn a_server_without_the_service_says_so() {
     let client = remote(&server);
     let error = block_on(client.watch(&object("object"), WatchOptions::default())).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unsupported);
-    assert!(error.message.contains("lets nobody watch objects"), "{error}");
+    assert!(error.message.contains("does not allow objects to be watched"), "{error}");
     let error = block_on(client.notify(&object("object"), Bytes::new(), PATIENCE)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unsupported);
 }

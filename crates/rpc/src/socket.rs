@@ -210,7 +210,7 @@ fn is_dead(path: &Path) -> io::Result<bool> {
             kind if kind.is_file() => "an ordinary file",
             _ => "a special file",
         };
-        let text = format!("there is {what} of that name; remove it, or listen somewhere else");
+        let text = format!("there is {what} of that name; remove it, or listen on another address");
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
     let probe = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
@@ -307,8 +307,8 @@ fn create_socket_folder(places: &[SocketFolder], user: u32) -> Result<PathBuf, S
     }
     check_folder(folder, user, 0o077).map_err(|why| {
         let text = format!(
-            "the folder {shown}, for the server's socket, is not safe: {why}; remove it, or listen somewhere else \
-             with --listen unix:PATH"
+            "the folder {shown}, for the server's socket, is not safe: {why}; remove it, or listen on \
+             another path with --listen unix:PATH"
         );
         StoreError::new(ErrorKind::Denied, text)
     })?;

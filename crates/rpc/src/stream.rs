@@ -86,7 +86,7 @@ impl FromStr for Address {
         if let Some(inner) = host.strip_prefix('[') {
             return match inner.strip_suffix(']').map(str::parse::<std::net::Ipv6Addr>) {
                 Some(Ok(ip)) => Ok(Address::Tcp(format!("[{ip}]:{port}"))),
-                _ => wrong("what stands in brackets is not an IPv6 address"),
+                _ => wrong("the text in brackets is not an IPv6 address"),
             };
         }
         if host.is_empty() {

@@ -70,8 +70,8 @@ impl Options {
 pub enum ListenError {
     /// The address can be reached from other machines.
     #[error(
-        "{address} can be reached from other machines, and whoever does may read the metrics and the status page: name an \
-         address of 127.0.0.1, or say --http-open if that is meant"
+        "{address} can be reached from other machines, whose users could read the metrics and the status \
+         page; use an address of 127.0.0.1, or pass --http-open to allow this"
     )]
     Open {
         /// The address as given.

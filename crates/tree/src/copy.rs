@@ -244,7 +244,7 @@ impl Shared {
         if directory.foreign && !self.options.cross_mounts {
             failure(
                 shown(),
-                "it is in another file system, mounted at the destination; --cross-mounts goes on in it"
+                "it is in another file system, mounted at the destination; --cross-mounts continues in it"
                     .into(),
             );
             return false;

@@ -37,7 +37,7 @@ pub enum CommandError {
     #[error("{0}")]
     Failed(String),
     /// The reader of the output is gone: exit code 0, without a message.
-    #[error("nobody reads the output any more")]
+    #[error("the reader of the output has closed it")]
     Unread,
 }
 

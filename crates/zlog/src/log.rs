@@ -350,7 +350,7 @@ impl Inner {
                 return Err(LogError::Corrupt(text));
             }
             if waited >= RECOVER_AFTER && !self.options.read_only && found.is_some() {
-                tracing::warn!(log = self.name, ?found, "nobody completes the recovery of the log");
+                tracing::warn!(log = self.name, ?found, "no client has completed the recovery of the log");
                 self.recover(None, Some(refused.version)).await?;
                 continue;
             }

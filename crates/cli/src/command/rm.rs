@@ -76,8 +76,8 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failur
     let object = store.object(id)?;
     if nacre_daemon::is_lock_ledger(id) && !args.force && !args.staged {
         let text = format!(
-            "object \"{id}\" of {} has a lock server's records, without which two clients can come to hold the same bytes; \
-             if no server grants locks there any more, say --force",
+            "object \"{id}\" of {} has a lock server's records, without which two clients can come to hold \
+             the same bytes; if no server grants locks there any more, pass --force",
             store.name()
         );
         return Err(Failure::Failed(text));

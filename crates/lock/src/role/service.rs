@@ -55,7 +55,7 @@ impl LockService {
             self.shared.detach(connection.link, before);
         }
         if !self.shared.attach(connection.link, attach, publisher) {
-            let text = format!("lock session {} goes on over a later connection", attach.session);
+            let text = format!("lock session {} continues on a later connection", attach.session);
             return Err(StoreError::new(ErrorKind::Closed, text));
         }
         connection.session = Some(SessionId(attach.session));

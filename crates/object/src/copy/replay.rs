@@ -276,7 +276,7 @@ impl Copy<'_> {
                 Ok(())
             }
             Outcome::Done(Done { version, .. }) | Outcome::Refused(Refusal { version, .. }) => {
-                let text = format!("somebody else writes the copy, which has version {version} by now");
+                let text = format!("another client is writing the copy, which has version {version} by now");
                 Err(StoreError::new(ErrorKind::Busy, text))
             }
         }

@@ -339,7 +339,7 @@ impl HubShared {
         let shared = self.clone();
         let started = std::thread::Builder::new().name("nacre-watch".to_owned()).spawn(move || shared.run());
         started.map_err(|error| {
-            let text = format!("cannot start the thread that tells watchers of changes: {error}");
+            let text = format!("cannot start the thread that notifies watchers of changes: {error}");
             StoreError::new(ErrorKind::Io, text)
         })?;
         state.running = true;

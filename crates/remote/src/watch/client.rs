@@ -102,7 +102,7 @@ fn failure(link: &Link, frame: &Frame) -> StoreError {
     let address = link.address();
     match control::get_failure(frame) {
         Ok(error) if error.kind == ErrorKind::Unsupported => {
-            let text = format!("the server at {address} lets nobody watch objects: {}", error.message);
+            let text = format!("the server at {address} does not allow objects to be watched: {}", error.message);
             StoreError::new(ErrorKind::Unsupported, text)
         }
         Ok(error) => error,

@@ -226,7 +226,7 @@ impl Connection {
     fn turn(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..ROUNDS_MAX {
             if self.session.as_ref().is_some_and(|session| session.is_wanted(context)) {
-                return Poll::Ready(Err(io::Error::other("the session goes on over another connection")));
+                return Poll::Ready(Err(io::Error::other("the session continues on another connection")));
             }
             let mut progress = self.resume(context);
             progress |= self.collect(context);

@@ -431,7 +431,7 @@ impl Visitor for Verifier<'_> {
 
     fn mount_point(&mut self, path: Vec<u8>) {
         if self.aspects.mounts {
-            let cause = "another file system is mounted there; --cross-mounts goes on in it";
+            let cause = "another file system is mounted there; --cross-mounts continues in it";
             self.shared.failures.add(EntryError::new(path, COMPARE, cause));
         }
     }

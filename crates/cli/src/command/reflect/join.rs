@@ -267,7 +267,7 @@ impl Join {
             }
             MemberEvent::Stayed { target } => say(
                 json!({ "event": "stayed", "reflector": target.reflector.to_string(), "group": target.group }),
-                format!("was told to move to {}, which does not take it; staying", place(target)),
+                format!("was asked to move to {}, which does not accept it; staying", place(target)),
             ),
             MemberEvent::Gap { first, count } => say(
                 json!({ "event": "gap", "first": first, "count": count }),
