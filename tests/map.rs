@@ -57,7 +57,7 @@ fn one_after_another(store: &str) {
     );
     run(&["get", "m", "none"]).failed(1, &["no entry \"none\""]);
     run(&["set", "m", "a"]).failed(2, &["not ENTRY=VALUE"]);
-    run(&["set", "a b", "a=1"]).failed(1, &["is no name for a map"]);
+    run(&["set", "a b", "a=1"]).failed(1, &["is not a valid name for a map"]);
 
     let text = "function validate(change)\n  if change.new == 'bad' then return false, 'no ' .. change.new end\nend\n";
     assert_eq!(map(store, &["validator", "put", "m", "good", "-", "--prefix", "p/"], text).text(), "6");

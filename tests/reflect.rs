@@ -486,7 +486,7 @@ fn a_place_that_cannot_be_is_no_place_for_a_location() {
     let folder = harness::folder();
     let map = harness::file(&folder.path().join("map"));
     for (to, part) in [
-        ("5@0.0.0.0:7400", "no machine's address"),
+        ("5@0.0.0.0:7400", "not a machine's address"),
         ("5@127.0.0.1:0", "port 0"),
         ("5@224.0.0.1:7400", "one machine"),
         ("5@255.255.255.255:7400", "one machine"),
@@ -514,7 +514,7 @@ fn a_place_that_cannot_be_is_no_place_for_a_location() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let address = reflector.admin.parse().unwrap();
     let refused = runtime.block_on(relocate_at(address, None, None, change)).unwrap_err();
-    assert!(refused.message.contains("no machine's address"), "{refused}");
+    assert!(refused.message.contains("not a machine's address"), "{refused}");
     reflect(&[&["move", "nowhere", "--remove"][..], &admin].concat()).failed(1, &["nowhere"]);
     let key = folder.path().join("key");
     let key = key.to_str().unwrap();

@@ -249,7 +249,7 @@ impl nacre_result {
 
     fn answer(&self, number: usize) -> Result<&Payload, Failure> {
         if number == FOUND {
-            let none = || Failure::invalid("the result is no refusal, and found nothing");
+            let none = || Failure::invalid("the result is not a refusal, so it has nothing found");
             return self.refusal.as_ref().map(|(_, found)| found).ok_or_else(none);
         }
         self.answers.get(number).ok_or_else(|| {

@@ -164,7 +164,7 @@ unsafe fn check_of(check: c_int, value: *const c_void, length: usize) -> Result<
         NACRE_CHECK_LESS_OR_EQUAL => Check::LessOrEqual(value()?),
         NACRE_CHECK_GREATER => Check::Greater(value()?),
         NACRE_CHECK_GREATER_OR_EQUAL => Check::GreaterOrEqual(value()?),
-        _ => return Err(Failure::invalid(format!("{check} is no check of a value"))),
+        _ => return Err(Failure::invalid(format!("{check} is not a check of a value"))),
     })
 }
 
@@ -634,7 +634,7 @@ fn intent_of(intent: c_int) -> Result<Intent, Failure> {
     match intent {
         NACRE_INTENT_LOOK => Ok(Intent::Look),
         NACRE_INTENT_UPDATE => Ok(Intent::Update),
-        _ => Err(Failure::invalid(format!("{intent} is no intent"))),
+        _ => Err(Failure::invalid(format!("{intent} is not an intent"))),
     }
 }
 

@@ -314,9 +314,9 @@ fn a_class_that_is_not_sound_is_not_installed() {
         };
     let good = "function f() end objclass.register(f)";
     for (name, text, part) in [
-        ("", good, "no name"),
-        ("a b", good, "no name"),
-        ("1a", good, "no name"),
+        ("", good, "not a valid name"),
+        ("a b", good, "not a valid name"),
+        ("1a", good, "not a valid name"),
         ("c", "function f(", "c:1:"),
         ("c", "x = 1", "no method"),
         ("c", "local function f() end objclass.register(f)", "no method"),

@@ -278,7 +278,7 @@ impl Stream {
                 return Ok(true);
             }
             if before.is_none() && self.load().await?.is_none() {
-                let text = "there is an object of that name, and it is no stream";
+                let text = "there is an object of that name, and it is not a stream";
                 return Err(StoreError::new(ErrorKind::Invalid, text));
             }
         }

@@ -212,7 +212,7 @@ impl Options {
             },
             "owner" => match nacre_rpc::socket::user_number(value) {
                 Some(user) => self.owner.replace(user).is_some(),
-                None => return Err(invalid(format!("owner={value} is no user of this machine"))),
+                None => return Err(invalid(format!("owner={value} is not a user of this machine"))),
             },
             "key" => self.key.replace(value.into()).is_some(),
             "connections" => match value.parse() {
@@ -359,7 +359,7 @@ mod tests {
             ("file:x?durability=sometimes", "neither always nor none"),
             ("file:x?create=maybe", "neither yes nor no"),
             ("unix:/x?create=yes", "does not apply"),
-            ("unix:/x?owner=no such user", "no user of this machine"),
+            ("unix:/x?owner=no such user", "not a user of this machine"),
             ("nacre://a?connections=0", "1 to 64"),
             ("nacre://a?connections=1&connections=2", "given twice"),
             ("nacre://a?connect_timeout=5", "is not a time"),

@@ -208,7 +208,7 @@ impl ServerOptions {
             None => None,
             Some(name) => Some(
                 socket::group_number(name)
-                    .ok_or_else(|| invalid(format!("socket group \"{name}\" is no group of this machine")))?,
+                    .ok_or_else(|| invalid(format!("socket group \"{name}\" is not a group of this machine")))?,
             ),
         };
         Ok(SocketAccess { mode, group })

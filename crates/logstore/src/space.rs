@@ -731,7 +731,7 @@ impl Engine {
             (None, Ok(Some(volume))) => {
                 format!("its volume of {} bytes has {} left", volume.total_bytes, volume.available_bytes)
             }
-            _ => "there is no more room".to_owned(),
+            _ => "there is no space left".to_owned(),
         };
         let text = format!(
             "the store is full: it takes {taken} bytes, {live} of them live data, {room}, and there is no room for \
@@ -745,7 +745,7 @@ impl Engine {
             return self.out_of_space(bytes);
         }
         let path = self.disk.describe(name);
-        let text = format!("cannot make room for {bytes} bytes in {path}: {error}; nothing was changed");
+        let text = format!("cannot make space for {bytes} bytes in {path}: {error}; nothing was changed");
         StoreError::new(ErrorKind::Io, text)
     }
 }

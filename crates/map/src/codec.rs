@@ -229,7 +229,7 @@ fn decode_change(reader: &mut Reader<'_>, all: &Bytes) -> Result<Change, StoreEr
     let space = match reader.u8()? {
         0 => Space::Entry,
         1 => Space::Setting,
-        other => return Err(reader.wrong(format_args!("{other} is no space of names"))),
+        other => return Err(reader.wrong(format_args!("{other} is not a space of names"))),
     };
     let name = Key::new(all.slice_ref(reader.bytes(ENTRY_NAME_BYTES_MAX)?))?;
     let version = reader.u64()?;

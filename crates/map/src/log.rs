@@ -183,7 +183,7 @@ fn decode_line(number: u64, bytes: &[u8]) -> Result<Line, StoreError> {
         0 => Level::Info,
         1 => Level::Warning,
         2 => Level::Error,
-        other => return Err(reader.wrong(format_args!("{other} is no level"))),
+        other => return Err(reader.wrong(format_args!("{other} is not a level"))),
     };
     let source = reader.text(SOURCE_BYTES_MAX)?;
     let text = reader.text(TEXT_BYTES_MAX)?;

@@ -397,7 +397,7 @@ pub fn check_name(name: &str) -> Result<(), StoreError> {
     } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(allowed) {
         let rules =
             "it must begin with a letter or a digit, and consist of letters, digits, \".\", \"_\" and \"-\"";
-        format!("\"{}\" is no name for a map: {rules}", name.escape_debug())
+        format!("\"{}\" is not a valid name for a map: {rules}", name.escape_debug())
     } else {
         return Ok(());
     };

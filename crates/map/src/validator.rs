@@ -177,7 +177,7 @@ impl Validators {
                 if instructions > VALIDATION_INSTRUCTIONS_MAX {
                     let text =
                         format!("validators take more than {VALIDATION_INSTRUCTIONS_MAX} instructions");
-                    return Err(rejected(format!("{text} over the update's changes: make it in parts")));
+                    return Err(rejected(format!("{text} over the update's changes: split the update")));
                 }
                 // Each run is on this thread, which others want to use too.
                 tokio::task::yield_now().await;
@@ -248,11 +248,11 @@ fn input(map: &str, change: &Wanted, old: Option<&Bytes>, author: &str, epoch: u
 
 /// Reads a validator's output: the new value and the changes that it adds, or the reason why it refuses.
 fn verdict(output: &[u8]) -> Result<(Option<Bytes>, Vec<Wanted>), String> {
-    let nonsense = || "its output is none that validate(change) can have made".to_owned();
+    let nonsense = || "its output cannot be that of validate(change)".to_owned();
     let values = packed::unpack(output)?;
     let (new, also) = match &values[..] {
         [Json::Bool(false), Json::String(message)] => return Err(message.clone()),
-        [Json::Bool(false), _] => return Err("its reason is no text".to_owned()),
+        [Json::Bool(false), _] => return Err("its reason is not text".to_owned()),
         [Json::Bool(true), new, Json::Array(also)] => (new, also),
         _ => return Err(nonsense()),
     };

@@ -135,8 +135,8 @@ async fn unsound_ones_are_not_installed() {
         ("v", "--[[ function validate() end", "comment"),
         ("v", "\x1bLua", "bytecode"),
         ("v", &*long, "limit"),
-        ("a b", "function validate() end", "is no name"),
-        ("", "function validate() end", "is no name"),
+        ("a b", "function validate() end", "is not a valid name"),
+        ("", "function validate() end", "is not a valid name"),
     ] {
         let validator = Validator { prefix: Default::default(), text: text.to_owned() };
         let error = proposer.set_validator("test", name, &validator).await.unwrap_err().to_string();

@@ -108,7 +108,7 @@ impl std::str::FromStr for Policy {
                 let operations = count.parse().map_err(|_| format!("\"{count}\" is not a count"))?;
                 Ok(Policy::Quota { operations, within })
             }
-            _ => Err(format!("\"{text}\" is no policy: {POLICIES}")),
+            _ => Err(format!("\"{text}\" is not a policy: {POLICIES}")),
         }
     }
 }

@@ -30,7 +30,7 @@ pub enum NetworkError {
     Mpi(&'static str, i32),
     /// A rank sent a message that cannot be decoded.
     #[error(
-        "rank {0} sent {1} bytes that are no message: do all ranks run the same version of this program?"
+        "rank {0} sent {1} bytes that are not a message: do all ranks run the same version of this program?"
     )]
     Nonsense(u32, usize),
     /// A message cannot be encoded.

@@ -133,7 +133,7 @@ impl Request<'_> {
         let view = table::view(self.file, self.atomic)?;
         if bytes > 0 && (view.etype_bytes == 0 || !bytes.is_multiple_of(view.etype_bytes)) {
             let text = format!(
-                "{bytes} bytes are no whole number of elementary types of {} bytes",
+                "{bytes} bytes are not a whole number of elementary types of {} bytes",
                 view.etype_bytes
             );
             return Err(Failure::Own(text));

@@ -449,7 +449,7 @@ impl WriteOp {
                 Ok(bytes)
             }
             WriteOp::ReplaceFork { fork, from } if fork == from => {
-                let text = format!("fork \"{fork}\" is to be replaced by itself");
+                let text = format!("fork \"{fork}\" cannot be replaced by itself");
                 Err(StoreError::new(ErrorKind::Invalid, text))
             }
             WriteOp::ReplaceFork { .. } => Ok(0),

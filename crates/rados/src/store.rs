@@ -551,7 +551,7 @@ impl Inner {
                 StoreError::new(ErrorKind::Io, format!("the class failed in the OSD: {why}"))
             }
             reply::Reply::Newer(format) => newer(format),
-            reply::Reply::Unindexed => StoreError::new(ErrorKind::Io, "the OSD's answer makes no sense"),
+            reply::Reply::Unindexed => StoreError::new(ErrorKind::Io, "the OSD's answer is invalid"),
             reply::Reply::Exhausted => {
                 let text = "the transaction touches more extents or values than one call may take in an OSD: make \
                             several smaller ones of it";
@@ -607,7 +607,7 @@ impl Inner {
         match reply::decode(transaction, output) {
             Some(reply) => reply.map(Called::Unchanged).map_err(|error| self.context(error, object)),
             None => {
-                Err(self.context(StoreError::new(ErrorKind::Io, "the OSD's answer makes no sense"), object))
+                Err(self.context(StoreError::new(ErrorKind::Io, "the OSD's answer is invalid"), object))
             }
         }
     }

@@ -62,7 +62,7 @@ pub fn check_address(address: &SocketAddr) -> Result<(), String> {
     let is_broadcast = matches!(address.ip(), IpAddr::V4(ip) if ip.is_broadcast());
     let why = match address.ip() {
         _ if address.port() == 0 => "port 0 is none",
-        ip if ip.is_unspecified() => "it is no machine's address; name the one that members reach",
+        ip if ip.is_unspecified() => "it is not a machine's address; give the one that members reach",
         ip if ip.is_multicast() || is_broadcast => "it is not the address of one machine",
         _ => return Ok(()),
     };
@@ -263,7 +263,7 @@ fn name_of(bytes: &[u8]) -> Result<&str, String> {
 }
 
 fn entry_of(value: &[u8]) -> Result<LocationEntry, String> {
-    std::str::from_utf8(value).map_err(|error| format!("a place is no text: {error}"))?.parse()
+    std::str::from_utf8(value).map_err(|error| format!("a location's entry is not text: {error}"))?.parse()
 }
 
 fn invalid(why: String) -> StoreError {
@@ -275,5 +275,5 @@ fn corrupt(object: &ObjectId, why: impl fmt::Display) -> StoreError {
 }
 
 fn unexpected(object: &ObjectId) -> StoreError {
-    corrupt(object, "the store answered something else than it was asked")
+    corrupt(object, "the store sent the wrong kind of reply")
 }

@@ -70,7 +70,7 @@ impl<S: ObjectStore + ?Sized> Checkpoints<S> {
         let read = match self.store.apply(&object, transaction).await? {
             Outcome::Done(done) => match <[Answer; 1]>::try_from(done.answers) {
                 Ok([Answer::Range(read)]) => read,
-                _ => return Err(corrupt(&object, "the store answered something else than it was asked")),
+                _ => return Err(corrupt(&object, "the store sent the wrong kind of reply")),
             },
             Outcome::Refused(_) => return Err(corrupt(&object, "the store refused a reading")),
         };
@@ -82,7 +82,7 @@ impl<S: ObjectStore + ?Sized> Checkpoints<S> {
                 let bytes = read.data.slice(MAGIC.len()..);
                 Ok(Checkpoint { version: read.version, bytes: Some(bytes) })
             }
-            _ => Err(corrupt(&object, "it is no checkpoint of a version that is known here")),
+            _ => Err(corrupt(&object, "it is not a checkpoint of a known version")),
         }
     }
 

@@ -72,7 +72,8 @@ impl std::str::FromStr for PublicKey {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "'{text}' is no public key of 64 hexadecimal digits; \"nacre reflect token-key\" prints one"
+                "'{text}' is not a public key of 64 hexadecimal digits; \"nacre reflect token-key\" prints \
+                 one"
             )
         };
         let text = text.trim();
@@ -176,7 +177,7 @@ pub enum TokenError {
     #[error("a token is for 1 to {SCOPES_MAX} groups or locations, not {0}")]
     Scopes(usize),
     /// The text is not that of a token.
-    #[error("this is no token: {0}")]
+    #[error("this is not a token: {0}")]
     Text(String),
 }
 

@@ -272,7 +272,7 @@ fn check_folder(folder: &Path, user: u32, forbidden: u32) -> Result<(), String> 
     let metadata = fs::symlink_metadata(folder).map_err(|error| error.to_string())?;
     let mode = metadata.mode() & 0o777;
     match () {
-        _ if !metadata.is_dir() => Err("it is no folder".to_owned()),
+        _ if !metadata.is_dir() => Err("it is not a folder".to_owned()),
         _ if metadata.uid() != user => Err(format!("it belongs to user {}", metadata.uid())),
         _ if mode & forbidden != 0 => Err(format!("others have rights in it (mode {mode:03o})")),
         _ => Ok(()),
@@ -523,7 +523,7 @@ mod tests {
         fs::remove_dir(&squatted).unwrap();
         let target = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(target.path(), &squatted).unwrap();
-        assert!(create_socket_folder(&all, user).unwrap_err().message.contains("no folder"));
+        assert!(create_socket_folder(&all, user).unwrap_err().message.contains("not a folder"));
     }
 
     #[test]

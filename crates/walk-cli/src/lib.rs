@@ -129,7 +129,7 @@ impl Plan {
         if !loaded.report.has_shape(&self.request.shape)
             || loaded.units.iter().any(|unit| unit.root as usize >= roots)
         {
-            return Err("it is damaged: what it counted is not what was asked for".into());
+            return Err("it is damaged: its counts are not those that were requested".into());
         }
         self.begin_at(loaded.head.now, loaded.head.newer);
         Ok(())

@@ -152,7 +152,8 @@ impl Inner {
         for index in 0..view.width {
             let Ok(object) = self.object(view, index) else { return };
             if let Err(error) = self.apply(&object, Transaction::new().change(WriteOp::Remove)).await {
-                tracing::warn!(log = self.name, %object, %error, "an object that is not needed any more is left");
+                tracing::warn!(log = self.name, %object, %error, "an object that is no longer needed was \
+                                                                  not removed");
             }
         }
     }

@@ -189,7 +189,8 @@ pub(crate) fn name_entry(name: &str) -> Result<Key, LogError> {
     if !(1..=NAME_BYTES_MAX).contains(&name.len()) || name.chars().any(char::is_control) {
         let name = name.escape_debug();
         return Err(LogError::Invalid(format!(
-            "\"{name}\" is no name for a log: it must have 1 to {NAME_BYTES_MAX} bytes, and no control characters"
+            "\"{name}\" is not a valid name for a log: it must have 1 to {NAME_BYTES_MAX} bytes, and no \
+             control characters"
         )));
     }
     Ok(Key::new(Bytes::copy_from_slice(name.as_bytes()))?)

@@ -149,7 +149,7 @@ impl Stripe<'_> {
     }
 
     pub(crate) fn damaged(self, place: u64) -> StripeError {
-        let text = format!("object \"{}\" holds something else than an entry at place {place}", self.object);
+        let text = format!("object \"{}\" does not hold an entry at place {place}", self.object);
         StripeError::Store(StoreError::new(ErrorKind::Corrupt, text))
     }
 

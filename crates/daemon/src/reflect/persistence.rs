@@ -120,7 +120,7 @@ impl Locations {
             for (name, entry) in changes {
                 match &entry {
                     Some(entry) => tracing::info!(location = name, place = %entry, "a location has its place"),
-                    None => tracing::info!(location = name, "a location is no more"),
+                    None => tracing::info!(location = name, "a location was removed"),
                 }
                 core.control.set_location(now, &name, entry);
             }

@@ -456,7 +456,7 @@ impl Sequencer {
             Reply::Unknown => (ErrorKind::Invalid, "there is no such sequencer"),
             Reply::Exists => (ErrorKind::Busy, "there is such a sequencer already"),
             Reply::Exhausted => (ErrorKind::OutOfSpace, "it has not so many positions left"),
-            _ => (ErrorKind::Unavailable, "the rank gave an answer that makes no sense"),
+            _ => (ErrorKind::Unavailable, "the rank sent an invalid reply"),
         };
         StoreError::new(kind, text)
     }

@@ -385,7 +385,7 @@ fn what_is_no_sequencer_is_left_alone() {
     for id in ["nacre/ranks/0", "results", "nacre/sequencers/"] {
         let sequencer = session.sequencer(&id.parse().unwrap());
         let error = wait(sequencer.create(Policy::BestEffort)).unwrap_err();
-        assert!(error.to_string().contains("no place for a sequencer"), "{id}: {error}");
+        assert!(error.to_string().contains("cannot hold a sequencer"), "{id}: {error}");
     }
 }
 

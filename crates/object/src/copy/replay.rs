@@ -156,7 +156,7 @@ impl Copy<'_> {
                 // There is no version left below, but room beside the replacement itself.
                 last = writes;
             } else {
-                let text = "its content was made in fewer transactions than it takes to copy it";
+                let text = "its content was written in fewer transactions than it takes to copy it";
                 return Err(StoreError::new(ErrorKind::Unsupported, text));
             }
         }

@@ -111,7 +111,7 @@ fn failure(link: &Link, frame: &Frame) -> StoreError {
 }
 
 fn nonsense(link: &Link, error: impl std::fmt::Display) -> StoreError {
-    let text = format!("the server at {} sent something that makes no sense: {error}", link.address());
+    let text = format!("the server at {} sent an invalid message: {error}", link.address());
     StoreError::new(ErrorKind::Unavailable, text)
 }
 
@@ -125,7 +125,7 @@ async fn subscribe(link: &Arc<Link>, watching: Watching) -> Result<Begun, StoreE
     let (frame, events) = Subscription::start(link.clone(), watching).await?;
     let Some(events) = events else { return Err(failure(link, &frame)) };
     if frame.kind != wire::WATCHED {
-        return Err(nonsense(link, "a message that is no reply to a request to watch"));
+        return Err(nonsense(link, "a message that is not a reply to a request to watch"));
     }
     let began = wire::get_began(&frame.body).map_err(|error| nonsense(link, error))?;
     Ok(Begun { events, began })
@@ -259,6 +259,6 @@ pub(crate) async fn notify(
     match frame.kind {
         wire::NOTIFIED => wire::get_notified(&frame.body).map_err(|error| call.nonsense(error)),
         MessageKind::ERROR => Err(failure(&link, &frame)),
-        _ => Err(nonsense(&link, "a message that is no reply to a notification")),
+        _ => Err(nonsense(&link, "a message that is not a reply to a notification")),
     }
 }

@@ -302,7 +302,7 @@ impl<R: Request> Call<R> {
         let kind = if self.request.is_read_only() { ErrorKind::Unavailable } else { ErrorKind::Unknown };
         StoreError::new(
             kind,
-            format!("the server at {} sent a reply that makes no sense: {error}", self.link.address()),
+            format!("the server at {} sent an invalid reply: {error}", self.link.address()),
         )
     }
 }

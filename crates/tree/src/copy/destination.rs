@@ -129,7 +129,7 @@ impl Destination {
                         FileKind::Link => {
                             "a symbolic link is where a directory has to be; --force replaces it"
                         }
-                        _ => "something else is where a directory has to be; --force replaces it",
+                        _ => "something else exists where a directory is needed; --force replaces it",
                     }));
                 }
                 retry_on_intr(|| rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;

@@ -107,7 +107,7 @@ impl Item<'_> {
         }
         let stat = directory::stat(self.source, self.source_name).map_err(gone_or(READ))?;
         if Metadata(stat).kind() != kind {
-            return Err(failed(COPY)("it became something else while it was looked at"));
+            return Err(failed(COPY)("it was replaced by something else meanwhile"));
         }
         self.with_links(&stat, buffer, |_| self.copy_special(kind, &stat))
     }
@@ -123,7 +123,7 @@ impl Item<'_> {
             // Where reading changes this time, an attempt that failed has.
             before.stx_atime = *accessed.get_or_insert(before.stx_atime);
             if Metadata(before).kind() != FileKind::File {
-                return Err(failed(COPY)("it became something else while it was looked at"));
+                return Err(failed(COPY)("it was replaced by something else meanwhile"));
             }
             let last = attempt == ATTEMPTS;
             let done =

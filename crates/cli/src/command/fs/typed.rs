@@ -183,7 +183,7 @@ async fn open<'a>(
     let checked = tree.rank.typed(&tree.user, found.ino, wanted).await;
     let is_one = checked.map(|typed| typed.name == SEQUENCER);
     if !is_one.map_err(|error| failure(error, format_args!("cannot use {path}")))? {
-        let error = Error::Unsupported("it is no sequencer".into());
+        let error = Error::Unsupported("it is not a sequencer".into());
         return Err(failure(error, format_args!("cannot use {path}")));
     }
     let sequencer = tree.store.sequencer_inode(found.ino).await?;
@@ -226,7 +226,7 @@ pub async fn remove_sequencer(store: &nacre::Store, path: &str) -> Result<(), Fa
             removed.map_err(|error| failure(error, format_args!("cannot remove {path}")))
         }
         _ => {
-            let error = Error::Unsupported("it is no sequencer".into());
+            let error = Error::Unsupported("it is not a sequencer".into());
             Err(failure(error, format_args!("cannot remove {path}")))
         }
     };

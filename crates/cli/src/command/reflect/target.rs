@@ -56,8 +56,8 @@ impl FromStr for Target {
                 }
                 // Nobody who writes two numbers means a location.
                 _ if is_numeric(text) => Err(format!(
-                    "'{text}' is no group at a reflector, ID@HOST:PORT or PORT/ID@HOST; a location of this name is \
-                     location:{text}"
+                    "'{text}' is not a group at a reflector, ID@HOST:PORT or PORT/ID@HOST; a location of \
+                     this name is location:{text}"
                 )),
                 _ => location(text, None),
             };
