@@ -353,13 +353,13 @@ fn value(
     found: Option<Bytes>,
     buffer: &crate::argument::Buffer,
     length: ResultSlot<usize>,
-    what: &str,
+    kind: &str,
 ) -> Result<(), Failure> {
     match found {
         Some(value) => buffer.fill_whole(&value, length),
         None => {
             length.set(0);
-            Err(Failure::new(NACRE_ABSENT, format!("there is no such {what}")))
+            Err(Failure::new(NACRE_ABSENT, format!("there is no such {kind}")))
         }
     }
 }

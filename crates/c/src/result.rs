@@ -189,31 +189,31 @@ impl nacre_result {
             }
             Outcome::Refused(refusal) => {
                 let (guard, version) = (refusal.guard, refusal.version);
-                let mut what =
+                let mut refusal_info =
                     nacre_refusal { guard, found: NACRE_FOUND_OBJECT, exists: 0, number: 0, version };
                 let found = match refusal.found {
                     Found::Object { exists } => {
-                        what.exists = exists.into();
+                        refusal_info.exists = exists.into();
                         Payload::Nothing
                     }
                     Found::Region(read) => {
-                        what.found = NACRE_FOUND_REGION;
+                        refusal_info.found = NACRE_FOUND_REGION;
                         range_payload(read)
                     }
                     Found::Value(value) => {
-                        what.found = NACRE_FOUND_VALUE;
+                        refusal_info.found = NACRE_FOUND_VALUE;
                         Payload::Value { value, version: 0 }
                     }
                     Found::Fence(fence) => {
-                        (what.found, what.number) = (NACRE_FOUND_FENCE, fence);
+                        (refusal_info.found, refusal_info.number) = (NACRE_FOUND_FENCE, fence);
                         Payload::Nothing
                     }
                     Found::KeyVersion(key_version) => {
-                        (what.found, what.number) = (NACRE_FOUND_KEY_VERSION, key_version);
+                        (refusal_info.found, refusal_info.number) = (NACRE_FOUND_KEY_VERSION, key_version);
                         Payload::Nothing
                     }
                 };
-                let refusal = Some((what, found));
+                let refusal = Some((refusal_info, found));
                 nacre_result { version, existed: version > 0, answers: Vec::new(), refusal }
             }
         }
@@ -258,10 +258,10 @@ impl nacre_result {
     }
 }
 
-fn other(number: usize, what: &str) -> Failure {
+fn other(number: usize, expected: &str) -> Failure {
     match number {
-        FOUND => Failure::invalid(format!("what was found is not {what}")),
-        _ => Failure::invalid(format!("answer {number} is not {what}")),
+        FOUND => Failure::invalid(format!("what was found is not {expected}")),
+        _ => Failure::invalid(format!("answer {number} is not {expected}")),
     }
 }
 

@@ -66,9 +66,9 @@ impl nacre_key_range {
                 return Ok(KeyRange::all());
             }
             let range = range.read_unaligned();
-            let bound = |bytes: *const c_void, length, what: &str| match bytes.is_null() {
+            let bound = |bytes: *const c_void, length, subject: &str| match bytes.is_null() {
                 true => Ok(None),
-                false => Ok::<_, Failure>(Some(Bytes::copy_from_slice(name(bytes, length, what)?))),
+                false => Ok::<_, Failure>(Some(Bytes::copy_from_slice(name(bytes, length, subject)?))),
             };
             Ok(KeyRange {
                 after: bound(range.after, range.after_length, "the lower bound of the keys")?,

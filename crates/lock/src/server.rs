@@ -480,7 +480,7 @@ impl Server {
         };
         let pattern = spec.pattern.restrict(self.settings.stripe)?;
         let pattern_bytes = pattern.memory_bytes();
-        for (full, what) in [
+        for (full, resource) in [
             (spec.file.len() > limits.name_bytes_max, "bytes in a file's name"),
             (self.requests.len() >= limits.requests_max, "lock requests"),
             (owner.requests.len() >= limits.requests_per_session_max, "lock requests of one session"),
@@ -495,7 +495,7 @@ impl Server {
             ),
         ] {
             if full {
-                return Err(Refusal::Full(what));
+                return Err(Refusal::Full(resource));
             }
         }
         // The names of a file's requests are one.

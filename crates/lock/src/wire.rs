@@ -357,9 +357,9 @@ fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
             }
             out.extend_from_slice(&text.as_bytes()[..end]);
         }
-        Refusal::Full(what) => {
+        Refusal::Full(resource) => {
             out.push(6);
-            out.push(FULL.iter().position(|known| known == what).unwrap_or(FULL.len()) as u8);
+            out.push(FULL.iter().position(|known| known == resource).unwrap_or(FULL.len()) as u8);
         }
         Refusal::GraceOver => out.push(7),
         Refusal::Released => out.push(8),

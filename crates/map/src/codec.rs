@@ -16,14 +16,14 @@ const FORMAT: u8 = 1;
 
 /// Bytes that are read from front to back.
 pub(crate) struct Reader<'a> {
-    what: &'static str,
+    subject: &'static str,
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// Begins to read a value whose first byte is the version of its format.
-    pub(crate) fn begin(what: &'static str, bytes: &'a [u8]) -> Result<Self, StoreError> {
-        let mut reader = Self { what, rest: bytes };
+    pub(crate) fn begin(subject: &'static str, bytes: &'a [u8]) -> Result<Self, StoreError> {
+        let mut reader = Self { subject, rest: bytes };
         match reader.u8()? {
             FORMAT => Ok(reader),
             version => Err(reader.wrong(format_args!("it has format {version}, of a newer program"))),
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn wrong(&self, why: impl std::fmt::Display) -> StoreError {
-        StoreError::new(ErrorKind::Corrupt, format!("{} cannot be read: {why}", self.what))
+        StoreError::new(ErrorKind::Corrupt, format!("{} cannot be read: {why}", self.subject))
     }
 
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], StoreError> {

@@ -122,13 +122,13 @@ impl Limits {
     /// # Errors
     /// A sentence about the one that is out of its bounds.
     pub fn check(&self) -> Result<(), String> {
-        for (what, found, max) in [
+        for (subject, found, max) in [
             ("epochs of history", self.history, HISTORY_MAX),
             ("entries", self.entries, ENTRIES_MAX),
             ("bytes", self.bytes, BYTES_MAX),
         ] {
             if !(1..=max).contains(&found) {
-                return Err(format!("a map keeps 1 to {max} {what}, and {found} is not among them"));
+                return Err(format!("a map keeps 1 to {max} {subject}, and {found} is not among them"));
             }
         }
         Ok(())

@@ -111,8 +111,8 @@ impl Request<'_> {
         // SAFETY: as the caller says.
         unsafe { self.run(position, false, Memory { count, ..self.memory }) }?;
         if !allowed {
-            let what = if writes { "writing" } else { "reading" };
-            return Err(Failure::Own(format!("the file is not open for {what}")));
+            let direction = if writes { "writing" } else { "reading" };
+            return Err(Failure::Own(format!("the file is not open for {direction}")));
         }
         let uncountable = || Failure::Own("the elements in memory have too many bytes".to_owned());
         mpi::numbers(self.memory.datatype)?.ok_or_else(uncountable)

@@ -467,11 +467,11 @@ impl WriteOp {
     }
 }
 
-fn at_most(what: &str, found: usize, limit: usize) -> Result<(), StoreError> {
+fn at_most(subject: &str, found: usize, limit: usize) -> Result<(), StoreError> {
     if found <= limit {
         return Ok(());
     }
-    Err(StoreError::new(ErrorKind::Invalid, format!("{found} {what}; the limit is {limit}")))
+    Err(StoreError::new(ErrorKind::Invalid, format!("{found} {subject}; the limit is {limit}")))
 }
 
 #[cfg(test)]

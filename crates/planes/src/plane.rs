@@ -98,12 +98,12 @@ impl std::str::FromStr for PlaneKind {
 
 /// The error of a plane that does not work here, or has failed.
 #[derive(Debug, thiserror::Error)]
-#[error("the {plane} plane cannot {what}: {why}")]
+#[error("the {plane} plane cannot {action}: {why}")]
 pub struct PlaneError {
     /// The kind of plane.
     pub plane: PlaneKind,
     /// The attempted operation.
-    pub what: String,
+    pub action: String,
     /// The cause, and what would help.
     pub why: String,
 }

@@ -61,8 +61,8 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         output::line(&json!({ "removed": removed }).to_string())?;
     } else if args.objects.len() > 1 && !failures.is_empty() {
         let (failed, all) = (failures.len(), args.objects.len());
-        let what = if args.staged || args.fork.fork.is_some() { "changed" } else { "removed" };
-        output::line(&format!("{} of {all} objects {what}", all - failed))?;
+        let verb = if args.staged || args.fork.fork.is_some() { "changed" } else { "removed" };
+        output::line(&format!("{} of {all} objects {verb}", all - failed))?;
     }
     let last = failures.pop();
     for failure in failures {

@@ -111,7 +111,7 @@ impl Kernel {
     pub fn new(inner: Box<dyn Plane>, options: KernelOptions) -> Result<Self, PlaneError> {
         Self::from_object(nacre_reflect_bpf::TC, inner, options, 0, &[]).map_err(|why| PlaneError {
             plane: PlaneKind::Kernel,
-            what: "be loaded".to_owned(),
+            action: "be loaded".to_owned(),
             why,
         })
     }
@@ -124,7 +124,7 @@ impl Kernel {
         flights: u32,
         others: &[(&str, u32)],
     ) -> Result<Self, String> {
-        let cpus = aya::util::nr_cpus().map_err(|(what, error)| format!("cannot read {what}: {error}"))?;
+        let cpus = aya::util::nr_cpus().map_err(|(name, error)| format!("cannot read {name}: {error}"))?;
         let under_way = cpus * UNDER_WAY_BYTES;
         let ring = (2 * under_way).next_power_of_two().max(1 << 20);
         let sizes = [&[("rescues", ring as u32), ("rescue_rooms", cpus as u32)], others].concat();
@@ -243,7 +243,7 @@ fn tc(programs: &mut Ebpf) -> Result<&mut SchedClassifier, String> {
 fn network_failed(error: io::Error) -> PlaneError {
     PlaneError {
         plane: PlaneKind::Kernel,
-        what: "ask the kernel for ways to members".to_owned(),
+        action: "ask the kernel for ways to members".to_owned(),
         why: error.to_string(),
     }
 }

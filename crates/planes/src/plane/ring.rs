@@ -76,9 +76,9 @@ impl Ring {
     /// # Errors
     /// [`PlaneError`] if the kernel or the rights of the process do not allow it.
     pub fn new(listeners: Arc<Listeners>) -> Result<Self, PlaneError> {
-        let failed = |what: &str, why: std::io::Error| PlaneError {
+        let failed = |action: &str, why: std::io::Error| PlaneError {
             plane: PlaneKind::Ring,
-            what: what.to_owned(),
+            action: action.to_owned(),
             why: match why.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => {
                     format!("{why}: it needs root, or the capability CAP_NET_RAW")
@@ -278,7 +278,7 @@ impl Plane for Ring {
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         let failed = |why: std::io::Error| PlaneError {
             plane: PlaneKind::Ring,
-            what: "watch the network".to_owned(),
+            action: "watch the network".to_owned(),
             why: why.to_string(),
         };
         let changed = self.network.poll().map_err(failed)?;

@@ -97,12 +97,12 @@ impl Xdp {
     pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
         let mut plane = Self::load(listeners, options.into()).map_err(|why| PlaneError {
             plane: PlaneKind::Xdp,
-            what: "be loaded".to_owned(),
+            action: "be loaded".to_owned(),
             why,
         })?;
         plane.begin(options).map_err(|why| PlaneError {
             plane: PlaneKind::Xdp,
-            what: "be put on a device".to_owned(),
+            action: "be put on a device".to_owned(),
             why,
         })?;
         Ok(plane)
@@ -478,12 +478,12 @@ fn describe(error: aya::programs::ProgramError) -> String {
 }
 
 fn network_failed(error: io::Error) -> PlaneError {
-    let what = "ask the kernel for devices".to_owned();
-    PlaneError { plane: PlaneKind::Xdp, what, why: error.to_string() }
+    let action = "ask the kernel for devices".to_owned();
+    PlaneError { plane: PlaneKind::Xdp, action, why: error.to_string() }
 }
 
 fn job_failed(error: aya::programs::ProgramError) -> PlaneError {
-    PlaneError { plane: PlaneKind::Xdp, what: "have copies made".to_owned(), why: describe(error) }
+    PlaneError { plane: PlaneKind::Xdp, action: "have copies made".to_owned(), why: describe(error) }
 }
 
 impl Plane for Xdp {

@@ -67,13 +67,13 @@ pub fn print_record(session: &Context, record: &Record) -> Result<(), Failure> {
                 if change.space == Space::Entry { output::text(value) } else { "…".to_owned() }
             };
             let old = change.old.as_ref().map(|old| shown(&old.value));
-            let what = match (&change.new, old) {
+            let description = match (&change.new, old) {
                 (Some(new), None) => format!("{name} = {}", shown(new)),
                 (Some(new), Some(old)) => format!("{name} = {}, was {old}", shown(new)),
                 (None, old) => format!("{name} removed, was {}", old.unwrap_or_default()),
             };
             let author = output::text(update.author.as_bytes());
-            output::line(&format!("epoch {}  {author}  {what}", record.epoch))?;
+            output::line(&format!("epoch {}  {author}  {description}", record.epoch))?;
         }
     }
     Ok(())
