@@ -286,19 +286,19 @@ impl Rank<'_> {
         if !self.network.is_root() {
             let links = counted.links.take();
             let sent = links.send(|bytes| {
-                self.network.tell(&[&[LINKS], bytes].concat());
+                self.network.send_part(&[&[LINKS], bytes].concat());
                 Ok(())
             });
             let mut partial = counted.shared.partial.lock();
             let sums = partial.send(|bytes| {
-                self.network.tell(&[&[SUMS], bytes].concat());
+                self.network.send_part(&[&[SUMS], bytes].concat());
                 Ok(())
             });
             // Directories that are begun remember their numbers.
             partial.clear_sums();
             part.failure = sent.and(sums).err().map(|error| error.to_string());
             let bytes = postcard::to_stdvec(&part).map_err(io::Error::other)?;
-            self.network.tell(&[&[LAST], &bytes[..]].concat());
+            self.network.send_part(&[&[LAST], &bytes[..]].concat());
             return Ok(None);
         }
         let mut parts: Vec<Option<Part>> = (0..self.network.size()).map(|_| None).collect();
@@ -313,7 +313,7 @@ impl Rank<'_> {
         };
         while !complete(&parts, output) {
             let mut quiet = !output.go_on(&self.network)?;
-            while let Some((from, bytes)) = self.network.hear() {
+            while let Some((from, bytes)) = self.network.receive_part() {
                 quiet = false;
                 let nonsense = || JobError::Nonsense(from);
                 match bytes.split_first() {

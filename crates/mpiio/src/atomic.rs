@@ -289,7 +289,7 @@ impl Request<'_> {
             _ => None,
         };
         let mut verdict = [u8::from(lock.is_some())];
-        party.tell(&mut verdict)?;
+        party.broadcast(&mut verdict)?;
         if verdict == [0] {
             // SAFETY: as the caller says.
             return unsafe { self.alone(&part?) };
@@ -413,7 +413,7 @@ fn whole_of_the_first(atomic: &Atomic, mode: Mode) -> Result<Option<BlockingLock
         _ => None,
     };
     let mut failed = [u8::from(matches!(locked, Some(Err(_))))];
-    atomic.party.tell(&mut failed)?;
+    atomic.party.broadcast(&mut failed)?;
     match locked {
         Some(locked) => Ok(Some(locked?)),
         None if failed == [1] => Err(Failure::Elsewhere),
@@ -426,7 +426,7 @@ fn released(atomic: &Atomic, lock: Option<BlockingLock>) -> Result<(), Failure> 
     atomic.party.meet()?;
     let released = lock.map(|lock| lock.check().and_then(|()| lock.release()));
     let mut failed = [u8::from(matches!(released, Some(Err(_))))];
-    atomic.party.tell(&mut failed)?;
+    atomic.party.broadcast(&mut failed)?;
     match released {
         Some(released) => Ok(released?),
         None if failed == [1] => Err(Failure::Elsewhere),

@@ -430,7 +430,7 @@ impl Control {
         self.counters.add(counter, 1);
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         match self.events.len() < EVENTS_MAX {
             true => self.events.push_back(event),
             false => self.count(Counter::EventsFull),
@@ -438,7 +438,7 @@ impl Control {
     }
 
     /// Queues an event that must not be dropped. There is at most one such event for each group.
-    fn tell_surely(&mut self, event: Event) {
+    fn emit_surely(&mut self, event: Event) {
         self.events.push_back(event);
     }
 
@@ -536,7 +536,7 @@ impl Control {
         self.table.leave(index);
         self.send(local, address, &Answer::Goodbye { session, reason });
         self.relay_left(now, group, session);
-        self.tell(Event::Left { group: id, address, reason });
+        self.emit(Event::Left { group: id, address, reason });
         self.remove_if_empty(group);
     }
 

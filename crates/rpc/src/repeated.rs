@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// The time from a line about such events to the next.
-pub const TELL_AGAIN: Duration = Duration::from_secs(60);
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A series of like events, of which the log has the first, then how many there were, and that they are over.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ impl Repeated {
     /// Notes an event. Returns the number of those that no line told of, this one included, if a line is due.
     pub fn happened(&mut self, now: Instant) -> Option<u64> {
         self.unreported += 1;
-        if self.reported.is_some_and(|reported| now.duration_since(reported) < TELL_AGAIN) {
+        if self.reported.is_some_and(|reported| now.duration_since(reported) < REPORT_INTERVAL) {
             return None;
         }
         self.reported = Some(now);
@@ -43,10 +43,10 @@ mod tests {
         let reported: Vec<_> =
             (0..3000).filter_map(|ms| repeated.happened(begin + Duration::from_millis(2 * ms))).collect();
         assert!(reported.is_empty(), "{reported:?}");
-        assert_eq!(repeated.happened(begin + TELL_AGAIN), Some(3001));
-        assert_eq!(repeated.happened(begin + TELL_AGAIN), None);
+        assert_eq!(repeated.happened(begin + REPORT_INTERVAL), Some(3001));
+        assert_eq!(repeated.happened(begin + REPORT_INTERVAL), None);
         assert_eq!(repeated.ended(), Some(1));
         assert_eq!(repeated.ended(), None);
-        assert_eq!(repeated.happened(begin + TELL_AGAIN), Some(1), "that is a new series");
+        assert_eq!(repeated.happened(begin + REPORT_INTERVAL), Some(1), "that is a new series");
     }
 }

@@ -31,7 +31,7 @@ use crate::handshake::{self, Door, Status};
 use crate::key::ClusterKey;
 use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
 use crate::poll::{self, Poller, Tap};
-use crate::repeated::{Repeated, TELL_AGAIN};
+use crate::repeated::{Repeated, REPORT_INTERVAL};
 use crate::server::budget::Budget;
 use crate::server::connection::Connection;
 use crate::server::sessions::Sessions;
@@ -140,7 +140,7 @@ impl Shared {
     }
 
     /// Logs the number of rejected connections that no line told of.
-    fn tell_rejected(&self) {
+    fn report_rejected(&self) {
         let unreported = self.rejected.lock().ended();
         if let Some(more) = unreported.filter(|unreported| *unreported > 0) {
             tracing::info!(
@@ -336,7 +336,7 @@ async fn work(
     let poller = Poller::start(poll);
     let is_first = acceptors.is_some();
     // The first tick of an interval comes at once, and would end a series that has just begun.
-    let mut tell = tokio::time::interval_at(tokio::time::Instant::now() + TELL_AGAIN, TELL_AGAIN);
+    let mut report_interval = tokio::time::interval_at(tokio::time::Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
     if let Some((listeners, workers)) = acceptors {
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         for listener in listeners {
@@ -354,13 +354,13 @@ async fn work(
                 }
             },
             Some(_) = sessions.join_next() => {}
-            _ = tell.tick(), if is_first => shared.tell_rejected(),
+            _ = report_interval.tick(), if is_first => shared.report_rejected(),
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
     while sessions.join_next().await.is_some() {}
     if is_first {
-        shared.tell_rejected();
+        shared.report_rejected();
     }
 }
 

@@ -205,7 +205,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
                 .iter()
                 .fold(conditions.update(&entries)?, |update, entry| update.remove(entry.clone()));
             let proposed = proposer(&session.open()?, &map)?.propose(update).await;
-            tell(session, &map, &proposed.map_err(failure)?)
+            print_committed(session, &map, &proposed.map_err(failure)?)
         }
         Action::Watch { map, since, count } => watch(session, &map, since, count).await,
         Action::History { map, since, count } => history(session, &map, since, count).await,
@@ -248,7 +248,7 @@ fn failure(error: ProposeError) -> Failure {
 }
 
 /// Prints the epoch that an update made.
-fn tell(session: &Context, map: &str, committed: &Committed) -> Result<(), Failure> {
+fn print_committed(session: &Context, map: &str, committed: &Committed) -> Result<(), Failure> {
     let line = match session.json {
         true => {
             let changes: Vec<Value> = committed.changes.iter().map(change_json).collect();
@@ -362,7 +362,7 @@ async fn set(
         update = update.set(name, value);
     }
     let proposed = proposer(&session.open_to_fill()?, map)?.propose(update).await;
-    tell(session, map, &proposed.map_err(failure)?)
+    print_committed(session, map, &proposed.map_err(failure)?)
 }
 
 /// Reads an entry with its value.
@@ -529,7 +529,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
                 .map_err(|_| Failure::Failed(format!("{} is not valid UTF-8", file.display())))?;
             let proposer = proposer(&session.open_to_fill()?, &map)?;
             let committed = proposer.set_validator(&default_author(), &validator, &Validator { prefix, text }).await;
-            tell(session, &map, &committed.map_err(failure)?)
+            print_committed(session, &map, &committed.map_err(failure)?)
         }
         ValidatorAction::Ls { map } => {
             let state = session.open()?.map(&map)?.state().await?;

@@ -120,12 +120,12 @@ impl Shared {
         let notices = std::mem::take(&mut core.notices);
         drop(core);
         if !notices.is_empty() {
-            self.tell(notices, driver);
+            self.notify(notices, driver);
         }
         result
     }
 
-    fn tell(&self, notices: Vec<Notice>, driver: Driver) {
+    fn notify(&self, notices: Vec<Notice>, driver: Driver) {
         let mut unheard = Vec::new();
         for notice in notices {
             match notice {

@@ -235,18 +235,18 @@ impl AuthorityStore {
 
     /// Tells whoever has the authority that this daemon stands by.
     pub async fn stand_by(&mut self) -> Result<(), StoreError> {
-        let tell = Transaction::new().change(self.next_stand());
-        self.store.apply(&self.id, tell).await.map(drop)
+        let announcement = Transaction::new().change(self.next_stand());
+        self.store.apply(&self.id, announcement).await.map(drop)
     }
 
     /// Tells that this daemon still stands by. Returns false if it does not: its key was removed, because it was silent for
     /// too long.
     pub async fn stand_on(&mut self) -> Result<bool, StoreError> {
         // On condition, since a key that was removed must not come back without the wait that belongs to it.
-        let tell = Transaction::new()
+        let announcement = Transaction::new()
             .guard(Guard::Key { key: self.standby.clone(), check: Check::Present })
             .change(self.next_stand());
-        Ok(matches!(self.store.apply(&self.id, tell).await?, Outcome::Done(_)))
+        Ok(matches!(self.store.apply(&self.id, announcement).await?, Outcome::Done(_)))
     }
 
     /// Tells that it does not any more.

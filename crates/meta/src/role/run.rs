@@ -148,7 +148,7 @@ pub(super) async fn run(
             let mut core = shared.core.lock();
             let now = clock::now();
             core.with_rank(|rank, out| rank.tick(now, out));
-            core.tell_waiters(now);
+            core.notify_waiters(now);
             if let State::Active(rank, _) = &core.state {
                 let epoch = rank.epoch();
                 for (id, order) in std::mem::take(&mut core.orders) {

@@ -247,7 +247,7 @@ impl Control {
     }
 
     /// Puts the data into a header, which must not outlive it.
-    fn tell(&mut self, header: &mut libc::msghdr) {
+    fn attach_to(&mut self, header: &mut libc::msghdr) {
         if self.len > 0 {
             header.msg_control = self.bytes.as_mut_ptr().cast();
             header.msg_controllen = self.len as _;
@@ -301,7 +301,7 @@ fn send_flagged(
         header.msg_namelen = name_len;
         header.msg_iov = &raw mut part;
         header.msg_iovlen = 1;
-        control.tell(&mut header);
+        control.attach_to(&mut header);
         // SAFETY: all that the header points to lives, has the length that is told, and is only read.
         unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) }
     };
@@ -332,7 +332,7 @@ pub(crate) fn send_many(
         header.msg_hdr.msg_namelen = len;
         header.msg_hdr.msg_iov = &raw mut part;
         header.msg_hdr.msg_iovlen = 1;
-        control.tell(&mut header.msg_hdr);
+        control.attach_to(&mut header.msg_hdr);
     }
     let count = to.len().min(BATCH);
     // SAFETY: all that the headers point to lives, has the length that is told, and is only read, but for the lengths

@@ -161,7 +161,7 @@ impl Control {
         } else if self.group_control(group).removed {
             self.dismiss(now, index, Reason::Removed);
         } else {
-            self.tell_to_move(now, index, self.round.number);
+            self.request_move(now, index, self.round.number);
         }
     }
 }

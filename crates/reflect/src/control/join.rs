@@ -116,7 +116,7 @@ impl Control {
             self.count(Counter::Rejoined);
         } else {
             self.count(Counter::Joined);
-            self.tell(Event::Joined { group: id, address: from });
+            self.emit(Event::Joined { group: id, address: from });
             self.state_wanted(now, group);
         }
         self.welcome(incoming, group, index);

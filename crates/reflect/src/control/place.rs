@@ -117,7 +117,7 @@ impl Control {
     }
 
     /// Tells a member to move if it has to, and if its turn has come.
-    pub(super) fn tell_to_move(&mut self, now: Now, index: MemberIndex, round: u64) {
+    pub(super) fn request_move(&mut self, now: Now, index: MemberIndex, round: u64) {
         let member = self.table.member(index);
         let (address, local) = (member.address, self.local_of(index));
         let group = member.group;

@@ -279,7 +279,7 @@ impl Control {
         let Some(index) = self.table.find(id).filter(|_| id.id == open.group) else { return Some(()) };
         match &self.group_control(index).relay {
             Some(relay) if !relay.is_old && relay.number == open.nonce && relay.peer == from => {
-                self.tell_receipt(now, index);
+                self.send_receipt(now, index);
                 return Some(());
             }
             Some(relay) if relay.is_old || relay.ended_ms.is_none() => return Some(()),
@@ -373,7 +373,7 @@ impl Control {
         self.follow_relay(index);
         self.table.set_relayed(index, true);
         self.count(Counter::RelayBegun);
-        self.tell_receipt(now, index);
+        self.send_receipt(now, index);
     }
 
     /// Takes a step of a relay. `None` if it is not genuine, or of no relay that is under way.
@@ -704,7 +704,7 @@ impl Control {
         }
     }
 
-    fn tell_receipt(&mut self, now: Now, index: GroupIndex) {
+    fn send_receipt(&mut self, now: Now, index: GroupIndex) {
         if let Some(relay) = &mut self.group_control_mut(index).relay {
             relay.reported_ms = 0;
         }

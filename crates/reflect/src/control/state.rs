@@ -271,7 +271,7 @@ impl Control {
         }
         if state.lookup == Lookup::Wanted {
             state.lookup = Lookup::Underway;
-            return self.tell_surely(Event::LoadState { group: id, name: self.state_name(group) });
+            return self.emit_surely(Event::LoadState { group: id, name: self.state_name(group) });
         }
         if let Some(ask) = &state.ask {
             let (member, session, number) = (ask.member, ask.session, ask.number);
@@ -422,7 +422,7 @@ impl Control {
             } else {
                 state.storing = Some(bytes.clone());
                 self.schedule(group, None);
-                self.tell_surely(Event::StoreState { group: id, name: self.state_name(group), base, bytes });
+                self.emit_surely(Event::StoreState { group: id, name: self.state_name(group), base, bytes });
             }
         }
         self.count(Counter::StatePartsTaken);

@@ -137,7 +137,7 @@ impl Ticket {
 
 impl State {
     /// Returns the waker of the driver if it is to be woken because there is something to send.
-    pub(super) fn tell(&mut self) -> Option<Waker> {
+    pub(super) fn notify(&mut self) -> Option<Waker> {
         if std::mem::replace(&mut self.notified, true) {
             return None;
         }
@@ -198,7 +198,7 @@ impl State {
         }
         // A window is far below 4 GiB.
         control::put_window(&mut self.outbox, 0, std::mem::take(&mut self.consumed) as u32);
-        self.tell()
+        self.notify()
     }
 
     /// Reports the parts of a reply that were consumed to the server, if they are many. Returns the waker of the driver
@@ -206,7 +206,7 @@ impl State {
     pub(super) fn report_parts(&mut self, ticket: Ticket) -> Option<Waker> {
         let bytes = self.calls.get_mut(ticket.index as usize)?.parts.report()?;
         control::put_window(&mut self.outbox, ticket.id(), bytes);
-        self.tell()
+        self.notify()
     }
 
     pub(super) fn note_cancel(&mut self, service: u8, id: u64) {

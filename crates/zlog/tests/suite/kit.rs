@@ -96,14 +96,14 @@ async fn apply(
     if let (Outcome::Done(done), Some(watches)) = (&outcome, watches)
         && is_change
     {
-        watches.tell(object, done.version);
+        watches.notify(object, done.version);
     }
     Ok(outcome)
 }
 
 impl Watches {
     /// Tells each watch of an object about a change.
-    fn tell(self: Arc<Self>, object: ObjectId, version: u64) {
+    fn notify(self: Arc<Self>, object: ObjectId, version: u64) {
         let numbers: Vec<u64> = {
             let feeds = self.feeds.lock();
             feeds.get(&object).into_iter().flatten().map(|(number, _)| *number).collect()

@@ -113,7 +113,7 @@ pub(super) async fn call(session: &Context, tree: &Tree, args: CallArgs) -> Resu
             done
         }
         _ => match tree.store.call_inode(&tree.rank, &tree.user, found.ino, &args.method, input).await {
-            Ok(called) => class::tell(session, &called, false),
+            Ok(called) => class::print_result(session, &called, false),
             Err(CallError::Namespace(error)) => Err(failure(error, attempted)),
             Err(CallError::Method(error)) => Err(class::call_failure(error)),
             Err(error) => Err(Failure::Failed(format!("{attempted}: {error}"))),

@@ -177,8 +177,8 @@ impl Netlink {
         Ok(false)
     }
 
-    /// Passes each change since the last call to `tell`. Returns false if some were lost.
-    pub fn news(&mut self, mut tell: impl FnMut(Update)) -> io::Result<bool> {
+    /// Passes each change since the last call to `handle`. Returns false if some were lost.
+    pub fn news(&mut self, mut handle: impl FnMut(Update)) -> io::Result<bool> {
         let mut whole = true;
         loop {
             let len = match self.news.recv(&mut self.buffer, Msg::empty()) {
@@ -193,7 +193,7 @@ impl Netlink {
                     _ => return Err(error),
                 },
             };
-            messages(&self.buffer[..len]).filter_map(|message| parse(&message)).for_each(&mut tell);
+            messages(&self.buffer[..len]).filter_map(|message| parse(&message)).for_each(&mut handle);
         }
     }
 
