@@ -244,14 +244,14 @@ fn other_addresses_than_loopback_ones_need_a_key_that_fits() {
         command.arg("keygen").arg(&path);
         (run_with(command, b""), path.to_str().unwrap().to_owned())
     };
-    let (made, key) = keygen("key");
-    made.ok();
+    let (generated, key) = keygen("key");
+    generated.ok();
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
     let before = fs::read(&key).unwrap();
     keygen("key").0.failed(1, &[&key, "exists"]);
     assert_eq!(fs::read(&key).unwrap(), before, "a key is never overwritten");
-    let (made, other) = keygen("other");
-    made.ok();
+    let (generated, other) = keygen("other");
+    generated.ok();
     assert_ne!(fs::read(&other).unwrap(), before);
 
     let mut command = program();
@@ -420,16 +420,16 @@ fn what_is_lost_is_told_until_it_is_written_again() {
     let name = segment.file_name().unwrap().to_str().unwrap();
 
     let before = contents(folder.path());
-    let told = run(&["scrub"]).failed(1, &[name, "missing", "nacre scrub --repair"]);
+    let output = run(&["scrub"]).failed(1, &[name, "missing", "nacre scrub --repair"]);
     assert!(contents(folder.path()) == before, "a scrub changes nothing");
-    let row = told.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{told}"));
-    assert!(row.contains("missing") && row.trim_end().ends_with(" a"), "{told}");
-    assert!(told.contains("lost of a: bytes 0 to 18 of the default fork"), "{told}");
-    assert!(!told.contains("no damage found"), "{told}");
+    let row = output.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{output}"));
+    assert!(row.contains("missing") && row.trim_end().ends_with(" a"), "{output}");
+    assert!(output.contains("lost of a: bytes 0 to 18 of the default fork"), "{output}");
+    assert!(!output.contains("no damage found"), "{output}");
 
     for words in [&["scrub", "--repair"][..], &["scrub"], &["scrub"]] {
-        let told = run(words).failed(1, &["1 damaged piece", "must be written again"]);
-        assert!(told.contains("lost of a: bytes 0 to 18 of the default fork"), "{words:?}: {told}");
+        let output = run(words).failed(1, &["1 damaged piece", "must be written again"]);
+        assert!(output.contains("lost of a: bytes 0 to 18 of the default fork"), "{words:?}: {output}");
     }
     run(&["read", "a"]).failed(1, &["\"a\"", name, "nacre scrub"]);
     on(folder.path(), &["put", "a"], b"again").ok();

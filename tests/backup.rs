@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{Random, Server, file, program, run_with};
-use nacre::{Fork, Key, Transaction, Write};
+use nacre::{Fork, Key, Transaction, WriteOp};
 use rustix::process::Signal;
 
 fn name(text: &str) -> Key {
@@ -20,8 +20,8 @@ fn numbered(number: u64) -> Transaction {
     Transaction::new()
         .write(Fork::DEFAULT, 100_000, text.clone())
         .write(Fork::try_from("side").unwrap(), 7, text.clone())
-        .change(Write::SetKey { key: name("number"), value: text.clone().into() })
-        .change(Write::SetAttribute { name: name("number"), value: text.into() })
+        .change(WriteOp::SetKey { key: name("number"), value: text.clone().into() })
+        .change(WriteOp::SetAttribute { name: name("number"), value: text.into() })
 }
 
 /// Returns the number of an object, which all four places must agree on.
@@ -44,7 +44,7 @@ fn every_object_is_copied_as_of_one_version_while_all_are_written() {
     store.object("large").unwrap().put(&large[..]).unwrap();
     for batch in 0..25 {
         let set =
-            (0..1000).map(|at| Write::SetKey { key: name(&format!("{batch}/{at}")), value: "value".into() });
+            (0..1000).map(|at| WriteOp::SetKey { key: name(&format!("{batch}/{at}")), value: "value".into() });
         let transaction = Transaction { writes: set.collect(), ..Transaction::new() };
         store.apply(store.object("keys").unwrap().id(), transaction).unwrap();
     }
@@ -189,7 +189,7 @@ fn a_copy_that_is_killed_is_not_taken_for_whole_and_goes_on() {
         if ended.code == 0 {
             break;
         }
-        assert!(ended.stderr.contains("somebody else writes the copy"), "{ended:?}");
+        assert!(ended.stderr.contains("another client is writing the copy"), "{ended:?}");
     }
     assert!(target.run(["get", "large"]).ok() == content(7));
     assert_eq!(

@@ -51,9 +51,9 @@ fn the_line_is_handed_over_to_the_program_beside_this_one() {
     let ended = run_with(command, b"from standard input");
     let bench = folder.path().join("nacre-bench");
     let words = "--store mem: --json rmw --clients 2 --help -- x y";
-    let told = format!("{}|{}|{words}\nfrom standard input", nacre.display(), bench.display());
+    let expected = format!("{}|{}|{words}\nfrom standard input", nacre.display(), bench.display());
     assert_eq!((ended.code, ended.stderr.as_str()), (7, ""), "the exit code is that of the study");
-    assert_eq!(String::from_utf8(ended.stdout).unwrap(), told);
+    assert_eq!(String::from_utf8(ended.stdout).unwrap(), expected);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn wait_for(uri: &str, server: &str, state: &str) -> Value {
 }
 
 /// Returns the texts of the log that are about a server, in order.
-fn told(uri: &str, about: &str) -> Vec<String> {
+fn log_texts(uri: &str, about: &str) -> Vec<String> {
     let lines = run(uri, &["log", "--json", "-n", "1000"]).text();
     let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let about = format!("server {about} ");
@@ -53,7 +53,7 @@ fn servers_go_down_come_up_and_stop_in_the_map_and_in_the_log() {
     let names: Vec<String> = servers.iter().map(|server| server.uri.clone()).collect();
     for name in &names {
         let began = Instant::now();
-        while !told(&uri, name).contains(&"has started".to_owned()) {
+        while !log_texts(&uri, name).contains(&"has started".to_owned()) {
             assert!(began.elapsed() < PATIENCE);
         }
         wait_for(&uri, name, "up");
@@ -69,28 +69,28 @@ fn servers_go_down_come_up_and_stop_in_the_map_and_in_the_log() {
         names.iter().position(keeps_none).expect("three objects are at three of five servers at most");
     let name = names[victim].clone();
     let before = run(&uri, &["--json", "status"]).json();
-    assert_eq!(before["summary"], "all is well: 5 servers");
+    assert_eq!(before["summary"], "all healthy: 5 servers");
 
     servers.remove(victim).kill();
     let status = wait_for(&uri, &name, "down");
     assert!(status["epoch"].as_u64() > before["epoch"].as_u64(), "{status}");
     let shown = run(&uri, &["status"]);
     assert_eq!(shown.code, 1, "{shown:?}");
-    assert!(shown.stderr.contains("1 of 5 servers not well"), "{shown:?}");
-    while told(&uri, &name).len() < 2 {}
+    assert!(shown.stderr.contains("1 of 5 servers unhealthy"), "{shown:?}");
+    while log_texts(&uri, &name).len() < 2 {}
     assert!(
-        told(&uri, &name)[1].starts_with("is down: it has sent no beacon for "),
+        log_texts(&uri, &name)[1].starts_with("is down: it has sent no beacon for "),
         "{:?}",
-        told(&uri, &name)
+        log_texts(&uri, &name)
     );
 
     let all = names.join(",");
     let server = Server::listen(&name, stores[victim], &[&["--members", &*all][..], &FLAGS].concat());
     wait_for(&uri, &name, "up");
-    while !told(&uri, &name).last().unwrap().starts_with("is up again") {}
+    while !log_texts(&uri, &name).last().unwrap().starts_with("is up again") {}
     assert!(server.stop(Signal::TERM).success());
     wait_for(&uri, &name, "stopped");
-    let texts = told(&uri, &name);
+    let texts = log_texts(&uri, &name);
     let said: Vec<&str> = texts.iter().map(|text| text.split([',', ':']).next().unwrap()).collect();
     assert_eq!(said, ["has started", "is down", "has started", "is up again", "has stopped"]);
 }
@@ -102,7 +102,7 @@ fn the_log_tells_of_classes_and_a_lone_server_is_well() {
     let status = server.run(["--json", "status"]).json();
     assert_eq!(
         (&status["summary"], &status["servers"][0]["state"]),
-        (&"all is well: 1 server".into(), &"up".into())
+        (&"all healthy: 1 server".into(), &"up".into())
     );
     assert_eq!(server.run(["ls"]).text(), "", "a server alone writes nothing by itself");
     assert_eq!(server.run(["log"]).text(), "");
@@ -125,6 +125,6 @@ fn the_log_tells_of_classes_and_a_lone_server_is_well() {
     // A store in a folder has a status of its own.
     server.stop(Signal::TERM);
     let store = harness::file(&folder.path().join("store"));
-    assert_eq!(run(&store, &["--json", "status"]).json()["summary"], "all is well: 1 server");
+    assert_eq!(run(&store, &["--json", "status"]).json()["summary"], "all healthy: 1 server");
     assert_eq!(run(&store, &["log"]).text().lines().count(), 4);
 }

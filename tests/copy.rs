@@ -359,7 +359,7 @@ fn where_the_copy_is_made() {
     run("source", "link/copy").failed(2, &["into itself"]);
     run("source", "link").failed(2, &["symbolic link"]);
     run("single", "link").failed(2, &["symbolic link"]);
-    run("source", "single").failed(2, &["no directory", "--force"]);
+    run("source", "single").failed(2, &["not a directory", "--force"]);
     run("nothing", "copy").failed(2, &["nothing", "No such file"]);
     run("source", "no/such/place").failed(2, &["no/such/place", "has to exist"]);
     run("source/.", "into/").failed(2, &["own name"]);
@@ -394,7 +394,7 @@ fn what_is_in_the_way_is_said() {
     let ended = copy(&[source.as_os_str(), target.as_os_str()]);
     assert_eq!(ended.code, 1, "{ended:?}");
     assert!(ended.stderr.contains("a symbolic link is where a directory has to be"), "{ended:?}");
-    assert!(ended.stderr.contains("something else is where a directory has to be"), "{ended:?}");
+    assert!(ended.stderr.contains("something else exists where a directory is needed"), "{ended:?}");
     assert!(ended.stderr.contains("a directory is in its place"), "{ended:?}");
     assert!(ended.stderr.ends_with("nacre: 3 errors; the copy is not complete\n"), "{ended:?}");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
@@ -819,7 +819,7 @@ fn files_that_change_meanwhile_are_copied_whole_or_reported() {
             let ended = copy(&["--chunk".as_ref(), "64KiB".as_ref(), source.as_os_str(), target.as_os_str()]);
             codes[usize::try_from(ended.code).unwrap()] += 1;
             if ended.code == 1 {
-                let known = ["changes while it is copied", "became something else"];
+                let known = ["changes while it is copied", "was replaced by something else"];
                 assert!(known.iter().any(|known| ended.stderr.contains(known)), "{ended:?}");
             }
             assert!(fs::read(target.join("stays")).unwrap() == [1; 300_000]);

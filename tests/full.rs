@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use harness::{Random, Server, file};
-use nacre::{ErrorKind, Fork, Key, Outcome, Transaction, Write};
+use nacre::{ErrorKind, Fork, Key, Outcome, Transaction, WriteOp};
 
 const MIB: u64 = 1 << 20;
 
@@ -243,7 +243,7 @@ fn a_capacity_is_a_bound_for_small_objects_and_for_keys_too() {
             match keys {
                 true => {
                     let key = Key::try_from(format!("key-{number:08}").as_str()).unwrap();
-                    let set = Write::SetKey { key, value: data.into() };
+                    let set = WriteOp::SetKey { key, value: data.into() };
                     store.apply(store.object("keys").unwrap().id(), Transaction::new().change(set))
                 }
                 false => {
@@ -269,7 +269,7 @@ fn a_capacity_is_a_bound_for_small_objects_and_for_keys_too() {
         assert!(found <= capacity && found > capacity * 6 / 10, "{found} bytes, keys: {keys}");
         for number in 0..if keys { 1 } else { 500 } {
             let name = if keys { "keys".to_owned() } else { format!("object-{number:08}") };
-            let remove = Transaction::new().change(Write::Remove);
+            let remove = Transaction::new().change(WriteOp::Remove);
             futures::executor::block_on(store.apply(store.object(&name).unwrap().id(), remove)).unwrap();
         }
         server.run(["compact"]).ok();

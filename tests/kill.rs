@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{PATIENCE, Random, Server, file};
-use nacre::{ErrorKind, Fork, Key, Read, Transaction, Write};
+use nacre::{ErrorKind, Fork, Key, ReadOp, Transaction, WriteOp};
 use rustix::process::Signal;
 
 const KILLS: u64 = 24;
@@ -46,12 +46,12 @@ fn transaction(object: &str, number: u64) -> Transaction {
     let mut extents = vec![((number - 1) * ENTRY_BYTES as u64, entry(object, number).into())];
     extents.extend(PIECES.map(|(offset, len)| (offset, filled(number, len).into())));
     let value = number.to_string();
-    let write = |fork, extents| Write::Extents { fork, extents };
+    let write = |fork, extents| WriteOp::Extents { fork, extents };
     Transaction::new()
         .change(write(Fork::DEFAULT, extents))
         .change(write(side(), vec![(number % 1000, filled(number, 300).into())]))
-        .change(Write::SetKey { key: name("key"), value: value.clone().into() })
-        .change(Write::SetAttribute { name: name("attribute"), value: value.into() })
+        .change(WriteOp::SetKey { key: name("key"), value: value.clone().into() })
+        .change(WriteOp::SetAttribute { name: name("attribute"), value: value.into() })
 }
 
 fn side() -> Fork {
@@ -224,7 +224,7 @@ fn requests_that_were_accepted_are_answered_before_the_end() {
             let write = Transaction::new().write(Fork::DEFAULT, number * 8, number.to_le_bytes().to_vec());
             replies.push(store.apply(object.id(), write));
         }
-        let look = Transaction::new().read(Read::Stat);
+        let look = Transaction::new().read(ReadOp::Stat);
         store.apply(&"elsewhere".parse().unwrap(), look).await.unwrap();
         let stop = std::thread::spawn(move || server.stop(Signal::TERM));
         for reply in replies {

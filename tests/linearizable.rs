@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use harness::{PATIENCE, Random, Server, file};
 use nacre::{
-    Answer, ByteRange, Fork, Found, Intent, Key, KeyRange, ObjectId, Outcome, Read, Store, Transaction, Write,
+    Answer, ByteRange, Fork, Found, Intent, Key, KeyRange, ObjectId, Outcome, ReadOp, Store, Transaction, WriteOp,
 };
 use nacre_object::testkit::linear::Recorder;
 
@@ -51,7 +51,7 @@ impl Client {
         let (fork, range) = (self.fork(), self.range());
         match self.random.below(10) {
             0 | 1 => Transaction::new().read_range(fork, range),
-            2 => Transaction::new().read(Read::Stat).read(Read::Keys {
+            2 => Transaction::new().read(ReadOp::Stat).read(ReadOp::Keys {
                 range: KeyRange::all(),
                 limit: 10,
                 values: true,
@@ -59,16 +59,16 @@ impl Client {
             3..=5 => {
                 let (one, other) = (self.bytes(range.len), self.bytes(20));
                 let extents = vec![(range.offset, one.into()), (range.end() + 10, other.into())];
-                Transaction::new().change(Write::Extents { fork, extents }).read(Read::Stat)
+                Transaction::new().change(WriteOp::Extents { fork, extents }).read(ReadOp::Stat)
             }
-            6 => Transaction::new().change(Write::Zero { fork, range }),
-            7 => Transaction::new().change(Write::Truncate { fork, size: range.offset }),
+            6 => Transaction::new().change(WriteOp::Zero { fork, range }),
+            7 => Transaction::new().change(WriteOp::Truncate { fork, size: range.offset }),
             8 => {
                 let (key, value) = (self.key(), self.bytes(8).into());
-                Transaction::new().change(Write::SetKey { key, value })
+                Transaction::new().change(WriteOp::SetKey { key, value })
             }
-            _ if self.random.below(20) == 0 => Transaction::new().change(Write::Remove),
-            _ => Transaction::new().change(Write::RemoveKey { key: self.key() }),
+            _ if self.random.below(20) == 0 => Transaction::new().change(WriteOp::Remove),
+            _ => Transaction::new().change(WriteOp::RemoveKey { key: self.key() }),
         }
     }
 
@@ -98,7 +98,7 @@ impl Client {
         object: &ObjectId,
     ) -> Result<(), nacre::Error> {
         let (fork, range) = (self.fork(), self.range());
-        let read = Read::Range { fork: fork.clone(), range, intent: Intent::Update };
+        let read = ReadOp::Range { fork: fork.clone(), range, intent: Intent::Update };
         let outcome = recorder.apply(store, object, Transaction::new().read(read)).await?;
         let Outcome::Done(done) = outcome else { panic!("nothing was asked that could be refused") };
         let Answer::Range(read) = &done.answers[0] else { panic!("a range was asked for") };

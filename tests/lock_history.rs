@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{PATIENCE, Random, Server};
-use journal::{History, Told, now};
+use journal::{History, Counts, now};
 use nacre::lock::Mode;
 use relay::Relay;
 use rustix::process::{Pid, Signal, kill_process};
@@ -210,7 +210,7 @@ impl World {
     }
 
     /// Waits until all clients have ended, and nothing is locked. Returns the checked history.
-    async fn end(mut self) -> (Faults, Result<Told, String>) {
+    async fn end(mut self) -> (Faults, Result<Counts, String>) {
         for worker in &mut self.workers {
             let status = harness::wait(&mut worker.child, PATIENCE);
             assert!(status.success(), "{} ended with {status}", worker.name);
@@ -247,7 +247,7 @@ fn no_byte_has_two_holders_whatever_fails() {
     let share = Duration::from_secs(seconds) / 2;
     for servers in [3, 1] {
         let folder = harness::folder();
-        let (faults, told) = runtime.block_on(async {
+        let (faults, counts) = runtime.block_on(async {
             let mut world = World::new(folder.path(), servers, share, Random(random.next()));
             let begin = Instant::now();
             while begin.elapsed() < share {
@@ -257,12 +257,12 @@ fn no_byte_has_two_holders_whatever_fails() {
             }
             world.end().await
         });
-        let told = told.unwrap_or_else(|breach| panic!("{servers} servers, {faults:?}: {breach}"));
-        println!("{servers} servers: {faults:?}, {told:?}");
+        let counts = counts.unwrap_or_else(|breach| panic!("{servers} servers, {faults:?}: {breach}"));
+        println!("{servers} servers: {faults:?}, {counts:?}");
         // However busy the machine is, something was locked, changed and read between all that failed.
-        assert!(told.exclusive > 5 && told.shared > 5 && told.writes > 5 && told.at_once > 0, "{told:?}");
+        assert!(counts.exclusive > 5 && counts.shared > 5 && counts.writes > 5 && counts.at_once > 0, "{counts:?}");
         let Faults { kills, stops, restarts, cuts, .. } = faults;
         assert!(kills + stops + restarts + cuts > 1, "{faults:?}");
-        assert!(told.refused > 0 || seconds < 120, "no write of a lapsed session was refused: {told:?}");
+        assert!(counts.refused > 0 || seconds < 120, "no write of a lapsed session was refused: {counts:?}");
     }
 }

@@ -115,10 +115,10 @@ struct Other {
 impl Other {
     fn start(server: &Server, file: &'static str) -> Other {
         let (store, over) = (nacre::open(&server.uri).unwrap().blocking(), Arc::new(AtomicBool::new(false)));
-        let told = over.clone();
+        let stop = over.clone();
         let thread = std::thread::spawn(move || {
             let (mut locks, mut longest) = (0, Duration::ZERO);
-            while !told.load(Ordering::SeqCst) {
+            while !stop.load(Ordering::SeqCst) {
                 let begin = Instant::now();
                 let lock = store.file(file).unwrap().lock(1 << 40..(1 << 40) + 10, Mode::Exclusive).unwrap();
                 lock.release().unwrap();

@@ -25,8 +25,8 @@ fn one_after_another(store: &str) {
     let run = |words: &[&str]| map(store, words, "");
     assert_eq!(run(&["set", "m", "a=1", "b=x y", "--as", "ada"]).text(), "1");
     assert_eq!(run(&["get", "m", "b"]).text(), "x y");
-    let made = run(&["set", "m", "a=2", "--if-version", "1", "--json"]).json();
-    assert_eq!((&made["epoch"], &made["changes"][0]["version"]), (&json!(2), &json!(3)));
+    let committed = run(&["set", "m", "a=2", "--if-version", "1", "--json"]).json();
+    assert_eq!((&committed["epoch"], &committed["changes"][0]["version"]), (&json!(2), &json!(3)));
     // A condition that does not hold says what stands there.
     assert_eq!(run(&["set", "m", "a=3", "--if-version", "1"]).failed(3, &["version 3, not 1"]).trim(), "3");
     let found = run(&["--json", "set", "m", "a=3", "--if-version", "1"]).failed(3, &[]);
@@ -57,7 +57,7 @@ fn one_after_another(store: &str) {
     );
     run(&["get", "m", "none"]).failed(1, &["no entry \"none\""]);
     run(&["set", "m", "a"]).failed(2, &["not ENTRY=VALUE"]);
-    run(&["set", "a b", "a=1"]).failed(1, &["is no name for a map"]);
+    run(&["set", "a b", "a=1"]).failed(1, &["is not a valid name for a map"]);
 
     let text = "function validate(change)\n  if change.new == 'bad' then return false, 'no ' .. change.new end\nend\n";
     assert_eq!(map(store, &["validator", "put", "m", "good", "-", "--prefix", "p/"], text).text(), "6");
@@ -141,7 +141,7 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
     map(&address, &["set", "m", "begin=0"], "").ok();
     let watchers: Vec<Watcher> = (0..2).map(|_| Watcher::start(&address)).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let (report, told) = mpsc::channel();
+    let (report, outcomes) = mpsc::channel();
     for name in 0..3 {
         let (uri, report) = (address.clone(), report.clone());
         runtime.spawn(async move {
@@ -151,7 +151,7 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
                 let value = format!("{name}.{number}");
                 let update = nacre::map::Update::new("w")
                     .set(format!("entry-{}", number % 3).parse().unwrap(), value.clone());
-                let verdict = proposer.propose(update).await.map(|made| made.epoch);
+                let verdict = proposer.propose(update).await.map(|committed| committed.epoch);
                 if report.send((value, verdict)).is_err() {
                     return;
                 }
@@ -164,7 +164,7 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
     let mut collect = |count: usize| {
         let mut good = 0;
         while good < count {
-            let (value, verdict) = told.recv_timeout(PATIENCE).expect("updates do not go on");
+            let (value, verdict) = outcomes.recv_timeout(PATIENCE).expect("updates do not go on");
             good += usize::from(verdict.is_ok());
             verdicts.push((value, verdict));
         }
@@ -175,20 +175,20 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
         server = Server::listen(&address, &store, &[]);
     }
     collect(40);
-    drop(told);
+    drop(outcomes);
     runtime.shutdown_timeout(PATIENCE);
     map(&address, &["set", "m", "end=1"], "").ok();
 
     let history: Vec<Value> = (map(&address, &["history", "m", "--json"], "").text().lines())
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    let mut made = std::collections::HashMap::new();
+    let mut committed = std::collections::HashMap::new();
     for (index, record) in history.iter().enumerate() {
         assert_eq!(record["epoch"], index + 1, "epochs have no gaps");
         for update in record["updates"].as_array().unwrap() {
             let value = update["changes"][0]["value"].as_str().unwrap().to_owned();
             assert_eq!(
-                made.insert(value.clone(), record["epoch"].as_u64().unwrap()),
+                committed.insert(value.clone(), record["epoch"].as_u64().unwrap()),
                 None,
                 "{value} is there twice"
             );
@@ -197,7 +197,7 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
     assert!(history.len() > 160);
     for (value, verdict) in &verdicts {
         if let Ok(epoch) = verdict {
-            assert_eq!(made.get(value), Some(epoch), "{value}");
+            assert_eq!(committed.get(value), Some(epoch), "{value}");
         }
     }
     // Those who watch see the same epochs in the same order, over all breaks.

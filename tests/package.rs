@@ -36,13 +36,13 @@ fn packages_hold_what_is_installed_and_work() {
     run("make", &install);
     run("scripts/package", &["--stage", &at("stage"), &at("made")]);
 
-    let made: Vec<PathBuf> =
+    let built: Vec<PathBuf> =
         std::fs::read_dir(at("made")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let made = |ending: &str| {
-        let found = made.iter().find(|path| path.extension().is_some_and(|found| found == ending));
-        found.unwrap_or_else(|| panic!("no {ending} in {made:?}")).display().to_string()
+    let built = |ending: &str| {
+        let found = built.iter().find(|path| path.extension().is_some_and(|found| found == ending));
+        found.unwrap_or_else(|| panic!("no {ending} in {built:?}")).display().to_string()
     };
-    let (deb, rpm) = (made("deb"), made("rpm"));
+    let (deb, rpm) = (built("deb"), built("rpm"));
     let installed = [
         "/usr/bin/nacre",
         "/usr/share/man/man1/nacre-put.1.gz",

@@ -235,7 +235,7 @@ fn a_writer_whose_stage_was_removed_fails_and_changes_nothing() {
         server.run(removal).ok();
         let (code, stderr) = ended(put);
         assert_eq!(code, 1, "{stderr}");
-        assert!(stderr.contains("its staged fork was taken away"), "{stderr}");
+        assert!(stderr.contains("its staged fork was removed"), "{stderr}");
         let expected = if removal.len() == 3 { Some((1, 4096)) } else { None };
         match expected {
             Some(_) => assert_eq!(read(&server.uri, "a"), expected),

@@ -240,8 +240,8 @@ fn a_store_that_cannot_be_reached_is_one_line_of_the_log() {
     let failed = || reflector.report()["control"]["state_failed"].as_u64().unwrap();
     until("many have failed", || (failed() > 2000).then_some(()));
     let log = reflector.log();
-    let told = log.lines().filter(|line| line.contains("neither stored nor loaded")).count();
-    assert!((1..=2).contains(&told), "{told} lines: {}", log.lines().take(20).collect::<String>());
+    let reported = log.lines().filter(|line| line.contains("neither stored nor loaded")).count();
+    assert!((1..=2).contains(&reported), "{reported} lines: {}", log.lines().take(20).collect::<String>());
     assert!(log.lines().count() < 50, "{} lines", log.lines().count());
 }
 
@@ -486,7 +486,7 @@ fn a_place_that_cannot_be_is_no_place_for_a_location() {
     let folder = harness::folder();
     let map = harness::file(&folder.path().join("map"));
     for (to, part) in [
-        ("5@0.0.0.0:7400", "no machine's address"),
+        ("5@0.0.0.0:7400", "not a machine's address"),
         ("5@127.0.0.1:0", "port 0"),
         ("5@224.0.0.1:7400", "one machine"),
         ("5@255.255.255.255:7400", "one machine"),
@@ -514,7 +514,7 @@ fn a_place_that_cannot_be_is_no_place_for_a_location() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let address = reflector.admin.parse().unwrap();
     let refused = runtime.block_on(relocate_at(address, None, None, change)).unwrap_err();
-    assert!(refused.message.contains("no machine's address"), "{refused}");
+    assert!(refused.message.contains("not a machine's address"), "{refused}");
     reflect(&[&["move", "nowhere", "--remove"][..], &admin].concat()).failed(1, &["nowhere"]);
     let key = folder.path().join("key");
     let key = key.to_str().unwrap();

@@ -145,9 +145,9 @@ fn a_location_moves_and_nobody_misses_a_datagram() {
     let talk = Talk::begin(6, "harbour", &[old.address], 40);
     std::thread::sleep(TALK);
     relocate(&old.admin, "harbour", &new.group(2));
-    let told = Instant::now();
+    let relocated = Instant::now();
     until_in(&new, 2, 6);
-    println!("all had moved after {:?}", told.elapsed());
+    println!("all had moved after {:?}", relocated.elapsed());
     std::thread::sleep(TALK);
     check_all_heard(&talk.end());
     assert_eq!(control(&old, "relay_members_handed"), 6);
@@ -254,7 +254,7 @@ impl Apart {
         self.inside[number].run(|| until_in(reflector, 1, members));
     }
 
-    fn made(&self, number: usize, by: &str) -> u64 {
+    fn copies_made(&self, number: usize, by: &str) -> u64 {
         let reflector = [&self.old, &self.new][number];
         self.inside[number].run(|| reflector.report()["made"][by].as_u64()).unwrap()
     }
@@ -266,16 +266,16 @@ fn move_apart(plane: &str, by: &str) {
     let address = "10.78.1.1:7400".parse().unwrap();
     let talk = apart.members.run(|| Talk::begin(5, "harbour", &[address], 60));
     std::thread::sleep(TALK);
-    assert!(apart.made(0, by) > 0);
+    assert!(apart.copies_made(0, by) > 0);
     for round in 0..2 {
         let (to, from) = (1 - round, round);
         relocate(&apart.old.admin, "harbour", &format!("1@10.78.{}.1:7400", to + 1));
         apart.until_in(to, 5);
         // By then the plane does it alone again.
         std::thread::sleep(2 * TALK);
-        let before = apart.made(to, by);
+        let before = apart.copies_made(to, by);
         std::thread::sleep(TALK);
-        assert!(apart.made(to, by) > before, "{plane} copies where they are");
+        assert!(apart.copies_made(to, by) > before, "{plane} copies where they are");
         apart.until_in(from, 0);
     }
     let heard = talk.end();

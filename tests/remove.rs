@@ -313,7 +313,7 @@ fn what_is_made_meanwhile_goes_too_or_is_reported() {
             fs::write(leaf.join(format!("{file}")), "").unwrap();
         }
     }
-    let (stop, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, created) = (AtomicBool::new(false), AtomicU64::new(0));
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {
             // The removal must give up or be faster. A bound limits the remains after a failure.
@@ -323,7 +323,7 @@ fn what_is_made_meanwhile_goes_too_or_is_reported() {
                 }
                 let leaf = root.join(format!("{}/leaf", number % 200));
                 if fs::write(leaf.join(format!("new {number}")), "").is_ok() {
-                    made.fetch_add(1, Ordering::Relaxed);
+                    created.fetch_add(1, Ordering::Relaxed);
                 }
                 let _ = fs::create_dir_all(root.join(format!("{}/new {number}/x", number * 7 % 200)));
             }
@@ -340,7 +340,7 @@ fn what_is_made_meanwhile_goes_too_or_is_reported() {
         remove_all(&root).ok();
     }
     assert!(!is_there(&root));
-    assert!(made.into_inner() > 0);
+    assert!(created.into_inner() > 0);
 }
 
 #[track_caller]

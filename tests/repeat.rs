@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use harness::{PATIENCE, Server, file};
-use nacre::{ErrorKind, Fork, Outcome, Read, Transaction};
+use nacre::{ErrorKind, Fork, Outcome, ReadOp, Transaction};
 
 const KILLS: u64 = 6;
 const CLIENTS: usize = 4;
@@ -75,7 +75,7 @@ fn writes_under_way_are_settled_by_the_server_that_comes_back() {
     let check = nacre::open(&address).unwrap();
     for (index, (acknowledged, unknown)) in counts.into_iter().enumerate() {
         let object = check.object(format!("client-{index}")).unwrap();
-        let look = check.apply(object.id(), Transaction::new().read(Read::Stat));
+        let look = check.apply(object.id(), Transaction::new().read(ReadOp::Stat));
         let Outcome::Done(done) = futures::executor::block_on(look).unwrap() else {
             panic!("a read is refused")
         };

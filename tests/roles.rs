@@ -243,10 +243,10 @@ fn a_second_signal_ends_a_daemon_at_once() {
         let server = Server::spawn(command);
         let _member = Joined::join(&group(&server, 5), &[]);
         server.signal(Signal::TERM);
-        let asked = Instant::now();
+        let started = Instant::now();
         until("it is stopping", || server.log().contains("stopping").then_some(()));
         // Signals that come together are one: the second is sent when the time for that is over.
-        until("half a second is over", || (asked.elapsed() > Duration::from_millis(600)).then_some(()));
+        until("half a second is over", || (started.elapsed() > Duration::from_millis(600)).then_some(()));
         server.stop(Signal::TERM).code()
     };
     assert!((0..10).any(|_| ended() == Some(130)), "a second signal ends nothing");

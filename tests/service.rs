@@ -18,7 +18,7 @@ fn the_service_manager_is_told_when_a_daemon_is_ready_and_when_it_stops() {
     let path = folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let told = || {
+    let next_message = || {
         let mut message = [0; 256];
         let length = manager.recv(&mut message).unwrap();
         String::from_utf8(message[..length].to_vec()).unwrap()
@@ -28,10 +28,10 @@ fn the_service_manager_is_told_when_a_daemon_is_ready_and_when_it_stops() {
     command.args(["--json", "serve", "--store", "mem:", "--listen", &address, "--log", "warn"]);
     command.env("NOTIFY_SOCKET", &path);
     let server = Server::spawn(command);
-    assert_eq!(told().trim(), "READY=1");
+    assert_eq!(next_message().trim(), "READY=1");
     server.run(["write", "a", "x"]).ok();
     assert!(server.stop(rustix::process::Signal::TERM).success());
-    assert_eq!(told().trim(), "STOPPING=1");
+    assert_eq!(next_message().trim(), "STOPPING=1");
 
     // A manager that is gone costs a warning.
     drop(manager);

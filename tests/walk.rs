@@ -380,7 +380,7 @@ fn wrong_usage_is_said() {
     walk(&[root, "--exclude-from", "/no/such/file"]).failed(2, &["/no/such/file"]);
     walk(&[root, "--newer", "/no/such/file"]).failed(2, &["/no/such/file", "2026-01-31"]);
     walk(&[root, "--name", "[a"]).failed(2, &["\"[a\" is not a pattern"]);
-    walk(&[root, "--resume", "/no/such/file"]).failed(2, &["cannot go on from", "/no/such/file"]);
+    walk(&[root, "--resume", "/no/such/file"]).failed(2, &["cannot resume from", "/no/such/file"]);
     walk(&[root, "--checkpoint", "/no/such/folder/file"]).failed(1, &["cannot save", "/no/such/folder/file"]);
     for (words, part) in [
         (&["--size", "5"][..], "needs a unit"),
@@ -465,8 +465,8 @@ fn what_cannot_be_read_is_told_and_the_rest_is_counted() {
     let mut command = nobody(ours.as_os_str());
     command.args(["walk", &root, "--list", "--json", "--fields", "path,size"]);
     let listed = String::from_utf8(run_with(command, b"").stdout).unwrap();
-    let told = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    assert_eq!(told.filter(|record| record["error"].is_string()).count(), unseen + 1);
+    let listed_records = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert_eq!(listed_records.filter(|record| record["error"].is_string()).count(), unseen + 1);
 
     // Names only, which find lists without examining entries.
     let mut command = nobody(ours.as_os_str());

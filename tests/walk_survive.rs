@@ -116,7 +116,7 @@ fn in_pieces(words: &[&str], checkpoint: &Path, signal: Signal, random: &mut Ran
                 return (printed, interrupted);
             }
             1 if signal == Signal::TERM => {
-                assert!(ended.stderr.contains(&format!("--resume {file} goes on")), "{ended:?}");
+                assert!(ended.stderr.contains(&format!("--resume {file} to continue")), "{ended:?}");
             }
             -1 if signal == Signal::KILL => {}
             _ => panic!("{ended:?}"),
@@ -176,7 +176,7 @@ fn nobody_goes_on_with_something_else() {
         .map(|_| run_for_a_while(&words, &checkpoint, Signal::TERM, &mut random))
         .find(|ended| ended.code == 1)
         .expect("one of a hundred walks is interrupted");
-    assert!(ended.stderr.ends_with("'\\''s a checkpoint' goes on from here\n"), "{ended:?}");
+    assert!(ended.stderr.ends_with("'\\''s a checkpoint' to continue\n"), "{ended:?}");
     assert_eq!(ended.stdout, b"");
     run_with(command(&words), b"").failed(2, &["already", "--resume"]);
     let resume = |words: &[&str], file: &str| run_with(command(&[words, &["--resume", file]].concat()), b"");
@@ -193,7 +193,7 @@ fn nobody_goes_on_with_something_else() {
         (Vec::new(), "not a checkpoint"),
     ] {
         fs::write(other, change).unwrap();
-        resume(&[root, "--name", "*1"], other).failed(2, &["cannot go on from", part]);
+        resume(&[root, "--name", "*1"], other).failed(2, &["cannot resume from", part]);
     }
     let summary: Value = resume(&[root, "--name", "*1", "--json"], file).json();
     assert_eq!(summary["total"]["entries"], find(&[root, "-name", "*1", "-print0"]).len());
@@ -302,8 +302,8 @@ impl Churn {
 #[track_caller]
 fn changing_tree(ended: Ended) -> Vec<u8> {
     let missing = ended.stderr.lines().filter(|line| line.contains("moved or removed before")).count();
-    let told = ended.stderr.lines().filter(|line| line.contains("could not be visited")).count();
-    assert_eq!(missing + told, ended.stderr.lines().count(), "{ended:?}");
+    let reported = ended.stderr.lines().filter(|line| line.contains("could not be visited")).count();
+    assert_eq!(missing + reported, ended.stderr.lines().count(), "{ended:?}");
     assert_eq!(ended.code, i32::from(missing > 0), "{ended:?}");
     ended.stdout
 }

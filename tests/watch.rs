@@ -124,14 +124,14 @@ fn changes_and_notifications_are_lines() {
     let mut command = program();
     command.args(["--store", &server.uri, "watch", "settings", "--count", "1"]);
     let watching = std::thread::spawn(move || run_with(command, b""));
-    let told = loop {
+    let notice = loop {
         // Until it watches, nobody acknowledges.
-        let told = server.run(["notify", "settings", "a\nb"]);
-        if !told.stdout.is_empty() {
-            break told.text();
+        let notice = server.run(["notify", "settings", "a\nb"]);
+        if !notice.stdout.is_empty() {
+            break notice.text();
         }
     };
-    assert!(told.starts_with("acknowledged  ") && told.lines().count() == 1, "{told}");
+    assert!(notice.starts_with("acknowledged  ") && notice.lines().count() == 1, "{notice}");
     let text = watching.join().unwrap().text();
     assert_eq!(text, format!("watching  version {version}\nnotified  a\\nb"));
 }
@@ -144,8 +144,8 @@ fn who_does_not_answer_is_named_and_bad_use_is_refused() {
     asleep.signal(Signal::STOP);
     let id = asleep.began["watcher"].as_str().unwrap().to_owned();
     let ended = server.run(["notify", "object", "hello", "--timeout", "1s"]);
-    let told = ended.failed(1, &["1 of 2 watchers of object \"object\" have not acknowledged"]);
-    assert!(told.contains(&format!("missed        {id}")), "{told}");
+    let notice = ended.failed(1, &["1 of 2 watchers of object \"object\" have not acknowledged"]);
+    assert!(notice.contains(&format!("missed        {id}")), "{notice}");
     assert_eq!(awake.next()["payload"], "hello");
     asleep.signal(Signal::CONT);
     assert_eq!(asleep.next()["payload"], "hello");

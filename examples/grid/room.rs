@@ -102,7 +102,7 @@ impl Room {
                     MemberEvent::NoState => self.settled = true,
                     MemberEvent::StateAsked { ask } => {
                         // Who does not know the cell yet has no state to give.
-                        let state = ear.asked().filter(|_| self.is_ready());
+                        let state = ear.state_request().filter(|_| self.is_ready());
                         self.client.give_state(ask, state.map(Into::into)).map_err(failed)?;
                     }
                     MemberEvent::Refused { reason, last: true } => return Err(reason.to_string()),
@@ -137,7 +137,7 @@ trait Ear {
     fn state(&mut self, _bytes: &[u8]) {}
 
     /// Returns the state, if there is one, when the reflector asks for it.
-    fn asked(&mut self) -> Option<Vec<u8>> {
+    fn state_request(&mut self) -> Option<Vec<u8>> {
         None
     }
 }
@@ -167,7 +167,7 @@ impl Ear for Learner<'_> {
         self.cell.learn_text(bytes);
     }
 
-    fn asked(&mut self) -> Option<Vec<u8>> {
+    fn state_request(&mut self) -> Option<Vec<u8>> {
         Some(self.cell.state())
     }
 }

@@ -82,14 +82,14 @@ fn draw(player: &Player) -> std::io::Result<()> {
             }
             let here = cell_of((x, y)) == cell_of(player.at);
             let cell = player.cells.get(&cell_of((x, y)));
-            let who = cell.and_then(|cell| {
+            let owner = cell.and_then(|cell| {
                 cell.records.values().find(|record| record.at == Some((x, y))).map(|record| record.player)
             });
             let flag = cell.and_then(|cell| cell.flag((x, y)));
-            text += &match (player.at == (x, y), who, flag) {
+            text += &match (player.at == (x, y), owner, flag) {
                 (true, _, _) => "\x1b[1;32m@\x1b[0m".to_owned(),
                 // Those of other cells were there when this player left.
-                (_, Some(who), _) if here => format!("\x1b[1;3{}m{}\x1b[0m", 1 + who % 6, who % 10),
+                (_, Some(owner), _) if here => format!("\x1b[1;3{}m{}\x1b[0m", 1 + owner % 6, owner % 10),
                 (_, _, Some(owner)) => {
                     format!("\x1b[{};3{}mF\x1b[0m", if here { 1 } else { 2 }, 1 + owner % 6)
                 }

@@ -259,7 +259,7 @@ fn a_sequencer_has_a_path() {
     run(&["fs", "create", "--type", "log", "--policy", "quota=7", "/x"]).failed(2, &["only a sequencer"]);
     run(&["fs", "put", "/dev/null", "/file"]).ok();
     run(&["sequencer", "next", "/file"]).failed(1, &["cannot use /file", "no type with methods"]);
-    run(&["sequencer", "rm", "/file"]).failed(1, &["it is no sequencer"]);
+    run(&["sequencer", "rm", "/file"]).failed(1, &["it is not a sequencer"]);
     run(&["sequencer", "rm", "/moved"]).ok();
     run(&["sequencer", "next", "/moved"]).failed(1, &["no such file"]);
     run(&["fs", "rm", "/typed"]).ok();

@@ -111,7 +111,7 @@ struct Held {
 
 /// The events of a history, counted.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Counts {
     pub exclusive: usize,
     pub shared: usize,
     pub writes: usize,
@@ -191,12 +191,12 @@ impl History {
     ///
     /// # Errors
     /// The first breach of a rule.
-    pub fn check(&self) -> Result<Told, String> {
-        let mut told = Told { refused: self.refused, ..Told::default() };
+    pub fn check(&self) -> Result<Counts, String> {
+        let mut counts = Counts { refused: self.refused, ..Counts::default() };
         for held in &self.held {
-            *(if held.mode == Mode::Exclusive { &mut told.exclusive } else { &mut told.shared }) += 1;
-            told.writes += usize::from(held.acknowledged.is_some());
-            told.reads += held.reads.len();
+            *(if held.mode == Mode::Exclusive { &mut counts.exclusive } else { &mut counts.shared }) += 1;
+            counts.writes += usize::from(held.acknowledged.is_some());
+            counts.reads += held.reads.len();
         }
         let mut files: BTreeMap<u64, Vec<&Held>> = BTreeMap::new();
         // One that could never be relied on conflicts with none; it may have written nothing.
@@ -205,7 +205,7 @@ impl History {
         }
         for locks in files.values_mut() {
             locks.sort_by_key(|held| held.from);
-            told.at_once += locks.windows(2).filter(|pair| pair[1].from < pair[0].until).count();
+            counts.at_once += locks.windows(2).filter(|pair| pair[1].from < pair[0].until).count();
             for byte in 0..BYTES {
                 let of_byte: Vec<&Held> =
                     locks.iter().copied().filter(|held| held.bytes & 1 << byte != 0).collect();
@@ -213,7 +213,7 @@ impl History {
                 check_values(&of_byte, byte)?;
             }
         }
-        Ok(told)
+        Ok(counts)
     }
 }
 
@@ -276,7 +276,7 @@ fn check_values(locks: &[&Held], byte: u64) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn check(clients: &[&str]) -> Result<Told, String> {
+    fn check(clients: &[&str]) -> Result<Counts, String> {
         let mut history = History::default();
         clients.iter().enumerate().for_each(|(index, text)| history.add(&index.to_string(), text));
         history.check()

@@ -144,7 +144,7 @@ pub fn make_tree(args: &TreeArgs, common: &Common) -> Result<(), BenchError> {
 fn make(args: &MakeArgs, threads: usize, keep: bool) -> Result<Tree, BenchError> {
     let shape = args.shape()?;
     let root = args.at.clone().unwrap_or_else(|| Tree::default_root(args.seed, &shape));
-    Tree::made(&root, args.seed, &shape, threads, keep)
+    Tree::open_or_create(&root, args.seed, &shape, threads, keep)
 }
 
 /// Makes every program count the tree, and then walk it in turn.

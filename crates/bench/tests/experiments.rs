@@ -32,18 +32,18 @@ fn a_folder_holds_no_results_that_its_script_does_not_make() {
     for entry in fs::read_dir(experiments).unwrap() {
         let study = entry.unwrap().path();
         let script = study.join("run.sh");
-        let made = scratch.path().join(study.file_name().unwrap());
-        fs::create_dir(&made).unwrap();
-        fs::copy(&script, made.join("run.sh")).unwrap();
+        let produced = scratch.path().join(study.file_name().unwrap());
+        fs::create_dir(&produced).unwrap();
+        fs::copy(&script, produced.join("run.sh")).unwrap();
         let mut run = Command::new("sh");
-        run.arg(made.join("run.sh")).arg(&program);
+        run.arg(produced.join("run.sh")).arg(&program);
         for variable in ["ONLY", "QUICK", "STUDIES", "DWALK", "PDU", "SAMPLICATE"] {
             run.env_remove(variable);
         }
         let ran = run.output().unwrap();
         assert!(ran.status.success(), "{}: {}", script.display(), String::from_utf8_lossy(&ran.stderr));
-        let (held, made) = (results(&study), results(&made));
-        let unknown: Vec<_> = held.difference(&made).collect();
+        let (held, produced) = (results(&study), results(&produced));
+        let unknown: Vec<_> = held.difference(&produced).collect();
         assert!(unknown.is_empty(), "{} does not make {unknown:?}", script.display());
         studies += 1;
     }

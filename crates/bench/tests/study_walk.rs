@@ -19,8 +19,8 @@ fn figures_are_simulated_recorded_and_drawn_again() {
     }
     let words =
         ["--figure", "1", "--source", "simulated", "--quick", "--out", "first", "--results", "runs.json"];
-    let made = run(&words, folder.path());
-    assert!(made.status.success(), "{made:?}");
+    let output = run(&words, folder.path());
+    assert!(output.status.success(), "{output:?}");
     let recorded: Value =
         serde_json::from_slice(&std::fs::read(folder.path().join("runs.json")).unwrap()).unwrap();
     let runs = recorded["runs"].as_array().unwrap();

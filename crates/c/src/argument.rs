@@ -47,8 +47,8 @@ pub unsafe fn optional<T>(place: *mut T) -> ResultSlot<T> {
 /// # Safety
 ///
 /// As the module says, until the result is stored.
-pub unsafe fn required<T>(place: *mut T, what: &str) -> Result<ResultSlot<T>, Failure> {
-    if place.is_null() { Err(null(what)) } else { Ok(ResultSlot(place)) }
+pub unsafe fn required<T>(place: *mut T, subject: &str) -> Result<ResultSlot<T>, Failure> {
+    if place.is_null() { Err(null(subject)) } else { Ok(ResultSlot(place)) }
 }
 
 /// A place for a handle, which holds NULL until there is one.
@@ -87,8 +87,8 @@ pub unsafe fn place_if_wanted<T: Handle>(place: *mut *mut T) -> Option<HandlePla
     Some(HandlePlace(ResultSlot(place)))
 }
 
-fn null(what: &str) -> Failure {
-    Failure::invalid(format!("the pointer to {what} is NULL"))
+fn null(subject: &str) -> Failure {
+    Failure::invalid(format!("the pointer to {subject} is NULL"))
 }
 
 /// Takes an array.
@@ -100,19 +100,19 @@ pub unsafe fn array<'a, T>(
     pointer: *const T,
     count: usize,
     count_max: usize,
-    what: &str,
+    subject: &str,
 ) -> Result<&'a [T], Failure> {
     if count > count_max {
-        return Err(Failure::invalid(format!("{count} {what}; the limit is {count_max}")));
+        return Err(Failure::invalid(format!("{count} {subject}; the limit is {count_max}")));
     }
     if count == 0 {
         return Ok(&[]);
     }
     if pointer.is_null() {
-        return Err(null(what));
+        return Err(null(subject));
     }
     if !pointer.is_aligned() {
-        return Err(Failure::invalid(format!("the pointer to {what} is not aligned")));
+        return Err(Failure::invalid(format!("the pointer to {subject} is not aligned")));
     }
     // SAFETY: it is neither NULL nor unaligned, as long as the caller says, and that is not too long.
     Ok(unsafe { slice::from_raw_parts(pointer, count) })
@@ -134,22 +134,22 @@ pub unsafe fn payload(pointer: *const c_void, length: usize) -> Result<Bytes, Fa
 /// # Safety
 ///
 /// As the module says, while the name is used.
-pub unsafe fn name<'a>(pointer: *const c_void, length: usize, what: &str) -> Result<&'a [u8], Failure> {
+pub unsafe fn name<'a>(pointer: *const c_void, length: usize, subject: &str) -> Result<&'a [u8], Failure> {
     /// More than any name may have.
     const NAME_BYTES_MAX: usize = 4096;
     let mut length = length;
     if length == STRING {
         if pointer.is_null() {
-            return Err(null(what));
+            return Err(null(subject));
         }
         // SAFETY: a zero ends it, says the caller; no more is looked at than may be.
         length = unsafe { libc::strnlen(pointer.cast(), NAME_BYTES_MAX + 1) };
     }
     if length > NAME_BYTES_MAX {
-        return Err(Failure::invalid(format!("{what} is longer than {NAME_BYTES_MAX} bytes")));
+        return Err(Failure::invalid(format!("{subject} is longer than {NAME_BYTES_MAX} bytes")));
     }
     // SAFETY: as the caller promises.
-    unsafe { array(pointer.cast::<u8>(), length, NAME_BYTES_MAX, what) }
+    unsafe { array(pointer.cast::<u8>(), length, NAME_BYTES_MAX, subject) }
 }
 
 /// Takes a text that ends with a zero.
@@ -157,18 +157,18 @@ pub unsafe fn name<'a>(pointer: *const c_void, length: usize, what: &str) -> Res
 /// # Safety
 ///
 /// As the module says, while the text is used.
-pub unsafe fn text<'a>(pointer: *const c_char, bytes_max: usize, what: &str) -> Result<&'a str, Failure> {
+pub unsafe fn text<'a>(pointer: *const c_char, bytes_max: usize, subject: &str) -> Result<&'a str, Failure> {
     if pointer.is_null() {
-        return Err(null(what));
+        return Err(null(subject));
     }
     // SAFETY: a zero ends it, says the caller; no more is looked at than may be.
     let bytes = unsafe {
         if libc::strnlen(pointer, bytes_max + 1) > bytes_max {
-            return Err(Failure::invalid(format!("{what} is longer than {bytes_max} bytes")));
+            return Err(Failure::invalid(format!("{subject} is longer than {bytes_max} bytes")));
         }
         CStr::from_ptr(pointer)
     };
-    bytes.to_str().map_err(|error| Failure::invalid(format!("{what} is not UTF-8: {error}")))
+    bytes.to_str().map_err(|error| Failure::invalid(format!("{subject} is not UTF-8: {error}")))
 }
 
 /// A buffer of the program's.

@@ -64,7 +64,7 @@ pub unsafe extern "C" fn nacre_lock_acquire(
         let mode = match mode {
             NACRE_LOCK_SHARED => Mode::Shared,
             NACRE_LOCK_EXCLUSIVE => Mode::Exclusive,
-            _ => return Err(Failure::invalid(format!("{mode} is no mode of a lock"))),
+            _ => return Err(Failure::invalid(format!("{mode} is not a mode of a lock"))),
         };
         let request = Request::new(description, mode);
         let request = match u64::try_from(wait_ms) {

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use bytes::Bytes;
 use nacre::limit::{REFUSAL_BYTES_MAX, TRANSACTION_BYTES_MAX};
-use nacre::{BlockingObject, ByteRange, KeyWritten, Read, Transaction, Written};
+use nacre::{BlockingObject, ByteRange, KeyWritten, ReadOp, Transaction, Written};
 
 use crate::argument::{Buffer, ResultSlot, buffer, name, optional, payload, place, required};
 use crate::code::{Failure, NACRE_ABSENT, NACRE_REFUSED, call};
@@ -115,7 +115,7 @@ fn read_into(object: &BlockingObject, whole: ByteRange, buffer: &Buffer) -> Resu
         // A range of many extents comes in parts, which are to fit each other.
         while let Some(next) = read.next.filter(|next| *next > whole.offset && *next < whole.end()) {
             let fork = object.nonblocking().fork_name().clone();
-            let rest = Read::Range {
+            let rest = ReadOp::Range {
                 fork: fork.clone(),
                 range: ByteRange::new(next, whole.end() - next),
                 intent: nacre::Intent::Look,
@@ -353,13 +353,13 @@ fn value(
     found: Option<Bytes>,
     buffer: &crate::argument::Buffer,
     length: ResultSlot<usize>,
-    what: &str,
+    kind: &str,
 ) -> Result<(), Failure> {
     match found {
         Some(value) => buffer.fill_whole(&value, length),
         None => {
             length.set(0);
-            Err(Failure::new(NACRE_ABSENT, format!("there is no such {what}")))
+            Err(Failure::new(NACRE_ABSENT, format!("there is no such {kind}")))
         }
     }
 }
@@ -465,7 +465,7 @@ pub unsafe extern "C" fn nacre_object_keys(
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
         let place = place(result)?;
-        let read = Read::VersionedKeys { range: nacre_key_range::take(range)?, limit, values: values != 0 };
+        let read = ReadOp::VersionedKeys { range: nacre_key_range::take(range)?, limit, values: values != 0 };
         place.put(get(object)?.apply(Transaction::new().read(read))?);
         Ok(())
     })
@@ -536,7 +536,7 @@ pub unsafe extern "C" fn nacre_object_attributes(
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
         let place = place(result)?;
-        place.put(get(object)?.apply(Transaction::new().read(Read::Attributes))?);
+        place.put(get(object)?.apply(Transaction::new().read(ReadOp::Attributes))?);
         Ok(())
     })
 }

@@ -382,7 +382,7 @@ fn order_of(order: c_int) -> Result<Order, Failure> {
     match order {
         NACRE_ORDER_C => Ok(Order::C),
         NACRE_ORDER_FORTRAN => Ok(Order::Fortran),
-        _ => Err(Failure::invalid(format!("{order} is no order of an array"))),
+        _ => Err(Failure::invalid(format!("{order} is not an order of an array"))),
     }
 }
 
@@ -432,7 +432,7 @@ pub unsafe extern "C" fn nacre_datatype_darray(
                     NACRE_DISTRIBUTE_NONE => Ok(Distribution::None),
                     NACRE_DISTRIBUTE_BLOCK => Ok(Distribution::Block(block)),
                     NACRE_DISTRIBUTE_CYCLIC => Ok(Distribution::Cyclic(block)),
-                    other => Err(Failure::invalid(format!("{other} is no distribution"))),
+                    other => Err(Failure::invalid(format!("{other} is not a distribution"))),
                 }
             };
             Ok(Datatype::Darray {

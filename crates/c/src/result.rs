@@ -96,8 +96,8 @@ pub struct nacre_refusal {
 pub struct nacre_result {
     version: u64,
     existed: bool,
-    answers: Vec<Told>,
-    refusal: Option<(nacre_refusal, Told)>,
+    answers: Vec<Payload>,
+    refusal: Option<(nacre_refusal, Payload)>,
 }
 
 impl Handle for nacre_result {
@@ -110,7 +110,7 @@ unsafe impl Send for nacre_result {}
 unsafe impl Sync for nacre_result {}
 
 /// An answer in C's shape.
-enum Told {
+enum Payload {
     Nothing,
     Range { range: nacre_range, data: Bytes, extents: Vec<nacre_extent> },
     Value { value: Option<Bytes>, version: u64 },
@@ -119,7 +119,7 @@ enum Told {
     Fences { fence: u64, sessions: Vec<u64> },
 }
 
-fn told_range(read: RangeRead) -> Told {
+fn range_payload(read: RangeRead) -> Payload {
     let RangeRead { data, extents, version, size, next } = read;
     let extent = |extent: &nacre::Extent| nacre_extent {
         offset: extent.range.offset,
@@ -131,14 +131,14 @@ fn told_range(read: RangeRead) -> Told {
         },
     };
     let range = nacre_range { version, size, is_cut: next.is_some().into(), next: next.unwrap_or(0) };
-    Told::Range { range, data, extents: extents.iter().map(extent).collect() }
+    Payload::Range { range, data, extents: extents.iter().map(extent).collect() }
 }
 
 /// Tells entries: names, values if there are any, versions, sizes.
-fn told_entries(entries: impl Iterator<Item = (Bytes, Option<Bytes>, u64, u64)>, more: bool) -> Told {
-    let (mut told, mut owned) = (Vec::new(), Vec::new());
+fn entries_payload(entries: impl Iterator<Item = (Bytes, Option<Bytes>, u64, u64)>, more: bool) -> Payload {
+    let (mut listed, mut owned) = (Vec::new(), Vec::new());
     for (name, value, version, size) in entries {
-        told.push(nacre_entry {
+        listed.push(nacre_entry {
             name: name.as_ptr().cast(),
             name_length: name.len(),
             value: value.as_ref().map_or(std::ptr::null(), |value| value.as_ptr().cast()),
@@ -149,34 +149,34 @@ fn told_entries(entries: impl Iterator<Item = (Bytes, Option<Bytes>, u64, u64)>,
         // Bytes stay where they are when their handle is moved.
         owned.push((name, value.unwrap_or_default()));
     }
-    Told::Entries { entries: told, more, _owned: owned }
+    Payload::Entries { entries: listed, more, _owned: owned }
 }
 
-fn told(answer: Answer) -> Told {
+fn payload(answer: Answer) -> Payload {
     match answer {
-        Answer::Range(read) => told_range(read),
-        Answer::Stat(stat) => Told::Stat((&stat).into()),
-        Answer::Forks(page) => told_forks(page.entries, page.more),
-        Answer::Value(value) => Told::Value { value, version: 0 },
+        Answer::Range(read) => range_payload(read),
+        Answer::Stat(stat) => Payload::Stat((&stat).into()),
+        Answer::Forks(page) => forks_payload(page.entries, page.more),
+        Answer::Value(value) => Payload::Value { value, version: 0 },
         Answer::Keys(page) => {
             let entry = |(name, value): (Key, Bytes)| (name.to_bytes(), Some(value), 0, 0);
-            told_entries(page.entries.into_iter().map(entry), page.more)
+            entries_payload(page.entries.into_iter().map(entry), page.more)
         }
         Answer::VersionedValue(found) => match found {
-            Some(Versioned { value, version }) => Told::Value { value: Some(value), version },
-            None => Told::Value { value: None, version: 0 },
+            Some(Versioned { value, version }) => Payload::Value { value: Some(value), version },
+            None => Payload::Value { value: None, version: 0 },
         },
         Answer::VersionedKeys(page) => {
             let entry =
                 |(name, found): (Key, Versioned)| (name.to_bytes(), Some(found.value), found.version, 0);
-            told_entries(page.entries.into_iter().map(entry), page.more)
+            entries_payload(page.entries.into_iter().map(entry), page.more)
         }
-        Answer::Fences(fences) => Told::Fences { fence: fences.fence, sessions: fences.sessions },
+        Answer::Fences(fences) => Payload::Fences { fence: fences.fence, sessions: fences.sessions },
     }
 }
 
-fn told_forks(forks: Vec<(Fork, u64)>, more: bool) -> Told {
-    told_entries(forks.into_iter().map(|(name, size)| (name.to_bytes(), None, 0, size)), more)
+fn forks_payload(forks: Vec<(Fork, u64)>, more: bool) -> Payload {
+    entries_payload(forks.into_iter().map(|(name, size)| (name.to_bytes(), None, 0, size)), more)
 }
 
 impl nacre_result {
@@ -184,42 +184,42 @@ impl nacre_result {
     pub fn of(outcome: Outcome) -> nacre_result {
         match outcome {
             Outcome::Done(done) => {
-                let answers = done.answers.into_iter().map(told).collect();
+                let answers = done.answers.into_iter().map(payload).collect();
                 nacre_result { version: done.version, existed: done.existed, answers, refusal: None }
             }
             Outcome::Refused(refusal) => {
                 let (guard, version) = (refusal.guard, refusal.version);
-                let mut what =
+                let mut refusal_info =
                     nacre_refusal { guard, found: NACRE_FOUND_OBJECT, exists: 0, number: 0, version };
                 let found = match refusal.found {
                     Found::Object { exists } => {
-                        what.exists = exists.into();
-                        Told::Nothing
+                        refusal_info.exists = exists.into();
+                        Payload::Nothing
                     }
                     Found::Region(read) => {
-                        what.found = NACRE_FOUND_REGION;
-                        told_range(read)
+                        refusal_info.found = NACRE_FOUND_REGION;
+                        range_payload(read)
                     }
                     Found::Value(value) => {
-                        what.found = NACRE_FOUND_VALUE;
-                        Told::Value { value, version: 0 }
+                        refusal_info.found = NACRE_FOUND_VALUE;
+                        Payload::Value { value, version: 0 }
                     }
                     Found::Fence(fence) => {
-                        (what.found, what.number) = (NACRE_FOUND_FENCE, fence);
-                        Told::Nothing
+                        (refusal_info.found, refusal_info.number) = (NACRE_FOUND_FENCE, fence);
+                        Payload::Nothing
                     }
                     Found::KeyVersion(key_version) => {
-                        (what.found, what.number) = (NACRE_FOUND_KEY_VERSION, key_version);
-                        Told::Nothing
+                        (refusal_info.found, refusal_info.number) = (NACRE_FOUND_KEY_VERSION, key_version);
+                        Payload::Nothing
                     }
                 };
-                let refusal = Some((what, found));
+                let refusal = Some((refusal_info, found));
                 nacre_result { version, existed: version > 0, answers: Vec::new(), refusal }
             }
         }
     }
 
-    fn of_answer(version: u64, answer: Told) -> nacre_result {
+    fn of_answer(version: u64, answer: Payload) -> nacre_result {
         nacre_result { version, existed: true, answers: vec![answer], refusal: None }
     }
 
@@ -227,19 +227,19 @@ impl nacre_result {
     pub fn of_objects(names: Vec<ObjectId>, limit: usize) -> nacre_result {
         let more = names.len() >= limit;
         let entry = |name: ObjectId| (name.to_bytes(), None, 0, 0);
-        nacre_result::of_answer(0, told_entries(names.into_iter().map(entry), more))
+        nacre_result::of_answer(0, entries_payload(names.into_iter().map(entry), more))
     }
 
     /// Returns a list of forks.
     pub fn of_forks(forks: Vec<(Fork, u64)>) -> nacre_result {
-        nacre_result::of_answer(0, told_forks(forks, false))
+        nacre_result::of_answer(0, forks_payload(forks, false))
     }
 
     /// Returns extents.
     pub fn of_extents(extents: Extents) -> nacre_result {
         let Extents { extents, version, size } = extents;
         let read = RangeRead { extents, version, size, ..RangeRead::default() };
-        nacre_result::of_answer(version, told_range(read))
+        nacre_result::of_answer(version, range_payload(read))
     }
 
     /// Returns the refused guard, if one was.
@@ -247,9 +247,9 @@ impl nacre_result {
         self.refusal.as_ref().map(|(refusal, _)| refusal)
     }
 
-    fn answer(&self, number: usize) -> Result<&Told, Failure> {
+    fn answer(&self, number: usize) -> Result<&Payload, Failure> {
         if number == FOUND {
-            let none = || Failure::invalid("the result is no refusal, and found nothing");
+            let none = || Failure::invalid("the result is not a refusal, so it has nothing found");
             return self.refusal.as_ref().map(|(_, found)| found).ok_or_else(none);
         }
         self.answers.get(number).ok_or_else(|| {
@@ -258,10 +258,10 @@ impl nacre_result {
     }
 }
 
-fn other(number: usize, what: &str) -> Failure {
+fn other(number: usize, expected: &str) -> Failure {
     match number {
-        FOUND => Failure::invalid(format!("what was found is not {what}")),
-        _ => Failure::invalid(format!("answer {number} is not {what}")),
+        FOUND => Failure::invalid(format!("what was found is not {expected}")),
+        _ => Failure::invalid(format!("answer {number} is not {expected}")),
     }
 }
 
@@ -337,9 +337,9 @@ pub unsafe extern "C" fn nacre_result_data(
         let (data, length) = (required(data, "the data")?, required(length, "the length")?);
         let result = get(result)?;
         let bytes = match result.answer(number)? {
-            Told::Range { data, .. } => data,
-            Told::Value { value: Some(value), .. } => value,
-            Told::Value { value: None, .. } => return Err(Failure::new(NACRE_ABSENT, "there is no value")),
+            Payload::Range { data, .. } => data,
+            Payload::Value { value: Some(value), .. } => value,
+            Payload::Value { value: None, .. } => return Err(Failure::new(NACRE_ABSENT, "there is no value")),
             _ => return Err(other(number, "bytes")),
         };
         data.set(bytes.as_ptr().cast());
@@ -359,7 +359,7 @@ pub unsafe extern "C" fn nacre_result_key_version(
     call(|| unsafe {
         let place = required(version, "the version")?;
         match get(result)?.answer(number)? {
-            Told::Value { version, .. } => place.set(*version),
+            Payload::Value { version, .. } => place.set(*version),
             _ => return Err(other(number, "the value of a key")),
         }
         Ok(())
@@ -377,7 +377,7 @@ pub unsafe extern "C" fn nacre_result_range(
     call(|| unsafe {
         let place = required(range, "the range")?;
         match get(result)?.answer(number)? {
-            Told::Range { range, .. } => place.set(*range),
+            Payload::Range { range, .. } => place.set(*range),
             _ => return Err(other(number, "a range")),
         }
         Ok(())
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn nacre_result_extents(
     call(|| unsafe {
         let (place, count) = (required(extents, "the extents")?, required(count, "the count")?);
         match get(result)?.answer(number)? {
-            Told::Range { extents, .. } => {
+            Payload::Range { extents, .. } => {
                 place.set(extents.as_ptr());
                 count.set(extents.len());
             }
@@ -417,7 +417,7 @@ pub unsafe extern "C" fn nacre_result_stat(
     call(|| unsafe {
         let place = required(stat, "the stat")?;
         match get(result)?.answer(number)? {
-            Told::Stat(stat) => place.set(*stat),
+            Payload::Stat(stat) => place.set(*stat),
             _ => return Err(other(number, "a stat")),
         }
         Ok(())
@@ -439,7 +439,7 @@ pub unsafe extern "C" fn nacre_result_entries(
         let (place, count) = (required(entries, "the entries")?, required(count, "the count")?);
         let more_place = optional(more);
         match get(result)?.answer(number)? {
-            Told::Entries { entries, more, .. } => {
+            Payload::Entries { entries, more, .. } => {
                 place.set(entries.as_ptr());
                 count.set(entries.len());
                 more_place.set((*more).into());
@@ -464,7 +464,7 @@ pub unsafe extern "C" fn nacre_result_fences(
         let (fence_place, place) = (required(fence, "the fence")?, required(sessions, "the sessions")?);
         let count = required(count, "the count")?;
         match get(result)?.answer(number)? {
-            Told::Fences { fence, sessions } => {
+            Payload::Fences { fence, sessions } => {
                 fence_place.set(*fence);
                 place.set(sessions.as_ptr());
                 count.set(sessions.len());

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use nacre::limit::{EXTENTS_PER_TRANSACTION_MAX, OPERATIONS_MAX};
-use nacre::{ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, Read, Transaction, Write};
+use nacre::{ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, ReadOp, Transaction, WriteOp};
 
 use crate::argument::{array, name, payload, place, place_if_wanted};
 use crate::code::{Failure, NACRE_REFUSED, call};
@@ -66,9 +66,9 @@ impl nacre_key_range {
                 return Ok(KeyRange::all());
             }
             let range = range.read_unaligned();
-            let bound = |bytes: *const c_void, length, what: &str| match bytes.is_null() {
+            let bound = |bytes: *const c_void, length, subject: &str| match bytes.is_null() {
                 true => Ok(None),
-                false => Ok::<_, Failure>(Some(Bytes::copy_from_slice(name(bytes, length, what)?))),
+                false => Ok::<_, Failure>(Some(Bytes::copy_from_slice(name(bytes, length, subject)?))),
             };
             Ok(KeyRange {
                 after: bound(range.after, range.after_length, "the lower bound of the keys")?,
@@ -124,14 +124,14 @@ fn guard(transaction: *mut nacre_transaction, guard: impl FnOnce() -> Result<Gua
     })
 }
 
-fn read(transaction: *mut nacre_transaction, read: impl FnOnce() -> Result<Read, Failure>) -> c_int {
+fn read(transaction: *mut nacre_transaction, read: impl FnOnce() -> Result<ReadOp, Failure>) -> c_int {
     add(transaction, |transaction| {
         transaction.reads.push(read()?);
         Ok(())
     })
 }
 
-fn write(transaction: *mut nacre_transaction, write: impl FnOnce() -> Result<Write, Failure>) -> c_int {
+fn write(transaction: *mut nacre_transaction, write: impl FnOnce() -> Result<WriteOp, Failure>) -> c_int {
     add(transaction, |transaction| {
         transaction.writes.push(write()?);
         Ok(())
@@ -164,7 +164,7 @@ unsafe fn check_of(check: c_int, value: *const c_void, length: usize) -> Result<
         NACRE_CHECK_LESS_OR_EQUAL => Check::LessOrEqual(value()?),
         NACRE_CHECK_GREATER => Check::Greater(value()?),
         NACRE_CHECK_GREATER_OR_EQUAL => Check::GreaterOrEqual(value()?),
-        _ => return Err(Failure::invalid(format!("{check} is no check of a value"))),
+        _ => return Err(Failure::invalid(format!("{check} is not a check of a value"))),
     })
 }
 
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn nacre_transaction_read_range(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     read(transaction, || unsafe {
-        Ok(Read::Range {
+        Ok(ReadOp::Range {
             fork: fork_of(fork, fork_length)?,
             range: ByteRange::new(offset, length),
             intent: intent_of(intent)?,
@@ -360,14 +360,14 @@ pub unsafe extern "C" fn nacre_transaction_read_extents(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     read(transaction, || unsafe {
-        Ok(Read::Extents { fork: fork_of(fork, fork_length)?, range: ByteRange::new(offset, length) })
+        Ok(ReadOp::Extents { fork: fork_of(fork, fork_length)?, range: ByteRange::new(offset, length) })
     })
 }
 
 /// Reads the object at a glance.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nacre_transaction_read_stat(transaction: *mut nacre_transaction) -> c_int {
-    read(transaction, || Ok(Read::Stat))
+    read(transaction, || Ok(ReadOp::Stat))
 }
 
 /// Reads at most `limit` names of forks with their sizes and at most 1,024, after the fork `after`; from the first one if that is NULL. Forks of names that
@@ -381,7 +381,7 @@ pub unsafe extern "C" fn nacre_transaction_read_forks(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     read(transaction, || unsafe {
-        Ok(Read::Forks {
+        Ok(ReadOp::Forks {
             after: if after.is_null() { None } else { Some(fork_of(after, after_length)?) },
             limit,
         })
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn nacre_transaction_read_key(
     key_length: usize,
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
-    read(transaction, || unsafe { Ok(Read::Key { key: key_of(key, key_length)? }) })
+    read(transaction, || unsafe { Ok(ReadOp::Key { key: key_of(key, key_length)? }) })
 }
 
 /// Reads at most `limit` keys of a range and at most 1,024, with their values if `values` is not 0. A NULL range stands for all keys.
@@ -409,7 +409,7 @@ pub unsafe extern "C" fn nacre_transaction_read_keys(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     read(transaction, || unsafe {
-        Ok(Read::Keys { range: nacre_key_range::take(range)?, limit, values: values != 0 })
+        Ok(ReadOp::Keys { range: nacre_key_range::take(range)?, limit, values: values != 0 })
     })
 }
 
@@ -421,13 +421,13 @@ pub unsafe extern "C" fn nacre_transaction_read_attribute(
     name_length: usize,
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
-    read(transaction, || unsafe { Ok(Read::Attribute { name: key_of(name, name_length)? }) })
+    read(transaction, || unsafe { Ok(ReadOp::Attribute { name: key_of(name, name_length)? }) })
 }
 
 /// Reads all attributes with their values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nacre_transaction_read_attributes(transaction: *mut nacre_transaction) -> c_int {
-    read(transaction, || Ok(Read::Attributes))
+    read(transaction, || Ok(ReadOp::Attributes))
 }
 
 /// Reads the value of a key with its version.
@@ -438,7 +438,7 @@ pub unsafe extern "C" fn nacre_transaction_read_versioned_key(
     key_length: usize,
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
-    read(transaction, || unsafe { Ok(Read::VersionedKey { key: key_of(key, key_length)? }) })
+    read(transaction, || unsafe { Ok(ReadOp::VersionedKey { key: key_of(key, key_length)? }) })
 }
 
 /// Reads keys as nacre_transaction_read_keys does, with their versions.
@@ -451,20 +451,20 @@ pub unsafe extern "C" fn nacre_transaction_read_versioned_keys(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     read(transaction, || unsafe {
-        Ok(Read::VersionedKeys { range: nacre_key_range::take(range)?, limit, values: values != 0 })
+        Ok(ReadOp::VersionedKeys { range: nacre_key_range::take(range)?, limit, values: values != 0 })
     })
 }
 
 /// Reads the object's fence and its fenced sessions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nacre_transaction_read_fences(transaction: *mut nacre_transaction) -> c_int {
-    read(transaction, || Ok(Read::Fences))
+    read(transaction, || Ok(ReadOp::Fences))
 }
 
 /// Makes the object exist. So does every other change but nacre_transaction_remove.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nacre_transaction_create(transaction: *mut nacre_transaction) -> c_int {
-    write(transaction, || Ok(Write::Create))
+    write(transaction, || Ok(WriteOp::Create))
 }
 
 /// Writes bytes at an offset.
@@ -479,7 +479,7 @@ pub unsafe extern "C" fn nacre_transaction_write(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     write(transaction, || unsafe {
-        Ok(Write::Extents {
+        Ok(WriteOp::Extents {
             fork: fork_of(fork, fork_length)?,
             extents: vec![(offset, payload(data, length)?)],
         })
@@ -497,7 +497,7 @@ pub unsafe extern "C" fn nacre_transaction_write_pieces(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     write(transaction, || unsafe {
-        Ok(Write::Extents { fork: fork_of(fork, fork_length)?, extents: extents_of(pieces, count)? })
+        Ok(WriteOp::Extents { fork: fork_of(fork, fork_length)?, extents: extents_of(pieces, count)? })
     })
 }
 
@@ -512,7 +512,7 @@ pub unsafe extern "C" fn nacre_transaction_zero(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     write(transaction, || unsafe {
-        Ok(Write::Zero { fork: fork_of(fork, fork_length)?, range: ByteRange::new(offset, length) })
+        Ok(WriteOp::Zero { fork: fork_of(fork, fork_length)?, range: ByteRange::new(offset, length) })
     })
 }
 
@@ -525,7 +525,7 @@ pub unsafe extern "C" fn nacre_transaction_truncate(
     size: u64,
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
-    write(transaction, || unsafe { Ok(Write::Truncate { fork: fork_of(fork, fork_length)?, size }) })
+    write(transaction, || unsafe { Ok(WriteOp::Truncate { fork: fork_of(fork, fork_length)?, size }) })
 }
 
 /// Removes a fork.
@@ -536,7 +536,7 @@ pub unsafe extern "C" fn nacre_transaction_remove_fork(
     fork_length: usize,
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
-    write(transaction, || unsafe { Ok(Write::RemoveFork { fork: fork_of(fork, fork_length)? }) })
+    write(transaction, || unsafe { Ok(WriteOp::RemoveFork { fork: fork_of(fork, fork_length)? }) })
 }
 
 /// Replaces the content of a fork with that of `from`, another one, which is removed.
@@ -550,7 +550,7 @@ pub unsafe extern "C" fn nacre_transaction_replace_fork(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     write(transaction, || unsafe {
-        Ok(Write::ReplaceFork { fork: fork_of(fork, fork_length)?, from: fork_of(from, from_length)? })
+        Ok(WriteOp::ReplaceFork { fork: fork_of(fork, fork_length)?, from: fork_of(from, from_length)? })
     })
 }
 
@@ -565,7 +565,7 @@ pub unsafe extern "C" fn nacre_transaction_set_key(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     write(transaction, || unsafe {
-        Ok(Write::SetKey { key: key_of(key, key_length)?, value: payload(value, value_length)? })
+        Ok(WriteOp::SetKey { key: key_of(key, key_length)?, value: payload(value, value_length)? })
     })
 }
 
@@ -577,7 +577,7 @@ pub unsafe extern "C" fn nacre_transaction_remove_key(
     key_length: usize,
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
-    write(transaction, || unsafe { Ok(Write::RemoveKey { key: key_of(key, key_length)? }) })
+    write(transaction, || unsafe { Ok(WriteOp::RemoveKey { key: key_of(key, key_length)? }) })
 }
 
 /// Sets an attribute.
@@ -591,7 +591,7 @@ pub unsafe extern "C" fn nacre_transaction_set_attribute(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     write(transaction, || unsafe {
-        Ok(Write::SetAttribute { name: key_of(name, name_length)?, value: payload(value, value_length)? })
+        Ok(WriteOp::SetAttribute { name: key_of(name, name_length)?, value: payload(value, value_length)? })
     })
 }
 
@@ -603,7 +603,7 @@ pub unsafe extern "C" fn nacre_transaction_remove_attribute(
     name_length: usize,
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
-    write(transaction, || unsafe { Ok(Write::RemoveAttribute { name: key_of(name, name_length)? }) })
+    write(transaction, || unsafe { Ok(WriteOp::RemoveAttribute { name: key_of(name, name_length)? }) })
 }
 
 /// Fences all sessions whose numbers are less than `least`.
@@ -612,7 +612,7 @@ pub unsafe extern "C" fn nacre_transaction_raise_fence(
     transaction: *mut nacre_transaction,
     least: u64,
 ) -> c_int {
-    write(transaction, || Ok(Write::RaiseFence { token: least }))
+    write(transaction, || Ok(WriteOp::RaiseFence { token: least }))
 }
 
 /// Fences one session: its changes of this object are refused from now on.
@@ -621,20 +621,20 @@ pub unsafe extern "C" fn nacre_transaction_fence_session(
     transaction: *mut nacre_transaction,
     session: u64,
 ) -> c_int {
-    write(transaction, || Ok(Write::FenceSession { session }))
+    write(transaction, || Ok(WriteOp::FenceSession { session }))
 }
 
 /// Removes the object with its forks, keys and attributes. Its version and its fences stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nacre_transaction_remove(transaction: *mut nacre_transaction) -> c_int {
-    write(transaction, || Ok(Write::Remove))
+    write(transaction, || Ok(WriteOp::Remove))
 }
 
 fn intent_of(intent: c_int) -> Result<Intent, Failure> {
     match intent {
         NACRE_INTENT_LOOK => Ok(Intent::Look),
         NACRE_INTENT_UPDATE => Ok(Intent::Update),
-        _ => Err(Failure::invalid(format!("{intent} is no intent"))),
+        _ => Err(Failure::invalid(format!("{intent} is not an intent"))),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures::executor::block_on;
 use nacre_class::{Bounds, Catalogue, Class, Request, Runtime};
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{Answer, Guard, Key, ObjectId, ObjectStore, Outcome, Read, Transaction, Write};
+use nacre_object::{Answer, Guard, Key, ObjectId, ObjectStore, Outcome, ReadOp, Transaction, WriteOp};
 
 const SMALL: &str = "
 function nothing() end
@@ -46,13 +46,13 @@ fn main() {
     let object = ObjectId::try_from("object").expect("a name");
     let key = || Key::try_from("count").expect("a name");
     let set = |count: u64, version: Option<u64>| {
-        let write = Write::SetKey { key: key(), value: count.to_string().into() };
+        let write = WriteOp::SetKey { key: key(), value: count.to_string().into() };
         let guards = version.map(|version| Guard::Version { version }).into_iter().collect();
         let transaction = Transaction { guards, writes: vec![write], ..Transaction::new() };
         block_on(store.apply(&object, transaction)).expect("a store in memory")
     };
     let get = || {
-        let read = Transaction::new().read(Read::Key { key: key() });
+        let read = Transaction::new().read(ReadOp::Key { key: key() });
         match block_on(store.apply(&object, read)).expect("a store in memory") {
             Outcome::Done(done) => match &done.answers[0] {
                 Answer::Value(Some(value)) => {

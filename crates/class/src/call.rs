@@ -16,7 +16,7 @@ use nacre_object::limit::{
     ATTRIBUTE_BYTES_MAX, EXTENTS_PER_TRANSACTION_MAX, OFFSET_MAX, OPERATIONS_MAX, REPLY_BYTES_MAX,
     TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
 };
-use nacre_object::{Answer, ByteRange, Fork, Key, RangeRead, Read, Write};
+use nacre_object::{Answer, ByteRange, Fork, Key, RangeRead, ReadOp, WriteOp};
 
 use crate::buffer::{BufferId, Buffers};
 use crate::catalogue::Catalogue;
@@ -56,7 +56,7 @@ pub(crate) struct View {
     /// Version and existence, once something was read.
     pub known: Option<(u64, bool)>,
     /// Questions and answers.
-    pub answers: Vec<(Read, Answer)>,
+    pub answers: Vec<(ReadOp, Answer)>,
 }
 
 /// One call, and all that happens in it.
@@ -64,12 +64,12 @@ pub(crate) struct View {
 pub(crate) struct Call {
     pub view: View,
     /// The question that has no answer yet. A read of nothing but the version is `Some(None)`.
-    pub missing: Option<Option<Read>>,
+    pub missing: Option<Option<ReadOp>>,
     /// The answers that were used, in order of first use, as positions in the view.
     pub used: Vec<usize>,
     /// The position at which the search for the next answer begins: answers are used in the order in which they were asked for.
     cursor: usize,
-    pub writes: Vec<Write>,
+    pub writes: Vec<WriteOp>,
     payload: usize,
     extents: usize,
     wrote_bytes: bool,
@@ -123,7 +123,7 @@ impl Call {
     }
 
     /// Returns the answer to a question.
-    pub fn ask(&mut self, read: Read) -> Result<&Answer, Failed> {
+    pub fn ask(&mut self, read: ReadOp) -> Result<&Answer, Failed> {
         let answers = &self.view.answers;
         let count = answers.len();
         let found = (0..count).map(|step| (self.cursor + step) % count).find(|&at| answers[at].0 == read);
@@ -160,8 +160,8 @@ impl Call {
                 return Err(Failed::Errno(errno::EFBIG, text));
             }
         }
-        let holds = |read: &Read, answer: &Answer| match (read, answer) {
-            (Read::Range { fork: of, range, .. }, Answer::Range(found)) if of == fork => {
+        let holds = |read: &ReadOp, answer: &Answer| match (read, answer) {
+            (ReadOp::Range { fork: of, range, .. }, Answer::Range(found)) if of == fork => {
                 let covered = match found.next {
                     Some(next) => next,
                     None if found.size <= range.end() => OFFSET_MAX,
@@ -176,11 +176,11 @@ impl Call {
             let len = (end - offset).max(READ_AHEAD_BYTES).min(OFFSET_MAX - offset);
             let range = ByteRange::new(offset, len);
             let intent = Default::default();
-            self.missing.get_or_insert(Some(Read::Range { fork: fork.clone(), range, intent }));
+            self.missing.get_or_insert(Some(ReadOp::Range { fork: fork.clone(), range, intent }));
             return Err(Failed::Missing);
         };
         let start = match &self.view.answers[at].0 {
-            Read::Range { range, .. } => range.offset,
+            ReadOp::Range { range, .. } => range.offset,
             _ => 0,
         };
         let Answer::Range(found) = self.take(at) else { return Err(errno::EIO.into()) };
@@ -192,8 +192,8 @@ impl Call {
 
     /// Returns a fork's size: from any answer about its bytes, or by asking.
     pub fn size(&mut self, fork: &Fork) -> Result<u64, Failed> {
-        let about = |read: &Read| match read {
-            Read::Range { fork: of, .. } | Read::Extents { fork: of, .. } => of == fork,
+        let about = |read: &ReadOp| match read {
+            ReadOp::Range { fork: of, .. } | ReadOp::Extents { fork: of, .. } => of == fork,
             _ => false,
         };
         if let Some(at) = self.view.answers.iter().position(|(read, _)| about(read)) {
@@ -202,34 +202,34 @@ impl Call {
         }
         // Whoever asks for the size mostly reads then; a small fork comes with the answer.
         let range = ByteRange::new(0, READ_AHEAD_BYTES);
-        let read = Read::Range { fork: fork.clone(), range, intent: Default::default() };
+        let read = ReadOp::Range { fork: fork.clone(), range, intent: Default::default() };
         self.missing.get_or_insert(Some(read));
         Err(Failed::Missing)
     }
 
     /// Returns the extents of a range.
     pub fn extents(&mut self, fork: &Fork, range: ByteRange) -> Result<&RangeRead, Failed> {
-        match self.ask(Read::Extents { fork: fork.clone(), range })? {
+        match self.ask(ReadOp::Extents { fork: fork.clone(), range })? {
             Answer::Range(found) => Ok(found),
             _ => Err(errno::EIO.into()),
         }
     }
 
     /// Adds a change.
-    pub fn write(&mut self, write: Write) -> Result<(), Failed> {
+    pub fn write(&mut self, write: WriteOp) -> Result<(), Failed> {
         if !self.writable {
             let text = "the method is declared not to write";
             return Err(Failed::Errno(errno::EROFS, text.to_owned()));
         }
         let (bytes, limit) = match &write {
-            Write::Extents { extents, .. } => {
+            WriteOp::Extents { extents, .. } => {
                 self.wrote_bytes = true;
                 self.extents += extents.len();
                 (extents.iter().map(|(_, data)| data.len()).sum(), TRANSACTION_BYTES_MAX)
             }
-            Write::SetKey { value, .. } => (value.len(), VALUE_BYTES_MAX),
-            Write::SetAttribute { value, .. } => (value.len(), ATTRIBUTE_BYTES_MAX),
-            Write::Zero { .. } | Write::Truncate { .. } | Write::RemoveFork { .. } => {
+            WriteOp::SetKey { value, .. } => (value.len(), VALUE_BYTES_MAX),
+            WriteOp::SetAttribute { value, .. } => (value.len(), ATTRIBUTE_BYTES_MAX),
+            WriteOp::Zero { .. } | WriteOp::Truncate { .. } | WriteOp::RemoveFork { .. } => {
                 self.wrote_bytes = true;
                 (0, 0)
             }
@@ -248,10 +248,10 @@ impl Call {
             let text = format!("the call makes more than {} changes", OPERATIONS_MAX - GUARDS_MAX);
             return Err(Failed::Errno(errno::E2BIG, text));
         }
-        self.exists_now = Some(!matches!(write, Write::Remove));
+        self.exists_now = Some(!matches!(write, WriteOp::Remove));
         // Extents that are written one after another into the same fork are one write.
-        if let Write::Extents { fork, extents } = &write
-            && let Some(Write::Extents { fork: last_fork, extents: last }) = self.writes.last_mut()
+        if let WriteOp::Extents { fork, extents } = &write
+            && let Some(WriteOp::Extents { fork: last_fork, extents: last }) = self.writes.last_mut()
             && last_fork == fork
         {
             last.extend(extents.iter().cloned());

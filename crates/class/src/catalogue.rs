@@ -109,7 +109,8 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
     if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(allowed) {
         return Err(format!(
-            "\"{name}\" is no name for a class: it must begin with a letter, and consist of letters, digits, _ and -"
+            "\"{name}\" is not a valid name for a class: it must begin with a letter, and consist of \
+             letters, digits, _ and -"
         ));
     }
     Ok(())

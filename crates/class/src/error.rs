@@ -54,7 +54,8 @@ pub enum CallError {
     },
     /// Others changed the object during each of many attempts. Nothing was changed.
     #[error(
-        "{class}.{method} on object \"{object}\" was given up: others changed the object during {attempts} attempts"
+        "{class}.{method} on object \"{object}\" failed: other clients changed the object during all \
+         {attempts} attempts"
     )]
     Contended {
         /// The object.
@@ -118,7 +119,7 @@ pub enum ClassError {
         version: Option<u64>,
     },
     /// The class was changed by another client at the same time. Nothing was changed.
-    #[error("class \"{name}\" was changed by somebody else meanwhile; look at it and try again")]
+    #[error("class \"{name}\" was changed by another client meanwhile; read it again and retry")]
     Conflict {
         /// The class.
         name: String,

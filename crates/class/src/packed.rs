@@ -78,7 +78,7 @@ fn encode(value: &Value, out: &mut Vec<u8>, depth: u32) -> Result<(), String> {
                 out.push(0xcb);
                 out.extend(value.to_be_bytes());
             }
-            _ => return Err(format!("{number} is no 64-bit integer")),
+            _ => return Err(format!("{number} is not a 64-bit integer")),
         },
         Value::String(value) => text(out, value.as_bytes())?,
         Value::Array(values) => {
@@ -155,7 +155,7 @@ fn decode(bytes: &mut &[u8], depth: u32) -> Result<Value, String> {
             let len = number(bytes, if code == 0xde { 2 } else { 4 })? as usize;
             decode_map(bytes, len, depth)?
         }
-        _ => return Err(format!("{code:#x} begins no packed value")),
+        _ => return Err(format!("{code:#x} does not begin a packed value")),
     })
 }
 

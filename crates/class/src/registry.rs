@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
-    Write,
+    Answer, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
+    WriteOp,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,7 @@ impl StoreRegistry {
             let mut epoch = None;
             let mut range = KeyRange::prefix(CURRENT);
             loop {
-                let read = Read::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
+                let read = ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let mut transaction = Transaction::new();
                 match epoch {
                     // Nothing has changed since the last time, as a rule.
@@ -190,7 +190,7 @@ impl Registry for StoreRegistry {
             let mut records = Vec::new();
             let mut range = KeyRange::prefix(history_prefix(name));
             loop {
-                let read = Read::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
+                let read = ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let Outcome::Done(done) = self.apply(Transaction::new().read(read)).await? else {
                     return Err(nonsense());
                 };
@@ -218,18 +218,18 @@ impl Registry for StoreRegistry {
             let absent = nacre_object::Check::Absent;
             let mut transaction = Transaction::new()
                 .guard(Guard::Key { key: history_key(name, version)?, check: absent })
-                .change(Write::SetKey { key: history_key(name, version)?, value: value.clone() });
+                .change(WriteOp::SetKey { key: history_key(name, version)?, value: value.clone() });
             if version > 1 {
                 let key = history_key(name, version - 1)?;
                 transaction = transaction.guard(Guard::Key { key, check: nacre_object::Check::Present });
             }
             transaction = transaction.change(match record.removed {
-                true => Write::RemoveKey { key: current_key(name)? },
-                false => Write::SetKey { key: current_key(name)?, value },
+                true => WriteOp::RemoveKey { key: current_key(name)? },
+                false => WriteOp::SetKey { key: current_key(name)?, value },
             });
             if version > HISTORY_MAX {
                 let key = history_key(name, version - HISTORY_MAX)?;
-                transaction = transaction.change(Write::RemoveKey { key });
+                transaction = transaction.change(WriteOp::RemoveKey { key });
             }
             Ok(matches!(self.apply(transaction).await?, Outcome::Done(_)))
         })

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use nacre_object::{
-    Answer, Done, Found, Guard, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
+    Answer, Done, Found, Guard, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
 };
 use parking_lot::Mutex;
 
@@ -95,7 +95,7 @@ impl<'a> Request<'a> {
 /// The reads that a method made last, and how often in a row it made the same ones.
 #[derive(Default)]
 struct Habit {
-    reads: Vec<Read>,
+    reads: Vec<ReadOp>,
     repeats: u32,
 }
 
@@ -202,7 +202,7 @@ impl Runtime {
         catalogue: &Arc<Catalogue>,
         class: &Arc<Class>,
         request: &Request<'_>,
-        reads: Vec<Read>,
+        reads: Vec<ReadOp>,
     ) -> Result<Attempt, CallError> {
         let bounds = request.bounds.unwrap_or(class.bounds).clamped();
         let mut fetched = Fetched::default();
@@ -243,7 +243,7 @@ impl Runtime {
                     }
                     // So a call whose caller is gone ends here, and others get their turn.
                     yield_now().await;
-                    let wanted: Vec<Read> = call.missing.take().flatten().into_iter().collect();
+                    let wanted: Vec<ReadOp> = call.missing.take().flatten().into_iter().collect();
                     let again = || reads_of(&call).into_iter().chain(wanted.clone()).collect();
                     view = call.view.clone();
                     if !fetch(store, request.object, &mut view, wanted.clone(), &mut fetched).await? {
@@ -298,7 +298,7 @@ impl Runtime {
     }
 
     /// Returns the reads that a method makes each time, if it does.
-    fn habitual(&self, method: u64) -> Vec<Read> {
+    fn habitual(&self, method: u64) -> Vec<ReadOp> {
         let habits = self.habits[method as usize % SHARDS].lock();
         match habits.get(&method) {
             Some(habit) if habit.repeats > 0 => habit.reads.clone(),
@@ -312,7 +312,7 @@ impl Runtime {
     }
 
     /// Notes the reads that a method made.
-    fn learn(&self, method: u64, reads: Vec<Read>) {
+    fn learn(&self, method: u64, reads: Vec<ReadOp>) {
         if reads.len() > HABIT_READS_MAX {
             return self.forget(method);
         }
@@ -361,9 +361,9 @@ impl Drop for Waiting<'_> {
 /// The end of an attempt that did not fail.
 enum Attempt {
     /// A call that took effect, with the answers that it used.
-    Done(Called, Vec<Read>),
+    Done(Called, Vec<ReadOp>),
     /// The object was changed by another client, and these answers will be needed again.
-    Refused(Vec<Read>),
+    Refused(Vec<ReadOp>),
 }
 
 /// The reads of one attempt.
@@ -382,7 +382,7 @@ impl Fetched {
     }
 }
 
-fn reads_of(call: &Call) -> Vec<Read> {
+fn reads_of(call: &Call) -> Vec<ReadOp> {
     call.used.iter().map(|at| call.view.answers[*at].0.clone()).collect()
 }
 
@@ -391,7 +391,7 @@ async fn fetch(
     store: &dyn ObjectStore,
     object: &ObjectId,
     view: &mut View,
-    reads: Vec<Read>,
+    reads: Vec<ReadOp>,
     fetched: &mut Fetched,
 ) -> Result<bool, StoreError> {
     let mut transaction = Transaction { reads: reads.clone(), ..Transaction::new() };
@@ -427,10 +427,10 @@ fn bytes_of(answer: &Answer) -> u64 {
     sum as u64 + 64
 }
 
-fn is_whole(read: &Read, answer: &Answer) -> bool {
+fn is_whole(read: &ReadOp, answer: &Answer) -> bool {
     match (read, answer) {
         (_, Answer::Range(range)) => range.next.is_none(),
-        (Read::Keys { limit, .. }, Answer::Keys(page)) => !page.more || page.entries.len() == *limit as usize,
+        (ReadOp::Keys { limit, .. }, Answer::Keys(page)) => !page.more || page.entries.len() == *limit as usize,
         (_, Answer::Keys(page)) => !page.more,
         _ => true,
     }

@@ -112,7 +112,7 @@ pub fn values(text: &str) -> Option<Vec<Value>> {
 fn expect(step: &mut Step, is_output: bool, rest: &str) -> Result<(), String> {
     if !is_output {
         let known = errno::ALL.iter().find(|(name, ..)| *name == rest).map(|(_, number, _)| *number);
-        let number = known.or_else(|| rest.parse().ok()).ok_or(format!("\"{rest}\" is no error"))?;
+        let number = known.or_else(|| rest.parse().ok()).ok_or(format!("\"{rest}\" is not an error"))?;
         step.expected = Expected::Failure(number);
         return Ok(());
     }

@@ -13,7 +13,7 @@ use nacre_class::errno::*;
 use nacre_class::{Bound, Bounds, CLASSES_OBJECT, CallError, ClassError, Classes, Request, packed};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
-    Answer, Key, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction, Write,
+    Answer, Key, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
 };
 
 type Before = dyn Fn(u64, &MemoryStore) + Send + Sync;
@@ -43,7 +43,7 @@ impl ObjectStore for Meddler {
 }
 
 fn set(store: &dyn ObjectStore, object: &ObjectId, key: &str, value: &'static str) {
-    let write = Write::SetKey { key: Key::try_from(key).unwrap(), value: value.into() };
+    let write = WriteOp::SetKey { key: Key::try_from(key).unwrap(), value: value.into() };
     // It may be called from within another future, and a store in memory answers at once.
     store.apply(object, Transaction::new().change(write)).now_or_never().expect("an answer").unwrap();
 }
@@ -63,8 +63,8 @@ fn a_call_starts_again_when_the_object_changes_under_it() {
                 // Both values change together, so a mixture of old and new shows.
                 let key = |name| Key::try_from(name).unwrap();
                 let both = Transaction::new()
-                    .change(Write::SetKey { key: key("a"), value: "x".into() })
-                    .change(Write::SetKey { key: key("b"), value: "y".into() });
+                    .change(WriteOp::SetKey { key: key("a"), value: "x".into() })
+                    .change(WriteOp::SetKey { key: key("b"), value: "y".into() });
                 store.apply(&id, both).now_or_never().expect("an answer").unwrap();
             }
         });
@@ -75,7 +75,7 @@ fn a_call_starts_again_when_the_object_changes_under_it() {
         let Outcome::Done(done) = block_on(
             store
                 .store
-                .apply(&object, Transaction::new().read(Read::Key { key: Key::try_from("sum").unwrap() })),
+                .apply(&object, Transaction::new().read(ReadOp::Key { key: Key::try_from("sum").unwrap() })),
         )
         .unwrap() else {
             panic!("read")
@@ -122,7 +122,7 @@ fn a_fenced_session_changes_nothing() {
     let bench = Bench::new(
         "function m() objclass.create() end objclass.register(m) function r() end objclass.register(r)",
     );
-    bench.apply(Transaction::new().change(Write::RaiseFence { token: 10 }));
+    bench.apply(Transaction::new().change(WriteOp::RaiseFence { token: 10 }));
     let call = |method, fence| {
         let request = Request { fence: Some(fence), ..Request::new(&bench.object, "c", method) };
         block_on(bench.runtime.call(&*bench.store, &bench.catalogue, &request))
@@ -200,7 +200,7 @@ fn a_method_that_is_declared_not_to_write_cannot() {
     for method in ["reads", "tries", "through"] {
         assert_eq!(bench.result(method), -EROFS, "{method}");
     }
-    assert_eq!(bench.ask(Read::Stat), Answer::Stat(Default::default()));
+    assert_eq!(bench.ask(ReadOp::Stat), Answer::Stat(Default::default()));
     assert_eq!(bench.result("after"), 0);
 }
 
@@ -314,9 +314,9 @@ fn a_class_that_is_not_sound_is_not_installed() {
         };
     let good = "function f() end objclass.register(f)";
     for (name, text, part) in [
-        ("", good, "no name"),
-        ("a b", good, "no name"),
-        ("1a", good, "no name"),
+        ("", good, "not a valid name"),
+        ("a b", good, "not a valid name"),
+        ("1a", good, "not a valid name"),
         ("c", "function f(", "c:1:"),
         ("c", "x = 1", "no method"),
         ("c", "local function f() end objclass.register(f)", "no method"),
@@ -448,7 +448,7 @@ fn a_class_that_is_made_anew_is_not_taken_for_the_one_before() {
             assert_eq!(classes.put("c", text(word).into(), Bounds::default()).await.unwrap(), 1);
             assert_eq!(classes.call(&request).await.unwrap().output, word);
             let registry = ObjectId::try_from(CLASSES_OBJECT).unwrap();
-            store.apply(&registry, Transaction::new().change(Write::Remove)).await.unwrap();
+            store.apply(&registry, Transaction::new().change(WriteOp::Remove)).await.unwrap();
         }
     });
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use kit::{Bench, eval, value};
 use nacre_class::errno::*;
 use nacre_class::{CallError, HEADER_ATTRIBUTE};
-use nacre_object::{Answer, Fork, Key, Read, Transaction, Write};
+use nacre_object::{Answer, Fork, Key, ReadOp, Transaction, WriteOp};
 
 #[test]
 fn results_follow_the_last_value_that_a_method_returns() {
@@ -136,7 +136,7 @@ fn bytes_are_written_and_read() {
     }
     // Offsets are of 64 bits, where Ceph's are cut to 32.
     bench.call("high", "far").unwrap();
-    let Answer::Range(range) = bench.ask(Read::Range {
+    let Answer::Range(range) = bench.ask(ReadOp::Range {
         fork: Fork::DEFAULT,
         range: ((1 << 40)..(1 << 40) + 10).into(),
         intent: Default::default(),
@@ -171,7 +171,7 @@ fn attributes_are_set_and_listed() {
     assert_eq!(bench.output("list", ""), "name/blah/");
     assert_eq!(bench.result("hidden"), -EPERM);
     let name = Key::try_from(HEADER_ATTRIBUTE).unwrap();
-    assert_eq!(bench.ask(Read::Attribute { name }), Answer::Value(Some("of the map".into())));
+    assert_eq!(bench.ask(ReadOp::Attribute { name }), Answer::Value(Some("of the map".into())));
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn versions_are_the_objects() {
            .. objclass.current_subop_version()) end objclass.register(m)",
     );
     assert_eq!(bench.output("m", ""), "0 0 0.0");
-    bench.apply(Transaction::new().change(Write::Create));
+    bench.apply(Transaction::new().change(WriteOp::Create));
     assert_eq!(bench.output("m", ""), "1 0 1.0");
 }
 
@@ -289,13 +289,13 @@ fn a_call_sees_the_object_as_it_stood_before() {
     let old = Bytes::from_static(b"old");
     bench.apply(
         Transaction::new()
-            .change(Write::SetKey { key: key.clone(), value: old.clone() })
-            .change(Write::SetAttribute { name, value: old }),
+            .change(WriteOp::SetKey { key: key.clone(), value: old.clone() })
+            .change(WriteOp::SetAttribute { name, value: old }),
     );
     assert_eq!(bench.output("m", "new"), "oldold");
-    let before = bench.ask(Read::Stat);
+    let before = bench.ask(ReadOp::Stat);
     let Err(CallError::Failed { errno, .. }) = bench.call("fails", "") else { panic!("it fails") };
     assert_eq!(errno, EBUSY);
-    assert_eq!(bench.ask(Read::Stat), before);
-    assert_eq!(bench.ask(Read::Key { key }), Answer::Value(Some("new".into())));
+    assert_eq!(bench.ask(ReadOp::Stat), before);
+    assert_eq!(bench.ask(ReadOp::Key { key }), Answer::Value(Some("new".into())));
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kit::{Bench, eval};
 use nacre_class::{Bound, Bounds, CallError};
-use nacre_object::{Answer, Read, Stat};
+use nacre_object::{Answer, ReadOp, Stat};
 
 fn small() -> Bounds {
     Bounds {
@@ -32,7 +32,7 @@ fn stopped_with(body: &str, bounds: Bounds) -> Bound {
         Err(CallError::Exceeded { bound, .. }) => bound,
         other => panic!("{body}: {other:?}"),
     };
-    assert_eq!(bench.ask(Read::Stat), Answer::Stat(Stat::default()), "{body} changed the object");
+    assert_eq!(bench.ask(ReadOp::Stat), Answer::Stat(Stat::default()), "{body} changed the object");
     assert_eq!(bench.output("good", ""), "ok12", "after {body}");
     bound
 }

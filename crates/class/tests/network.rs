@@ -8,7 +8,7 @@ use futures::future::join_all;
 use nacre_class::network::{CALL, Options, Runner, call};
 use nacre_class::{Bound, Bounds, CallError, Called, Classes, Request};
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError, Transaction, Write};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError, Transaction, WriteOp};
 use nacre_rpc::client::{self, Host, Link, LinkOptions};
 use nacre_rpc::{MessageKind, Outbox, ServeOptions, Server, Services, control};
 
@@ -120,7 +120,7 @@ async fn a_call_brings_back_all_that_there_is_to_know() {
 async fn a_fence_is_kept_by_the_server() {
     let host = Daemon::start(4);
     let (link, object) = (host.link(), object("object"));
-    let raise = Transaction::new().change(Write::RaiseFence { token: 7 });
+    let raise = Transaction::new().change(WriteOp::RaiseFence { token: 7 });
     host.store.apply(&object, raise).await.unwrap();
     let request = Request { fence: Some(6), ..Request::new(&object, "test", "add") };
     let refused = call(link.clone(), &request).await.unwrap_err();

@@ -272,7 +272,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre ping -c 0 -i 100ms", "send ten requests per second, until Ctrl-C"),
         ],
     ),
-    ("status", &[("nacre status", "show the servers, and whether all is well")]),
+    ("status", &[("nacre status", "show the servers, and whether all are healthy")]),
     (
         "top",
         &[

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use nacre::{
-    Answer, ByteRange, Fork, Guard, Object, ObjectId, Outcome, Read, Stat, Store, Transaction, stage,
+    Answer, ByteRange, Fork, Guard, Object, ObjectId, Outcome, ReadOp, Stat, Store, Transaction, stage,
 };
 
 use crate::arguments::Common;
@@ -166,7 +166,7 @@ pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
 
 /// Returns the size of an object's fork in bytes; 0 if there is no such fork.
 pub async fn size(object: &Object) -> Result<u64, Failure> {
-    let read = Read::Extents { fork: object.fork_name().clone(), range: ByteRange::new(0, 0) };
+    let read = ReadOp::Extents { fork: object.fork_name().clone(), range: ByteRange::new(0, 0) };
     match ask(object, read, "look at").await? {
         Answer::Range(found) => Ok(found.size),
         _ => Err(nonsense(object)),
@@ -179,7 +179,7 @@ pub fn fork_name(fork: &Fork) -> String {
 }
 
 /// Reads from an object that must exist.
-pub async fn ask(object: &Object, read: Read, attempted: &str) -> Result<Answer, Failure> {
+pub async fn ask(object: &Object, read: ReadOp, attempted: &str) -> Result<Answer, Failure> {
     let transaction = Transaction::new().guard(Guard::Exists).read(read);
     match apply(object, transaction, attempted).await? {
         Outcome::Done(done) => done.answers.into_iter().next().ok_or_else(|| nonsense(object)),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(feature = "file")]
 use nacre_logstore::{LogStore, ScrubProgress, ScrubReport};
-use nacre_object::{ErrorKind, ObjectId, Read, StoreError, Transaction};
+use nacre_object::{ErrorKind, ObjectId, ReadOp, StoreError, Transaction};
 use serde_json::Value;
 
 use crate::engine::Opened;
@@ -17,14 +17,14 @@ use crate::uri::{Engine, Uri};
 /// ```
 /// let store = nacre::open("mem:")?.blocking();
 /// let reports: Vec<nacre::Report> = store.info()?;
-/// assert_eq!(reports[0].place, "mem:");
+/// assert_eq!(reports[0].server, "mem:");
 /// println!("{}", reports[0].report["objects"]);
 /// # Ok::<(), nacre::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The uri of the store, or the address of the server.
-    pub place: String,
+    pub server: String,
     /// The answer.
     pub report: Value,
 }
@@ -74,7 +74,7 @@ impl Store {
             };
             return Ok(store.addresses().await?.into_iter().map(ping).collect());
         }
-        let look = self.apply(&ObjectId::try_from("nacre/ping")?, Transaction::new().read(Read::Stat));
+        let look = self.apply(&ObjectId::try_from("nacre/ping")?, Transaction::new().read(ReadOp::Stat));
         Ok(vec![(self.name().to_owned(), timed(look))])
     }
 
@@ -111,7 +111,7 @@ impl Store {
         // A store without servers says of itself what it says as a whole.
         let method = if method == "status" { "info" } else { method };
         let reports = self.administer_with(method, argument, |_| ()).await?;
-        Ok(reports.into_iter().map(|part| (part.place, Ok(part.report))).collect())
+        Ok(reports.into_iter().map(|part| (part.server, Ok(part.report))).collect())
     }
 
     /// Makes every part of the store read and check every byte that it wrote; transactions go on. `progress` gets the
@@ -197,12 +197,12 @@ impl Store {
         match &self.opened {
             #[cfg(feature = "file")]
             Opened::Log(store) => {
-                let (store, place) = (store.clone(), self.name().to_owned());
-                let name = place.clone();
+                let (store, server) = (store.clone(), self.name().to_owned());
+                let name = server.clone();
                 // What reads a whole folder must not hold up the caller's runtime.
                 let (send, result) = futures::channel::oneshot::channel();
                 let work = move || {
-                    let mut report = |report| progress(Report { place: place.clone(), report });
+                    let mut report = |report| progress(Report { server: server.clone(), report });
                     // Whoever asked may have gone away meanwhile.
                     let _ = send.send(administer_log(&store, method, &mut report));
                 };
@@ -210,7 +210,7 @@ impl Store {
                 thread.map_err(|error| failed(StoreError::new(ErrorKind::Io, error.to_string())))?;
                 let lost = || StoreError::new(ErrorKind::Unknown, "the thread that did it ended in a panic");
                 let report = result.await.unwrap_or_else(|_| Err(lost())).map_err(failed)?;
-                Ok(vec![Report { place: name, report }])
+                Ok(vec![Report { server: name, report }])
             }
             #[cfg(feature = "servers")]
             Opened::Remote(store) => {
@@ -219,11 +219,11 @@ impl Store {
                 let mut reports = Vec::new();
                 let progress = std::sync::Arc::new(std::sync::Mutex::new(progress));
                 for address in store.addresses().await.map_err(failed)? {
-                    let (place, progress) = (address.to_string(), progress.clone());
+                    let (server, progress) = (address.to_string(), progress.clone());
                     let report = move |report: bytes::Bytes| {
                         let report = serde_json::from_slice(&report).unwrap_or(Value::Null);
                         if let Ok(mut progress) = progress.lock() {
-                            progress(Report { place: place.clone(), report });
+                            progress(Report { server: server.clone(), report });
                         }
                     };
                     let text =
@@ -234,16 +234,16 @@ impl Store {
                             format!("{address} answered: {error}"),
                         ))
                     })?;
-                    reports.push(Report { place: address.to_string(), report });
+                    reports.push(Report { server: address.to_string(), report });
                 }
                 Ok(reports)
             }
             #[cfg(feature = "rados")]
             Opened::Rados(store) => {
-                let place = self.name().to_owned();
-                let mut report = |report| progress(Report { place: place.clone(), report });
+                let server = self.name().to_owned();
+                let mut report = |report| progress(Report { server: server.clone(), report });
                 let report = administer_rados(store, method, &mut report).await.map_err(failed)?;
-                Ok(vec![Report { place, report }])
+                Ok(vec![Report { server, report }])
             }
             Opened::Other(_) => {
                 Err(failed(StoreError::new(ErrorKind::Unsupported, "this engine has no such call")))
@@ -258,10 +258,10 @@ impl Store {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), nacre::Error> {
 /// let store = nacre::open("mem:")?;
-/// for (place, ping) in store.pings().await? {
+/// for (server, ping) in store.pings().await? {
 ///     // Each can be given up by itself.
 ///     let time = tokio::time::timeout(std::time::Duration::from_secs(5), ping).await;
-///     println!("{place}: {time:?}");
+///     println!("{server}: {time:?}");
 /// }
 /// # Ok(())
 /// # }
@@ -347,19 +347,19 @@ fn offline(
     work: impl FnOnce(&std::path::Path, &mut dyn FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError>,
 ) -> Result<Report, StoreError> {
     let Engine::Folder(path) = &uri.engine else {
-        let text = format!("{uri} is no folder; only whoever has the store's files can do this");
+        let text = format!("{uri} is not a folder; this needs direct access to the store's files");
         return Err(StoreError::new(ErrorKind::Unsupported, text));
     };
-    let place = uri.to_string();
+    let server = uri.to_string();
     let mut report = |at: ScrubProgress| {
         let report = serde_json::to_value(at).unwrap_or(Value::Null);
-        progress(Report { place: place.clone(), report });
+        progress(Report { server: server.clone(), report });
     };
     let report =
         work(path, &mut report).map_err(|error| error.context(format_args!("{method} of {uri} failed")))?;
     let report = serde_json::to_value(report)
         .map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))?;
-    Ok(Report { place, report })
+    Ok(Report { server, report })
 }
 
 #[cfg(feature = "rados")]

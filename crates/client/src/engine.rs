@@ -69,9 +69,9 @@ impl Opened {
 
 /// Returns the refusal of a store for which this program was built without the feature.
 #[cfg(not(all(feature = "file", feature = "servers", feature = "rados")))]
-pub(crate) fn not_built(what: &str, feature: &str) -> StoreError {
+pub(crate) fn not_built(component: &str, feature: &str) -> StoreError {
     let text =
-        format!("this program is built without {what} (the feature \"{feature}\" of the package nacre)");
+        format!("this program is built without {component} (the feature \"{feature}\" of the package nacre)");
     StoreError::new(ErrorKind::Unsupported, text)
 }
 

@@ -263,7 +263,7 @@ impl Store {
         let reads = methods.iter().any(|known| known.name == method && !known.writes);
         let typed = rank.typed(user, ino, if reads { READ } else { WRITE }).await?;
         if typed.name == SEQUENCER {
-            return Err(Error::Unsupported("a sequencer is no class".into()).into());
+            return Err(Error::Unsupported("a sequencer is not a class".into()).into());
         }
         let request = Request::new(&typed.object, &typed.name, method).input(input);
         let request = Request { fence: typed.fence, ..request };

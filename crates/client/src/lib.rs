@@ -175,8 +175,8 @@ pub use nacre_object::KeyRange;
 /// // A new object with content and a key, in one step.
 /// let transaction = Transaction::new()
 ///     .guard(nacre::Guard::Absent)
-///     .change(nacre::Write::Extents { fork: Default::default(), extents: vec![(0, "hello".into())] })
-///     .change(nacre::Write::SetKey { key: Key::new("language")?, value: "en".into() });
+///     .change(nacre::WriteOp::Extents { fork: Default::default(), extents: vec![(0, "hello".into())] })
+///     .change(nacre::WriteOp::SetKey { key: Key::new("language")?, value: "en".into() });
 /// assert!(matches!(store.apply(&ObjectId::new("greeting")?, transaction.clone())?, Outcome::Done(_)));
 ///
 /// // The second one finds that it is there already, and changes nothing.
@@ -220,7 +220,7 @@ export! {
     /// Several things of an object as it stood at one moment:
     ///
     /// ```
-    /// use nacre::{Answer, ByteRange, Fork, Intent, KeyRange, ObjectId, Outcome, Read, Transaction};
+    /// use nacre::{Answer, ByteRange, Fork, Intent, KeyRange, ObjectId, Outcome, ReadOp, Transaction};
     ///
     /// let store = nacre::open("mem:")?.blocking();
     /// let object = store.object("results")?;
@@ -228,10 +228,10 @@ export! {
     /// object.set_key("author", "ada")?;
     ///
     /// let reads = Transaction::new()
-    ///     .read(Read::Range { fork: Fork::default(), range: ByteRange::from(0..5), intent: Intent::Look })
-    ///     .read(Read::Keys { range: KeyRange::all(), limit: 10, values: true })
-    ///     .read(Read::Stat)
-    ///     .read(Read::Forks { after: None, limit: 10 });
+    ///     .read(ReadOp::Range { fork: Fork::default(), range: ByteRange::from(0..5), intent: Intent::Look })
+    ///     .read(ReadOp::Keys { range: KeyRange::all(), limit: 10, values: true })
+    ///     .read(ReadOp::Stat)
+    ///     .read(ReadOp::Forks { after: None, limit: 10 });
     /// let Outcome::Done(done) = store.apply(&ObjectId::new("results")?, reads)? else { unreachable!("it has no guards") };
     /// let [Answer::Range(bytes), Answer::Keys(keys), Answer::Stat(stat), Answer::Forks(forks)] = &done.answers[..] else {
     ///     unreachable!("there is an answer to each read, in their order")
@@ -249,7 +249,7 @@ export! {
     "The use that the caller intends for what it reads: a hint to the master, never a promise." nacre_object::Intent;
     "A page of an object's keys or attributes, in ascending order." nacre_object::KeyPage;
     "A range of a fork, as it stood." nacre_object::RangeRead;
-    "A question about the object as it stood before the transaction." nacre_object::Read;
+    "A question about the object as it stood before the transaction." nacre_object::ReadOp;
     "An object at a glance." nacre_object::Stat;
 }
 export! {
@@ -274,7 +274,7 @@ export! {
     /// A transaction that tells what it found where its guard did not hold:
     ///
     /// ```
-    /// use nacre::{Check, Found, Guard, Key, ObjectId, Outcome, Refusal, Transaction, Write};
+    /// use nacre::{Check, Found, Guard, Key, ObjectId, Outcome, Refusal, Transaction, WriteOp};
     ///
     /// let store = nacre::open("mem:")?.blocking();
     /// let object = ObjectId::new("job")?;
@@ -283,7 +283,7 @@ export! {
     ///
     /// let begin = Transaction::new()
     ///     .guard(Guard::Key { key: state.clone(), check: Check::Equal("waiting".into()) })
-    ///     .change(Write::SetKey { key: state, value: "running".into() });
+    ///     .change(WriteOp::SetKey { key: state, value: "running".into() });
     /// match store.apply(&object, begin)? {
     ///     Outcome::Done(done) => println!("begun, at version {}", done.version),
     ///     Outcome::Refused(Refusal { guard, found, .. }) => {
@@ -299,7 +299,7 @@ export! {
     "A condition on the object as it stood before the transaction." nacre_object::Guard;
     "The outcome of a transaction, when the store did not fail." nacre_object::Outcome;
     "A transaction of which a guard did not hold." nacre_object::Refusal;
-    "A change of the object. Every one but `Remove` makes the object exist if it does not." nacre_object::Write;
+    "A change of the object. Every one but `Remove` makes the object exist if it does not." nacre_object::WriteOp;
 }
 export! {
     /// A failure is told by its kind, and by a sentence for people:
@@ -344,12 +344,12 @@ export! {
     /// A write that is applied at most once, however often it is sent:
     ///
     /// ```
-    /// use nacre::{Fork, Lease, ObjectId, ObjectStore, Once, Transaction, WindowPosition, Write, WriteToken};
+    /// use nacre::{Fork, Lease, ObjectId, ObjectStore, Once, Transaction, WindowPosition, WriteOp, WriteToken};
     ///
     /// # futures::executor::block_on(async {
     /// let store = nacre::open("mem:")?;
     /// let object = ObjectId::new("log")?;
-    /// let write = Write::Extents { fork: Fork::default(), extents: vec![(0, "once".into())] };
+    /// let write = WriteOp::Extents { fork: Fork::default(), extents: vec![(0, "once".into())] };
     /// // From before the first attempt. A store that remembers no writes has none.
     /// let since: Option<WindowPosition> = store.window();
     /// let token = WriteToken { writer: [7; 16], sequence: 1 };
@@ -407,14 +407,14 @@ export! {
 }
 export! {
     /// ```
-    /// use nacre::{Answer, Key, KeyRange, ObjectId, Outcome, Read, Transaction, Versioned, VersionedKeyPage};
+    /// use nacre::{Answer, Key, KeyRange, ObjectId, Outcome, ReadOp, Transaction, Versioned, VersionedKeyPage};
     ///
     /// let store = nacre::open("mem:")?.blocking();
     /// let object = store.object("settings")?;
     /// let version = object.set_key("colour", "green")?;
     /// assert_eq!(object.versioned_key("colour")?, Some(Versioned { value: "green".into(), version }));
     ///
-    /// let read = Read::VersionedKeys { range: KeyRange::all(), limit: 100, values: false };
+    /// let read = ReadOp::VersionedKeys { range: KeyRange::all(), limit: 100, values: false };
     /// let Outcome::Done(done) = store.apply(&ObjectId::new("settings")?, Transaction::new().read(read))? else { panic!() };
     /// let Some(Answer::VersionedKeys(VersionedKeyPage { entries, more: false })) = done.answers.first() else { panic!() };
     /// assert_eq!((&entries[0].0, entries[0].1.version), (&Key::new("colour")?, version));

@@ -241,10 +241,10 @@ impl Store {
     /// # Errors
     ///
     /// `Invalid` if the name is not 1 to 255 bytes of UTF-8.
-    pub fn file(&self, name: impl AsRef<[u8]>) -> Result<File, StoreError> {
+    pub fn file(&self, name: impl AsRef<[u8]>) -> Result<LockableFile, StoreError> {
         let name = nacre_lock::wire::file_name(name.as_ref())
             .map_err(|why| StoreError::new(ErrorKind::Invalid, why))?;
-        Ok(File { store: self.clone(), name })
+        Ok(LockableFile { store: self.clone(), name })
     }
 
     /// Returns the lock requests at every lock server: who holds which bytes, and who waits.
@@ -264,10 +264,10 @@ impl Store {
                 if let Some(number) = page.report["next"].as_u64() {
                     next = json!(next.as_u64().map_or(number, |least: u64| least.min(number)));
                 }
-                match all.iter_mut().find(|known| known.place == page.place) {
+                match all.iter_mut().find(|known| known.server == page.server) {
                     None => all.push(page),
                     Some(known) => {
-                        let listed = listed.entry(known.place.clone()).or_default();
+                        let listed = listed.entry(known.server.clone()).or_default();
                         merge(&mut known.report, page.report, listed);
                     }
                 }
@@ -306,8 +306,8 @@ impl Store {
     ///
     /// `Unsupported` if the servers keep no locks.
     pub async fn break_lock_session(&self, session: u64) -> Result<bool, StoreError> {
-        let told = self.administer_with("break-lock-session", json!({ "session": session }), |_| ()).await?;
-        Ok(told.iter().any(|part| part.report["broken"] == true))
+        let parts = self.administer_with("break-lock-session", json!({ "session": session }), |_| ()).await?;
+        Ok(parts.iter().any(|part| part.report["broken"] == true))
     }
 
     /// Ends the lock session of this store's handles: all its locks are released. Waits until the servers that can be
@@ -358,12 +358,12 @@ fn name(lock: &Value) -> Option<(u64, u64)> {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct File {
+pub struct LockableFile {
     store: Store,
     name: Arc<str>,
 }
 
-impl File {
+impl LockableFile {
     /// Returns the file's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -385,7 +385,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Those of [`File::lock`].
+    /// Those of [`LockableFile::lock`].
     pub async fn try_lock(
         &self,
         bytes: impl Into<Description>,
@@ -399,7 +399,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Those of [`File::lock`].
+    /// Those of [`LockableFile::lock`].
     pub async fn lock_within(
         &self,
         bytes: impl Into<Description>,
@@ -417,8 +417,8 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Those of [`File::lock`], and `Busy` if others hold some of the bytes for longer than the request waits, or a lock
-    /// server that was started again waits for its former clients all that time.
+    /// Those of [`LockableFile::lock`], and `Busy` if others hold some of the bytes for longer than the request waits,
+    /// or a lock server that was started again waits for its former clients all that time.
     pub async fn lock_by(&self, request: &Request) -> Result<Lock, StoreError> {
         match self.ask(request).await {
             Err(error) if error.kind == ErrorKind::Busy => Err(self.why(error).await),
@@ -443,7 +443,7 @@ impl File {
              former clients hold",
             self.shown(),
             self.store.name(),
-            grace.place
+            grace.server
         );
         Some(StoreError::new(ErrorKind::Busy, text))
     }
@@ -617,7 +617,7 @@ impl ObjectStore for UnderLock {
     }
 }
 
-/// A [`File`] whose calls block the calling thread.
+/// A [`LockableFile`] whose calls block the calling thread.
 ///
 /// ```
 /// use nacre::lock::{BlockingFile, Mode};
@@ -632,7 +632,7 @@ impl ObjectStore for UnderLock {
 /// ```
 #[derive(Clone, Debug)]
 pub struct BlockingFile {
-    file: File,
+    file: LockableFile,
 }
 
 /// A [`Lock`] whose calls block the calling thread.
@@ -689,18 +689,18 @@ impl BlockingFile {
         self.file.name()
     }
 
-    /// Locks bytes. See [`File::lock`].
+    /// Locks bytes. See [`LockableFile::lock`].
     ///
     /// # Errors
-    /// Those of [`File::lock`].
+    /// Those of [`LockableFile::lock`].
     pub fn lock(&self, bytes: impl Into<Description>, mode: Mode) -> Result<BlockingLock, StoreError> {
         self.lock_by(&Request::new(bytes, mode))
     }
 
-    /// Locks bytes if nobody else holds any. See [`File::try_lock`].
+    /// Locks bytes if nobody else holds any. See [`LockableFile::try_lock`].
     ///
     /// # Errors
-    /// Those of [`File::try_lock`].
+    /// Those of [`LockableFile::try_lock`].
     pub fn try_lock(
         &self,
         bytes: impl Into<Description>,
@@ -709,10 +709,10 @@ impl BlockingFile {
         if_had(self.ask(&Request::new(bytes, mode).without_wait()))
     }
 
-    /// Locks bytes within some time. See [`File::lock_within`].
+    /// Locks bytes within some time. See [`LockableFile::lock_within`].
     ///
     /// # Errors
-    /// Those of [`File::lock_within`].
+    /// Those of [`LockableFile::lock_within`].
     pub fn lock_within(
         &self,
         bytes: impl Into<Description>,
@@ -722,10 +722,10 @@ impl BlockingFile {
         if_had(self.ask(&Request::new(bytes, mode).wait(wait)))
     }
 
-    /// Locks bytes by a method and a protocol. See [`File::lock_by`].
+    /// Locks bytes by a method and a protocol. See [`LockableFile::lock_by`].
     ///
     /// # Errors
-    /// Those of [`File::lock_by`].
+    /// Those of [`LockableFile::lock_by`].
     pub fn lock_by(&self, request: &Request) -> Result<BlockingLock, StoreError> {
         match self.ask(request) {
             Err(error) if error.kind == ErrorKind::Busy => Err(block_on(self.file.why(error))),

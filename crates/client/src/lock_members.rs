@@ -14,10 +14,10 @@ use crate::store::Store;
 /// ```no_run
 /// # async fn example() -> Result<(), nacre::Error> {
 /// let store = nacre::open("nacre://one,two")?;
-/// for nacre::MemberReport { place, report } in store.locks_by_server().await? {
+/// for nacre::MemberReport { server, report } in store.locks_by_server().await? {
 ///     match report {
-///         Ok(report) => println!("{place}: {}", report["locks"]),
-///         Err(error) => println!("{place} is away: {error}"),
+///         Ok(report) => println!("{server}: {}", report["locks"]),
+///         Err(error) => println!("{server} is away: {error}"),
 ///     }
 /// }
 /// # Ok(())
@@ -26,7 +26,7 @@ use crate::store::Store;
 #[derive(Clone, Debug)]
 pub struct MemberReport {
     /// The address of the server.
-    pub place: String,
+    pub server: String,
     /// The answer.
     pub report: Result<Value, StoreError>,
 }
@@ -39,11 +39,11 @@ impl Store {
     ///
     /// `Unsupported` if the store has no lock servers, otherwise the reason why none of them answers.
     pub async fn locks_by_server(&self) -> Result<Vec<MemberReport>, StoreError> {
-        self.ask_each("locks", |place| async move {
+        self.ask_each("locks", |server| async move {
             let mut all = Value::Null;
             let mut after = Value::Null;
             loop {
-                let mut page = self.ask_lock_server(&place, "locks", json!({ "after": after })).await?;
+                let mut page = self.ask_lock_server(&server, "locks", json!({ "after": after })).await?;
                 after = page["next"].take();
                 match (all["locks"].as_array_mut(), page["locks"].as_array_mut()) {
                     (Some(known), Some(more)) => known.append(more),
@@ -65,9 +65,9 @@ impl Store {
     /// Those of [`Store::locks_by_server`].
     pub async fn break_lock_session_by_server(&self, session: u64) -> Result<Vec<MemberReport>, StoreError> {
         let argument = json!({ "session": session });
-        self.ask_each("break-lock-session", |place| {
+        self.ask_each("break-lock-session", |server| {
             let argument = argument.clone();
-            async move { self.ask_lock_server(&place, "break-lock-session", argument).await }
+            async move { self.ask_lock_server(&server, "break-lock-session", argument).await }
         })
         .await
     }
@@ -90,13 +90,13 @@ impl Store {
             _ => {
                 // It says why there are none.
                 let reports = self.administer_with(method, Value::Null, |_| ()).await?;
-                let answered = |Report { place, report }| MemberReport { place, report: Ok(report) };
+                let answered = |Report { server, report }| MemberReport { server, report: Ok(report) };
                 return Ok(reports.into_iter().map(answered).collect());
             }
         };
         let answers = places
             .iter()
-            .map(|place| async { MemberReport { report: ask(place.clone()).await, place: place.clone() } });
+            .map(|server| async { MemberReport { report: ask(server.clone()).await, server: server.clone() } });
         let answers = join_all(answers).await;
         match answers.iter().find_map(|answer| answer.report.as_ref().err()) {
             Some(error) if answers.iter().all(|answer| answer.report.is_err()) => Err(failed(error.clone())),
@@ -104,16 +104,16 @@ impl Store {
         }
     }
 
-    async fn ask_lock_server(&self, place: &str, method: &str, argument: Value) -> Result<Value, StoreError> {
+    async fn ask_lock_server(&self, server: &str, method: &str, argument: Value) -> Result<Value, StoreError> {
         let unsupported = |text: String| StoreError::new(ErrorKind::Unsupported, text);
         let text: Bytes = match &self.opened {
             #[cfg(feature = "servers")]
             Opened::Remote(remote) => {
                 let argument = argument.to_string().into();
-                remote.call(&place.parse()?, method, argument, |_| ()).await?
+                remote.call(&server.parse()?, method, argument, |_| ()).await?
             }
             _ => return Err(unsupported(format!("{} has no lock server", self.name()))),
         };
-        serde_json::from_slice(&text).map_err(|error| unsupported(format!("{place} answered: {error}")))
+        serde_json::from_slice(&text).map_err(|error| unsupported(format!("{server} answered: {error}")))
     }
 }

@@ -39,10 +39,10 @@ export! {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use nacre::map::{Change, Committed, Map, ProposeError, ProposeOptions, Proposer, Refused, Update};
+    /// use nacre::map::{Change, ClusterMap, Committed, ProposeError, ProposeOptions, Proposer, Refused, Update};
     ///
     /// let store = nacre::open("mem:")?;
-    /// let map: Map = store.map("policies")?;
+    /// let map: ClusterMap = store.map("policies")?;
     /// let proposer: Proposer = map.proposer(ProposeOptions::default());
     /// let name: nacre::Key = "balancer".parse()?;
     ///
@@ -61,7 +61,7 @@ export! {
     /// ```
     "A change of one name." nacre_map::Change;
     "An update that took effect." nacre_map::Committed;
-    "A map of a store: a handle by which it is read. Cheap to clone." nacre_map::Map;
+    "A map of a store: a handle by which it is read. Cheap to clone." nacre_map::ClusterMap;
     "An update that took no effect, or of which it is not known." nacre_map::ProposeError;
     "The settings of a proposer." nacre_map::ProposeOptions;
     "Proposes updates of a map. Cheap to clone; all clones gather their updates together." nacre_map::Proposer;
@@ -176,7 +176,7 @@ impl Store {
     /// # Errors
     ///
     /// `Invalid` if the name is not one that a map can have.
-    pub fn map(&self, name: &str) -> Result<Map, StoreError> {
-        Map::new(Arc::new(self.clone()), name)
+    pub fn map(&self, name: &str) -> Result<ClusterMap, StoreError> {
+        ClusterMap::new(Arc::new(self.clone()), name)
     }
 }

@@ -7,7 +7,7 @@ use nacre_object::limit::EXTENTS_PER_READ_MAX;
 use nacre_object::stage::{self, Staged};
 use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Extent, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome,
-    RangeRead, Read, Refusal, Stat, StoreError, Transaction, Write,
+    RangeRead, ReadOp, Refusal, Stat, StoreError, Transaction, WriteOp,
 };
 
 use crate::Store;
@@ -141,7 +141,7 @@ impl Object {
     }
 
     /// Applies a transaction of one read.
-    pub(crate) async fn ask(&self, read: Read, attempted: &str) -> Result<Answer, StoreError> {
+    pub(crate) async fn ask(&self, read: ReadOp, attempted: &str) -> Result<Answer, StoreError> {
         let done = self.done(Transaction::new().read(read), attempted).await?;
         done.answers.into_iter().next().ok_or_else(|| self.nonsense(attempted))
     }
@@ -164,7 +164,7 @@ impl Object {
         range: impl Into<ByteRange>,
         intent: Intent,
     ) -> Result<RangeRead, StoreError> {
-        let read = Read::Range { fork: self.fork.clone(), range: range.into(), intent };
+        let read = ReadOp::Range { fork: self.fork.clone(), range: range.into(), intent };
         match self.ask(read, "read").await? {
             Answer::Range(range) => Ok(range),
             _ => Err(self.nonsense("read")),
@@ -187,7 +187,7 @@ impl Object {
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the extents may or may not be written, all of them
     /// or none. [`ErrorKind::Invalid`] if there are none, more than 65,536, or more than 16 MiB in all.
     pub async fn write_vectored(&self, extents: Vec<(u64, Bytes)>) -> Result<u64, StoreError> {
-        let write = Write::Extents { fork: self.fork.clone(), extents };
+        let write = WriteOp::Extents { fork: self.fork.clone(), extents };
         self.change(Transaction::new().change(write), "write").await
     }
 
@@ -241,7 +241,7 @@ impl Object {
             let mut all = Extents::default();
             let mut rest = whole;
             loop {
-                let read = Read::Extents { fork: self.fork.clone(), range: rest };
+                let read = ReadOp::Extents { fork: self.fork.clone(), range: rest };
                 let mut transaction = Transaction::new().read(read);
                 if rest != whole {
                     transaction = transaction.if_version(self.fork.clone(), whole, all.version);
@@ -277,8 +277,8 @@ impl Object {
     /// Those of a [read](crate#errors).
     pub async fn stat(&self) -> Result<Stat, StoreError> {
         let after = Some(Fork::try_from(stage::RESERVED)?);
-        let reserved = Read::Forks { after, limit: u32::MAX };
-        let done = self.done(Transaction::new().read(Read::Stat).read(reserved), "look at").await?;
+        let reserved = ReadOp::Forks { after, limit: u32::MAX };
+        let done = self.done(Transaction::new().read(ReadOp::Stat).read(reserved), "look at").await?;
         match &done.answers[..] {
             [Answer::Stat(stat), Answer::Forks(page)] => {
                 let mut stat = stat.clone();
@@ -300,7 +300,7 @@ impl Object {
     pub async fn is_incomplete_copy(&self) -> Result<bool, StoreError> {
         let mark = Fork::try_from(nacre_object::copy::MARK)?;
         let after = Some(Fork::try_from(stage::RESERVED)?);
-        match self.ask(Read::Forks { after, limit: 64 }, "look at").await? {
+        match self.ask(ReadOp::Forks { after, limit: 64 }, "look at").await? {
             // It stands before all other reserved names.
             Answer::Forks(page) => Ok(page.entries.iter().any(|(fork, _)| *fork == mark)),
             _ => Err(self.nonsense("look at")),
@@ -336,7 +336,7 @@ impl Object {
         let mut all: Vec<(Fork, u64)> = Vec::new();
         let mut after = None;
         loop {
-            match self.ask(Read::Forks { after, limit: u32::MAX }, "list the forks of").await? {
+            match self.ask(ReadOp::Forks { after, limit: u32::MAX }, "list the forks of").await? {
                 Answer::Forks(page) => {
                     let over = page.entries.is_empty() || !page.more;
                     after = page.entries.last().map(|(fork, _)| fork.clone());
@@ -356,7 +356,7 @@ impl Object {
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the object may or may not exist now, and a second
     /// call that returns false does not tell who created it.
     pub async fn create(&self) -> Result<bool, StoreError> {
-        let transaction = Transaction::new().guard(Guard::Absent).change(Write::Create);
+        let transaction = Transaction::new().guard(Guard::Absent).change(WriteOp::Create);
         Ok(matches!(self.apply(transaction, "create").await?, Outcome::Done(_)))
     }
 
@@ -366,7 +366,7 @@ impl Object {
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the range may or may not read as zeros; doing it
     /// again does no harm.
     pub async fn zero(&self, range: impl Into<ByteRange>) -> Result<u64, StoreError> {
-        let write = Write::Zero { fork: self.fork.clone(), range: range.into() };
+        let write = WriteOp::Zero { fork: self.fork.clone(), range: range.into() };
         self.change(Transaction::new().change(write), "zero a range of").await
     }
 
@@ -376,7 +376,7 @@ impl Object {
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the fork may or may not have the size; doing it
     /// again does no harm unless others append.
     pub async fn truncate(&self, size: u64) -> Result<u64, StoreError> {
-        let write = Write::Truncate { fork: self.fork.clone(), size };
+        let write = WriteOp::Truncate { fork: self.fork.clone(), size };
         self.change(Transaction::new().change(write), "truncate").await
     }
 
@@ -385,7 +385,7 @@ impl Object {
     /// # Errors
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the fork may or may not be gone.
     pub async fn remove_fork(&self) -> Result<u64, StoreError> {
-        let write = Write::RemoveFork { fork: self.fork.clone() };
+        let write = WriteOp::RemoveFork { fork: self.fork.clone() };
         self.change(Transaction::new().change(write), "remove a fork of").await
     }
 
@@ -395,7 +395,7 @@ impl Object {
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the object may or may not be gone, and a second call
     /// that returns false does not tell who removed it.
     pub async fn remove(&self) -> Result<bool, StoreError> {
-        let transaction = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+        let transaction = Transaction::new().guard(Guard::Exists).change(WriteOp::Remove);
         Ok(matches!(self.apply(transaction, "remove").await?, Outcome::Done(_)))
     }
 
@@ -404,7 +404,7 @@ impl Object {
     /// # Errors
     /// Those of a [read](crate#errors). [`ErrorKind::Invalid`] if the key is not 1 to 1,024 bytes long.
     pub async fn key(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>, StoreError> {
-        match self.ask(Read::Key { key: name(key)? }, "read a key of").await? {
+        match self.ask(ReadOp::Key { key: name(key)? }, "read a key of").await? {
             Answer::Value(value) => Ok(value),
             _ => Err(self.nonsense("read a key of")),
         }
@@ -416,7 +416,7 @@ impl Object {
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the key may or may not be set; setting it again does
     /// no harm. [`ErrorKind::Invalid`] if the key is not 1 to 1,024 bytes long, or the value is longer than 1 MiB.
     pub async fn set_key(&self, key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> Result<u64, StoreError> {
-        let write = Write::SetKey { key: name(key)?, value: value.into() };
+        let write = WriteOp::SetKey { key: name(key)?, value: value.into() };
         self.change(Transaction::new().change(write), "set a key of").await
     }
 
@@ -425,7 +425,7 @@ impl Object {
     /// # Errors
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the key may or may not be gone.
     pub async fn remove_key(&self, key: impl AsRef<[u8]>) -> Result<u64, StoreError> {
-        let write = Write::RemoveKey { key: name(key)? };
+        let write = WriteOp::RemoveKey { key: name(key)? };
         self.change(Transaction::new().change(write), "remove a key of").await
     }
 
@@ -439,7 +439,7 @@ impl Object {
     /// # Errors
     /// Those of a [read](crate#errors).
     pub async fn attribute(&self, attribute: impl AsRef<[u8]>) -> Result<Option<Bytes>, StoreError> {
-        match self.ask(Read::Attribute { name: name(attribute)? }, "read an attribute of").await? {
+        match self.ask(ReadOp::Attribute { name: name(attribute)? }, "read an attribute of").await? {
             Answer::Value(value) => Ok(value),
             _ => Err(self.nonsense("read an attribute of")),
         }
@@ -450,7 +450,7 @@ impl Object {
     /// # Errors
     /// Those of a [read](crate#errors).
     pub async fn attributes(&self) -> Result<Vec<(Key, Bytes)>, StoreError> {
-        match self.ask(Read::Attributes, "read the attributes of").await? {
+        match self.ask(ReadOp::Attributes, "read the attributes of").await? {
             Answer::Keys(page) => Ok(page.entries),
             _ => Err(self.nonsense("read the attributes of")),
         }
@@ -466,7 +466,7 @@ impl Object {
         attribute: impl AsRef<[u8]>,
         value: impl Into<Bytes>,
     ) -> Result<u64, StoreError> {
-        let write = Write::SetAttribute { name: name(attribute)?, value: value.into() };
+        let write = WriteOp::SetAttribute { name: name(attribute)?, value: value.into() };
         self.change(Transaction::new().change(write), "set an attribute of").await
     }
 
@@ -475,7 +475,7 @@ impl Object {
     /// # Errors
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the attribute may or may not be gone.
     pub async fn remove_attribute(&self, attribute: impl AsRef<[u8]>) -> Result<u64, StoreError> {
-        let write = Write::RemoveAttribute { name: name(attribute)? };
+        let write = WriteOp::RemoveAttribute { name: name(attribute)? };
         self.change(Transaction::new().change(write), "remove an attribute of").await
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Answer, Key, KeyRange, ObjectId, ObjectStore, Read, StoreError};
+use nacre_object::{Answer, Key, KeyRange, ObjectId, ObjectStore, ReadOp, StoreError};
 
 use crate::Object;
 
@@ -90,7 +90,7 @@ impl Keys {
     pub async fn next(&mut self) -> Result<Option<(Key, Bytes)>, StoreError> {
         if self.page.is_empty() && !self.over {
             let range = self.range.clone();
-            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
+            let read = ReadOp::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
             if let Answer::Keys(page) = self.object.ask(read, "list the keys of").await? {
                 self.over = !page.more || page.entries.is_empty();
                 self.page = page.entries.into();

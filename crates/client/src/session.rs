@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
-    Answer, ErrorKind, Fences, Guard, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Refusal, Reply,
-    StoreError, Transaction, WindowPosition, Write,
+    Answer, ErrorKind, Fences, Guard, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Refusal, Reply,
+    StoreError, Transaction, WindowPosition, WriteOp,
 };
 
 use crate::{Object, Store};
@@ -50,14 +50,14 @@ impl Store {
 
 impl Object {
     /// Fences one session: its changes of this object fail from now on, those that are under way too. Others are not
-    /// affected, unless more than 1,024 sessions are fenced: see [`Write::FenceSession`]. Returns the object's new
+    /// affected, unless more than 1,024 sessions are fenced: see [`WriteOp::FenceSession`]. Returns the object's new
     /// version. The object is created if it does not exist.
     ///
     /// # Errors
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the fence may or may not be raised; raising it again
     /// does no harm.
     pub async fn fence_session(&self, session: u64) -> Result<u64, StoreError> {
-        let write = Write::FenceSession { session };
+        let write = WriteOp::FenceSession { session };
         self.change(Transaction::new().change(write), "fence a session off").await
     }
 
@@ -68,7 +68,7 @@ impl Object {
     /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: the fence may or may not be raised; raising it again
     /// does no harm.
     pub async fn raise_fence(&self, least: u64) -> Result<u64, StoreError> {
-        let write = Write::RaiseFence { token: least };
+        let write = WriteOp::RaiseFence { token: least };
         self.change(Transaction::new().change(write), "raise the fence of").await
     }
 
@@ -79,7 +79,7 @@ impl Object {
     /// `Invalid` or `Unsupported` if the store's server is of an earlier version, which knows no fences of single
     /// sessions.
     pub async fn fences(&self) -> Result<Fences, StoreError> {
-        match self.ask(Read::Fences, "read the fences of").await? {
+        match self.ask(ReadOp::Fences, "read the fences of").await? {
             Answer::Fences(fences) => Ok(fences),
             _ => Err(self.nonsense("read the fences of")),
         }

@@ -39,7 +39,7 @@ use nacre_object::stripe::record::{Content, Record, State, now};
 pub use nacre_object::stripe::record::{PREFIX, RECORD};
 use nacre_object::{
     Answer, ByteRange, Check, ErrorKind, ExtentKind, Fork, Guard, Intent, Key, ObjectId, ObjectStore,
-    Outcome, Read, Reply, StoreError, Transaction, Write,
+    Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
@@ -192,7 +192,7 @@ impl Stream {
 
     /// Reads the record, and its text. `None` if the object has none.
     async fn load(&self) -> Result<Option<(Record, Bytes)>, StoreError> {
-        let read = Transaction::new().read(Read::Attribute { name: Key::try_from(RECORD)? });
+        let read = Transaction::new().read(ReadOp::Attribute { name: Key::try_from(RECORD)? });
         match answers(self.store.apply(&self.head, read).await?)?.pop() {
             Some(Answer::Value(Some(text))) => match Record::decode(&text) {
                 Some(record) => Ok(Some((record, text))),
@@ -206,8 +206,8 @@ impl Stream {
         }
     }
 
-    async fn load_made(&self) -> Result<(Record, Bytes), StoreError> {
-        self.load().await?.filter(|(record, _)| record.made).ok_or_else(no_such_stream)
+    async fn load_created(&self) -> Result<(Record, Bytes), StoreError> {
+        self.load().await?.filter(|(record, _)| record.created).ok_or_else(no_such_stream)
     }
 
     /// Replaces the record if it is still the given one; with that, makes other changes of the head.
@@ -215,13 +215,13 @@ impl Stream {
         &self,
         before: Option<&Bytes>,
         record: &Record,
-        changes: Vec<Write>,
+        changes: Vec<WriteOp>,
     ) -> Result<bool, StoreError> {
         let name = Key::try_from(RECORD)?;
         let check = before.map_or(Check::Absent, |before| Check::Equal(before.clone()));
         let transaction = Transaction::new()
             .guard(Guard::Attribute { name: name.clone(), check })
-            .change(Write::SetAttribute { name, value: record.encode() });
+            .change(WriteOp::SetAttribute { name, value: record.encode() });
         let transaction = changes.into_iter().fold(transaction, Transaction::change);
         Ok(matches!(self.store.apply(&self.head, transaction).await?, Outcome::Done(_)))
     }
@@ -262,23 +262,23 @@ impl Stream {
         }
         for _ in 0..ATTEMPTS_MAX {
             let (mut record, before) = match self.load().await? {
-                Some((record, _)) if record.made => return Ok(false),
+                Some((record, _)) if record.created => return Ok(false),
                 Some((record, text)) => (record, Some(text)),
-                None => (Record { made: false, layout, contents: Vec::new() }, None),
+                None => (Record { created: false, layout, contents: Vec::new() }, None),
             };
-            (record.made, record.layout) = (true, layout);
+            (record.created, record.layout) = (true, layout);
             let name = Key::try_from(RECORD)?;
             let fresh = match &before {
                 Some(text) => Guard::Attribute { name: name.clone(), check: Check::Equal(text.clone()) },
                 None => Guard::Absent,
             };
             let create =
-                Transaction::new().guard(fresh).change(Write::SetAttribute { name, value: record.encode() });
+                Transaction::new().guard(fresh).change(WriteOp::SetAttribute { name, value: record.encode() });
             if let Outcome::Done(_) = self.store.apply(&self.head, create).await? {
                 return Ok(true);
             }
             if before.is_none() && self.load().await?.is_none() {
-                let text = "there is an object of that name, and it is no stream";
+                let text = "there is an object of that name, and it is not a stream";
                 return Err(StoreError::new(ErrorKind::Invalid, text));
             }
         }
@@ -291,8 +291,8 @@ impl Stream {
     /// Those of a [read](crate#errors).
     pub async fn stat(&self) -> Result<Option<StreamStat>, StoreError> {
         let loaded = self.load().await.map_err(|error| self.context(error, "look at"))?;
-        let made = loaded.filter(|(record, _)| record.made);
-        Ok(made.map(|(record, _)| StreamStat { size: record.size(), layout: record.layout }))
+        let created = loaded.filter(|(record, _)| record.created);
+        Ok(created.map(|(record, _)| StreamStat { size: record.size(), layout: record.layout }))
     }
 
     /// Reads at most `len` bytes. Fewer come only at the end. Each stripe shows one moment.
@@ -302,7 +302,7 @@ impl Stream {
     pub async fn read(&self, offset: u64, len: usize) -> Result<Bytes, StoreError> {
         let read = async {
             for _ in 0..ATTEMPTS_MAX {
-                let (record, _) = self.load_made().await?;
+                let (record, _) = self.load_created().await?;
                 let len = record.size().saturating_sub(offset).min(len as u64);
                 let Some(content) = record.present().filter(|_| len > 0) else { return Ok(Bytes::new()) };
                 let pieces = content.layout.pieces(offset, len);
@@ -311,7 +311,7 @@ impl Stream {
                     stream::iter(reads).buffered(REQUESTS_MAX).try_collect().await?;
                 if parts.iter().any(|(_, found)| !found.exists) {
                     // Perhaps a hole, perhaps a content that has been removed.
-                    let (now, _) = self.load_made().await?;
+                    let (now, _) = self.load_created().await?;
                     if now.present().map(|now| now.number) != Some(content.number) {
                         continue;
                     }
@@ -368,7 +368,7 @@ impl Stream {
         let data = data.into();
         let written = async {
             if data.is_empty() {
-                return self.load_made().await.map(drop);
+                return self.load_created().await.map(drop);
             }
             let end = end_of(offset, data.len() as u64)?;
             for _ in 0..ATTEMPTS_MAX {
@@ -387,7 +387,7 @@ impl Stream {
     /// Makes the stream at least `end` bytes long. Returns its present content.
     async fn grow(&self, end: u64) -> Result<Content, StoreError> {
         for _ in 0..ATTEMPTS_MAX {
-            let (mut record, text) = self.load_made().await?;
+            let (mut record, text) = self.load_created().await?;
             self.owned(&record)?;
             let content = match record.present() {
                 Some(content) if content.size >= end => return Ok(*content),
@@ -429,7 +429,7 @@ impl Stream {
         for index in self.objects_of(content, within).await? {
             let Some(range) = content.layout.region_behind(index, from, to) else { continue };
             let object = content.object(index);
-            let read = Transaction::new().read(Read::Extents { fork: Fork::DEFAULT, range });
+            let read = Transaction::new().read(ReadOp::Extents { fork: Fork::DEFAULT, range });
             let Some(Answer::Range(read)) = answers(self.store.apply(&object, read).await?)?.pop() else {
                 return Err(nonsense());
             };
@@ -448,7 +448,7 @@ impl Stream {
             let zero = Transaction::new()
                 .guard(Guard::Exists)
                 .if_version(Fork::DEFAULT, range, version)
-                .change(Write::Zero { fork: Fork::DEFAULT, range });
+                .change(WriteOp::Zero { fork: Fork::DEFAULT, range });
             if !matches!(self.store.apply(&object, zero).await?, Outcome::Done(_)) {
                 return Ok(false);
             }
@@ -486,7 +486,7 @@ impl Stream {
                     if loaded.is_some_and(|(mut record, _)| record.content_mut(content.number).is_some()) {
                         return Ok(Sent::Done);
                     }
-                    self.store.apply(&object, Transaction::new().change(Write::Remove)).await?;
+                    self.store.apply(&object, Transaction::new().change(WriteOp::Remove)).await?;
                     return Ok(Sent::Stale);
                 }
                 (Outcome::Done(_), _) => return Ok(Sent::Done),
@@ -512,7 +512,7 @@ impl Stream {
     async fn truncate_stream(&self, size: u64) -> Result<(), StoreError> {
         end_of(size, 0)?;
         for _ in 0..ATTEMPTS_MAX {
-            let (mut record, text) = self.load_made().await?;
+            let (mut record, text) = self.load_created().await?;
             self.owned(&record)?;
             if size >= record.size() {
                 if size > record.size() {
@@ -563,7 +563,7 @@ impl Stream {
                 if record.contents.is_empty() {
                     let name = Key::try_from(RECORD)?;
                     let guard = Guard::Attribute { name, check: Check::Equal(text) };
-                    let remove = Transaction::new().guard(guard).change(Write::Remove);
+                    let remove = Transaction::new().guard(guard).change(WriteOp::Remove);
                     if let Outcome::Done(_) = self.store.apply(&self.head, remove).await? {
                         return Ok(true);
                     }
@@ -592,7 +592,7 @@ impl Stream {
             indexes.extend(self.objects_of(content, first.end..content.objects).await?);
             let removals = indexes.into_iter().map(async |index| {
                 // So that none is ever made again, also those that were not there yet.
-                let remove = Transaction::new().change(Write::Create).change(Write::Remove);
+                let remove = Transaction::new().change(WriteOp::Create).change(WriteOp::Remove);
                 self.store.apply(&content.object(index), remove).await.map(drop)
             });
             stream::iter(removals).buffer_unordered(REQUESTS_MAX).try_collect::<()>().await?;
@@ -658,7 +658,7 @@ impl Stream {
         for attempt in 0..ATTEMPTS_MAX {
             let (mut record, before) = match self.load().await? {
                 Some((record, text)) => (record, Some(text)),
-                None => (Record { made: false, layout, contents: Vec::new() }, None),
+                None => (Record { created: false, layout, contents: Vec::new() }, None),
             };
             // Writers that died are not waited for.
             let stale = now().saturating_sub(STALE_AFTER.as_secs());
@@ -749,14 +749,14 @@ impl Stream {
                 Some(_) => {}
             }
             record.bury_present();
-            (record.made, record.layout) = (true, content.layout);
+            (record.created, record.layout) = (true, content.layout);
             if let Some(kept) = record.content_mut(content.number) {
                 let dense = content.layout.objects(content.size);
                 let objects = kept.objects.max(dense);
                 *kept = Content { state: State::Present, objects, reached: content.size, dense, ..content };
             }
             // What the object of that name held is replaced with it.
-            let whole = Write::RemoveFork { fork: Fork::DEFAULT };
+            let whole = WriteOp::RemoveFork { fork: Fork::DEFAULT };
             if self.replace_record(Some(&text), &record, vec![whole]).await? {
                 drop(self.remove_dead().await);
                 return Ok(());
@@ -776,18 +776,18 @@ impl Stream {
         .await?;
         self.remove_dead().await?;
         let Some((record, text)) = self.load().await? else { return Ok(()) };
-        if record.made || !record.contents.is_empty() {
+        if record.created || !record.contents.is_empty() {
             return Ok(());
         }
         let name = Key::try_from(RECORD)?;
         let guarded =
             Transaction::new().guard(Guard::Attribute { name: name.clone(), check: Check::Equal(text) });
         // An object that was there before keeps what it had; one of which nothing else is known goes.
-        let look = guarded.clone().read(Read::Stat);
+        let look = guarded.clone().read(ReadOp::Stat);
         let Outcome::Done(done) = self.store.apply(&self.head, look).await? else { return Ok(()) };
         let Some(Answer::Stat(stat)) = done.answers.first() else { return Err(nonsense()) };
         let alone = (stat.forks, stat.keys, stat.attributes) == (0, 0, 1);
-        let change = if alone { Write::Remove } else { Write::RemoveAttribute { name } };
+        let change = if alone { WriteOp::Remove } else { WriteOp::RemoveAttribute { name } };
         let undo = guarded.guard(Guard::Version { version: done.version }).change(change);
         self.store.apply(&self.head, undo).await.map(drop)
     }
@@ -891,7 +891,7 @@ struct Download<'a> {
 impl<'a> Download<'a> {
     async fn new(stream: &'a Stream, range: ByteRange) -> Result<Self, StoreError> {
         range.validate()?;
-        let (record, _) = stream.load_made().await?;
+        let (record, _) = stream.load_created().await?;
         let content = record.present().copied();
         let end = range.end().min(record.size());
         let len = end.saturating_sub(range.offset);
@@ -921,7 +921,7 @@ impl<'a> Download<'a> {
     }
 
     async fn look_at(&self, content: &Content, index: u64) -> Result<Found, StoreError> {
-        let look = Transaction::new().read(Read::Stat);
+        let look = Transaction::new().read(ReadOp::Stat);
         match self.stream.store.apply(&content.object(index), look).await? {
             Outcome::Done(done) => Ok(Found { index, version: done.version, exists: done.existed }),
             Outcome::Refused(_) => Err(nonsense()),
@@ -937,7 +937,7 @@ impl<'a> Download<'a> {
         // One that was not listed is asked whether it ever was there.
         let version = found.map_or(0, |found| found.version);
         let range = ByteRange::new(piece.offset, piece.len);
-        let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
+        let read = ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
         let transaction = Transaction::new().guard(Guard::Version { version }).read(read);
         Some(self.stream.store.apply(&content.object(piece.object), transaction))
     }
@@ -985,7 +985,7 @@ impl<'a> Download<'a> {
             return Ok(Some(Part::Hole(len)));
         }
         // The objects of a content that was replaced are gone, and nothing is wrong with that.
-        let (now, _) = self.stream.load_made().await?;
+        let (now, _) = self.stream.load_created().await?;
         match now.present().is_some_and(|now| now.number == content.number) {
             true => Err(found.error(content)),
             false => Err(changed()),
@@ -997,7 +997,7 @@ impl<'a> Download<'a> {
             return Err(changed());
         }
         // Other contents may come and go.
-        let (now, _) = self.stream.load_made().await?;
+        let (now, _) = self.stream.load_created().await?;
         let same = |a: &Content, b: &Content| (a.number, a.size) == (b.number, b.size);
         match (now.present(), self.content) {
             (Some(now), Some(before)) if same(now, &before) => Ok(()),
@@ -1024,8 +1024,8 @@ fn no_such_stream() -> StoreError {
 }
 
 fn taken_away() -> StoreError {
-    let text = "what was written so far was taken away: by a removal of the stream, or because it had not got on for a day; \
-                the content is as it was";
+    let text = "what was written so far was discarded, because the stream was removed or the write made no \
+                progress for a day; the content is unchanged";
     StoreError::new(ErrorKind::Busy, text)
 }
 

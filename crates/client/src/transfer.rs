@@ -10,8 +10,8 @@ use futures::channel::oneshot;
 use nacre_object::limit::TRANSACTION_BYTES_MAX;
 use nacre_object::stage::{STAMP_BYTES, Stage};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, ExtentKind, Fork, Intent, ObjectStore, Outcome, RangeRead, Read,
-    StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, ExtentKind, Fork, Intent, ObjectStore, Outcome, RangeRead, ReadOp,
+    StoreError, Transaction, WriteOp,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
@@ -280,8 +280,8 @@ impl<'a> Upload<'a> {
 
     /// Makes the pieces, which are few, the fork's content.
     async fn replace_at_once(&mut self, fork: Fork) -> Result<(), StoreError> {
-        let content = Write::Extents { fork: fork.clone(), extents: std::mem::take(&mut self.held) };
-        let transaction = Transaction::new().change(Write::Truncate { fork, size: 0 }).change(content);
+        let content = WriteOp::Extents { fork: fork.clone(), extents: std::mem::take(&mut self.held) };
+        let transaction = Transaction::new().change(WriteOp::Truncate { fork, size: 0 }).change(content);
         loop {
             match self.object.store().apply(self.object.id(), transaction.clone()).await {
                 Err(error) if self.patience.allows(&error).await => {}
@@ -294,7 +294,7 @@ impl<'a> Upload<'a> {
     async fn settle_all(&mut self, staging: &mut Staging<'a>) -> Result<(), StoreError> {
         staging.settle(0, &mut self.patience).await?;
         while !self.patience.most.is_zero() {
-            let look = Transaction::new().read(Read::Stat);
+            let look = Transaction::new().read(ReadOp::Stat);
             match self.object.store().apply(self.object.id(), look).await {
                 Err(error) if self.patience.allows(&error).await => {}
                 looked => return looked.map(drop),
@@ -405,7 +405,7 @@ impl<'a> Download<'a> {
         let fork = self.object.fork_name().clone();
         let rest = ByteRange::new(self.next, self.whole.end() - self.next);
         // All is still to come the first time, so that its version is that of the whole range.
-        let transaction = self.guarded().read(Read::Extents { fork, range: rest });
+        let transaction = self.guarded().read(ReadOp::Extents { fork, range: rest });
         let reply = self.object.store().apply(self.object.id(), transaction);
         let Some(Answer::Range(found)) = self.answers(reply).await?.into_iter().next() else {
             self.over = true;
@@ -454,9 +454,9 @@ impl<'a> Download<'a> {
         let fork = self.object.fork_name().clone();
         let range = ByteRange::new(self.asked_until, (end - self.asked_until).min(PIECE_BYTES as u64));
         let mut transaction =
-            self.guarded().read(Read::Range { fork: fork.clone(), range, intent: Intent::Look });
+            self.guarded().read(ReadOp::Range { fork: fork.clone(), range, intent: Intent::Look });
         if self.known.is_none() {
-            transaction = transaction.read(Read::Extents { fork, range: self.whole });
+            transaction = transaction.read(ReadOp::Extents { fork, range: self.whole });
         }
         self.asked_until = range.end();
         self.ahead.push_back((range, self.object.store().apply(self.object.id(), transaction)));

@@ -124,8 +124,8 @@ impl FromStr for Uri {
     type Err = StoreError;
 
     fn from_str(text: &str) -> Result<Self, StoreError> {
-        let (place, query) = match text.split_once('?') {
-            Some((place, query)) => (place, Some(query)),
+        let (address, query) = match text.split_once('?') {
+            Some((address, query)) => (address, Some(query)),
             None => (text, None),
         };
         let about = |why: String| invalid(format!("store \"{text}\": {why}"));
@@ -139,9 +139,9 @@ impl FromStr for Uri {
             return Err(crate::engine::not_built("stores in Ceph clusters", "rados")
                 .context(format_args!("store \"{text}\"")));
         }
-        let engine = if place == "mem:" {
+        let engine = if address == "mem:" {
             Engine::Memory
-        } else if let Some(path) = place.strip_prefix("file:") {
+        } else if let Some(path) = address.strip_prefix("file:") {
             if path.is_empty() {
                 return Err(about("the path is missing; write file:PATH".to_owned()));
             }
@@ -150,11 +150,11 @@ impl FromStr for Uri {
                 return Err(about(why.to_owned()));
             }
             Engine::Folder(path.into())
-        } else if place == "unix:" {
+        } else if address == "unix:" {
             Engine::Servers(vec![Address::Unix(nacre_rpc::socket::own_socket())])
-        } else if place.starts_with("unix:") {
-            Engine::Servers(vec![place.parse().map_err(|error: StoreError| about(error.message))?])
-        } else if let Some(list) = place.strip_prefix("nacre://") {
+        } else if address.starts_with("unix:") {
+            Engine::Servers(vec![address.parse().map_err(|error: StoreError| about(error.message))?])
+        } else if let Some(list) = address.strip_prefix("nacre://") {
             let mut servers = Vec::new();
             for server in list.trim_end_matches('/').split(',') {
                 servers.push(server.parse().map_err(|error: StoreError| about(error.message))?);
@@ -212,7 +212,7 @@ impl Options {
             },
             "owner" => match nacre_rpc::socket::user_number(value) {
                 Some(user) => self.owner.replace(user).is_some(),
-                None => return Err(invalid(format!("owner={value} is no user of this machine"))),
+                None => return Err(invalid(format!("owner={value} is not a user of this machine"))),
             },
             "key" => self.key.replace(value.into()).is_some(),
             "connections" => match value.parse() {
@@ -359,7 +359,7 @@ mod tests {
             ("file:x?durability=sometimes", "neither always nor none"),
             ("file:x?create=maybe", "neither yes nor no"),
             ("unix:/x?create=yes", "does not apply"),
-            ("unix:/x?owner=no such user", "no user of this machine"),
+            ("unix:/x?owner=no such user", "not a user of this machine"),
             ("nacre://a?connections=0", "1 to 64"),
             ("nacre://a?connections=1&connections=2", "given twice"),
             ("nacre://a?connect_timeout=5", "is not a time"),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, Found, Guard, Key, KeyRange, Outcome, Read, Refusal, StoreError, Transaction, Versioned, Write,
+    Answer, Found, Guard, Key, KeyRange, Outcome, ReadOp, Refusal, StoreError, Transaction, Versioned, WriteOp,
 };
 
 #[cfg(doc)]
@@ -44,7 +44,7 @@ impl Object {
     /// # Errors
     /// Those of a [read](crate#errors).
     pub async fn versioned_key(&self, key: impl AsRef<[u8]>) -> Result<Option<Versioned>, StoreError> {
-        match self.ask(Read::VersionedKey { key: name(key)? }, "read a key of").await? {
+        match self.ask(ReadOp::VersionedKey { key: name(key)? }, "read a key of").await? {
             Answer::VersionedValue(found) => Ok(found),
             _ => Err(self.nonsense("read a key of")),
         }
@@ -68,7 +68,7 @@ impl Object {
         version: u64,
     ) -> Result<KeyWritten, StoreError> {
         let key = name(key)?;
-        let write = Write::SetKey { key: key.clone(), value: value.into() };
+        let write = WriteOp::SetKey { key: key.clone(), value: value.into() };
         self.change_key(key, write, version, "set a key of").await
     }
 
@@ -79,13 +79,13 @@ impl Object {
     /// harm.
     pub async fn remove_key_if(&self, key: impl AsRef<[u8]>, version: u64) -> Result<KeyWritten, StoreError> {
         let key = name(key)?;
-        self.change_key(key.clone(), Write::RemoveKey { key }, version, "remove a key of").await
+        self.change_key(key.clone(), WriteOp::RemoveKey { key }, version, "remove a key of").await
     }
 
     async fn change_key(
         &self,
         key: Key,
-        write: Write,
+        write: WriteOp,
         version: u64,
         attempted: &str,
     ) -> Result<KeyWritten, StoreError> {
@@ -131,7 +131,7 @@ impl VersionedKeys {
     pub async fn next(&mut self) -> Result<Option<(Key, Versioned)>, StoreError> {
         if self.page.is_empty() && !self.over {
             let range = self.range.clone();
-            let read = Read::VersionedKeys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
+            let read = ReadOp::VersionedKeys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
             match self.object.ask(read, "list the keys of").await? {
                 Answer::VersionedKeys(page) => {
                     self.over = !page.more || page.entries.is_empty();

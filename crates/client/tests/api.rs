@@ -190,17 +190,17 @@ fn has_example(docs: &str) -> bool {
 #[test]
 fn the_committed_listing_is_that_of_the_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("api.txt");
-    let made = DESCRIBED.listing();
+    let generated = DESCRIBED.listing();
     if std::env::var_os("NACRE_UPDATE").is_some() {
-        std::fs::write(&path, &made).unwrap();
+        std::fs::write(&path, &generated).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap();
-    let (before, after): (BTreeSet<_>, BTreeSet<_>) = (committed.lines().collect(), made.lines().collect());
+    let (before, after): (BTreeSet<_>, BTreeSet<_>) = (committed.lines().collect(), generated.lines().collect());
     let changes = before.symmetric_difference(&after);
     let changes: Vec<_> =
         changes.map(|line| format!("{} {line}", if after.contains(line) { '+' } else { '-' })).collect();
     assert!(
-        made == committed,
+        generated == committed,
         "the public interface of the crate nacre is not that of crates/client/api.txt any more:\n{}\n\
          If that is meant, NACRE_UPDATE=1 scripts/api writes the listing anew. What takes away or changes an item breaks programs: \
          CHANGELOG.md has to say so.",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nacre::{
     Change, ErrorKind, Fences, Guard, KeyRange, KeyWritten, Outcome, Store, Transaction, UpdateOptions,
-    Write, Written,
+    WriteOp, Written,
 };
 use nacre_object::testkit::MemoryStore;
 use nacre_remote::StoreService;
@@ -290,7 +290,7 @@ fn a_fenced_session_changes_nothing_by_any_call() {
         object.raise_fence(8).await.unwrap();
         assert!(store.for_session(6).object("o").unwrap().write(0, "late").await.is_err());
         // Guards of the caller's own have the places that the caller gave them.
-        let guarded = Transaction::new().guard(Guard::Exists).guard(Guard::Absent).change(Write::Create);
+        let guarded = Transaction::new().guard(Guard::Exists).guard(Guard::Absent).change(WriteOp::Create);
         let Outcome::Refused(refusal) = new.apply(object.id(), guarded).await.unwrap() else { panic!() };
         assert_eq!(refusal.guard, 1);
         object.put(&vec![1; 40 << 20][..]).await.unwrap();

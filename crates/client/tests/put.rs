@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use nacre::{
-    ByteRange, ErrorKind, Fork, Guard, Key, Limits, Object, ObjectId, ObjectStore, Outcome, Read, Reply,
-    Store, Transaction, Write,
+    ByteRange, ErrorKind, Fork, Guard, Key, Limits, Object, ObjectId, ObjectStore, Outcome, ReadOp, Reply,
+    Store, Transaction, WriteOp,
 };
 use nacre_object::stage::Stage;
 use nacre_object::testkit::MemoryStore;
@@ -52,7 +52,7 @@ fn small(mib: u64) -> (Arc<Small>, Object) {
 
 /// Returns all forks of an object, including those of reserved names.
 async fn all_forks(object: &Object) -> Vec<(Fork, u64)> {
-    let read = Transaction::new().read(Read::Forks { after: None, limit: 100 });
+    let read = Transaction::new().read(ReadOp::Forks { after: None, limit: 100 });
     match object.store().apply(object.id(), read).await.unwrap() {
         Outcome::Done(mut done) => match done.answers.remove(0) {
             nacre::Answer::Forks(page) => page.entries,
@@ -184,7 +184,7 @@ fn an_object_that_came_to_be_with_a_put_that_failed_goes_with_it() {
         object.remove_staged(Duration::ZERO).await.unwrap();
         assert!(!object.stat().await.unwrap().exists);
         // What somebody else has made of the object meanwhile stays, even if it is still empty.
-        for change in [Write::Create, Write::SetKey { key: Key::try_from("k").unwrap(), value: "v".into() }] {
+        for change in [WriteOp::Create, WriteOp::SetKey { key: Key::try_from("k").unwrap(), value: "v".into() }] {
             let stage = Stage::claim(&engine, object.id()).await.unwrap();
             engine.apply(object.id(), Transaction::new().change(change.clone())).await.unwrap();
             stage.abandon().await;
@@ -194,7 +194,7 @@ fn an_object_that_came_to_be_with_a_put_that_failed_goes_with_it() {
             stage.abandon().await;
             assert!(object.stat().await.unwrap().exists, "it was there before");
             let version = object.stat().await.unwrap().version;
-            let remove = Transaction::new().guard(Guard::Version { version }).change(Write::Remove);
+            let remove = Transaction::new().guard(Guard::Version { version }).change(WriteOp::Remove);
             engine.apply(object.id(), remove).await.unwrap();
         }
     });

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use nacre::stream::{Layout, PREFIX, RECORD};
 use nacre::{
-    Answer, ByteRange, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, Read, Reply, Store,
-    Stream, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, ReadOp, Reply, Store,
+    Stream, Transaction, WriteOp,
 };
 use nacre_object::testkit::{MemoryStore, block_on};
 use tokio::io::AsyncReadExt;
@@ -274,7 +274,7 @@ fn hooked(
 }
 
 async fn record(store: &Store, name: &str) -> bytes::Bytes {
-    let read = Transaction::new().read(Read::Attribute { name: Key::try_from(RECORD).unwrap() });
+    let read = Transaction::new().read(ReadOp::Attribute { name: Key::try_from(RECORD).unwrap() });
     let object = ObjectId::try_from(name).unwrap();
     let Outcome::Done(mut done) = store.apply(&object, read).await.unwrap() else { panic!("no record") };
     let Some(Answer::Value(Some(record))) = done.answers.pop() else { panic!("no record") };
@@ -282,7 +282,7 @@ async fn record(store: &Store, name: &str) -> bytes::Bytes {
 }
 
 async fn set_record(store: &Store, name: &str, value: bytes::Bytes) {
-    let change = Write::SetAttribute { name: Key::try_from(RECORD).unwrap(), value };
+    let change = WriteOp::SetAttribute { name: Key::try_from(RECORD).unwrap(), value };
     let object = ObjectId::try_from(name).unwrap();
     store.apply(&object, Transaction::new().change(change)).await.unwrap();
 }
@@ -438,9 +438,9 @@ fn a_stream_that_is_replaced_all_the_time_is_among_those_that_were_not_copied() 
 #[test]
 fn an_object_that_is_made_for_a_removed_stream_of_many_objects_is_removed_again() {
     let (store, plain) = hooked(|engine, object, transaction| {
-        let made = |guard: &Guard| *guard == Guard::Version { version: 0 };
+        let creates = |guard: &Guard| *guard == Guard::Version { version: 0 };
         if object.as_bytes().starts_with(PREFIX.as_bytes())
-            && transaction.is_some_and(|transaction| transaction.guards.iter().any(made))
+            && transaction.is_some_and(|transaction| transaction.guards.iter().any(creates))
         {
             let other = Store::from_engine(engine.clone(), "other");
             run_nested(|| block_on(other.stream("big").unwrap().remove())).unwrap();
@@ -510,7 +510,7 @@ fn a_record_that_promises_more_objects_than_memory_holds_takes_none() {
 #[test]
 fn a_put_whose_last_step_took_effect_unseen_keeps_its_content() {
     let (store, _) = hooked(|engine, object, transaction| {
-        let whole = Write::RemoveFork { fork: Fork::DEFAULT };
+        let whole = WriteOp::RemoveFork { fork: Fork::DEFAULT };
         // Made twice, the second time in vain: that is the outcome that is seen.
         if let Some(commit) = transaction.filter(|transaction| transaction.writes.contains(&whole)) {
             block_on(engine.apply(object, commit.clone())).unwrap();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre::{
-    Answer, ByteRange, Error, Fork, Found, Intent, ObjectId, Outcome, RangeRead, Read, Refusal, Store,
+    Answer, ByteRange, Error, Fork, Found, Intent, ObjectId, Outcome, RangeRead, ReadOp, Refusal, Store,
     Transaction,
 };
 use nacre_daemon::{Daemon, ServerOptions};
@@ -30,7 +30,7 @@ struct Counts {
 async fn update(store: &Store, block: u64) -> Result<u64, Error> {
     let object: ObjectId = format!("object-{}", block % 16).parse()?;
     let range = ByteRange::new(block / 16 * BLOCK_BYTES, BLOCK_BYTES);
-    let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Update };
+    let read = ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Update };
     let mut seen = match store.apply(&object, Transaction::new().read(read)).await? {
         Outcome::Done(done) => match done.answers.into_iter().next() {
             Some(Answer::Range(range)) => range,

@@ -86,8 +86,8 @@ pub(crate) fn start(
     };
     // The one member that keeps the classes tells of their changes; a store elsewhere has others for that.
     let classes = ObjectId::new(CLASSES_OBJECT)?;
-    let tells_classes = matches!(kept, ServedStore::Log { .. }) && membership.keeps(&classes);
-    if interval.is_none() && !tells_classes {
+    let reports_classes = matches!(kept, ServedStore::Log { .. }) && membership.keeps(&classes);
+    if interval.is_none() && !reports_classes {
         return Ok(None);
     }
     let failed = |error: std::io::Error| {
@@ -109,12 +109,12 @@ pub(crate) fn start(
     let own = kept.clone();
     let work = async move {
         let appended = tokio::spawn(appended);
-        let told = {
+        let announced = {
             let (writer, stopped) = (writer.clone(), stopped.clone());
             async move {
-                if tells_classes {
+                if reports_classes {
                     tokio::select! {
-                        told = tell_classes(own, classes, writer) => warn(told),
+                        announced = report_classes(own, classes, writer) => warn(announced),
                         () = stopped => {}
                     }
                 }
@@ -129,7 +129,7 @@ pub(crate) fn start(
                 warn(cluster::run(store, options, Box::new(load), writer, stopped).await);
             }
         };
-        futures::join!(told, sent);
+        futures::join!(announced, sent);
         // All writers are gone, so it ends when the last line is appended.
         let _ = tokio::time::timeout(FLUSH_MAX, appended).await;
     };
@@ -161,11 +161,11 @@ fn warn(ended: Result<(), StoreError>) {
 
 /// Writes a line for every version of a class that is put, and for every class that is removed, until the store is closed.
 /// After another failure it goes on; what changed meanwhile is told then.
-async fn tell_classes(kept: ServedStore, object: ObjectId, writer: Writer) -> Result<(), StoreError> {
+async fn report_classes(kept: ServedStore, object: ObjectId, writer: Writer) -> Result<(), StoreError> {
     let registry = StoreRegistry::new(Arc::new(kept.clone()));
     let mut known: Option<BTreeMap<String, Option<u64>>> = None;
     loop {
-        match tell_changes(&kept, &object, &registry, &mut known, &writer).await {
+        match report_changes(&kept, &object, &registry, &mut known, &writer).await {
             Err(error) if error.kind == ErrorKind::Closed => return Err(error),
             Err(error) => tracing::debug!("the changes of classes: {error}; trying again"),
             Ok(()) => {}
@@ -175,7 +175,7 @@ async fn tell_classes(kept: ServedStore, object: ObjectId, writer: Writer) -> Re
 }
 
 /// Tells of the changes of classes since those that are known, until the watch over them ends.
-async fn tell_changes(
+async fn report_changes(
     kept: &ServedStore,
     object: &ObjectId,
     registry: &StoreRegistry,

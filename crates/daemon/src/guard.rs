@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
-    Write,
+    WriteOp,
 };
 
 /// A store in which one object is not removed by whoever reaches the store through this.
@@ -18,7 +18,7 @@ pub(crate) struct Guarded<S> {
 
 impl<S> Guarded<S> {
     fn refusal(&self, object: &ObjectId, transaction: &Transaction) -> Option<Reply<Outcome>> {
-        let removes = transaction.writes.iter().any(|write| matches!(write, Write::Remove));
+        let removes = transaction.writes.iter().any(|write| matches!(write, WriteOp::Remove));
         if !removes || self.ledger.as_ref() != Some(object) {
             return None;
         }

@@ -96,7 +96,7 @@ impl Daemon {
     pub fn start(options: &ServerOptions) -> Result<Daemon, StoreError> {
         let invalid = |text: &str| Err(StoreError::new(ErrorKind::Invalid, text));
         if options.open && options.key.is_some() {
-            return invalid("a server with a key is not open: say --open, or give a key, not both");
+            return invalid("a server with a key is not open: pass --open or --key, not both");
         }
         if options.store.is_none() && options.reflect.is_none() {
             return invalid(match options.lock {
@@ -117,7 +117,7 @@ impl Daemon {
             );
         }
         if options.store.is_some() && listen.is_empty() {
-            return invalid("the role store has to listen somewhere");
+            return invalid("the role store needs an address to listen on");
         }
         let key = options.key.as_deref().map(ClusterKey::load).transpose()?;
         let kept = options.store.as_ref().map(|uri| ServedStore::open(uri, options)).transpose()?;

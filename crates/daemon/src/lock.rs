@@ -185,9 +185,9 @@ fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
     let cycles: Vec<Vec<u64>> =
         cycles.into_iter().map(|cycle| cycle.into_iter().map(|session| session.0).collect()).collect();
     let mut report = json!({
-        "server": totals.place.server,
-        "servers": totals.place.servers,
-        "stripe_bytes": totals.place.stripe_bytes,
+        "server": totals.slot.server,
+        "servers": totals.slot.servers,
+        "stripe_bytes": totals.slot.stripe_bytes,
         "epoch": totals.epoch,
         "lease_ms": totals.lease.as_millis() as u64,
         "in_grace": totals.in_grace,
@@ -220,7 +220,7 @@ fn waits_json(lock: &Handle) -> Value {
         let numbers = |wait: &Wait| [wait.session.0, wait.request, wait.byte, wait.holder.0, wait.held_by];
         waits.iter().map(numbers).collect::<Vec<_>>()
     });
-    json!({ "server": totals.place.server, "epoch": totals.epoch, "waits": waits })
+    json!({ "server": totals.slot.server, "epoch": totals.epoch, "waits": waits })
 }
 
 fn lock_json(lock: &HeldLock) -> Value {
@@ -272,7 +272,7 @@ impl Collector for Source {
         encoder.gauge("requests", "Lock requests that hold bytes or wait", requests as f64)?;
         encoder.gauge("waiting", "Lock requests that wait", waiting as f64)?;
         encoder.counter("calls", "Calls of clients", calls)?;
-        encoder.counter("grants", "Replies that told of held bytes", grants)?;
+        encoder.counter("grants", "Replies that reported held bytes", grants)?;
         encoder.counter("refusals", "Calls that were refused", refusals)?;
         encoder.counter("fences", "Fences raised against sessions that lapsed or were broken", fences)?;
         encoder.counter("cycles", "Cycles of sessions that wait for each other", cycles)
@@ -291,9 +291,9 @@ impl Part for LockPart {
     fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
         let totals = self.0.totals();
         let mut section = Section { title: "lock".to_owned(), ..Section::default() };
-        let place = totals.place;
-        section.row("server", format!("{} of {}", place.server + 1, place.servers));
-        section.row("stripe", format!("{} bytes", place.stripe_bytes));
+        let slot = totals.slot;
+        section.row("server", format!("{} of {}", slot.server + 1, slot.servers));
+        section.row("stripe", format!("{} bytes", slot.stripe_bytes));
         section.row("epoch", totals.epoch);
         if totals.in_grace {
             section.row("grace period", "only locks from before the restart are taken");

@@ -32,47 +32,47 @@ pub(crate) fn settle(
     listen: &[Address],
     kept: Option<&ServedStore>,
 ) -> Result<Membership, StoreError> {
-    let told = told(options, listen)?;
+    let configured = configured(options, listen)?;
     let Some((store, folder)) = kept.and_then(|kept| Some((kept, kept.folder()?))) else {
-        return match (told, kept) {
-            (Some(told), _) => Ok(told),
+        return match (configured, kept) {
+            (Some(configured), _) => Ok(configured),
             (None, Some(kept @ ServedStore::Other(_))) => Ok(Membership::alone(kept.identity()?)),
             (None, _) => Ok(Membership::alone(random_identity()?)),
         };
     };
     let path = folder.join(MEMBERS_FILE);
     let kept = load(&path)?;
-    let told = match (told, kept) {
+    let configured = match (configured, kept) {
         (None, None) => return Ok(Membership::alone(store.identity()?)),
         (None, Some(kept)) => return Ok(kept),
-        (Some(told), None) => told,
-        (Some(told), Some(kept)) if told.members() == kept.members() && told.own() == kept.own() => {
+        (Some(configured), None) => configured,
+        (Some(configured), Some(kept)) if configured.members() == kept.members() && configured.own() == kept.own() => {
             return Ok(kept);
         }
-        (Some(told), Some(kept)) if told.members().version() <= kept.members().version() => {
+        (Some(configured), Some(kept)) if configured.members().version() <= kept.members().version() => {
             let text = format!(
                 "the store in {} was started as member {} of {} before, and now as member {} of {}; if the list is meant \
                  to change, give the new one a version above {} with --members-version, on all servers",
                 folder.display(),
                 kept.name(),
                 kept.members(),
-                told.name(),
-                told.members(),
+                configured.name(),
+                configured.members(),
                 kept.members().version()
             );
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
-        (Some(told), Some(_)) => told,
+        (Some(configured), Some(_)) => configured,
     };
-    save(folder, &path, &told).map_err(|error| {
+    save(folder, &path, &configured).map_err(|error| {
         StoreError::new(ErrorKind::Io, format!("cannot write {}: {error}", path.display()))
     })?;
-    warn_of_strays(&told, store)?;
-    Ok(told)
+    warn_of_strays(&configured, store)?;
+    Ok(configured)
 }
 
 /// Returns the place that the options specify, if they do.
-fn told(options: &ServerOptions, listen: &[Address]) -> Result<Option<Membership>, StoreError> {
+fn configured(options: &ServerOptions, listen: &[Address]) -> Result<Option<Membership>, StoreError> {
     let invalid = |text: String| StoreError::new(ErrorKind::Invalid, text);
     if options.members.is_empty() {
         return match &options.member {
@@ -237,10 +237,10 @@ mod tests {
         };
         let listen: Vec<Address> = vec!["A:6470".parse().unwrap(), "unix:/x".parse().unwrap()];
         let name =
-            |options: &ServerOptions| told(options, &listen).map(|told| told.unwrap().name().to_owned());
+            |options: &ServerOptions| configured(options, &listen).map(|configured| configured.unwrap().name().to_owned());
         assert_eq!(name(&options(&["b", "a:6470"], None)).unwrap(), "a:6470");
         assert_eq!(name(&options(&["b", "a"], Some("B"))).unwrap(), "b:6470");
-        assert!(told(&options(&[], None), &listen).unwrap().is_none());
+        assert!(configured(&options(&[], None), &listen).unwrap().is_none());
         for (members, member, part) in [
             (&["b", "c"][..], None, "--member"),
             (&["a", "unix:/x"], None, "--member"),
@@ -250,7 +250,7 @@ mod tests {
             (&["b:x"], Some("b"), "port"),
             (&["unix:x"], Some("unix:x"), "whole path"),
         ] {
-            let error = told(&options(members, member), &listen).unwrap_err();
+            let error = configured(&options(members, member), &listen).unwrap_err();
             assert!(error.kind == ErrorKind::Invalid && error.message.contains(part), "{error}");
         }
     }

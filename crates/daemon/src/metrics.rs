@@ -95,7 +95,7 @@ impl Sources {
 
     fn pacing(&self, encoder: &mut Encoder<'_>) -> fmt::Result {
         let totals = self.store.totals();
-        let help = "Conditional writes that were judged by the version of a region";
+        let help = "Conditional writes that were decided by the version of a region";
         encoder.counter("region_attempts", help, totals.attempts)?;
         encoder.counter("region_failures", "Those that were refused", totals.failures)?;
         encoder.counter("pacing_waited", "Requests that waited for their turn", totals.waited)?;

@@ -208,7 +208,7 @@ impl ServerOptions {
             None => None,
             Some(name) => Some(
                 socket::group_number(name)
-                    .ok_or_else(|| invalid(format!("socket group \"{name}\" is no group of this machine")))?,
+                    .ok_or_else(|| invalid(format!("socket group \"{name}\" is not a group of this machine")))?,
             ),
         };
         Ok(SocketAccess { mode, group })
@@ -240,7 +240,7 @@ impl ServerOptions {
         }
         if self.connections_max == 0 || self.unproven_max == 0 {
             return invalid(
-                "connections-max and unproven-max are at least 1: else nobody gets in".to_owned(),
+                "connections-max and unproven-max must be at least 1, or no client can connect".to_owned(),
             );
         }
         if self.session_timeout > SESSION_TIMEOUT_MAX {

@@ -97,10 +97,10 @@ pub enum ServerError {
     #[error("{0}; choose another one with --plane, or auto for the best that works here")]
     Plane(#[from] PlaneError),
     /// A system call failed.
-    #[error("cannot {what}: {why}")]
+    #[error("cannot {action}: {why}")]
     System {
         /// The attempted operation.
-        what: &'static str,
+        action: &'static str,
         /// The cause.
         why: std::io::Error,
     },
@@ -115,7 +115,7 @@ pub enum ServerError {
 /// Returns the broadcast addresses of the networks that this machine is in.
 fn broadcast() -> Result<Vec<Ipv4Addr>, ServerError> {
     let devices = nix::ifaddrs::getifaddrs()
-        .map_err(|errno| ServerError::System { what: "list network devices", why: errno.into() })?;
+        .map_err(|errno| ServerError::System { action: "list network devices", why: errno.into() })?;
     Ok(devices.filter_map(|device| Some(device.broadcast?.as_sockaddr_in()?.ip())).collect())
 }
 
@@ -162,7 +162,7 @@ impl Server {
         let forwarder = Forwarder::new(listeners, plane, options.forward)?;
         let mut secret = [0; 32];
         rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| ServerError::System { what: "get random numbers", why: error.into() })?;
+            .map_err(|error| ServerError::System { action: "get random numbers", why: error.into() })?;
         let mut control = Control::new(
             ControlOptions {
                 loopback: options.loopback || is_loopback(&bound),
@@ -204,7 +204,7 @@ impl Server {
             drop(ending);
             ended
         });
-        server.data = Some(thread.map_err(|why| ServerError::System { what: "start a thread", why })?);
+        server.data = Some(thread.map_err(|why| ServerError::System { action: "start a thread", why })?);
         Ok(server)
     }
 
@@ -215,7 +215,7 @@ impl Server {
         shared: bool,
         wants: UnboundedReceiver<Event>,
     ) -> Result<(), ServerError> {
-        let system = |what| move |why| ServerError::System { what, why };
+        let system = |action| move |why| ServerError::System { action, why };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(system("start a runtime"))?;
         let Handle { tasks, locations, .. } = self.handle.clone();

@@ -13,7 +13,7 @@ use nacre_logstore::LogStore;
 use nacre_object::latency::Latencies;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
-    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Reply, StoreError, Transaction,
+    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction,
     WindowPosition,
 };
 use serde_json::{Value, json};
@@ -140,7 +140,7 @@ impl ServedStore {
             }
             ServedStore::Other(store) => {
                 let probe = ObjectId::new(Bytes::from_static(PROBE.as_bytes()));
-                let look = async { store.apply(&probe?, Transaction::new().read(Read::Stat)).await };
+                let look = async { store.apply(&probe?, Transaction::new().read(ReadOp::Stat)).await };
                 match tokio::time::timeout(ANSWER_TIMEOUT, look).await {
                     Ok(Ok(_)) => Ok(()),
                     Ok(Err(error)) => Err(error.message),
@@ -159,7 +159,7 @@ impl ServedStore {
         match self {
             ServedStore::Log { store, .. } if method == "info" => Reply::ready(value(store.info())),
             ServedStore::Log { store, places, .. } => {
-                let Ok(place) = places.clone().try_acquire_owned() else {
+                let Ok(permit) = places.clone().try_acquire_owned() else {
                     let text = format!(
                         "{LONG_WORK_MAX} scrubs and compactions are under way, some perhaps for clients that are gone; \
                          try again when one has ended"
@@ -168,7 +168,7 @@ impl ServedStore {
                 };
                 let store = store.clone();
                 aside(method, move |caller| {
-                    let _place = place;
+                    let _place = permit;
                     match method {
                         "scrub" => {
                             let report = store.scrub(|at| {
@@ -194,7 +194,7 @@ impl ServedStore {
                         // A store of several parts reports on each of them.
                         _ => {
                             let part =
-                                |part: &nacre::Report| json!({ "place": part.place, "report": part.report });
+                                |part: &nacre::Report| json!({ "place": part.server, "report": part.report });
                             json!({ "parts": parts.iter().map(part).collect::<Vec<_>>() })
                         }
                     })
@@ -338,8 +338,9 @@ impl ServerOptions {
         match capacity.filter(|capacity| *capacity < needed) {
             None => Ok(()),
             Some(capacity) => invalid(format!(
-                "segments of {segment} bytes do not go with a capacity of {capacity} bytes: a store takes {SEGMENTS_MIN} of \
-                 them before it can be written to; make segment-bytes smaller, or leave it away"
+                "segments of {segment} bytes are too large for a capacity of {capacity} bytes: a store \
+                 takes {SEGMENTS_MIN} of them before it can be written to; make segment-bytes smaller, or \
+                 omit it"
             )),
         }
     }

@@ -88,7 +88,7 @@ fn the_administration_answers_over_the_wire() {
     store.object("o").unwrap().write(0, vec![7; 1 << 20]).unwrap();
     let info = store.info().unwrap();
     assert_eq!(info.len(), 1);
-    assert_eq!(info[0].place, daemon.addresses()[0].to_string());
+    assert_eq!(info[0].server, daemon.addresses()[0].to_string());
     assert_eq!(info[0].report["objects"], 1);
     let scrub = store.scrub(|_| ()).unwrap();
     assert_eq!(scrub[0].report["findings"].as_array().unwrap().len(), 0);

@@ -277,8 +277,8 @@ impl Filesystem for Bridge {
             let done = async {
                 if let Some(size) = size {
                     // Who has opened the file for writing may go on with it whatever its permissions are now.
-                    let judged = if file.is_some() { Credentials::root() } else { user.clone() };
-                    calls.rank.truncate(&judged, ino, size).await?;
+                    let credentials = if file.is_some() { Credentials::root() } else { user.clone() };
+                    calls.rank.truncate(&credentials, ino, size).await?;
                 }
                 match set == SetAttributes::default() {
                     true => calls.rank.stat(ino).await,

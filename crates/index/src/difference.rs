@@ -30,7 +30,7 @@ pub enum DifferenceError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is new.
-    Made,
+    Created,
     /// It is gone.
     Removed,
     /// It is in the same place, or moved along with its directory, and something about it is different.
@@ -43,7 +43,7 @@ impl Change {
     /// Returns its word in JSON.
     pub fn word(self) -> &'static str {
         match self {
-            Change::Made => "made",
+            Change::Created => "made",
             Change::Removed => "removed",
             Change::Changed => "changed",
             Change::Moved => "moved",
@@ -70,7 +70,7 @@ pub struct Changed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The number of new entries.
-    pub made: u64,
+    pub created: u64,
     /// The number of entries that are gone.
     pub removed: u64,
     /// The number of entries that are different.
@@ -84,7 +84,7 @@ pub struct Counts {
 impl Counts {
     /// Returns whether there is no difference.
     pub fn is_same(&self) -> bool {
-        self.made + self.removed + self.changed + self.moved == 0
+        self.created + self.removed + self.changed + self.moved == 0
     }
 }
 
@@ -216,9 +216,9 @@ pub fn compare(
         comparison.expand(table, schema)?;
     }
     connection.execute_batch(MATCH)?;
-    comparison.tell_moved()?;
-    comparison.tell_rest("gone", "old", Change::Removed)?;
-    comparison.tell_rest("come", "new", Change::Made)?;
+    comparison.report_moved()?;
+    comparison.report_rest("gone", "old", Change::Removed)?;
+    comparison.report_rest("come", "new", Change::Created)?;
     Ok(comparison.counts)
 }
 
@@ -230,12 +230,12 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    fn tell(&mut self, changed: &Changed) {
+    fn report(&mut self, changed: &Changed) {
         if self.ended {
             return;
         }
         match changed.change {
-            Change::Made => self.counts.made += 1,
+            Change::Created => self.counts.created += 1,
             Change::Removed => self.counts.removed += 1,
             Change::Changed => self.counts.changed += 1,
             Change::Moved => self.counts.moved += 1,
@@ -322,7 +322,7 @@ impl Comparison<'_> {
         if !fields.is_empty() {
             let path = path_of(self.connection, "new", new, &after.name)?;
             let kind = after.kind.clone();
-            self.tell(&Changed { change: Change::Changed, path, from: None, kind, fields });
+            self.report(&Changed { change: Change::Changed, path, from: None, kind, fields });
         }
         if after.kind != "d" {
             return Ok(());
@@ -399,7 +399,7 @@ impl Comparison<'_> {
         self.connection.prepare_cached(&sql)?.query_row([id], Compared::read)
     }
 
-    fn tell_moved(&mut self) -> rusqlite::Result<()> {
+    fn report_moved(&mut self) -> rusqlite::Result<()> {
         let connection = self.connection;
         let mut moved = connection.prepare("SELECT old, new FROM moved ORDER BY new")?;
         // The directories that they are in are the same one.
@@ -427,12 +427,12 @@ impl Comparison<'_> {
                 false => Some(path_of(connection, "old", old >> 32, &before.name)?),
             };
             let change = if with_directory { Change::Changed } else { Change::Moved };
-            self.tell(&Changed { change, path, from, kind: after.kind, fields });
+            self.report(&Changed { change, path, from, kind: after.kind, fields });
         }
         Ok(())
     }
 
-    fn tell_rest(&mut self, table: &str, schema: &str, change: Change) -> rusqlite::Result<()> {
+    fn report_rest(&mut self, table: &str, schema: &str, change: Change) -> rusqlite::Result<()> {
         let column = if change == Change::Removed { "old" } else { "new" };
         let sql = format!(
             "SELECT id FROM {table} WHERE NOT EXISTS (SELECT 1 FROM moved WHERE moved.{column} = {table}.id)"
@@ -445,7 +445,7 @@ impl Comparison<'_> {
             let id: i64 = row.get(0)?;
             let entry = self.entry(schema, id)?;
             let path = path_of(self.connection, schema, id >> 32, &entry.name)?;
-            self.tell(&Changed { change, path, from: None, kind: entry.kind, fields: Vec::new() });
+            self.report(&Changed { change, path, from: None, kind: entry.kind, fields: Vec::new() });
         }
         Ok(())
     }

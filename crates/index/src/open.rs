@@ -27,7 +27,8 @@ pub enum OpenError {
     Version(PathBuf, i32),
     /// The sweep did not come to its end.
     #[error(
-        "{0:?} is of a sweep that did not come to its end, and lacks a part of the tree; sweep again, or read what is there with --incomplete"
+        "{0:?} is of a sweep that did not finish, and lacks part of the tree; run the sweep again, or read \
+         what there is with --incomplete"
     )]
     Incomplete(PathBuf),
     /// The database cannot be read.

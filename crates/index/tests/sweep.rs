@@ -226,7 +226,7 @@ fn differences(old: &Path, new: &Path, root: &Path) -> BTreeSet<String> {
         true
     };
     let counts = compare(old, new, report).unwrap();
-    assert_eq!(counts.made + counts.removed + counts.changed + counts.moved, count);
+    assert_eq!(counts.created + counts.removed + counts.changed + counts.moved, count);
     assert_eq!((counts.is_same(), counts.unknown), (count == 0, 0));
     lines
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nacre_lock::message::{Asked, Call, SessionId};
+use nacre_lock::message::{LockSpec, Call, SessionId};
 use nacre_lock::server::{Output, Server, Settings};
 use nacre_lock::table::{Indexing, Mode, Owner, Table};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Region};
@@ -20,8 +20,8 @@ fn time(mut work: impl FnMut()) -> Duration {
 
 /// Acquires and releases a pattern at a server.
 fn lock_and_release(server: &mut Server, pattern: &Pattern, out: &mut Vec<Output>) {
-    let asked = Asked { file: "file".into(), operation: 1, mode: Mode::Exclusive, pattern: pattern.clone() };
-    let acquire = Call::Acquire { request: 1, asked: Some(asked), until: Some(OFFSET_MAX) };
+    let spec = LockSpec { file: "file".into(), operation: 1, mode: Mode::Exclusive, pattern: pattern.clone() };
+    let acquire = Call::Acquire { request: 1, spec: Some(spec), until: Some(OFFSET_MAX) };
     server.handle(Duration::ZERO, SessionId(1), 1, acquire, out);
     server.handle(Duration::ZERO, SessionId(1), 2, Call::Release { request: 1 }, out);
     assert!(out.iter().any(|output| matches!(output, Output::Reply { call: 2, .. })));
@@ -44,8 +44,8 @@ fn main() {
 
     println!("the same beside a held pattern of 2^17 regions that interleaves with it:");
     let held = Pattern::new(&Datatype::byte().vector(1 << 17, 1, 64).at(32)).expect("it is regular");
-    let asked = Asked { file: "file".into(), operation: 1, mode: Mode::Exclusive, pattern: held };
-    let call = Call::Acquire { request: 1, asked: Some(asked), until: None };
+    let spec = LockSpec { file: "file".into(), operation: 1, mode: Mode::Exclusive, pattern: held };
+    let call = Call::Acquire { request: 1, spec: Some(spec), until: None };
     server.handle(Duration::ZERO, SessionId(2), 3, call, &mut out);
     let pattern = Pattern::new(&Datatype::byte().vector(1 << 17, 1, 64).at(0)).expect("it is regular");
     println!("  {:?}", time(|| lock_and_release(&mut server, &pattern, &mut out)));
@@ -88,8 +88,8 @@ fn main() {
         let begun = Instant::now();
         for request in 0..=waiters {
             let pattern = Pattern::contiguous(0, 1).expect("it is far from the end");
-            let asked = Asked { file: "file".into(), operation: request, mode: Mode::Exclusive, pattern };
-            let acquire = Call::Acquire { request, asked: Some(asked), until: Some(OFFSET_MAX) };
+            let spec = LockSpec { file: "file".into(), operation: request, mode: Mode::Exclusive, pattern };
+            let acquire = Call::Acquire { request, spec: Some(spec), until: Some(OFFSET_MAX) };
             server.handle(Duration::ZERO, SessionId(request % 4), request, acquire, &mut out);
         }
         let joined = begun.elapsed() / waiters as u32;

@@ -13,10 +13,10 @@ pub enum PatternError {
         bytes: u64,
     },
     /// A byte of the pattern, or a bound of a datatype in it, is past what 63 bits can count.
-    #[error("the pattern reaches past 2^63 - 1 bytes ({what})")]
+    #[error("the pattern reaches past 2^63 - 1 bytes ({quantity})")]
     Overflow {
         /// The part of the description that does.
-        what: &'static str,
+        quantity: &'static str,
     },
     /// A negative count, a dimension of size 0, or another argument that its constructor does not allow.
     #[error("{constructor}: {reason}")]

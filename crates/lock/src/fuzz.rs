@@ -52,7 +52,7 @@ pub fn wire(bytes: &[u8]) {
     let Some((code, body)) = bytes.split_first() else { return };
     let (kind, body) = (MessageKind::new(wire::LOCK, *code), Bytes::copy_from_slice(body));
     let _ = wire::get_attach(&body);
-    let _ = wire::get_place(&body);
+    let _ = wire::get_slot(&body);
     let _ = wire::get_numbered(&body);
     if let Ok(reply) = wire::get_reply(kind, &body) {
         let (kind, body) = wire::reply(&reply);
@@ -63,8 +63,8 @@ pub fn wire(bytes: &[u8]) {
     }
     if let Ok((number, Ok(call))) = wire::get_call(kind, &body) {
         let description = match &call {
-            Call::Acquire { asked: Some(asked), .. } | Call::Assert { asked, .. } => {
-                let _ = asked.pattern.search_next(0, STEPS);
+            Call::Acquire { spec: Some(spec), .. } | Call::Assert { spec, .. } => {
+                let _ = spec.pattern.search_next(0, STEPS);
                 Bytes::from(Description::contiguous(0, 1).encode())
             }
             _ => Bytes::new(),

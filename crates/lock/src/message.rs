@@ -38,7 +38,7 @@ pub struct Token {
 
 /// The contents of a new lock request.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct LockSpec {
     /// The file.
     pub file: FileName,
     /// The operation that the request belongs to, unique in the session.
@@ -63,7 +63,7 @@ pub enum Call {
         /// The request.
         request: RequestNumber,
         /// Its contents, where the server may not know them yet. The pattern goes once.
-        asked: Option<Asked>,
+        spec: Option<LockSpec>,
         /// The offset below which everything is to be held before the server answers; none asks for what can be
         /// had at once.
         until: Option<u64>,
@@ -85,7 +85,7 @@ pub enum Call {
         /// The request.
         request: RequestNumber,
         /// Its contents.
-        asked: Asked,
+        spec: LockSpec,
         /// The offset below which it holds everything.
         below: u64,
     },

@@ -135,20 +135,20 @@ struct State {
     /// True once the session ends.
     ended: AtomicBool,
     /// Tells when the session is lost.
-    told: tokio::sync::Notify,
+    changed: tokio::sync::Notify,
 }
 
 impl State {
     fn lose(&self, why: impl Into<String>) {
         // The first reason stays.
         let _ = self.lost.set(why.into());
-        self.told.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Takes in that the session ends: nothing can be relied on from now on.
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
-        self.told.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     fn check(&self) -> Result<(), LockError> {
@@ -374,11 +374,11 @@ impl Checker {
     /// Waits until the session is lost. Returns the error.
     pub async fn lost(&self) -> LockError {
         loop {
-            let told = self.state.told.notified();
+            let changed = self.state.changed.notified();
             if let Err(error) = self.check() {
                 return error;
             }
-            told.await;
+            changed.await;
         }
     }
 }

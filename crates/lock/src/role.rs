@@ -113,7 +113,7 @@ impl LockRole {
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(state, least.max(found.numbers), longest_lease)),
             work: Notify::new(),
-            place: ServerSlot { server, servers, stripe_bytes: bytes },
+            slot: ServerSlot { server, servers, stripe_bytes: bytes },
             connections: AtomicU64::new(0),
         });
         let failed = |error: std::io::Error| {

@@ -32,7 +32,7 @@ use session::{SessionRecord, State};
 pub use settings::{Limits, Settings};
 
 use crate::OFFSET_MAX;
-use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
+use crate::message::{LockSpec, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
 use crate::table::{Acquired, Mode, Owner, Reached, RequestKey, Table, TableError, Woken};
 
 /// The number under which the server's owner knows a call, to send the reply to.
@@ -126,8 +126,8 @@ pub struct Server {
     files: BTreeMap<FileName, File>,
     requests: BTreeMap<RequestKey, Box<Request>>,
     pattern_bytes: usize,
-    programs_made: u64,
-    requests_made: RequestKey,
+    programs_created: u64,
+    requests_created: RequestKey,
     grants: u64,
     /// The end of the grace period, while it lasts.
     grace_until: Option<Duration>,
@@ -181,8 +181,8 @@ impl Server {
             files: BTreeMap::new(),
             requests: BTreeMap::new(),
             pattern_bytes: 0,
-            programs_made: 0,
-            requests_made: 0,
+            programs_created: 0,
+            requests_created: 0,
             grants: 0,
             grace_until: None,
             remembered: BTreeMap::new(),
@@ -221,8 +221,8 @@ impl Server {
                 self.end(session, out);
                 Ok(Some(Reply::Done))
             }
-            Call::Acquire { request, asked, until } => {
-                self.acquire(session, call, request, asked, until, out).map(|()| None)
+            Call::Acquire { request, spec, until } => {
+                self.acquire(session, call, request, spec, until, out).map(|()| None)
             }
             Call::ReleaseFrom { request, offset } => {
                 self.release_from(session, request, offset, out).map(Some)
@@ -233,8 +233,8 @@ impl Server {
                 }
                 Ok(Some(Reply::Done))
             }
-            Call::Assert { request, asked, below } => {
-                let asserted = self.assert(session, request, asked, below, out);
+            Call::Assert { request, spec, below } => {
+                let asserted = self.assert(session, request, spec, below, out);
                 if asserted.is_err() {
                     // It relied on bytes that are not its own any more, or cannot be kept for it: it is to be fenced wherever it
                     // may have written, whatever it says from now on.
@@ -267,13 +267,13 @@ impl Server {
         session: SessionId,
         call: CallId,
         number: RequestNumber,
-        asked: Option<Asked>,
+        spec: Option<LockSpec>,
         until: Option<u64>,
         out: &mut Vec<Output>,
     ) -> Result<(), Refusal> {
-        let key = match (self.key(session, number), asked) {
+        let key = match (self.key(session, number), spec) {
             (Some(key), _) => key,
-            (None, Some(asked)) => self.add(session, number, asked, None)?,
+            (None, Some(spec)) => self.add(session, number, spec, None)?,
             (None, None) => return Err(Refusal::UnknownRequest),
         };
         let Some(request) = self.requests.get(&key) else { return Err(Refusal::UnknownRequest) };
@@ -471,17 +471,17 @@ impl Server {
         &mut self,
         session: SessionId,
         number: RequestNumber,
-        asked: Asked,
+        spec: LockSpec,
         held: Option<u64>,
     ) -> Result<RequestKey, Refusal> {
         let limits = &self.settings.limits;
         let Some(owner) = self.sessions.get_mut(&session) else {
             return Err(Refusal::UnknownSession { epoch: self.settings.epoch });
         };
-        let pattern = asked.pattern.restrict(self.settings.stripe)?;
+        let pattern = spec.pattern.restrict(self.settings.stripe)?;
         let pattern_bytes = pattern.memory_bytes();
-        for (full, what) in [
-            (asked.file.len() > limits.name_bytes_max, "bytes in a file's name"),
+        for (full, resource) in [
+            (spec.file.len() > limits.name_bytes_max, "bytes in a file's name"),
             (self.requests.len() >= limits.requests_max, "lock requests"),
             (owner.requests.len() >= limits.requests_per_session_max, "lock requests of one session"),
             (self.pattern_bytes + pattern_bytes > limits.pattern_bytes_max, "memory for patterns"),
@@ -490,25 +490,25 @@ impl Server {
                 "memory for patterns of one session",
             ),
             (
-                self.files.len() >= limits.files_max && !self.files.contains_key(&asked.file),
+                self.files.len() >= limits.files_max && !self.files.contains_key(&spec.file),
                 "files with locks",
             ),
         ] {
             if full {
-                return Err(Refusal::Full(what));
+                return Err(Refusal::Full(resource));
             }
         }
         // The names of a file's requests are one.
-        let name = self.files.get_key_value(&asked.file).map_or(asked.file, |(name, _)| name.clone());
+        let name = self.files.get_key_value(&spec.file).map_or(spec.file, |(name, _)| name.clone());
         let file = self.files.entry(name.clone()).or_insert_with(|| File {
             table: Table::new(self.settings.indexing, limits.regions_max),
             deferred: BTreeMap::new(),
         });
-        let key = self.requests_made + 1;
-        let id = Owner { program: owner.program, operation: asked.operation };
+        let key = self.requests_created + 1;
+        let id = Owner { program: owner.program, operation: spec.operation };
         let added = match held {
-            None => file.table.add(key, id, asked.mode, pattern),
-            Some(below) => file.table.install(key, id, asked.mode, pattern, below).map(|_| ()),
+            None => file.table.add(key, id, spec.mode, pattern),
+            Some(below) => file.table.install(key, id, spec.mode, pattern, below).map(|_| ()),
         };
         if let Err(error) = added {
             if file.table.is_empty() {
@@ -516,13 +516,13 @@ impl Server {
             }
             return Err(error.into());
         }
-        self.requests_made = key;
+        self.requests_created = key;
         owner.requests.insert(number, key);
         owner.pattern_bytes += pattern_bytes;
         *owner.files.entry(name.clone()).or_insert(0) += 1;
         self.pattern_bytes += pattern_bytes;
         let request =
-            Request { session, number, file: name, mode: asked.mode, pending: None, token: 0, pattern_bytes };
+            Request { session, number, file: name, mode: spec.mode, pending: None, token: 0, pattern_bytes };
         self.requests.insert(key, Box::new(request));
         Ok(key)
     }

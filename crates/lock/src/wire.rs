@@ -11,7 +11,7 @@ use bytes::Bytes;
 use nacre_object::limit::OBJECT_ID_BYTES_MAX;
 use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
-use crate::message::{Asked, Call, FULL, FileName, Refusal, Reply, Token};
+use crate::message::{LockSpec, Call, FULL, FileName, Refusal, Reply, Token};
 use crate::table::{Acquired, Mode, TableError};
 use crate::{DESCRIPTION_BYTES_MAX, Description, ITEMS_MAX, Pattern, PatternError, Region};
 
@@ -57,7 +57,7 @@ const REASON_BYTES_MAX: usize = 1024;
 
 mod flag {
     pub const UNTIL: u8 = 1;
-    pub const ASKED: u8 = 2;
+    pub const SPEC: u8 = 2;
 
     pub const LAST: u8 = 1;
     pub const NEXT: u8 = 2;
@@ -85,13 +85,13 @@ pub struct Attach {
 }
 
 /// Writes a place.
-pub fn put_place(out: &mut Vec<u8>, place: &ServerSlot) {
-    out.extend_from_slice(&place.server.to_le_bytes());
-    out.extend_from_slice(&place.servers.to_le_bytes());
-    out.extend_from_slice(&place.stripe_bytes.to_le_bytes());
+pub fn put_slot(out: &mut Vec<u8>, slot: &ServerSlot) {
+    out.extend_from_slice(&slot.server.to_le_bytes());
+    out.extend_from_slice(&slot.servers.to_le_bytes());
+    out.extend_from_slice(&slot.stripe_bytes.to_le_bytes());
 }
 
-fn get_place_at(cursor: &mut Cursor<'_>) -> Result<ServerSlot, WireError> {
+fn get_slot_at(cursor: &mut Cursor<'_>) -> Result<ServerSlot, WireError> {
     Ok(ServerSlot { server: cursor.u32()?, servers: cursor.u32()?, stripe_bytes: cursor.u64()? })
 }
 
@@ -99,11 +99,11 @@ fn get_place_at(cursor: &mut Cursor<'_>) -> Result<ServerSlot, WireError> {
 ///
 /// # Errors
 /// If the body is malformed.
-pub fn get_place(body: &Bytes) -> Result<ServerSlot, WireError> {
+pub fn get_slot(body: &Bytes) -> Result<ServerSlot, WireError> {
     let mut cursor = Cursor::new(body);
-    let place = get_place_at(&mut cursor)?;
+    let slot = get_slot_at(&mut cursor)?;
     cursor.end()?;
-    Ok(place)
+    Ok(slot)
 }
 
 /// Reads the body of a [`NUMBERED`]: the session and the server's place.
@@ -113,9 +113,9 @@ pub fn get_place(body: &Bytes) -> Result<ServerSlot, WireError> {
 pub fn get_numbered(body: &Bytes) -> Result<(u64, ServerSlot), WireError> {
     let mut cursor = Cursor::new(body);
     let session = cursor.u64()?;
-    let place = get_place_at(&mut cursor)?;
+    let slot = get_slot_at(&mut cursor)?;
     cursor.end()?;
-    Ok((session, place))
+    Ok((session, slot))
 }
 
 /// Writes an [`ATTACH`].
@@ -190,15 +190,15 @@ pub fn put_call(
     outbox.u64(number);
     match call {
         Call::Open | Call::Renew | Call::Close | Call::Asserted => {}
-        Call::Acquire { request, asked, until } => {
+        Call::Acquire { request, spec, until } => {
             outbox.u64(*request);
             let has = |is: bool, flag: u8| if is { flag } else { 0 };
-            outbox.u8(has(until.is_some(), flag::UNTIL) | has(asked.is_some(), flag::ASKED));
+            outbox.u8(has(until.is_some(), flag::UNTIL) | has(spec.is_some(), flag::SPEC));
             if let Some(until) = until {
                 outbox.u64(*until);
             }
-            if let Some(asked) = asked {
-                put_asked(outbox, asked, description);
+            if let Some(spec) = spec {
+                put_spec(outbox, spec, description);
             }
         }
         Call::ReleaseFrom { request, offset } => {
@@ -206,21 +206,21 @@ pub fn put_call(
             outbox.u64(*offset);
         }
         Call::Release { request } => outbox.u64(*request),
-        Call::Assert { request, asked, below } => {
+        Call::Assert { request, spec, below } => {
             outbox.u64(*request);
             outbox.u64(*below);
-            put_asked(outbox, asked, description);
+            put_spec(outbox, spec, description);
         }
     }
     outbox.end(open).map(|_| ())
 }
 
-fn put_asked(outbox: &mut Outbox, asked: &Asked, description: &Bytes) {
-    outbox.u64(asked.operation);
-    outbox.u8(mode_code(asked.mode));
+fn put_spec(outbox: &mut Outbox, spec: &LockSpec, description: &Bytes) {
+    outbox.u64(spec.operation);
+    outbox.u8(mode_code(spec.mode));
     // Names that are longer are refused before anything is asked for.
-    outbox.u8(asked.file.len() as u8);
-    outbox.slice(asked.file.as_bytes());
+    outbox.u8(spec.file.len() as u8);
+    outbox.slice(spec.file.as_bytes());
     outbox.payload(description);
 }
 
@@ -247,25 +247,25 @@ pub fn get_call(kind: MessageKind, body: &Bytes) -> Result<(u64, Result<Call, Re
         ACQUIRE => {
             let request = cursor.u64()?;
             let flags = cursor.u8()?;
-            if flags & !(flag::UNTIL | flag::ASKED) != 0 {
+            if flags & !(flag::UNTIL | flag::SPEC) != 0 {
                 return Err(WireError::Malformed("an unknown flag of a lock request"));
             }
             let until = if flags & flag::UNTIL != 0 { Some(cursor.u64()?) } else { None };
-            let asked = match flags & flag::ASKED != 0 {
-                true => match get_asked(&mut cursor)? {
-                    Ok(asked) => Some(asked),
+            let spec = match flags & flag::SPEC != 0 {
+                true => match get_spec(&mut cursor)? {
+                    Ok(spec) => Some(spec),
                     Err(error) => return Ok((number, Err(error.into()))),
                 },
                 false => None,
             };
-            Call::Acquire { request, asked, until }
+            Call::Acquire { request, spec, until }
         }
         RELEASE_FROM => Call::ReleaseFrom { request: cursor.u64()?, offset: cursor.u64()? },
         RELEASE => Call::Release { request: cursor.u64()? },
         ASSERT => {
             let (request, below) = (cursor.u64()?, cursor.u64()?);
-            match get_asked(&mut cursor)? {
-                Ok(asked) => Call::Assert { request, asked, below },
+            match get_spec(&mut cursor)? {
+                Ok(spec) => Call::Assert { request, spec, below },
                 Err(error) => return Ok((number, Err(error.into()))),
             }
         }
@@ -276,7 +276,7 @@ pub fn get_call(kind: MessageKind, body: &Bytes) -> Result<(u64, Result<Call, Re
 }
 
 /// Reads the contents of a request, to the end of the body.
-fn get_asked(cursor: &mut Cursor<'_>) -> Result<Result<Asked, PatternError>, WireError> {
+fn get_spec(cursor: &mut Cursor<'_>) -> Result<Result<LockSpec, PatternError>, WireError> {
     let operation = cursor.u64()?;
     let mode = match cursor.u8()? {
         1 => Mode::Shared,
@@ -287,7 +287,7 @@ fn get_asked(cursor: &mut Cursor<'_>) -> Result<Result<Asked, PatternError>, Wir
     let file = file_name(&cursor.bytes(length)?).map_err(WireError::Malformed)?;
     let description = cursor.bytes(cursor.left())?;
     let pattern = Description::decode(&description).and_then(|description| Pattern::new(&description));
-    Ok(pattern.map(|pattern| Asked { file, operation, mode, pattern }))
+    Ok(pattern.map(|pattern| LockSpec { file, operation, mode, pattern }))
 }
 
 /// Returns bytes as the name of a file.
@@ -357,9 +357,9 @@ fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal) {
             }
             out.extend_from_slice(&text.as_bytes()[..end]);
         }
-        Refusal::Full(what) => {
+        Refusal::Full(resource) => {
             out.push(6);
-            out.push(FULL.iter().position(|known| known == what).unwrap_or(FULL.len()) as u8);
+            out.push(FULL.iter().position(|known| known == resource).unwrap_or(FULL.len()) as u8);
         }
         Refusal::GraceOver => out.push(7),
         Refusal::Released => out.push(8),

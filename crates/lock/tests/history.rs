@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 
 use nacre_lock::client::{Method, Protocol};
-use nacre_lock::testkit::history::{Broken, Plan, Told, Violation, run};
+use nacre_lock::testkit::history::{Broken, Plan, Counts, Violation, run};
 
 fn plan() -> Plan {
     Plan {
@@ -33,13 +33,13 @@ fn seeds(quick: u64, share: u64) -> std::ops::Range<u64> {
     0..count.map_or(quick, |count| count.div_ceil(share))
 }
 
-fn add(sum: &mut Told, told: Told) {
-    sum.messages += told.messages;
-    sum.held += told.held;
-    sum.not_held += told.not_held;
-    sum.lost += told.lost;
-    sum.fences += told.fences;
-    sum.restarts += told.restarts;
+fn add(sum: &mut Counts, counts: Counts) {
+    sum.messages += counts.messages;
+    sum.held += counts.held;
+    sum.not_held += counts.not_held;
+    sum.lost += counts.lost;
+    sum.fences += counts.fences;
+    sum.restarts += counts.restarts;
 }
 
 /// The plan of a history: most clusters are small, where the interleavings that matter come soon.
@@ -55,20 +55,20 @@ fn plan_of(seed: u64) -> Plan {
 }
 
 /// Runs histories on all processors.
-fn run_all(seeds: std::ops::Range<u64>) -> Told {
+fn run_all(seeds: std::ops::Range<u64>) -> Counts {
     let next = AtomicU64::new(seeds.start);
     let work = || {
-        let mut sum = Told::default();
+        let mut sum = Counts::default();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 return sum;
             }
-            let told = run(&plan_of(seed), seed);
-            add(&mut sum, told.unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}")));
+            let counts = run(&plan_of(seed), seed);
+            add(&mut sum, counts.unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}")));
         }
     };
-    let mut sum = Told::default();
+    let mut sum = Counts::default();
     std::thread::scope(|scope| {
         let threads = (0..available_parallelism().map_or(1, |count| count.get())).map(|_| scope.spawn(work));
         let threads: Vec<_> = threads.collect();
@@ -90,8 +90,8 @@ fn locks_exclude_and_everybody_finishes_whatever_fails() {
 fn nobody_is_lost_because_records_cannot_be_written() {
     for seed in seeds(60, 40) {
         let plan = Plan { only_records: true, ..plan_of(seed) };
-        let told = run(&plan, seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));
-        assert_eq!((told.lost, told.fences), (0, 0), "NACRE_SEED={seed}");
+        let counts = run(&plan, seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));
+        assert_eq!((counts.lost, counts.fences), (0, 0), "NACRE_SEED={seed}");
     }
 }
 
@@ -108,11 +108,11 @@ fn every_protocol_and_method_finishes_under_contention() {
                 ..plan()
             };
             for seed in seeds(2, 2000) {
-                let told = run(&plan, seed);
-                let told = told.unwrap_or_else(|violation| {
+                let counts = run(&plan, seed);
+                let counts = counts.unwrap_or_else(|violation| {
                     panic!("NACRE_SEED={seed}, {protocol:?}, {method:?}: {violation:?}")
                 });
-                let lost = (told.lost, told.fences);
+                let lost = (counts.lost, counts.fences);
                 assert_eq!(lost, (0, 0), "NACRE_SEED={seed}, {protocol:?}, {method:?}");
             }
         }
@@ -139,9 +139,9 @@ fn a_large_cluster_finishes() {
         ..plan()
     };
     let seed = std::env::var("NACRE_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let told = run(&plan, seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));
-    eprintln!("{told:?}");
-    assert!(told.held > 0);
+    let counts = run(&plan, seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));
+    eprintln!("{counts:?}");
+    assert!(counts.held > 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nacre_lock::message::{Asked, Call, SessionId};
+use nacre_lock::message::{LockSpec, Call, SessionId};
 use nacre_lock::server::{Server, Settings};
 use nacre_lock::table::Mode;
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern};
@@ -45,13 +45,13 @@ fn bytes_per_lock(locks: u64, files: u64) -> usize {
         server.handle(now, session, 0, Call::Open, &mut out);
         let pattern = Pattern::new(&Datatype::byte().vector(16, 1, 64).at(i * 1024)).unwrap();
         of_patterns += pattern.memory_bytes();
-        let asked = Asked {
+        let spec = LockSpec {
             file: names[(i % files) as usize].as_str().into(),
             operation: i,
             mode: Mode::Exclusive,
             pattern,
         };
-        let call = Call::Acquire { request: i, asked: Some(asked), until: Some(OFFSET_MAX) };
+        let call = Call::Acquire { request: i, spec: Some(spec), until: Some(OFFSET_MAX) };
         server.handle(now, session, 0, call, &mut out);
         out.clear();
     }

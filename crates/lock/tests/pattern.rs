@@ -28,15 +28,15 @@ fn with_seeds(check: impl Fn(&mut StdRng)) {
         None => (rand::rng().random::<u32>().into(), number("NACRE_HISTORIES").unwrap_or(PAIRS)),
     };
     for seed in FAILED_ONCE.into_iter().chain(first..first + count) {
-        let told = Told(seed);
+        let hint = ReplayHint(seed);
         check(&mut StdRng::seed_from_u64(seed));
-        std::mem::forget(told);
+        std::mem::forget(hint);
     }
 }
 
-struct Told(u64);
+struct ReplayHint(u64);
 
-impl Drop for Told {
+impl Drop for ReplayHint {
     fn drop(&mut self) {
         eprintln!("replay with NACRE_SEED={}", self.0);
     }

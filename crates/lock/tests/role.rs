@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use nacre_lock::message::{Asked, Call, Refusal, Reply};
+use nacre_lock::message::{LockSpec, Call, Refusal, Reply};
 use nacre_lock::remote::{LockError, Request, Session};
 use nacre_lock::role::{LockRole, Options};
 use nacre_lock::table::Mode;
@@ -14,7 +14,7 @@ use nacre_lock::wire::{self, Attach};
 use nacre_lock::{Datatype, Pattern, Stripe};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
-    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
+    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
 };
 use nacre_rpc::client::{self, Event, Host, Link, LinkOptions, Subscription};
 use nacre_rpc::{Address, MessageKind, Outbox, ServeOptions, Server, ServerLimits, Services, control};
@@ -132,7 +132,7 @@ async fn attach(link: &Arc<Link>, session: u64, connection: u64) -> Result<Subsc
 /// Sends a call, numbered. Returns its reply, or nothing if it is to come as an event.
 async fn call(link: &Arc<Link>, number: u64, call: Call) -> Result<Option<Reply>, StoreError> {
     let description = match &call {
-        Call::Acquire { asked: Some(asked), .. } => wire::described(&asked.pattern, None).unwrap(),
+        Call::Acquire { spec: Some(spec), .. } => wire::described(&spec.pattern, None).unwrap(),
         _ => Bytes::new(),
     };
     let kind = match &call {
@@ -166,8 +166,8 @@ fn acquire(request: u64) -> Call {
 /// Asks for 10 bytes.
 fn acquire_at(request: u64, offset: u64) -> Call {
     let pattern = Pattern::contiguous(offset, 10).unwrap();
-    let asked = Asked { file: "f".into(), operation: request, mode: Mode::Exclusive, pattern };
-    Call::Acquire { request, asked: Some(asked), until: Some(1 << 40) }
+    let spec = LockSpec { file: "f".into(), operation: request, mode: Mode::Exclusive, pattern };
+    Call::Acquire { request, spec: Some(spec), until: Some(1 << 40) }
 }
 
 fn is_held(reply: &Reply) -> bool {
@@ -252,7 +252,7 @@ async fn a_grace_period_that_is_over_is_not_repeated_by_the_next_server() {
     ];
     let writes = records.into_iter().map(|(key, value)| {
         let key = nacre_object::Key::new(key).unwrap();
-        nacre_object::Write::SetKey { key, value }
+        nacre_object::WriteOp::SetKey { key, value }
     });
     let left = Transaction { writes: writes.collect(), ..Transaction::new() };
     store.apply(&"ledger-0".parse().unwrap(), left).await.unwrap();
@@ -337,7 +337,7 @@ async fn records_that_cannot_be_written_at_once_are_written_whole_later() {
     let session = host.session().await;
     session.lock(b"f", &whole(Mode::Exclusive)).await.unwrap().release().await.unwrap();
     let uses = || {
-        let read = Read::Keys { range: KeyRange::all(), limit: 100, values: false };
+        let read = ReadOp::Keys { range: KeyRange::all(), limit: 100, values: false };
         let read = Transaction::new().read(read);
         match nacre_object::testkit::block_on(store.store.apply(&"ledger-0".parse().unwrap(), read)).unwrap()
         {
@@ -462,7 +462,7 @@ async fn the_oldest_session_at_a_file_with_too_many_fenced_ones_is_told_that_it_
     other.lock(b"g", &Request::new(0..10, Mode::Exclusive)).await.unwrap().release().await.unwrap();
     // As many younger ones as the object keeps singly, fenced by others; then one more by the server.
     let fence = |session| {
-        let write = nacre_object::Write::FenceSession { session };
+        let write = nacre_object::WriteOp::FenceSession { session };
         let fenced = host.store.apply(&"f".parse().unwrap(), Transaction::new().change(write));
         nacre_object::testkit::block_on(fenced).unwrap();
     };
@@ -515,7 +515,7 @@ async fn attempts_at_a_server_that_is_away_are_forgotten() {
 struct Network {
     address: Address,
     cut: Arc<AtomicBool>,
-    told: Arc<tokio::sync::Notify>,
+    abort: Arc<tokio::sync::Notify>,
 }
 
 impl Network {
@@ -523,8 +523,8 @@ impl Network {
         let Address::Tcp(target) = address else { panic!("{address}") };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let (cut, told) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
-        let network = Network { address, cut: cut.clone(), told: told.clone() };
+        let (cut, abort) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
+        let network = Network { address, cut: cut.clone(), abort: abort.clone() };
         tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {
@@ -540,7 +540,7 @@ impl Network {
                             let _ = copy_bidirectional(&mut near, &mut far).await;
                         });
                     }
-                    () = told.notified() => connections.abort_all(),
+                    () = abort.notified() => connections.abort_all(),
                 }
             }
         });
@@ -549,7 +549,7 @@ impl Network {
 
     fn cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::SeqCst);
-        self.told.notify_one();
+        self.abort.notify_one();
     }
 }
 
@@ -603,7 +603,7 @@ async fn the_end_of_a_lease_fences_the_session_in_the_files_that_it_held() {
     let taken = next.lock(b"written", &whole(Mode::Exclusive)).await.unwrap();
     drop(next.lock(b"read", &whole(Mode::Exclusive)).await.unwrap());
     let fenced = |file: &str| {
-        let read = Transaction::new().read(Read::Fences);
+        let read = Transaction::new().read(ReadOp::Fences);
         match nacre_object::testkit::block_on(host.store.apply(&file.parse().unwrap(), read)).unwrap() {
             Outcome::Done(done) => match &done.answers[0] {
                 Answer::Fences(fences) => fences.sessions.clone(),
@@ -717,7 +717,7 @@ async fn a_session_that_one_server_ends_is_fenced_before_others_give_its_bytes_a
     let handle = near.role.as_ref().unwrap().handle();
     assert!(handle.break_session(nacre_lock::message::SessionId(session.number())));
     other.lock(b"f", &near_bytes).await.unwrap().release().await.unwrap();
-    let read = Transaction::new().read(Read::Fences);
+    let read = Transaction::new().read(ReadOp::Fences);
     let Outcome::Done(done) = near.store.apply(&"f".parse().unwrap(), read).await.unwrap() else { panic!() };
     let Some(Answer::Fences(fences)) = done.answers.first() else { panic!("{:?}", done.answers) };
     assert_eq!(fences.sessions, [session.number()]);

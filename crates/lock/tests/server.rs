@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nacre_lock::message::{Asked, Call, FileName, Refusal, Reply, SessionId, Token};
+use nacre_lock::message::{LockSpec, Call, FileName, Refusal, Reply, SessionId, Token};
 use nacre_lock::server::{Backlog, CallId, Limits, Output, Record, Server, Settings};
 use nacre_lock::table::{Acquired, Mode, TableError};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Stripe};
@@ -56,13 +56,13 @@ impl Trial {
     }
 }
 
-fn asked(file: &str, mode: Mode, from: u64, to: u64) -> Asked {
+fn spec(file: &str, mode: Mode, from: u64, to: u64) -> LockSpec {
     let pattern = Pattern::contiguous(from, to - from).unwrap();
-    Asked { file: file.into(), operation: from, mode, pattern }
+    LockSpec { file: file.into(), operation: from, mode, pattern }
 }
 
 fn lock(request: u64, file: &str, mode: Mode, from: u64, to: u64) -> Call {
-    Call::Acquire { request, asked: Some(asked(file, mode, from, to)), until: Some(OFFSET_MAX) }
+    Call::Acquire { request, spec: Some(spec(file, mode, from, to)), until: Some(OFFSET_MAX) }
 }
 
 /// The replies among outputs, by their calls.
@@ -228,18 +228,18 @@ fn after_a_restart_asserted_locks_are_kept_and_lost_sessions_are_fenced() {
         Some(Reply::Refused(Refusal::UnknownSession { epoch: 2 }))
     );
     trial.open(&[A, C, D]);
-    let assert = Call::Assert { request: 1, asked: asked("f", Mode::Exclusive, 0, 10), below: 5 };
+    let assert = Call::Assert { request: 1, spec: spec("f", Mode::Exclusive, 0, 10), below: 5 };
     let out = trial.call(A, assert.clone());
     assert_eq!(progress(replies(&out).values().next().unwrap()), Acquired { last: Some(4), next: Some(5) });
     // Another that asserts the same bytes is refused.
-    let other = Call::Assert { request: 1, asked: asked("f", Mode::Shared, 4, 6), below: 6 };
+    let other = Call::Assert { request: 1, spec: spec("f", Mode::Shared, 4, 6), below: 6 };
     assert_eq!(
         replies(&trial.call(D, other)).into_values().next(),
         Some(Reply::Refused(Refusal::Table(TableError::Held(4))))
     );
     trial.call(A, Call::Asserted);
     // New locks wait, whether they would wait in a table or not; what does not wait is told that there is nothing to be had.
-    let tried = Call::Acquire { request: 2, asked: Some(asked("f", Mode::Shared, 6, 9)), until: None };
+    let tried = Call::Acquire { request: 2, spec: Some(spec("f", Mode::Shared, 6, 9)), until: None };
     let out = trial.call(C, tried.clone());
     assert_eq!(progress(replies(&out).values().next().unwrap()), Acquired { last: None, next: Some(6) });
     assert_eq!(trial.call(C, lock(4, "f", Mode::Shared, 6, 9)), []);
@@ -290,7 +290,7 @@ fn a_session_that_was_broken_before_a_restart_asserts_nothing_that_may_be_anothe
     // It was fenced, the other one had its bytes, and then the server died: it knows nothing of that yet.
     let mut trial = restarted(&[(B, &["f"])]);
     trial.open(&[A, B]);
-    let assert = |below| Call::Assert { request: 1, asked: asked("f", Mode::Exclusive, 0, 10), below };
+    let assert = |below| Call::Assert { request: 1, spec: spec("f", Mode::Exclusive, 0, 10), below };
     let answer = |trial: &mut Trial, session, call| replies(&trial.call(session, call)).into_values().next();
     assert_eq!(answer(&mut trial, A, assert(5)), Some(Reply::Refused(Refusal::Lapsed)));
     assert_eq!(
@@ -390,16 +390,16 @@ fn a_pattern_too_large_for_a_session_is_refused() {
         at += 1;
     }
     let mut call = lock(1, "f", Mode::Exclusive, 0, 1);
-    if let Call::Acquire { asked: Some(asked), .. } = &mut call {
-        asked.pattern = Pattern::list(&regions).unwrap();
+    if let Call::Acquire { spec: Some(spec), .. } = &mut call {
+        spec.pattern = Pattern::list(&regions).unwrap();
     }
     assert_eq!(
         replies(&trial.call(A, call.clone())).into_values().next(),
         Some(Reply::Refused(Refusal::Full("memory for patterns of one session")))
     );
     // A regular one of as many regions is small, but that is the patterns' matter.
-    if let Call::Acquire { asked: Some(asked), .. } = &mut call {
-        asked.pattern = Pattern::new(&Datatype::byte().vector(100, 1, 64).at(0)).unwrap();
+    if let Call::Acquire { spec: Some(spec), .. } = &mut call {
+        spec.pattern = Pattern::new(&Datatype::byte().vector(100, 1, 64).at(0)).unwrap();
     }
     assert_eq!(replies(&trial.call(A, call)).len(), 1);
 }
@@ -444,7 +444,7 @@ fn only_what_relies_on_a_record_waits_for_it() {
     assert!(call(&mut trial, &mut backlog, A, lock(3, "f", Mode::Shared, 50, 60)), "on no record");
     assert!(call(&mut trial, &mut backlog, B, lock(2, "f", Mode::Shared, 60, 70)));
     assert!(call(&mut trial, &mut backlog, A, Call::Release { request: 3 }));
-    let tried = Call::Acquire { request: 3, asked: Some(asked("f", Mode::Exclusive, 5, 6)), until: None };
+    let tried = Call::Acquire { request: 3, spec: Some(spec("f", Mode::Exclusive, 5, 6)), until: None };
     assert!(call(&mut trial, &mut backlog, B, tried), "it has nothing");
     assert!(call(&mut trial, &mut backlog, B, Call::Close));
     assert_eq!(calls(backlog.written()), [first, first + 1, first + 2]);
@@ -498,9 +498,9 @@ fn a_cycle_is_reported_once_however_many_requests_wait_in_it() {
     let mut reports = 0;
     for request in 10..30 {
         let mut ask = |trial: &mut Trial, session, byte| {
-            let asked = Asked { operation: request, ..asked("f", Mode::Exclusive, byte, byte + 1) };
+            let spec = LockSpec { operation: request, ..spec("f", Mode::Exclusive, byte, byte + 1) };
             let out =
-                trial.call(session, Call::Acquire { request, asked: Some(asked), until: Some(OFFSET_MAX) });
+                trial.call(session, Call::Acquire { request, spec: Some(spec), until: Some(OFFSET_MAX) });
             reports += out.iter().filter(|output| matches!(output, Output::Cycle { .. })).count();
         };
         ask(&mut trial, B, 0);

@@ -67,9 +67,9 @@ impl Naive {
             return false;
         }
         let Some(line) = self.lines.get(&byte) else { return false };
-        let own = line.iter().find(|place| self.requests[&place.1].owner == asking.owner);
-        let own = own.map_or(u64::MAX, |place| place.0);
-        line.iter().any(|place| place.0 < own && self.requests[&place.1].mode.conflicts(asking.mode))
+        let own = line.iter().find(|entry| self.requests[&entry.1].owner == asking.owner);
+        let own = own.map_or(u64::MAX, |entry| entry.0);
+        line.iter().any(|entry| entry.0 < own && self.requests[&entry.1].mode.conflicts(asking.mode))
     }
 
     /// Returns whether the request came to `until`.
@@ -88,14 +88,14 @@ impl Naive {
         let asking = self.requests[&request].owner;
         self.places += 1;
         let line = self.lines.entry(byte).or_default();
-        let own = line.iter().find(|place| self.requests[&place.1].owner == asking).map(|place| place.0);
+        let own = line.iter().find(|entry| self.requests[&entry.1].owner == asking).map(|entry| entry.0);
         line.insert((own.unwrap_or(self.places), request));
         self.requests.get_mut(&request).unwrap().until = Some(until);
     }
 
     fn leave(&mut self, request: RequestKey) -> Option<u64> {
         for line in self.lines.values_mut() {
-            line.retain(|place| place.1 != request);
+            line.retain(|entry| entry.1 != request);
         }
         self.lines.retain(|_, line| !line.is_empty());
         self.requests.get_mut(&request).unwrap().until.take()
@@ -247,7 +247,7 @@ fn compare(seed: u64, steps: usize) {
             for byte in 0..Naive::BYTES {
                 let line: Vec<RequestKey> = table.line(byte).collect();
                 let expected: Vec<RequestKey> =
-                    naive.lines.get(&byte).into_iter().flatten().map(|place| place.1).collect();
+                    naive.lines.get(&byte).into_iter().flatten().map(|entry| entry.1).collect();
                 assert_eq!(line, expected, "seed {seed}, byte {byte}");
             }
         }
@@ -455,7 +455,7 @@ fn a_comparison_with_very_many_irregular_patterns_is_given_up_and_one_with_some_
             .collect();
         Pattern::list(&regions).unwrap()
     };
-    let (held, asked) = (irregular(0), irregular(3));
+    let (held, requested) = (irregular(0), irregular(3));
     let mut table = Table::new(Indexing::Described, 1 << 20);
     let mut holders = 0;
     let mut add = |table: &mut Table, more: u64| {
@@ -468,7 +468,7 @@ fn a_comparison_with_very_many_irregular_patterns_is_given_up_and_one_with_some_
     };
     let ask = |table: &mut Table| {
         let owner = Owner { program: 0, operation: 1 };
-        table.add(0, owner, Mode::Exclusive, asked.clone()).unwrap();
+        table.add(0, owner, Mode::Exclusive, requested.clone()).unwrap();
         let answer = table.try_acquire(0);
         let progress = table.progress(0).unwrap();
         table.release(0, &mut Vec::new()).unwrap();

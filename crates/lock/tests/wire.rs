@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use nacre_lock::message::{Asked, Call, FULL, Refusal, Reply, Token};
+use nacre_lock::message::{LockSpec, Call, FULL, Refusal, Reply, Token};
 use nacre_lock::table::{Acquired, Mode, TableError};
 use nacre_lock::wire::{self, Attach, ServerSlot};
 use nacre_lock::{Datatype, Description, Pattern, PatternError, Region};
@@ -17,9 +17,9 @@ fn vector() -> Description {
     Datatype::byte().vector(1024, 1, 64).at(0)
 }
 
-fn asked(mode: Mode) -> Asked {
+fn spec(mode: Mode) -> LockSpec {
     let pattern = Pattern::new(&vector()).unwrap();
-    Asked { file: "results".into(), operation: 5, mode, pattern }
+    LockSpec { file: "results".into(), operation: 5, mode, pattern }
 }
 
 fn frame(put: impl FnOnce(&mut Outbox)) -> Frame {
@@ -42,16 +42,16 @@ fn calls() -> Vec<(Call, u8, &'static str)> {
         (Call::Renew, 6, "0900000000000000"),
         (Call::Close, 7, "0900000000000000"),
         (
-            Call::Acquire { request: 3, asked: Some(asked(Mode::Exclusive)), until: Some(4096) },
+            Call::Acquire { request: 3, spec: Some(spec(Mode::Exclusive)), until: Some(4096) },
             8,
             "0900000000000000030000000000000003001000000000000005000000000000000207726573756c7473030001038008018001\
              0101",
         ),
-        (Call::Acquire { request: 3, asked: None, until: None }, 8, "0900000000000000030000000000000000"),
+        (Call::Acquire { request: 3, spec: None, until: None }, 8, "0900000000000000030000000000000000"),
         (Call::ReleaseFrom { request: 3, offset: 64 }, 9, "090000000000000003000000000000004000000000000000"),
         (Call::Release { request: 3 }, 10, "09000000000000000300000000000000"),
         (
-            Call::Assert { request: 3, asked: asked(Mode::Shared), below: 128 },
+            Call::Assert { request: 3, spec: spec(Mode::Shared), below: 128 },
             11,
             "090000000000000003000000000000008000000000000000\
              05000000000000000107726573756c74730300010380080180010101",
@@ -126,13 +126,13 @@ fn sessions_and_places_are_the_bytes_of_the_page() {
     assert_eq!((sent.kind, hex(&sent.body)), (wire::ATTACH, "4d000000000000000300000000000000".to_owned()));
     assert_eq!(wire::get_attach(&sent.body), Ok(attach));
     assert!(wire::get_attach(&Bytes::from(vec![0; 16])).is_err(), "session 0");
-    let place = ServerSlot { server: 1, servers: 4, stripe_bytes: 65_536 };
+    let slot = ServerSlot { server: 1, servers: 4, stripe_bytes: 65_536 };
     let mut body = Vec::new();
-    wire::put_place(&mut body, &place);
+    wire::put_slot(&mut body, &slot);
     assert_eq!(hex(&body), "01000000040000000000010000000000");
-    assert_eq!(wire::get_place(&body.clone().into()), Ok(place));
+    assert_eq!(wire::get_slot(&body.clone().into()), Ok(slot));
     let numbered: Bytes = [&77u64.to_le_bytes()[..], &body].concat().into();
-    assert_eq!(wire::get_numbered(&numbered), Ok((77, place)));
+    assert_eq!(wire::get_numbered(&numbered), Ok((77, slot)));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn bodies_that_are_cut_or_longer_are_refused() {
 #[test]
 fn enormous_and_malformed_patterns_are_refused_and_no_violation() {
     let with = |description: Vec<u8>| {
-        let call = Call::Acquire { request: 1, asked: Some(asked(Mode::Exclusive)), until: None };
+        let call = Call::Acquire { request: 1, spec: Some(spec(Mode::Exclusive)), until: None };
         let frame = frame(|outbox| wire::put_call(outbox, 1, 9, &call, &description.into()).unwrap());
         wire::get_call(frame.kind, &frame.body).unwrap()
     };

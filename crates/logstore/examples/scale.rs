@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use nacre_logstore::{Durability, LogStore, Options};
 use nacre_object::{
-    Answer, ByteRange, Done, Fork, Guard, ObjectId, ObjectStore, Outcome, RangeRead, Read, Transaction, Write,
+    Answer, ByteRange, Done, Fork, Guard, ObjectId, ObjectStore, Outcome, RangeRead, ReadOp, Transaction, WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -73,7 +73,7 @@ fn write_pieces(store: &LogStore, object: &ObjectId, bytes: u64, stride: u64, le
     let starts: Vec<u64> = (0..bytes / stride).map(|index| index * stride).collect();
     for starts in starts.chunks(BATCH.min(BATCH_BYTES / data.len())) {
         let extents = starts.iter().map(|start| (*start, data.clone())).collect();
-        let write = Write::Extents { fork: Fork::DEFAULT, extents };
+        let write = WriteOp::Extents { fork: Fork::DEFAULT, extents };
         apply(store, object, Transaction::new().change(write))?;
     }
     Ok(())
@@ -152,7 +152,7 @@ fn compaction(folder: &Path) -> Result<()> {
     let starts: Vec<u64> = (0..bytes / KIB).map(|index| index * KIB + 64).collect();
     for starts in starts.chunks(BATCH.min(BATCH_BYTES / data.len())) {
         let extents = starts.iter().map(|start| (*start, data.clone())).collect();
-        let write = Write::Extents { fork: Fork::DEFAULT, extents };
+        let write = WriteOp::Extents { fork: Fork::DEFAULT, extents };
         apply(&store, &object, Transaction::new().change(write))?;
     }
     let before = process_bytes("VmRSS")?;
@@ -197,7 +197,7 @@ fn guards() -> Result<()> {
     let (mut at, mut pages, mut listed) = (0, 0, 0);
     loop {
         let range = ByteRange::new(at, whole.len - at);
-        let list = Transaction::new().read(Read::Extents { fork: Fork::DEFAULT, range });
+        let list = Transaction::new().read(ReadOp::Extents { fork: Fork::DEFAULT, range });
         let Some(Answer::Range(page)) = apply(&store, &object, list)?.answers.pop() else { break };
         pages += 1;
         listed += page.extents.len();
@@ -235,7 +235,7 @@ fn held(folder: &Path, objects: u64, extents: u64) -> Result<()> {
             continue;
         }
         let extents = (0..extents).map(|extent| (extent * 128, data.clone())).collect();
-        let write = Write::Extents { fork: Fork::DEFAULT, extents };
+        let write = WriteOp::Extents { fork: Fork::DEFAULT, extents };
         apply(&store, &object, Transaction::new().change(write))?;
     }
     let grown = process_bytes("VmRSS")?.saturating_sub(before);

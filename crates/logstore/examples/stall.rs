@@ -27,7 +27,7 @@ use futures::executor::block_on;
 use futures::stream::FuturesUnordered;
 use nacre_logstore::disk::{Disk, DiskFile, FolderDisk, Source, Volume};
 use nacre_logstore::{LogStore, Options};
-use nacre_object::{Fork, Key, ObjectId, ObjectStore, Outcome, Transaction, Write};
+use nacre_object::{Fork, Key, ObjectId, ObjectStore, Outcome, Transaction, WriteOp};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -132,7 +132,7 @@ impl DiskFile for CountedFile {
 }
 
 /// Returns the number behind a word in a file of the system about this process.
-fn told(file: &str, word: &str) -> u64 {
+fn proc_value(file: &str, word: &str) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(word)).unwrap_or_default();
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0)
@@ -169,7 +169,7 @@ fn phase(
     mut transaction: impl FnMut(u64) -> (ObjectId, Transaction),
 ) {
     let before = (counted.log_bytes.load(Ordering::Relaxed), counted.index_bytes.load(Ordering::Relaxed));
-    let system_before = told("io", "write_bytes");
+    let system_before = proc_value("io", "write_bytes");
     counted.longest_write_us.store(0, Ordering::Relaxed);
     counted.longest_sync_us.store(0, Ordering::Relaxed);
     let end = Arc::new(AtomicBool::new(false));
@@ -200,7 +200,7 @@ fn phase(
     let at = |share: f64| waits[((waits.len() - 1) as f64 * share) as usize] as f64 / 1e3;
     let log_bytes = counted.log_bytes.load(Ordering::Relaxed) - before.0;
     let index_bytes = counted.index_bytes.load(Ordering::Relaxed) - before.1;
-    let system_bytes = told("io", "write_bytes") - system_before;
+    let system_bytes = proc_value("io", "write_bytes") - system_before;
     let info = store.info();
     let times = |bytes: u64| bytes as f64 / user_bytes.max(1) as f64;
     println!(
@@ -219,16 +219,16 @@ fn phase(
         times(system_bytes),
         info.taken_bytes >> 20,
         info.live_bytes >> 20,
-        told("status", "VmRSS") >> 10,
-        told("status", "VmHWM") >> 10,
+        proc_value("status", "VmRSS") >> 10,
+        proc_value("status", "VmHWM") >> 10,
     );
 }
 
 /// Returns the bytes that a transaction gives the store to keep: data, and keys with their values.
 fn bytes_of(transaction: &Transaction) -> u64 {
     let bytes = transaction.writes.iter().map(|write| match write {
-        Write::Extents { extents, .. } => extents.iter().map(|(_, data)| data.len()).sum(),
-        Write::SetKey { key, value } => key.as_bytes().len() + value.len(),
+        WriteOp::Extents { extents, .. } => extents.iter().map(|(_, data)| data.len()).sum(),
+        WriteOp::SetKey { key, value } => key.as_bytes().len() + value.len(),
         _ => 0,
     });
     bytes.sum::<usize>() as u64
@@ -266,7 +266,7 @@ fn main() {
         let key = Key::try_from(format!("key {name:08}").as_str()).expect("a short key");
         let mut value = vec![number as u8; 600];
         value[..8].copy_from_slice(&number.to_le_bytes());
-        Transaction::new().change(Write::SetKey { key, value: value.into() })
+        Transaction::new().change(WriteOp::SetKey { key, value: value.into() })
     };
     run("alone", 1, &mut |number| (id("first"), block(number, 0)));
     match load.as_str() {
@@ -293,7 +293,7 @@ fn main() {
         "removals" => {
             run("create", count, &mut |number| (id(&format!("object {number}")), block(number, 0)));
             run("remove", count, &mut |number| {
-                (id(&format!("object {number}")), Transaction::new().change(Write::Remove))
+                (id(&format!("object {number}")), Transaction::new().change(WriteOp::Remove))
             });
         }
         other => panic!("{other} is no load"),

@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use futures::executor::block_on;
 use nacre_logstore::{LogStore, Options};
 use nacre_object::{
-    Answer, ByteRange, Fork, ObjectId, ObjectStore, Outcome, RangeRead, StoreError, Transaction, Write,
+    Answer, ByteRange, Fork, ObjectId, ObjectStore, Outcome, RangeRead, StoreError, Transaction, WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -121,7 +121,7 @@ fn updates(shape: Shape, threads: u64, seconds: u64) -> Result<()> {
 fn memory(capacity_bytes: u64) -> Result<()> {
     let store = LogStore::memory(Options { capacity_bytes: Some(capacity_bytes), ..Options::default() });
     for (round, block_bytes) in [64, 4096, 100, 65_536, 1000, 64, 16_384, 300].into_iter().enumerate() {
-        let mut made = 0;
+        let mut created = 0;
         let write = |index: u64| -> Result<bool> {
             let data = Bytes::from(vec![index as u8; block_bytes]);
             let write = Transaction::new().write(Fork::DEFAULT, index % 16 * block_bytes as u64, data);
@@ -131,19 +131,19 @@ fn memory(capacity_bytes: u64) -> Result<()> {
                 Err(error) => Err(error.into()),
             }
         };
-        while write(made)? {
-            made += 1;
+        while write(created)? {
+            created += 1;
         }
         let full = (resident_bytes()? / MIB, store.info().taken_bytes / MIB);
         // At first all but every hundredth object, so that what remains is scattered.
-        for object_index in 0..made.div_ceil(16) {
+        for object_index in 0..created.div_ceil(16) {
             if round % 2 == 1 || object_index % 100 != 0 {
-                block_on(store.apply(&object(object_index)?, Transaction::new().change(Write::Remove)))?;
+                block_on(store.apply(&object(object_index)?, Transaction::new().change(WriteOp::Remove)))?;
             }
         }
         let rest = (resident_bytes()? / MIB, store.info().taken_bytes / MIB);
         println!(
-            "{made} blocks of {block_bytes} B: {} MiB resident, {} counted; after removals {} and {}",
+            "{created} blocks of {block_bytes} B: {} MiB resident, {} counted; after removals {} and {}",
             full.0, full.1, rest.0, rest.1
         );
     }

@@ -66,7 +66,7 @@ pub fn snapshot(disk: &dyn Disk, number: u64, store: &[u8; 16], report: &mut Scr
     match checked {
         Ok(Ok(())) => {}
         Ok(Err(damage)) => {
-            let what = "a frame of the index (another snapshot or the log stands in)".into();
+            let what = "a frame of the index (another snapshot or the log replaces it)".into();
             report.add(&disk.describe(&name), damage.offset, 0, what);
         }
         Err(error) => report.add(&disk.describe(&name), 0, 0, format!("cannot be read: {error}")),

@@ -101,9 +101,9 @@ impl Cleaning {
     /// Returns the gain of some cleaning. The part announced in advance is subtracted gradually, so that some is left to
     /// announce each time.
     fn gained(&mut self, bytes: u64) -> Cleaned {
-        let told_bytes = self.advanced_bytes.min(bytes / 2);
-        self.advanced_bytes -= told_bytes;
-        Cleaned::Gained(bytes - told_bytes)
+        let announced_bytes = self.advanced_bytes.min(bytes / 2);
+        self.advanced_bytes -= announced_bytes;
+        Cleaned::Gained(bytes - announced_bytes)
     }
 }
 

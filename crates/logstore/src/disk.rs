@@ -191,12 +191,12 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     };
     let mut builder = DirBuilder::new();
     builder.mode(0o700);
-    let mut made = builder.create(folder);
-    if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+    let mut created = builder.create(folder);
+    if created.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         create_folder(parent)?;
-        made = builder.create(folder);
+        created = builder.create(folder);
     }
-    match made {
+    match created {
         Ok(()) => File::open(parent)?.sync_all(),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),

@@ -29,7 +29,7 @@ use nacre_object::once;
 use nacre_object::watch::{Hub, Watch, WatchOptions};
 use nacre_object::window::{Recall, Window};
 use nacre_object::{
-    Done, ErrorKind, Guard, ObjectId, Once, Outcome, Read, Refusal, Reply, StoreError, Transaction,
+    Done, ErrorKind, Guard, ObjectId, Once, Outcome, ReadOp, Refusal, Reply, StoreError, Transaction,
     WindowPosition,
 };
 
@@ -94,7 +94,7 @@ struct Work {
     /// The hash of its name.
     hash: u64,
     guards: Vec<Guard>,
-    reads: Vec<Read>,
+    reads: Vec<ReadOp>,
     effects: Vec<Effect>,
     /// The payload as a record takes it, its length in bytes, and, in a volatile store instead, the blocks that are made of it.
     payload: Vec<Bytes>,

@@ -125,9 +125,9 @@ impl Maintenance {
         }
     }
 
-    /// Makes one of the other threads look for work: that whose flag `asked` sets.
-    fn ask(&self, asked: impl FnOnce(&mut Requests)) {
-        asked(&mut self.requests.lock());
+    /// Makes one of the other threads look for work: that whose flag `request` sets.
+    fn ask(&self, request: impl FnOnce(&mut Requests)) {
+        request(&mut self.requests.lock());
         self.wake_others.notify_all();
     }
 
@@ -142,7 +142,7 @@ impl Maintenance {
     }
 
     /// Tells the thread that makes room that it may find some.
-    fn tell_change(&self, nudge: bool) {
+    fn notify_change(&self, nudge: bool) {
         let mut requests = self.requests.lock();
         requests.changed = true;
         requests.nudged |= nudge;
@@ -358,7 +358,7 @@ impl Engine {
                 match self.clean_in_pace(newest) {
                     Ok(Some(bytes)) => {
                         maintenance.give(&self.log, bytes);
-                        maintenance.tell_change(false);
+                        maintenance.notify_change(false);
                     }
                     Ok(None) => found_all = true,
                     Err(error) => {
@@ -372,7 +372,7 @@ impl Engine {
                 maintenance.cleaned_at.store(next_segment, Ordering::Release);
             }
             self.log.set_credit(None);
-            maintenance.tell_change(true);
+            maintenance.notify_change(true);
         }
     }
 
@@ -440,7 +440,7 @@ impl Engine {
             if !self.snapshot_is_due() && !frees {
                 drop(work);
                 // Who found the snapshots busy may be waiting for them.
-                maintenance.tell_change(false);
+                maintenance.notify_change(false);
                 continue;
             }
             if let Err(error) = self.snapshot(&mut work) {
@@ -449,14 +449,14 @@ impl Engine {
             drop(work);
             // What it pinned may be cleaned now.
             maintenance.ask(|requests| requests.clean = true);
-            maintenance.tell_change(true);
+            maintenance.notify_change(true);
         }
     }
 
     /// Takes a snapshot for a caller that is none of the threads.
     pub(crate) fn take_snapshot(self: &Arc<Self>) -> Result<(), StoreError> {
         let taken = self.snapshot(&mut self.maintenance.work.lock());
-        self.maintenance.tell_change(true);
+        self.maintenance.notify_change(true);
         taken
     }
 
@@ -464,7 +464,7 @@ impl Engine {
     #[cfg(feature = "sim")]
     pub(crate) fn set_step_items(&self, items: u64) {
         self.maintenance.work.lock().step_items = items;
-        self.maintenance.tell_change(false);
+        self.maintenance.notify_change(false);
     }
 
     /// Waits until the thread has nothing to do.
@@ -484,7 +484,7 @@ impl Engine {
         }
         // Whatever it is still doing ends with this.
         drop(self.maintenance.work.lock());
-        self.maintenance.tell_change(false);
+        self.maintenance.notify_change(false);
         drop(self.maintenance.cleaning.lock());
     }
 

@@ -12,7 +12,7 @@ use nacre_object::limit::{
 };
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
-    RangeRead, Read, Stat, StoreError, Versioned, VersionedKeyPage, coalesce,
+    RangeRead, ReadOp, Stat, StoreError, Versioned, VersionedKeyPage, coalesce,
 };
 use smallvec::SmallVec;
 
@@ -242,36 +242,36 @@ impl Node {
     }
 
     /// Answers a read, except for the bytes of ranges, within what is left of the reply's budget.
-    pub fn answer(&self, read: &Read, budget: &mut usize) -> (Answer, Option<RangePlan>) {
+    pub fn answer(&self, read: &ReadOp, budget: &mut usize) -> (Answer, Option<RangePlan>) {
         match read {
-            Read::Range { fork, range, .. } => {
+            ReadOp::Range { fork, range, .. } => {
                 let plan = self.plan(fork, *range, *budget);
                 *budget -= plan.data_bytes;
                 (Answer::Range(RangeRead::default()), Some(plan))
             }
-            Read::Extents { fork, range } => {
+            ReadOp::Extents { fork, range } => {
                 (Answer::Range(RangeRead::default()), Some(self.plan_range(fork, *range, None)))
             }
-            Read::Stat => (Answer::Stat(self.stat()), None),
-            Read::Forks { after, limit } => (Answer::Forks(self.forks_page(after.as_ref(), *limit)), None),
-            Read::Key { key } => {
+            ReadOp::Stat => (Answer::Stat(self.stat()), None),
+            ReadOp::Forks { after, limit } => (Answer::Forks(self.forks_page(after.as_ref(), *limit)), None),
+            ReadOp::Key { key } => {
                 let value = self.keys.get(key).map(|found| found.value.clone());
                 *budget = budget.saturating_sub(value.as_ref().map_or(0, Bytes::len));
                 (Answer::Value(value), None)
             }
-            Read::Keys { range, limit, values } => {
+            ReadOp::Keys { range, limit, values } => {
                 let limit = (*limit as usize).min(PAGE_ENTRIES_MAX);
                 let entry = |key: &Key, found: &Versioned| (key.clone(), given(&found.value, *values));
                 let (entries, more) =
                     key_page(&self.keys, range, limit, budget, entry, |entry| entry.1.len());
                 (Answer::Keys(KeyPage { entries, more }), None)
             }
-            Read::Attribute { name } => {
+            ReadOp::Attribute { name } => {
                 let value = self.attributes.get(name).cloned();
                 *budget = budget.saturating_sub(value.as_ref().map_or(0, Bytes::len));
                 (Answer::Value(value), None)
             }
-            Read::Attributes => {
+            ReadOp::Attributes => {
                 let (all, entry) =
                     (KeyRange::all(), |name: &Key, value: &Bytes| (name.clone(), value.clone()));
                 let page =
@@ -279,12 +279,12 @@ impl Node {
                 let (entries, more) = page;
                 (Answer::Keys(KeyPage { entries, more }), None)
             }
-            Read::VersionedKey { key } => {
+            ReadOp::VersionedKey { key } => {
                 let found = self.keys.get(key).cloned();
                 *budget = budget.saturating_sub(found.as_ref().map_or(0, |found| found.value.len()));
                 (Answer::VersionedValue(found), None)
             }
-            Read::VersionedKeys { range, limit, values } => {
+            ReadOp::VersionedKeys { range, limit, values } => {
                 let limit = (*limit as usize).min(PAGE_ENTRIES_MAX);
                 let entry = |key: &Key, found: &Versioned| {
                     let value = given(&found.value, *values);
@@ -294,7 +294,7 @@ impl Node {
                 let (entries, more) = key_page(&self.keys, range, limit, budget, entry, value_bytes);
                 (Answer::VersionedKeys(VersionedKeyPage { entries, more }), None)
             }
-            Read::Fences => (Answer::Fences(self.fences.read()), None),
+            ReadOp::Fences => (Answer::Fences(self.fences.read()), None),
         }
     }
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::once::{SEQUENCE_MAX, WRITER_BYTES};
 use nacre_object::window::Written;
-use nacre_object::{ByteRange, Fork, Key, ObjectId, Write, WriteToken};
+use nacre_object::{ByteRange, Fork, Key, ObjectId, WriteOp, WriteToken};
 
 pub use crate::binding::Binding;
 use crate::codec::{Reader, crc32c, put_bytes, put_varint};
@@ -42,67 +42,67 @@ pub enum Effect {
         /// CRC-32C of its bytes.
         crc: u32,
     },
-    /// A range is made to read as zeros. See [`Write::Zero`].
+    /// A range is made to read as zeros. See [`WriteOp::Zero`].
     Zero {
         /// The fork.
         fork: Fork,
         /// The range.
         range: ByteRange,
     },
-    /// The size of a fork is set. See [`Write::Truncate`].
+    /// The size of a fork is set. See [`WriteOp::Truncate`].
     Truncate {
         /// The fork.
         fork: Fork,
         /// The new size in bytes.
         size: u64,
     },
-    /// A fork is removed. See [`Write::RemoveFork`].
+    /// A fork is removed. See [`WriteOp::RemoveFork`].
     RemoveFork {
         /// The fork.
         fork: Fork,
     },
-    /// A fork is replaced with another. See [`Write::ReplaceFork`].
+    /// A fork is replaced with another. See [`WriteOp::ReplaceFork`].
     ReplaceFork {
         /// The fork whose content is replaced.
         fork: Fork,
         /// The fork whose content is taken.
         from: Fork,
     },
-    /// A key is set. See [`Write::SetKey`].
+    /// A key is set. See [`WriteOp::SetKey`].
     SetKey {
         /// The key.
         key: Key,
         /// Its value.
         value: Bytes,
     },
-    /// A key is removed. See [`Write::RemoveKey`].
+    /// A key is removed. See [`WriteOp::RemoveKey`].
     RemoveKey {
         /// The key.
         key: Key,
     },
-    /// An attribute is set. See [`Write::SetAttribute`].
+    /// An attribute is set. See [`WriteOp::SetAttribute`].
     SetAttribute {
         /// Its name.
         name: Key,
         /// Its value.
         value: Bytes,
     },
-    /// An attribute is removed. See [`Write::RemoveAttribute`].
+    /// An attribute is removed. See [`WriteOp::RemoveAttribute`].
     RemoveAttribute {
         /// Its name.
         name: Key,
     },
-    /// The fence is raised. See [`Write::RaiseFence`].
+    /// The fence is raised. See [`WriteOp::RaiseFence`].
     RaiseFence {
         /// The fencing token.
         token: u64,
     },
-    /// A session is fenced. See [`Write::FenceSession`].
+    /// A session is fenced. See [`WriteOp::FenceSession`].
     FenceSession {
         /// The number of the session.
         session: u64,
     },
-    /// The object is removed. See [`Write::Remove`].
+    /// The object is removed. See [`WriteOp::Remove`].
     Remove,
 }
 
@@ -200,13 +200,13 @@ impl Body {
 impl Effect {
     /// Splits a transaction's writes into effects, and their payload into chunks of at most `chunk_bytes` bytes, with their
     /// checksums.
-    pub fn from_writes(writes: Vec<Write>, chunk_bytes: usize) -> (Vec<Effect>, Vec<Bytes>) {
+    pub fn from_writes(writes: Vec<WriteOp>, chunk_bytes: usize) -> (Vec<Effect>, Vec<Bytes>) {
         Self::from_writes_by(writes, chunk_bytes, crc32c)
     }
 
     /// Splits writes as [`Effect::from_writes`] does, with other checksums.
     pub fn from_writes_by(
-        writes: Vec<Write>,
+        writes: Vec<WriteOp>,
         chunk_bytes: usize,
         checksum: fn(&[u8]) -> u32,
     ) -> (Vec<Effect>, Vec<Bytes>) {
@@ -214,8 +214,8 @@ impl Effect {
         let mut payload = Vec::new();
         for write in writes {
             effects.push(match write {
-                Write::Create => Effect::Create,
-                Write::Extents { fork, extents } => {
+                WriteOp::Create => Effect::Create,
+                WriteOp::Extents { fork, extents } => {
                     if extents.is_empty() {
                         effects.push(Effect::Chunk { fork: fork.clone(), offset: 0, len: 0, crc: 0 });
                     }
@@ -227,17 +227,17 @@ impl Effect {
                     }
                     continue;
                 }
-                Write::Zero { fork, range } => Effect::Zero { fork, range },
-                Write::Truncate { fork, size } => Effect::Truncate { fork, size },
-                Write::RemoveFork { fork } => Effect::RemoveFork { fork },
-                Write::ReplaceFork { fork, from } => Effect::ReplaceFork { fork, from },
-                Write::SetKey { key, value } => Effect::SetKey { key, value },
-                Write::RemoveKey { key } => Effect::RemoveKey { key },
-                Write::SetAttribute { name, value } => Effect::SetAttribute { name, value },
-                Write::RemoveAttribute { name } => Effect::RemoveAttribute { name },
-                Write::RaiseFence { token } => Effect::RaiseFence { token },
-                Write::FenceSession { session } => Effect::FenceSession { session },
-                Write::Remove => Effect::Remove,
+                WriteOp::Zero { fork, range } => Effect::Zero { fork, range },
+                WriteOp::Truncate { fork, size } => Effect::Truncate { fork, size },
+                WriteOp::RemoveFork { fork } => Effect::RemoveFork { fork },
+                WriteOp::ReplaceFork { fork, from } => Effect::ReplaceFork { fork, from },
+                WriteOp::SetKey { key, value } => Effect::SetKey { key, value },
+                WriteOp::RemoveKey { key } => Effect::RemoveKey { key },
+                WriteOp::SetAttribute { name, value } => Effect::SetAttribute { name, value },
+                WriteOp::RemoveAttribute { name } => Effect::RemoveAttribute { name },
+                WriteOp::RaiseFence { token } => Effect::RaiseFence { token },
+                WriteOp::FenceSession { session } => Effect::FenceSession { session },
+                WriteOp::Remove => Effect::Remove,
             });
         }
         (effects, payload)

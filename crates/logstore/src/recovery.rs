@@ -66,7 +66,7 @@ struct Replay {
 /// Opens the store on a disk, making one if the disk is empty.
 pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), StoreError> {
     let io =
-        |what: &str, error: std::io::Error| StoreError::new(ErrorKind::Io, format!("cannot {what}: {error}"));
+        |action: &str, error: std::io::Error| StoreError::new(ErrorKind::Io, format!("cannot {action}: {error}"));
     let files = disk.list().map_err(|error| io("list the store's files", error))?;
     let superblock = Superblock::load_or_create(&*disk, &files)?;
     let mut opened = Opened::default();
@@ -216,7 +216,7 @@ fn load_snapshot(
             }
             Err(damage) => {
                 tracing::warn!(
-                    "{path} is damaged at offset {}; another snapshot or the log stands in",
+                    "{path} is damaged at offset {}; another snapshot or the log replaces it",
                     damage.offset
                 );
                 damages.push(format!("{path} at offset {}", damage.offset));

@@ -234,7 +234,7 @@ pub fn repair(
     let store = match LogStore::open_on(Arc::clone(&disk), options.clone()) {
         Ok(store) => store,
         Err(error) if error.kind == ErrorKind::Corrupt => {
-            repaired.push(format!("the index was built anew from what is sound, because {}", error.message));
+            repaired.push(format!("the index was rebuilt from what is sound, because {}", error.message));
             salvage::rebuild(&disk, &options, survey, snapshots, &mut repaired, &mut lost)?;
             LogStore::open_on(disk, options)?
         }
@@ -342,7 +342,7 @@ fn repair_superblock(disk: &dyn Disk, survey: &Survey, repaired: &mut Vec<String
     }
     survey.superblock.write(disk).map_err(|error| io(&format!("write {path}"), &error))?;
     let from = if survey.has_superblock { "its sound copy" } else { "the headers of the segments" };
-    repaired.push(format!("{path} was written anew from {from}"));
+    repaired.push(format!("{path} was rewritten from {from}"));
     Ok(())
 }
 

@@ -144,8 +144,8 @@ pub fn rebuild(
         {
             // The first version that is left of an object that no snapshot has, or one that may not be the last. Above a floor
             // only the record can tell that it made the object.
-            let is_made = *version == 1 || repeatable.is_some_and(|repeatable| !repeatable.existed);
-            if !is_made || left.record.sequence <= last_gap {
+            let is_created = *version == 1 || repeatable.is_some_and(|repeatable| !repeatable.existed);
+            if !is_created || left.record.sequence <= last_gap {
                 headless.insert(crate::engine::owned(object), *version);
             } else {
                 engine.shard(object).lock().get_or_default(object).rise(*version - 1, 0);

@@ -140,7 +140,7 @@ impl Iterator for Scan {
 
 #[cfg(test)]
 mod tests {
-    use nacre_object::{Fork, ObjectId, Write};
+    use nacre_object::{Fork, ObjectId, WriteOp};
 
     use super::*;
     use crate::record::{Body, Effect, Stamp};
@@ -155,7 +155,7 @@ mod tests {
         for sequence in 1..=count {
             let object = ObjectId::try_from("object").unwrap();
             let write =
-                Write::Extents { fork: Fork::DEFAULT, extents: vec![(3, vec![sequence as u8; 21].into())] };
+                WriteOp::Extents { fork: Fork::DEFAULT, extents: vec![(3, vec![sequence as u8; 21].into())] };
             let (effects, payload) = Effect::from_writes(vec![write], record::CHUNK_BYTES_MAX);
             let mut head = record::encode_transaction(&object, &effects);
             record::put_version(&mut head, sequence);

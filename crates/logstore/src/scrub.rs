@@ -373,7 +373,7 @@ impl LostPart {
 
 #[cfg(test)]
 mod tests {
-    use nacre_object::{ObjectStore, Transaction, Write};
+    use nacre_object::{ObjectStore, Transaction, WriteOp};
 
     use super::*;
     use crate::{Durability, LogStore, Options};
@@ -388,7 +388,7 @@ mod tests {
         // Extents that do not touch each other, and forks of hardly any.
         for round in 0..5 {
             let extents = (0..1000).map(|index| ((round * 1000 + index) * 3, "xy".into())).collect();
-            apply(Transaction::new().change(Write::Extents { fork: Fork::DEFAULT, extents }));
+            apply(Transaction::new().change(WriteOp::Extents { fork: Fork::DEFAULT, extents }));
         }
         for number in 0..3000 {
             let fork = Fork::try_from(format!("fork-{number:04}").as_str()).unwrap();

@@ -140,8 +140,8 @@ impl Pool {
 
     /// Increments the number of the next segment, unless there was no space for a file of this one: on a full volume
     /// that happens again and again, and numbers are to last, and to stay short.
-    fn took_number<T>(&mut self, made: &Result<T, StoreError>) {
-        if made.as_ref().err().is_none_or(|error| error.kind != ErrorKind::OutOfSpace) {
+    fn took_number<T>(&mut self, created: &Result<T, StoreError>) {
+        if created.as_ref().err().is_none_or(|error| error.kind != ErrorKind::OutOfSpace) {
             self.next_segment += 1;
         }
     }
@@ -731,7 +731,7 @@ impl Engine {
             (None, Ok(Some(volume))) => {
                 format!("its volume of {} bytes has {} left", volume.total_bytes, volume.available_bytes)
             }
-            _ => "there is no more room".to_owned(),
+            _ => "there is no space left".to_owned(),
         };
         let text = format!(
             "the store is full: it takes {taken} bytes, {live} of them live data, {room}, and there is no room for \
@@ -745,7 +745,7 @@ impl Engine {
             return self.out_of_space(bytes);
         }
         let path = self.disk.describe(name);
-        let text = format!("cannot make room for {bytes} bytes in {path}: {error}; nothing was changed");
+        let text = format!("cannot make space for {bytes} bytes in {path}: {error}; nothing was changed");
         StoreError::new(ErrorKind::Io, text)
     }
 }

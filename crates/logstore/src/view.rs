@@ -1,6 +1,6 @@
 //! A read-only view of a disk: changes are kept in memory, and the files behind it stay as they are.
 //!
-//! Opening and repairing a store mend and rename things. On a view of the disk both can be done to
+//! Opening and repairing a store fix and rename things. On a view of the disk both can be done to
 //! learn what they would find. A write that changes nothing, such as rewriting unproven records on opening, takes no
 //! memory.
 
@@ -229,8 +229,8 @@ mod tests {
         view.rename("old", "new").unwrap();
         assert_eq!(view.describe("new"), "old");
         assert!(view.open("old").is_err());
-        let made = view.create("made", 2).unwrap();
-        assert_eq!(content(&made), [0, 0]);
+        let created = view.create("made", 2).unwrap();
+        assert_eq!(content(&created), [0, 0]);
         assert!(view.create("new", 2).is_err());
         assert_eq!(view.list().unwrap(), [("made".to_owned(), 2), ("new".to_owned(), 5)]);
         view.remove("new").unwrap();

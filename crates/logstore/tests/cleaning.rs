@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::{Committer, Info, LogStore, Options};
 use nacre_object::testkit::block_on;
-use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write};
+use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
@@ -34,13 +34,13 @@ fn write(store: &LogStore, name: &str, data: impl Into<Bytes>) -> Result<(), Sto
 }
 
 fn remove(store: &LogStore, name: &str) {
-    apply(store, name, Transaction::new().change(Write::Remove)).unwrap();
+    apply(store, name, Transaction::new().change(WriteOp::Remove)).unwrap();
 }
 
 /// Writes a thousand extents of one byte with holes in between.
 fn write_bits(store: &LogStore, name: &str, fork: &Fork, from: u64) {
     let extents = (from..from + 1000).map(|number| (2 * number, Bytes::from_static(&[1]))).collect();
-    let write = Write::Extents { fork: fork.clone(), extents };
+    let write = WriteOp::Extents { fork: fork.clone(), extents };
     apply(store, name, Transaction::new().change(write)).unwrap();
 }
 

@@ -18,8 +18,8 @@ use std::time::Duration;
 use nacre_logstore::sim::{Faults, Moment, Operation, SimDisk};
 use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError,
-    Transaction, Write,
+    Answer, ByteRange, ErrorKind, Fork, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError,
+    Transaction, WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -56,12 +56,12 @@ impl Put {
         let value = vec![self.value; 10].into();
         let transaction = Transaction::new()
             .write(Fork::DEFAULT, self.offset as u64, vec![self.value; self.len])
-            .change(Write::SetKey { key: key(self.key), value });
+            .change(WriteOp::SetKey { key: key(self.key), value });
         match self.fork {
             OfFork::Nothing => transaction,
-            OfFork::Truncate { size } => transaction.change(Write::Truncate { fork: fork("tail"), size }),
+            OfFork::Truncate { size } => transaction.change(WriteOp::Truncate { fork: fork("tail"), size }),
             OfFork::Write { offset } => transaction.write(fork("side"), offset, vec![self.value]),
-            OfFork::Remove => transaction.change(Write::RemoveFork { fork: fork("side") }),
+            OfFork::Remove => transaction.change(WriteOp::RemoveFork { fork: fork("side") }),
         }
     }
 }
@@ -313,9 +313,9 @@ impl Client {
     /// Returns the number of the puts that a store holds: the first ones.
     fn find(&self, store: &LogStore, seed: u64) -> u64 {
         let range = ByteRange::new(0, SPAN_BYTES as u64);
-        let keys = Read::Keys { range: KeyRange::all(), limit: 100, values: true };
+        let keys = ReadOp::Keys { range: KeyRange::all(), limit: 100, values: true };
         let mut reads = Transaction::new().read_range(Fork::DEFAULT, range);
-        reads.reads.extend([keys, Read::Forks { after: None, limit: 10 }]);
+        reads.reads.extend([keys, ReadOp::Forks { after: None, limit: 10 }]);
         let mut reply = store.apply(&self.object, reads);
         let outcome: Result<Outcome, StoreError> =
             match Pin::new(&mut reply).poll(&mut Context::from_waker(Waker::noop())) {

@@ -21,7 +21,7 @@ use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::window::Recall;
 use nacre_object::{
     ErrorKind, Fork, Lease, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction,
-    WindowPosition, Write, WriteToken,
+    WindowPosition, WriteOp, WriteToken,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -203,7 +203,7 @@ impl History {
     fn make_space(&mut self, store: &LogStore) {
         MADE_ROOM.fetch_add(1, Ordering::Relaxed);
         for object in self.generator.objects().to_vec() {
-            let remove = Transaction::new().change(Write::Remove);
+            let remove = Transaction::new().change(WriteOp::Remove);
             if self.issue_this(store, object, remove, None, false) == Some(ErrorKind::OutOfSpace) {
                 self.fail(format!("a full disk has no room for a removal: {:?}", store.info()));
             }
@@ -327,11 +327,11 @@ impl History {
 
     /// Repeats transactions after a store was opened: some that it holds, and of those that were lost the first.
     fn repeat(&mut self, store: &LogStore, lost: Vec<Issued>) {
-        let told = store.window().map_or(0, |window| window.position);
+        let reported = store.window().map_or(0, |window| window.position);
         for _ in 0..3.min(self.issued.len()) {
             let issued = &self.issued[self.rng.random_range(0..self.issued.len())];
             let Some((token, since)) = issued.token.filter(|_| issued.writes) else { continue };
-            let since = Some(position(store, since.min(told)));
+            let since = Some(position(store, since.min(reported)));
             let once = Once { token, since, lease: Lease::unlimited() };
             match poll(&mut store.apply_once(&issued.object, issued.transaction.clone(), once)) {
                 Poll::Ready(Ok(Outcome::Done(done))) if done.version == issued.version => {}
@@ -341,7 +341,7 @@ impl History {
         }
         let first = lost.into_iter().find(|issued| issued.floor.is_none());
         if let Some(Issued { object, transaction, token: Some((token, since)), .. }) = first {
-            self.issue_this(store, object, transaction, Some((token, since.min(told))), true);
+            self.issue_this(store, object, transaction, Some((token, since.min(reported))), true);
             while store.turn().is_ok() && !self.waiting.is_empty() {
                 self.collect();
             }

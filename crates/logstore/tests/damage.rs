@@ -12,7 +12,7 @@ use nacre_object::testkit::block_on;
 use nacre_object::testkit::conformance::{compare, compare_copies};
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -128,7 +128,7 @@ fn victim(past: Past, seed: u64) -> Victim {
     } else {
         // The last batch of a killed store is not proven to have been synced; this one stands in for it.
         let last = ObjectId::try_from("last").unwrap();
-        let reply = store.apply(&last, Transaction::new().change(Write::Create));
+        let reply = store.apply(&last, Transaction::new().change(WriteOp::Create));
         store.turn().unwrap();
         block_on(reply).unwrap();
     }
@@ -493,7 +493,7 @@ fn files_of_no_store_are_not_repaired() {
 /// identity.
 fn forgery(segment: u32, payload_at: u64, sequence: u64) -> Vec<u8> {
     let throne = ObjectId::try_from("throne").unwrap();
-    let write = Write::Extents { fork: Fork::DEFAULT, extents: vec![(0, Bytes::from("usurper!"))] };
+    let write = WriteOp::Extents { fork: Fork::DEFAULT, extents: vec![(0, Bytes::from("usurper!"))] };
     let (effects, data) = Effect::from_writes(vec![write], record::CHUNK_BYTES_MAX);
     let mut out = Vec::new();
     for format in [1, 2] {

@@ -9,7 +9,7 @@ use nacre_logstore::sim::{Faults, Moment, Operation, SimDisk};
 use nacre_logstore::{Committer, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write,
+    ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
 };
 
 fn options() -> Options {
@@ -35,7 +35,7 @@ fn write(store: &LogStore, name: &str, offset: u64, data: impl Into<Bytes>) -> R
 }
 
 fn remove(store: &LogStore, name: &str) -> Result<(), StoreError> {
-    apply(store, name, Transaction::new().change(Write::Remove))
+    apply(store, name, Transaction::new().change(WriteOp::Remove))
 }
 
 /// Writes objects of `bytes` bytes until one is refused; returns how many there are.
@@ -100,7 +100,7 @@ fn sessions_are_fenced_in_a_full_store_as_long_as_its_index_has_room_and_leave_r
     let count = fill(&store, 8000);
     fill_up(&disk);
     let fence = |name: &str, session: u64| {
-        let fence = Transaction::new().change(Write::FenceSession { session: (1 << 60) + session });
+        let fence = Transaction::new().change(WriteOp::FenceSession { session: (1 << 60) + session });
         apply(&store, name, fence)
     };
     // A single session takes some of the index's last room.
@@ -110,7 +110,7 @@ fn sessions_are_fenced_in_a_full_store_as_long_as_its_index_has_room_and_leave_r
     assert!(fenced > 100 && fenced < 1024 * count, "{fenced} sessions of {count} objects");
     // All that are older than one take none, so that whoever still writes can be shut out of any object.
     for number in 0..count {
-        let raise = Transaction::new().change(Write::RaiseFence { token: 1 << 59 });
+        let raise = Transaction::new().change(WriteOp::RaiseFence { token: 1 << 59 });
         apply(&store, &format!("object-{number}"), raise).unwrap();
     }
     let image = Arc::new(disk.after_kill(Faults::default()));
@@ -132,7 +132,7 @@ fn removals_of_empty_forks_leave_room_to_empty_a_full_store() {
     let count = fill(&store, 8000);
     fill_up(&disk);
     let done = repeat(6000, |number| {
-        apply(&store, "forks", Transaction::new().change(Write::RemoveFork { fork: fork(number) }))
+        apply(&store, "forks", Transaction::new().change(WriteOp::RemoveFork { fork: fork(number) }))
     });
     assert!(done < 6000, "holes take room, and there is none");
     check_it_empties(&store, count);
@@ -153,11 +153,11 @@ fn chunks_as_large_as_a_segment_leave_room_for_the_index() {
         let left = blocks * 9 / 10;
         for number in left..blocks {
             let range = ByteRange::new(number * block, block);
-            apply(&store, "file", Transaction::new().change(Write::Zero { fork: Fork::DEFAULT, range }))
+            apply(&store, "file", Transaction::new().change(WriteOp::Zero { fork: Fork::DEFAULT, range }))
                 .unwrap();
         }
         let size = left * block;
-        apply(&store, "file", Transaction::new().change(Write::Truncate { fork: Fork::DEFAULT, size }))
+        apply(&store, "file", Transaction::new().change(WriteOp::Truncate { fork: Fork::DEFAULT, size }))
             .unwrap();
         // Pieces in the middle of what is left, so that segments are cleaned.
         for number in 0..2 * left {
@@ -179,7 +179,7 @@ fn removals_that_free_nothing_leave_room_to_empty_a_store_of_large_chunks() {
     let count = fill(&store, 60_000);
     fill_up(&disk);
     let key = Key::try_from("absent").unwrap();
-    let nothing = || Transaction::new().change(Write::RemoveKey { key: key.clone() });
+    let nothing = || Transaction::new().change(WriteOp::RemoveKey { key: key.clone() });
     let done = repeat(1500, |_| apply(&store, "object-0", nothing()));
     assert!(done > 700, "{done} removals found room");
     check_it_empties(&store, count);
@@ -357,7 +357,7 @@ fn a_scrub_takes_no_memory_for_the_index() {
     for object in 0..70 {
         let set = |number| {
             let key = Key::try_from(format!("key-{number:06}").as_str()).unwrap();
-            Write::SetKey { key, value: vec![1; 200].into() }
+            WriteOp::SetKey { key, value: vec![1; 200].into() }
         };
         let transaction =
             (0..2000).fold(Transaction::new(), |transaction, number| transaction.change(set(number)));

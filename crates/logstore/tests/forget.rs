@@ -6,7 +6,7 @@ use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::{Committer, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    ByteRange, Done, Fork, Guard, ObjectId, ObjectStore, Outcome, Read, Reply, Transaction, Write,
+    ByteRange, Done, Fork, Guard, ObjectId, ObjectStore, Outcome, ReadOp, Reply, Transaction, WriteOp,
     limit::FLOOR_MAX,
 };
 
@@ -36,7 +36,7 @@ fn done(store: &LogStore, object: &str, transaction: Transaction) -> Done {
 }
 
 fn version(store: &LogStore, object: &str) -> u64 {
-    done(store, object, Transaction::new().read(Read::Stat)).version
+    done(store, object, Transaction::new().read(ReadOp::Stat)).version
 }
 
 fn write() -> Transaction {
@@ -44,7 +44,7 @@ fn write() -> Transaction {
 }
 
 fn remove() -> Transaction {
-    Transaction::new().change(Write::Remove)
+    Transaction::new().change(WriteOp::Remove)
 }
 
 /// A store in which "a" was removed at version 8, and "b" at version 3, and both were forgotten.
@@ -80,17 +80,17 @@ fn an_object_goes_on_above_every_version_that_it_ever_had() {
 
 #[test]
 fn the_floor_outlives_the_process_with_and_without_a_snapshot() {
-    for (snapshot, made) in [(false, false), (true, false), (false, true), (true, true)] {
+    for (snapshot, created) in [(false, false), (true, false), (false, true), (true, true)] {
         let disk = Arc::new(SimDisk::new(1, Faults::default()));
         let store = store_that_forgot(&disk);
         store.turn().unwrap();
-        if made {
+        if created {
             assert_eq!(done(&store, "a", write()).version, 9);
         }
         if snapshot {
             store.snapshot().unwrap();
         }
-        let read = Transaction::new().read(Read::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL });
+        let read = Transaction::new().read(ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL });
         let before = done(&store, "a", read.clone());
         let disk = Arc::new(disk.after_crash(Faults::default()));
         let store = open(&disk);
@@ -106,8 +106,8 @@ fn fences_services_and_great_versions_are_remembered() {
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
     let store = store_that_forgot(&disk);
     let region = |version| Guard::Proposal { fork: Fork::DEFAULT, range: ByteRange::ALL, version };
-    done(&store, "fenced", write().change(Write::RaiseFence { token: 5 }));
-    done(&store, "session", write().change(Write::FenceSession { session: 5 }));
+    done(&store, "fenced", write().change(WriteOp::RaiseFence { token: 5 }));
+    done(&store, "session", write().change(WriteOp::FenceSession { session: 5 }));
     done(&store, "great", write().guard(region(FLOOR_MAX + 1)));
     for object in ["fenced", "session", "great", "nacre/service", "nacre/never"] {
         if object != "nacre/never" {
@@ -136,7 +136,7 @@ fn a_store_forgets_by_itself_and_its_index_stays_short() {
     let store = open(&disk);
     for index in 0..3_000 {
         let object = id(&format!("object-{index}"));
-        drop(store.apply(&object, Transaction::new().change(Write::Create).change(Write::Remove)));
+        drop(store.apply(&object, Transaction::new().change(WriteOp::Create).change(WriteOp::Remove)));
         if index % 100 == 0 {
             store.turn().unwrap();
         }
@@ -171,7 +171,7 @@ fn a_removal_is_told_of_when_it_is_durable_though_the_object_is_forgotten() {
     let removal = store.apply(&id("kept"), remove());
     assert_eq!(store.forget_removed(), 8);
     assert_eq!(store.removed_objects(), 0);
-    let stat = store.apply(&id("kept"), Transaction::new().read(Read::Stat));
+    let stat = store.apply(&id("kept"), Transaction::new().read(ReadOp::Stat));
     assert!(matches!(stat, Reply::Pending(_)), "a crash may still take the removal back");
     let watch = store.watch(&id("kept"), Default::default());
     assert!(matches!(watch, Reply::Pending(_)));

@@ -18,8 +18,8 @@ use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::{ObjectState, block_on};
 use nacre_object::window::{Recall, Written};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Key, KeyRange, Lease, ObjectId, ObjectStore, Once, Outcome, Read,
-    Transaction, Write, WriteToken,
+    Answer, ByteRange, ErrorKind, Fork, Key, KeyRange, Lease, ObjectId, ObjectStore, Once, Outcome, ReadOp,
+    Transaction, WriteOp, WriteToken,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -161,14 +161,14 @@ fn stores_of_all_formats_open_and_hold_what_they_held() {
         let floor = generator.model().floor();
         assert_eq!(floor > 0, folder == golden(4), "only the newest forgets");
         let never = ObjectId::try_from("never made").unwrap();
-        let looked = block_on(store.apply(&never, Transaction::new().read(Read::Stat))).unwrap();
+        let looked = block_on(store.apply(&never, Transaction::new().read(ReadOp::Stat))).unwrap();
         assert!(matches!(looked, Outcome::Done(done) if done.version == floor && !done.existed));
     }
 }
 
 /// Returns the versions of an object's keys, by their names.
 fn key_versions(store: &LogStore, object: &ObjectId) -> BTreeMap<Key, u64> {
-    let read = Read::VersionedKeys { range: KeyRange::all(), limit: u32::MAX, values: false };
+    let read = ReadOp::VersionedKeys { range: KeyRange::all(), limit: u32::MAX, values: false };
     let outcome = block_on(store.apply(object, Transaction::new().read(read))).unwrap();
     let Outcome::Done(done) = outcome else { panic!("nothing was guarded") };
     let [Answer::VersionedKeys(page)] = &done.answers[..] else { panic!("{:?}", done.answers) };
@@ -285,17 +285,17 @@ fn heads_of_records_are_pinned() {
     let key = Key::try_from("k").unwrap();
     let (effects, payload) = Effect::from_writes(
         vec![
-            Write::Create,
-            Write::Extents { fork: fork.clone(), extents: vec![(300, "abc".into()), (0, "d".into())] },
-            Write::Zero { fork: fork.clone(), range: ByteRange::new(1, 2) },
-            Write::Truncate { fork: fork.clone(), size: 5 },
-            Write::RemoveFork { fork },
-            Write::SetKey { key: key.clone(), value: "v".into() },
-            Write::RemoveKey { key: key.clone() },
-            Write::SetAttribute { name: key.clone(), value: "w".into() },
-            Write::RemoveAttribute { name: key },
-            Write::RaiseFence { token: 4 },
-            Write::Remove,
+            WriteOp::Create,
+            WriteOp::Extents { fork: fork.clone(), extents: vec![(300, "abc".into()), (0, "d".into())] },
+            WriteOp::Zero { fork: fork.clone(), range: ByteRange::new(1, 2) },
+            WriteOp::Truncate { fork: fork.clone(), size: 5 },
+            WriteOp::RemoveFork { fork },
+            WriteOp::SetKey { key: key.clone(), value: "v".into() },
+            WriteOp::RemoveKey { key: key.clone() },
+            WriteOp::SetAttribute { name: key.clone(), value: "w".into() },
+            WriteOp::RemoveAttribute { name: key },
+            WriteOp::RaiseFence { token: 4 },
+            WriteOp::Remove,
         ],
         record::CHUNK_BYTES_MAX,
     );
@@ -343,7 +343,7 @@ fn heads_of_records_are_pinned() {
 #[test]
 fn heads_of_replacements_and_of_moves_with_sources_are_pinned() {
     let object = ObjectId::try_from("o").unwrap();
-    let replace = Write::ReplaceFork { fork: Fork::DEFAULT, from: Fork::try_from("f").unwrap() };
+    let replace = WriteOp::ReplaceFork { fork: Fork::DEFAULT, from: Fork::try_from("f").unwrap() };
     let (effects, _) = Effect::from_writes(vec![replace], record::CHUNK_BYTES_MAX);
     let mut head = record::encode_transaction(&object, &effects);
     record::put_version(&mut head, 6);
@@ -384,7 +384,7 @@ fn heads_of_replacements_and_of_moves_with_sources_are_pinned() {
 #[test]
 fn heads_of_fences_of_sessions_are_pinned() {
     let object = ObjectId::try_from("o").unwrap();
-    let fence = Write::FenceSession { session: 300 };
+    let fence = WriteOp::FenceSession { session: 300 };
     let (effects, _) = Effect::from_writes(vec![fence], record::CHUNK_BYTES_MAX);
     let mut head = record::encode_transaction(&object, &effects);
     record::put_version(&mut head, 6);

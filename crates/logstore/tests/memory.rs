@@ -5,7 +5,7 @@ use std::process::Command;
 use bytes::Bytes;
 use nacre_logstore::{Durability, LogStore, Options};
 use nacre_object::testkit::block_on;
-use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Transaction, Write};
+use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Transaction, WriteOp};
 
 /// Set for a test that runs again in a process of its own.
 const AGAIN: &str = "NACRE_TEST_AGAIN";
@@ -39,7 +39,7 @@ fn process_bytes(name: &str) -> u64 {
 }
 
 fn write(store: &LogStore, object: &ObjectId, extents: Vec<(u64, Bytes)>) {
-    let write = Write::Extents { fork: Fork::DEFAULT, extents };
+    let write = WriteOp::Extents { fork: Fork::DEFAULT, extents };
     block_on(store.apply(object, Transaction::new().change(write))).unwrap();
 }
 
@@ -71,7 +71,7 @@ fn make_and_remove(store: &LogStore, objects: std::ops::Range<u64>) {
     let data = Bytes::from(vec![7; 64]);
     for index in objects {
         write(store, &numbered(index), vec![(0, data.clone())]);
-        block_on(store.apply(&numbered(index), Transaction::new().change(Write::Remove))).unwrap();
+        block_on(store.apply(&numbered(index), Transaction::new().change(WriteOp::Remove))).unwrap();
     }
 }
 
@@ -130,12 +130,12 @@ fn a_compaction_holds_what_it_moves_and_no_more() {
 fn fill(store: &LogStore, block_bytes: usize) -> u64 {
     let block = Bytes::from(vec![7; block_bytes]);
     let extents: Vec<_> = (0..16).map(|index| (index * block_bytes as u64, block.clone())).collect();
-    let write = Write::Extents { fork: Fork::DEFAULT, extents };
-    let mut made = 0;
+    let write = WriteOp::Extents { fork: Fork::DEFAULT, extents };
+    let mut created = 0;
     loop {
-        match block_on(store.apply(&numbered(made), Transaction::new().change(write.clone()))) {
-            Ok(_) => made += 1,
-            Err(error) if error.kind == ErrorKind::OutOfSpace => return made,
+        match block_on(store.apply(&numbered(created), Transaction::new().change(write.clone()))) {
+            Ok(_) => created += 1,
+            Err(error) if error.kind == ErrorKind::OutOfSpace => return created,
             Err(error) => panic!("{error}"),
         }
     }
@@ -153,11 +153,11 @@ fn a_volatile_store_stays_within_its_capacity() {
         let before = process_bytes("VmRSS");
         // What one round leaves scattered is of no use to the next, whose blocks have another size.
         for (round, block_bytes) in [4096, 64, 65_536, 300, 1000, 16_384].into_iter().enumerate() {
-            let made = fill(&store, block_bytes);
+            let created = fill(&store, block_bytes);
             let taken = store.info().taken_bytes;
-            assert!(taken <= capacity && taken > capacity / 4 * 3, "{taken} bytes taken by {made} objects");
-            for index in (0..made).filter(|index| round % 2 == 1 || index % 50 > 0) {
-                block_on(store.apply(&numbered(index), Transaction::new().change(Write::Remove))).unwrap();
+            assert!(taken <= capacity && taken > capacity / 4 * 3, "{taken} bytes taken by {created} objects");
+            for index in (0..created).filter(|index| round % 2 == 1 || index % 50 > 0) {
+                block_on(store.apply(&numbered(index), Transaction::new().change(WriteOp::Remove))).unwrap();
             }
             assert!(store.info().live_bytes <= taken / 20, "removals give memory back at once");
         }

@@ -111,14 +111,14 @@ fn an_attempt_of_an_earlier_connection_is_refused() {
 
 /// Repeats all writes so far: they must be recognised, and none may be applied again.
 fn check_recognised(store: &LogStore, first: &[(u64, bool)]) {
-    let told = position(store);
+    let reported = position(store);
     for (number, expected) in first.iter().enumerate() {
         match apply(store, number as u64, Some(number as u64)) {
             Ok(found) => assert_eq!(found, *expected),
             Err(error) => panic!("write {number} of {}: {error}", first.len()),
         }
     }
-    assert_eq!(position(store), told, "nothing was applied again");
+    assert_eq!(position(store), reported, "nothing was applied again");
 }
 
 /// Returns a copy of a store's folder, as if the process had been killed.
@@ -146,15 +146,15 @@ fn writes_are_recognised_although_the_log_of_them_was_given_up() {
     let (mut first, mut earlier) = (Vec::new(), Vec::new());
     for _ in 0..5 {
         let store = LogStore::open(folder.path(), options()).unwrap();
-        let told = position(&store);
-        first.extend((told..told + 200).map(|number| apply(&store, number, None).unwrap()));
+        let reported = position(&store);
+        first.extend((reported..reported + 200).map(|number| apply(&store, number, None).unwrap()));
         // One snapshot right behind the other, so that all before both can go.
         store.snapshot().unwrap();
         store.snapshot().unwrap();
         store.compact().unwrap();
-        first.push(apply(&store, told + 200, None).unwrap());
+        first.push(apply(&store, reported + 200, None).unwrap());
         let segments = files(folder.path(), "segment-");
-        assert!(told == 0 || segments.iter().all(|name| !earlier.contains(name)), "nothing was given up");
+        assert!(reported == 0 || segments.iter().all(|name| !earlier.contains(name)), "nothing was given up");
         earlier.extend(segments);
         let next = killed(folder.path());
         let look = killed(folder.path());
@@ -172,10 +172,10 @@ fn writes_are_recognised_after_the_store_was_opened_again() {
     let mut first = Vec::new();
     for round in 0..6 {
         let store = LogStore::open(folder.path(), options()).unwrap();
-        let told = position(&store);
-        assert_eq!(told, first.len() as u64, "the count of writes goes on");
+        let reported = position(&store);
+        assert_eq!(reported, first.len() as u64, "the count of writes goes on");
         check_recognised(&store, &first);
-        for number in told..told + 50 {
+        for number in reported..reported + 50 {
             first.push(apply(&store, number, None).unwrap());
             if number % 20 == 0 && round % 2 == 0 {
                 store.snapshot().unwrap();
@@ -226,7 +226,7 @@ fn a_store_whose_snapshots_are_lost_recognises_nothing_from_before() {
         for number in 0..100 {
             apply(&store, number, None).unwrap();
         }
-        let told = position(&store);
+        let reported = position(&store);
         store.close().unwrap();
         drop(store);
         for name in files(folder.path(), "snapshot-") {
@@ -239,15 +239,15 @@ fn a_store_whose_snapshots_are_lost_recognises_nothing_from_before() {
         if !repaired_first {
             let store = LogStore::open(folder.path(), options()).unwrap();
             assert!(store.opened().damaged_snapshots > 0);
-            assert_eq!(store.recall(&token(5000), told), Recall::Unknown);
-            assert!(position(&store) > told);
+            assert_eq!(store.recall(&token(5000), reported), Recall::Unknown);
+            assert!(position(&store) > reported);
             store.close().unwrap();
         }
         LogStore::repair(folder.path(), options(), |_| {}).unwrap();
         let store = LogStore::open(folder.path(), options()).unwrap();
-        assert!(position(&store) > told);
-        assert_eq!(store.recall(&token(5000), told), Recall::Unknown);
-        assert_eq!(store.recall(&token(7), told), Recall::Unknown, "of before the repair");
+        assert!(position(&store) > reported);
+        assert_eq!(store.recall(&token(5000), reported), Recall::Unknown);
+        assert_eq!(store.recall(&token(7), reported), Recall::Unknown, "of before the repair");
         assert_eq!(apply(&store, 5000, None).unwrap().0, 15);
     }
 }

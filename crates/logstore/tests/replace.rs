@@ -20,8 +20,8 @@ fn fork(name: &str) -> Fork {
     Fork::try_from(name).unwrap()
 }
 
-fn replace(fork: Fork, from: Fork) -> Write {
-    Write::ReplaceFork { fork, from }
+fn replace(fork: Fork, from: Fork) -> WriteOp {
+    WriteOp::ReplaceFork { fork, from }
 }
 
 fn apply(store: &LogStore, object: &ObjectId, transaction: Transaction) -> Done {
@@ -44,7 +44,7 @@ fn read(store: &LogStore, object: &ObjectId, name: &Fork) -> Vec<u8> {
 /// Runs `changes` when the first record of moves was written to the disk and the index does not refer to it yet; then
 /// checks the contents of two forks of one version, that the cleaner finishes with them, and the contents after
 /// openings.
-fn between_move_and_index(changes: Vec<Write>, expected: &[(&str, u8)]) {
+fn between_move_and_index(changes: Vec<WriteOp>, expected: &[(&str, u8)]) {
     const BYTES: usize = 6000;
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
     let store = LogStore::open_on(Arc::clone(&disk) as _, options(Committer::Caller)).unwrap();

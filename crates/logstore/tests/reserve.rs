@@ -10,7 +10,7 @@ use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::{Committer, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    ByteRange, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write,
+    ByteRange, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
 };
 
 /// The time after which a test counts as hanging.
@@ -39,7 +39,7 @@ fn write(store: &LogStore, name: &str, offset: u64, data: impl Into<Bytes>) -> R
 }
 
 fn remove(store: &LogStore, name: &str) -> Result<(), StoreError> {
-    apply(store, name, Transaction::new().change(Write::Remove))
+    apply(store, name, Transaction::new().change(WriteOp::Remove))
 }
 
 /// Writes objects of `bytes` bytes until one is refused; returns their number.
@@ -97,7 +97,7 @@ fn the_log_names_no_segment_without_a_header() {
     let mut left = 0;
     for _ in 0..3000 {
         let snapshots = files(&disk, "snapshot-");
-        apply(&store, "object-0", Transaction::new().change(Write::RemoveKey { key: key.clone() })).unwrap();
+        apply(&store, "object-0", Transaction::new().change(WriteOp::RemoveKey { key: key.clone() })).unwrap();
         if files(&disk, "snapshot-") != snapshots {
             left += 1;
             let found =
@@ -154,7 +154,7 @@ fn a_snapshot_names_no_segment_before_its_header_is_written() {
     let key = Key::try_from("absent").unwrap();
     // Records that are garbage as soon as they are written: the log leaves its segments before they are full.
     for _ in 0..3000 {
-        apply(&store, "object-0", Transaction::new().change(Write::RemoveKey { key: key.clone() })).unwrap();
+        apply(&store, "object-0", Transaction::new().change(WriteOp::RemoveKey { key: key.clone() })).unwrap();
     }
     let images = std::mem::take(&mut *watched.images.lock().unwrap());
     assert!(!images.is_empty(), "the store was never short of room");
@@ -205,7 +205,7 @@ fn what_cuts_extents_on_a_full_disk_leaves_the_index_writable() {
         (1..count).flat_map(|number| (0..60_000).step_by(100).map(move |offset| (number, offset)));
     let error = holes.find_map(|(number, offset)| {
         let range = ByteRange::new(offset, 1);
-        let zero = Transaction::new().change(Write::Zero { fork: Fork::DEFAULT, range });
+        let zero = Transaction::new().change(WriteOp::Zero { fork: Fork::DEFAULT, range });
         apply(&store, &format!("object-{number}"), zero).err()
     });
     let error = error.expect("holes that free nothing were punched without end");

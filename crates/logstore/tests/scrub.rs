@@ -11,7 +11,7 @@ use bytes::Bytes;
 use nacre_logstore::{Committer, Durability, LogStore, Options, ScrubReport};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
@@ -41,7 +41,7 @@ impl Base {
             put(&store, name, data);
         }
         let key = Key::try_from("k").unwrap();
-        apply(&store, "c", Transaction::new().change(Write::SetKey { key, value: "v".into() }));
+        apply(&store, "c", Transaction::new().change(WriteOp::SetKey { key, value: "v".into() }));
         close(store);
         base
     }
@@ -187,7 +187,7 @@ fn check_losses(base: &Base, expected: &[&str]) {
     assert_eq!(check(&store.scrub(|_| {}).unwrap(), "the scrub of the open store"), first);
     for (name, len) in LENGTHS.into_iter().filter(|(name, _)| expected.contains(name)) {
         match name {
-            "b" => apply(&store, name, Transaction::new().change(Write::Remove)),
+            "b" => apply(&store, name, Transaction::new().change(WriteOp::Remove)),
             _ => put(&store, name, vec![1; len as usize]),
         }
     }
@@ -205,7 +205,7 @@ fn what_a_missing_segment_held_is_lost_until_it_is_written_again() {
         let segment = base.segment();
         if !is_last {
             let store = base.open();
-            let write = Write::SetKey { key: Key::try_from("k").unwrap(), value: "w".into() };
+            let write = WriteOp::SetKey { key: Key::try_from("k").unwrap(), value: "w".into() };
             apply(&store, "c", Transaction::new().change(write));
             close(store);
         }
@@ -312,7 +312,7 @@ fn the_report_of_an_object_in_many_pieces_is_bounded() {
     for round in 0..9 {
         let piece = |index: u64| ((round * 1000 + index) * 2, Bytes::from_static(b"x"));
         let extents = (0..1000).map(piece).collect();
-        let write = Write::Extents { fork: Fork::DEFAULT, extents };
+        let write = WriteOp::Extents { fork: Fork::DEFAULT, extents };
         apply(&store, "many", Transaction::new().change(write));
     }
     put(&store, "last", vec![1; 1000]);

@@ -16,8 +16,8 @@ use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::{Model, block_on};
 use nacre_object::{
-    ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction,
-    Write,
+    ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction,
+    WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -302,7 +302,7 @@ fn make_large(store: &LogStore) {
     for thousand in 0..10 {
         let extents =
             (0..1000).map(|number| (2 * (1000 * thousand + number), vec![1].into())).collect::<Vec<_>>();
-        apply(store, Transaction::new().change(Write::Extents { fork: Fork::DEFAULT, extents }));
+        apply(store, Transaction::new().change(WriteOp::Extents { fork: Fork::DEFAULT, extents }));
     }
     store.set_step_items(100);
 }
@@ -314,14 +314,14 @@ fn check_changes_between_steps(changes: &[Transaction]) {
         let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();
         for number in 0..20u64 {
             let key = Key::try_from(format!("key-{number}").as_str()).unwrap();
-            let set = Write::SetKey { key, value: vec![7].into() };
+            let set = WriteOp::SetKey { key, value: vec![7].into() };
             apply(&store, Transaction::new().write(Fork::DEFAULT, number * 20, vec![1; 10]).change(set));
         }
         apply(&store, Transaction::new().write(fork("y"), 0, vec![1; 100]));
         store.set_step_items(4);
         snapshot_with(&disk, &store, at, u64::MAX, changes);
         let look = |store: &LogStore| {
-            let read = |name: &str| Read::Extents { fork: fork(name), range: ByteRange::new(0, 5000) };
+            let read = |name: &str| ReadOp::Extents { fork: fork(name), range: ByteRange::new(0, 5000) };
             let reads = vec![read("y"), read("z")];
             format!("{:?}", block_on(store.apply(&object(), Transaction { reads, ..Transaction::new() })))
         };
@@ -336,7 +336,7 @@ fn check_changes_between_steps(changes: &[Transaction]) {
 #[test]
 fn a_fork_that_is_removed_and_made_between_steps_is_as_it_was_made() {
     check_changes_between_steps(&[
-        Transaction::new().change(Write::RemoveFork { fork: fork("z") }),
+        Transaction::new().change(WriteOp::RemoveFork { fork: fork("z") }),
         Transaction::new().write(fork("z"), 1000, vec![2; 10]),
     ]);
 }
@@ -345,8 +345,8 @@ fn a_fork_that_is_removed_and_made_between_steps_is_as_it_was_made() {
 fn holes_behind_the_end_keep_their_versions_when_a_fork_grows_between_steps() {
     let range = ByteRange::new(500, 100);
     check_changes_between_steps(&[
-        Transaction::new().change(Write::Zero { fork: fork("y"), range }),
-        Transaction::new().change(Write::Truncate { fork: fork("y"), size: 1000 }),
+        Transaction::new().change(WriteOp::Zero { fork: fork("y"), range }),
+        Transaction::new().change(WriteOp::Truncate { fork: fork("y"), size: 1000 }),
         Transaction::new().write(fork("y"), 2000, vec![2; 10]),
     ]);
 }
@@ -354,10 +354,10 @@ fn holes_behind_the_end_keep_their_versions_when_a_fork_grows_between_steps() {
 #[test]
 fn a_fork_that_is_truncated_and_written_between_steps_is_as_it_was_written() {
     check_changes_between_steps(&[
-        Transaction::new().change(Write::Truncate { fork: fork("y"), size: 50 }),
+        Transaction::new().change(WriteOp::Truncate { fork: fork("y"), size: 50 }),
         Transaction::new().write(fork("y"), 70, vec![2; 10]),
-        Transaction::new().change(Write::Truncate { fork: fork("y"), size: 600 }),
-        Transaction::new().change(Write::Truncate { fork: fork("y"), size: 75 }),
+        Transaction::new().change(WriteOp::Truncate { fork: fork("y"), size: 600 }),
+        Transaction::new().change(WriteOp::Truncate { fork: fork("y"), size: 75 }),
         Transaction::new().write(fork("y"), 300, vec![3; 10]),
     ]);
 }
@@ -376,7 +376,7 @@ fn an_object_that_is_forgotten_between_steps_stays_removed() {
         disk.set_hook(Arc::new(move |moment, operation, name| {
             let is_step = operation == Operation::Write && name == "reserve-snapshot-begun";
             if moment == Moment::After && is_step && count.fetch_add(1, Ordering::SeqCst) + 1 == at {
-                drop(forgetting.apply(&object(), Transaction::new().change(Write::Remove)));
+                drop(forgetting.apply(&object(), Transaction::new().change(WriteOp::Remove)));
                 forgetting.forget_removed();
             }
         }));
@@ -385,7 +385,7 @@ fn an_object_that_is_forgotten_between_steps_stays_removed() {
         store.turn().unwrap();
         store.check_counts();
         let look = |store: &LogStore| {
-            let reads = vec![Read::Stat, Read::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL }];
+            let reads = vec![ReadOp::Stat, ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL }];
             format!("{:?}", block_on(store.apply(&object(), Transaction { reads, ..Transaction::new() })))
         };
         let before = look(&store);
@@ -420,7 +420,7 @@ fn a_snapshot_is_not_longer_because_an_object_was_begun_again() {
     let used_bytes: u64 = disk.list().unwrap().iter().map(|(_, bytes)| *bytes).sum();
     disk.set_faults(Faults { capacity_bytes: Some(used_bytes), ..Faults::default() });
     let (plain, plain_bytes) = snapshot_with(&disk, &store, u64::MAX, 1, &[]);
-    let remove = Transaction::new().change(Write::RemoveFork { fork: fork("tail") });
+    let remove = Transaction::new().change(WriteOp::RemoveFork { fork: fork("tail") });
     for at in [20, 60, 95] {
         let (writes, bytes) = snapshot_with(&disk, &store, at, u64::MAX, std::slice::from_ref(&remove));
         assert!(writes > plain + 10, "{writes} writes, {plain} without restarts");
@@ -433,7 +433,7 @@ fn forks_without_extents_are_written_in_steps() {
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
     let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();
     for number in 0..2000 {
-        let make = Write::Extents { fork: fork(&format!("fork-{number}")), extents: Vec::new() };
+        let make = WriteOp::Extents { fork: fork(&format!("fork-{number}")), extents: Vec::new() };
         apply(&store, Transaction::new().change(make));
     }
     store.set_step_items(100);

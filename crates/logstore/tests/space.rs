@@ -11,7 +11,7 @@ use nacre_logstore::sim::{Faults, Moment, Operation, SimDisk};
 use nacre_logstore::{Committer, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -149,7 +149,7 @@ fn writes_go_on_during(work: impl FnOnce(&LogStore) -> Result<(), StoreError> + 
         write(&store, &format!("object-{number}"), 0, vec![number as u8; 40_000]).unwrap();
     }
     for number in (0..200).step_by(8) {
-        apply(&store, &format!("object-{number}"), Transaction::new().change(Write::Remove)).unwrap();
+        apply(&store, &format!("object-{number}"), Transaction::new().change(WriteOp::Remove)).unwrap();
     }
     // What is ready by then suffices for a start, and the work that is held up is not the thread's own.
     store.wait_for_maintenance();
@@ -262,7 +262,7 @@ fn every_kind_of_removal_finds_room_on_a_full_disk() {
     let full = Full::new(4 << 20);
     let key = |number: u32| Key::try_from(format!("key-{number}").as_str()).unwrap();
     for number in 0..50 {
-        let set = Write::SetKey { key: key(number), value: vec![1; 500].into() };
+        let set = WriteOp::SetKey { key: key(number), value: vec![1; 500].into() };
         full.apply("keys", Transaction::new().change(set)).unwrap();
     }
     let fork = Fork::new("fork").unwrap();
@@ -272,16 +272,16 @@ fn every_kind_of_removal_finds_room_on_a_full_disk() {
     let count = fill(&full, 0, 8000);
     full.let_others_fill();
     let range = ByteRange::new(5000, 20_000);
-    full.apply("zeros", Transaction::new().change(Write::Zero { fork: Fork::DEFAULT, range })).unwrap();
-    full.apply("truncated", Transaction::new().change(Write::Truncate { fork: Fork::DEFAULT, size: 10 }))
+    full.apply("zeros", Transaction::new().change(WriteOp::Zero { fork: Fork::DEFAULT, range })).unwrap();
+    full.apply("truncated", Transaction::new().change(WriteOp::Truncate { fork: Fork::DEFAULT, size: 10 }))
         .unwrap();
-    full.apply("forks", Transaction::new().change(Write::RemoveFork { fork })).unwrap();
+    full.apply("forks", Transaction::new().change(WriteOp::RemoveFork { fork })).unwrap();
     for number in 0..50 {
-        full.apply("keys", Transaction::new().change(Write::RemoveKey { key: key(number) })).unwrap();
+        full.apply("keys", Transaction::new().change(WriteOp::RemoveKey { key: key(number) })).unwrap();
     }
     let full = full.killed_and_opened();
     for number in 0..count / 2 {
-        full.apply(&format!("object-{number}"), Transaction::new().change(Write::Remove)).unwrap();
+        full.apply(&format!("object-{number}"), Transaction::new().change(WriteOp::Remove)).unwrap();
     }
     // And then there is room again, for as much as was removed, on what the store had all the time.
     let more = fill(&full, 1000, 8000) - 1000;
@@ -300,9 +300,9 @@ fn removals_that_free_nothing_do_not_use_the_room_up() {
     full.let_others_fill();
     let key = Key::try_from("absent").unwrap();
     for _ in 0..5000 {
-        full.apply("object-0", Transaction::new().change(Write::RemoveKey { key: key.clone() })).unwrap();
+        full.apply("object-0", Transaction::new().change(WriteOp::RemoveKey { key: key.clone() })).unwrap();
     }
-    full.apply("object-1", Transaction::new().change(Write::Remove)).unwrap();
+    full.apply("object-1", Transaction::new().change(WriteOp::Remove)).unwrap();
     for number in 2..count {
         let data = read(&full.store, &format!("object-{number}"), ByteRange::new(0, 8000));
         assert!(data.len() == 8000 && data.iter().all(|byte| *byte == number as u8));
@@ -379,7 +379,7 @@ fn bytes_that_one_transaction_writes_twice_are_not_mixed_up_when_they_are_moved(
 #[test]
 fn keys_fill_a_store_no_further_than_its_snapshots_have_room() {
     let full = Full::new(4 << 20);
-    let set = |number: u32| Write::SetKey {
+    let set = |number: u32| WriteOp::SetKey {
         key: Key::try_from(format!("key-{number:06}").as_str()).unwrap(),
         value: vec![number as u8; 2000].into(),
     };
@@ -399,7 +399,7 @@ fn keys_fill_a_store_no_further_than_its_snapshots_have_room() {
     let full = full.killed_and_opened();
     for number in 0..count {
         let key = Key::try_from(format!("key-{number:06}").as_str()).unwrap();
-        full.apply("keys", Transaction::new().change(Write::RemoveKey { key })).unwrap();
+        full.apply("keys", Transaction::new().change(WriteOp::RemoveKey { key })).unwrap();
     }
     full.store.check_counts();
     full.write("file", 0, vec![1; 100_000]).unwrap();
@@ -414,7 +414,7 @@ fn a_store_that_cannot_write_its_index_down_closes_and_opens() {
     full.let_others_fill();
     full.store.close().unwrap();
     let full = full.killed_and_opened();
-    full.apply("object-0", Transaction::new().change(Write::Remove)).unwrap();
+    full.apply("object-0", Transaction::new().change(WriteOp::Remove)).unwrap();
     for number in 1..count {
         assert_eq!(read(&full.store, &format!("object-{number}"), ByteRange::new(0, 8000)).len(), 8000);
     }
@@ -432,7 +432,7 @@ fn a_capacity_bounds_all_files_together() {
     assert!(u64::from(count) * 8000 >= capacity_bytes / 10 * 8, "only {count} objects found room");
     // What is written again takes space twice for a moment.
     for number in 0..count / 20 {
-        full.apply(&format!("object-{number}"), Transaction::new().change(Write::Remove)).unwrap();
+        full.apply(&format!("object-{number}"), Transaction::new().change(WriteOp::Remove)).unwrap();
     }
     for round in 0..5 {
         for number in count / 20..count / 2 {
@@ -474,7 +474,7 @@ fn overwriting_goes_on_while_another_client_waits_for_a_snapshot() {
         move || {
             let set_key = |number: u32, bytes: usize| {
                 let key = Key::try_from(format!("key-{number}").as_str()).unwrap();
-                let change = Write::SetKey { key, value: vec![7; bytes].into() };
+                let change = WriteOp::SetKey { key, value: vec![7; bytes].into() };
                 apply(&store, "keys", Transaction::new().change(change)).unwrap();
             };
             let mut number = 0;
@@ -518,7 +518,7 @@ fn a_snapshot_has_room_when_extents_gave_way_to_keys_on_a_tight_disk() {
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
     let options = Options { segment_bytes: 64 << 10, committer: Committer::Caller, ..Options::default() };
     let store = LogStore::open_on(Arc::clone(&disk) as _, options).unwrap();
-    let apply = |name: &str, change: Write| {
+    let apply = |name: &str, change: WriteOp| {
         let reply = store.apply(&object(name), Transaction::new().change(change));
         store.turn()?;
         block_on(reply).map(|outcome| assert!(matches!(outcome, Outcome::Done(_))))
@@ -526,11 +526,11 @@ fn a_snapshot_has_room_when_extents_gave_way_to_keys_on_a_tight_disk() {
     for thousand in 0..20 {
         let extents =
             (0..1000).map(|number| (2 * (1000 * thousand + number), Bytes::from_static(&[1]))).collect();
-        apply("bits", Write::Extents { fork: Fork::DEFAULT, extents }).unwrap();
+        apply("bits", WriteOp::Extents { fork: Fork::DEFAULT, extents }).unwrap();
     }
     for number in 0..800 {
         let extents = vec![(0, Bytes::from(vec![1; 8000]))];
-        apply(&format!("object-{number}"), Write::Extents { fork: Fork::DEFAULT, extents }).unwrap();
+        apply(&format!("object-{number}"), WriteOp::Extents { fork: Fork::DEFAULT, extents }).unwrap();
     }
     let leave = |bytes: u64| {
         let used_bytes: u64 = disk.list().unwrap().iter().map(|(_, bytes)| *bytes).sum();
@@ -541,10 +541,10 @@ fn a_snapshot_has_room_when_extents_gave_way_to_keys_on_a_tight_disk() {
         store.snapshot().unwrap();
     }
     leave(1 << 20);
-    apply("bits", Write::Remove).unwrap();
+    apply("bits", WriteOp::Remove).unwrap();
     let key = |number: u32| Key::try_from(format!("key-{number:06}").as_str()).unwrap();
     let set = (0..720).take_while(|number| {
-        let set = Write::SetKey { key: key(*number), value: vec![7; 1000].into() };
+        let set = WriteOp::SetKey { key: key(*number), value: vec![7; 1000].into() };
         apply("keys", set).is_ok()
     });
     let set = set.count() as u32;
@@ -552,9 +552,9 @@ fn a_snapshot_has_room_when_extents_gave_way_to_keys_on_a_tight_disk() {
     leave(0);
     store.snapshot().unwrap();
     for number in 0..set {
-        apply("keys", Write::RemoveKey { key: key(number) }).unwrap();
+        apply("keys", WriteOp::RemoveKey { key: key(number) }).unwrap();
     }
     for number in 0..800 {
-        apply(&format!("object-{number}"), Write::Remove).unwrap();
+        apply(&format!("object-{number}"), WriteOp::Remove).unwrap();
     }
 }

@@ -12,7 +12,7 @@ use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Fences, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome,
-    Read, Reply, StoreError, Transaction, Write,
+    ReadOp, Reply, StoreError, Transaction, WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -60,7 +60,7 @@ fn everything_is_there_after_closing_and_opening() {
         }
         if round % 2 == 0 {
             store.close().unwrap();
-            let closed = block_on(store.apply(&object("x"), Transaction::new().change(Write::Create)));
+            let closed = block_on(store.apply(&object("x"), Transaction::new().change(WriteOp::Create)));
             assert_eq!(closed.unwrap_err().kind, ErrorKind::Closed);
         }
     }
@@ -84,9 +84,9 @@ fn a_removed_object_keeps_its_version_and_its_fence_across_openings() {
     {
         let store = LogStore::open(folder.path(), Options::default()).unwrap();
         write(&store, "phoenix", 0, "alive");
-        let raise = Transaction::new().change(Write::RaiseFence { token: 9 });
+        let raise = Transaction::new().change(WriteOp::RaiseFence { token: 9 });
         done(block_on(store.apply(&id, raise)));
-        assert_eq!(done(block_on(store.apply(&id, Transaction::new().change(Write::Remove)))).version, 3);
+        assert_eq!(done(block_on(store.apply(&id, Transaction::new().change(WriteOp::Remove)))).version, 3);
     }
     let store = LogStore::open(folder.path(), Options::default()).unwrap();
     assert_eq!(block_on(store.list(None, 10)).unwrap(), []);
@@ -103,17 +103,17 @@ fn versions_of_keys_and_fenced_sessions_stay_across_openings() {
     let folder = tempfile::tempdir().unwrap();
     let id = object("o");
     let set =
-        |name: &str| Write::SetKey { key: Key::try_from(name).unwrap(), value: name.to_string().into() };
+        |name: &str| WriteOp::SetKey { key: Key::try_from(name).unwrap(), value: name.to_string().into() };
     let reads = || {
-        let keys = Read::VersionedKeys { range: KeyRange::all(), limit: 10, values: true };
-        Transaction::new().read(keys).read(Read::Fences).read(Read::Stat)
+        let keys = ReadOp::VersionedKeys { range: KeyRange::all(), limit: 10, values: true };
+        Transaction::new().read(keys).read(ReadOp::Fences).read(ReadOp::Stat)
     };
     let sessions: Vec<u64> = (0..1100).map(|number| 5 + 3 * number).chain([u64::MAX]).collect();
     let expected = {
         let store = LogStore::open(folder.path(), Options::default()).unwrap();
         done(block_on(store.apply(&id, Transaction::new().change(set("a")).change(set("b")))));
         done(block_on(store.apply(&id, Transaction::new().change(set("b")))));
-        let fences = sessions.iter().map(|session| Write::FenceSession { session: *session });
+        let fences = sessions.iter().map(|session| WriteOp::FenceSession { session: *session });
         let fence = Transaction { writes: fences.collect(), ..Transaction::new() };
         done(block_on(store.apply(&id, fence)));
         let answers = done(block_on(store.apply(&id, reads()))).answers;
@@ -133,12 +133,12 @@ fn versions_of_keys_and_fenced_sessions_stay_across_openings() {
         store.check_counts();
     }
     let store = LogStore::open(folder.path(), Options::default()).unwrap();
-    done(block_on(store.apply(&id, Transaction::new().change(Write::RaiseFence { token: 4000 }))));
-    done(block_on(store.apply(&id, Transaction::new().change(Write::Remove))));
+    done(block_on(store.apply(&id, Transaction::new().change(WriteOp::RaiseFence { token: 4000 }))));
+    done(block_on(store.apply(&id, Transaction::new().change(WriteOp::Remove))));
     store.check_counts();
     drop(store);
     let store = LogStore::open(folder.path(), Options::default()).unwrap();
-    let answers = done(block_on(store.apply(&id, Transaction::new().read(Read::Fences)))).answers;
+    let answers = done(block_on(store.apply(&id, Transaction::new().read(ReadOp::Fences)))).answers;
     assert_eq!(answers, [Answer::Fences(Fences { fence: 4000, sessions: vec![u64::MAX] })]);
     store.check_counts();
 }
@@ -159,7 +159,7 @@ fn damaged_store(seed: u64, close: bool) -> (Arc<SimDisk>, Generator, Vec<(Strin
         }
     }
     // The last batch of a killed store is not proven to have been synced; this one stands in for it.
-    let last = store.apply(&object("last"), Transaction::new().change(Write::Create));
+    let last = store.apply(&object("last"), Transaction::new().change(WriteOp::Create));
     store.turn().unwrap();
     block_on(last).unwrap();
     if close {
@@ -335,7 +335,7 @@ fn compacting_gives_back_what_was_removed() {
     }
     for number in 0..11 {
         done(block_on(
-            store.apply(&object(&format!("object-{number}")), Transaction::new().change(Write::Remove)),
+            store.apply(&object(&format!("object-{number}")), Transaction::new().change(WriteOp::Remove)),
         ));
     }
     store.compact().unwrap();
@@ -352,12 +352,12 @@ fn a_value_and_a_record_larger_than_a_segment_find_room() {
     let store = LogStore::open(folder.path(), options.clone()).unwrap();
     write(&store, "large", 5, vec![7; 3 << 20]);
     let key = Key::try_from("k").unwrap();
-    let set = Write::SetKey { key: key.clone(), value: vec![8; 1 << 20].into() };
+    let set = WriteOp::SetKey { key: key.clone(), value: vec![8; 1 << 20].into() };
     done(block_on(store.apply(&object("large"), Transaction::new().change(set))));
     drop(store);
     let store = LogStore::open(folder.path(), options).unwrap();
     assert!(read(&store, "large", ByteRange::new(5, 3 << 20)).unwrap().iter().all(|byte| *byte == 7));
-    let get = Transaction::new().read(Read::Key { key });
+    let get = Transaction::new().read(ReadOp::Key { key });
     let answers = done(block_on(store.apply(&object("large"), get))).answers;
     assert_eq!(answers, [Answer::Value(Some(vec![8; 1 << 20].into()))]);
 }

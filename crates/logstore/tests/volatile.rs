@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nacre_logstore::{LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -19,7 +19,7 @@ fn write(store: &LogStore, index: u64, at: u64, data: Vec<u8>) -> Result<Outcome
     block_on(store.apply(&object(index), Transaction::new().write(Fork::DEFAULT, at, data)))
 }
 
-fn change(store: &LogStore, index: u64, change: Write) {
+fn change(store: &LogStore, index: u64, change: WriteOp) {
     block_on(store.apply(&object(index), Transaction::new().change(change))).unwrap();
 }
 
@@ -38,32 +38,32 @@ fn read(store: &LogStore, index: u64, range: ByteRange) -> Bytes {
 fn a_full_store_refuses_writes_until_something_is_removed() {
     let capacity = 1 << 20;
     let store = LogStore::memory(Options { capacity_bytes: Some(capacity), ..Options::default() });
-    let mut made = 0;
+    let mut created = 0;
     let error = loop {
-        match write(&store, made, 0, vec![made as u8; 8000]) {
-            Ok(_) => made += 1,
+        match write(&store, created, 0, vec![created as u8; 8000]) {
+            Ok(_) => created += 1,
             Err(error) => break error,
         }
     };
-    assert!(made > 100, "{made} objects");
+    assert!(created > 100, "{created} objects");
     assert_eq!(error.kind, ErrorKind::OutOfSpace, "{error}");
     for part in ["the store is full", "its capacity is 1048576 bytes", "nothing was changed"] {
         assert!(error.message.contains(part), "{error}");
     }
     let info = store.info();
     assert!(info.taken_bytes <= capacity && info.out_of_space == 1, "{info:?}");
-    assert_eq!((info.live_bytes, info.objects), (made * 8000, made));
-    for index in 0..made {
+    assert_eq!((info.live_bytes, info.objects), (created * 8000, created));
+    for index in 0..created {
         assert_eq!(read(&store, index, ByteRange::new(0, 9000)), vec![index as u8; 8000]);
     }
     // What makes the store smaller is never refused, and gives room at once.
-    change(&store, 4, Write::Zero { fork: Fork::DEFAULT, range: ByteRange::new(0, 1000) });
+    change(&store, 4, WriteOp::Zero { fork: Fork::DEFAULT, range: ByteRange::new(0, 1000) });
     assert!(write(&store, 0, 0, vec![1; 8000]).is_err(), "most of the block is still referred to");
-    change(&store, 5, Write::Remove);
+    change(&store, 5, WriteOp::Remove);
     write(&store, 0, 0, vec![1; 8000]).unwrap();
     write(&store, 5, 0, vec![1; 7000]).unwrap();
-    change(&store, 3, Write::Truncate { fork: Fork::DEFAULT, size: 100 });
-    write(&store, made, 0, vec![1; 7000]).unwrap();
+    change(&store, 3, WriteOp::Truncate { fork: Fork::DEFAULT, size: 100 });
+    write(&store, created, 0, vec![1; 7000]).unwrap();
     assert_eq!(read(&store, 4, ByteRange::new(999, 3)), [0, 4, 4].as_slice());
     assert_eq!(read(&store, 3, ByteRange::new(0, 8000)), vec![3; 100]);
     store.check_counts();
@@ -75,7 +75,7 @@ fn what_is_left_of_a_block_takes_little_more_than_its_bytes() {
     for index in 0..20 {
         write(&store, index, 0, vec![7; 65_536]).unwrap();
         let zero = |from: u64, to: u64| {
-            change(&store, index, Write::Zero { fork: Fork::DEFAULT, range: ByteRange::from(from..to) });
+            change(&store, index, WriteOp::Zero { fork: Fork::DEFAULT, range: ByteRange::from(from..to) });
         };
         zero(10, 30_000);
         zero(30_100, 65_000);
@@ -102,7 +102,7 @@ fn what_was_read_stays_as_it_was() {
     let first = ranges.map(|range| read(&store, 0, range));
     write(&store, 0, 50_000, vec![2; 30_000]).unwrap();
     let second = ranges.map(|range| read(&store, 0, range));
-    change(&store, 0, Write::Remove);
+    change(&store, 0, WriteOp::Remove);
     assert_eq!(store.info().live_bytes, 0);
     store.close().unwrap();
     drop(store);
@@ -136,11 +136,11 @@ fn threads_that_write_and_remove_lose_no_count() {
                 for _ in 0..4000 {
                     let index = random.random_range(0..200);
                     match random.random_range(0..8) {
-                        0 => change(&store, index, Write::Remove),
+                        0 => change(&store, index, WriteOp::Remove),
                         1 => change(
                             &store,
                             index,
-                            Write::Truncate { fork: Fork::DEFAULT, size: random.random_range(0..90_000) },
+                            WriteOp::Truncate { fork: Fork::DEFAULT, size: random.random_range(0..90_000) },
                         ),
                         2 => drop(read(&store, index, ByteRange::new(random.random_range(0..9000), 80_000))),
                         _ => {
@@ -160,7 +160,7 @@ fn threads_that_write_and_remove_lose_no_count() {
     assert!(taken <= 8 << 20, "{taken} bytes");
     store.check_counts();
     for index in 0..200 {
-        change(&store, index, Write::Remove);
+        change(&store, index, WriteOp::Remove);
     }
     store.check_counts();
     assert_eq!(store.info().live_bytes, 0);

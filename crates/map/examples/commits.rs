@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use nacre_logstore::{LogStore, Options};
-use nacre_map::{Map, ProposeOptions, Update};
-use nacre_object::{ObjectStore, Transaction, Write};
+use nacre_map::{ClusterMap, ProposeOptions, Update};
+use nacre_object::{ObjectStore, Transaction, WriteOp};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,12 +18,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let object = "plain".parse()?;
     let begun = Instant::now();
     for round in 0..500 {
-        let write = Write::SetKey { key: "key".parse()?, value: format!("{round}").into() };
+        let write = WriteOp::SetKey { key: "key".parse()?, value: format!("{round}").into() };
         store.apply(&object, Transaction::new().change(write)).await?;
     }
     println!("plain writes, one by one: {:.0}/s", 500.0 / begun.elapsed().as_secs_f64());
     for (waiting, gather_ms) in [(1, 0), (16, 0), (256, 0), (256, 10)] {
-        let map = Map::new(store.clone(), &format!("m{waiting}-{gather_ms}"))?;
+        let map = ClusterMap::new(store.clone(), &format!("m{waiting}-{gather_ms}"))?;
         let gather = Duration::from_millis(gather_ms);
         let proposer = map.proposer(ProposeOptions { gather });
         let rounds = 2000 / waiting + 8;
@@ -31,8 +31,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         for round in 0..rounds {
             let update =
                 |number| Update::new("bench").set(format!("{number}").parse().unwrap(), format!("{round}"));
-            for made in join_all((0..waiting).map(|number| proposer.propose(update(number)))).await {
-                made?;
+            for committed in join_all((0..waiting).map(|number| proposer.propose(update(number)))).await {
+                committed?;
             }
         }
         let (seconds, updates) = (begun.elapsed().as_secs_f64(), (rounds * waiting) as f64);

@@ -13,14 +13,14 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, ErrorKind, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+    Answer, ErrorKind, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction, WriteOp,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::health::{Monitor, Observed, Pulse, Settings, Standing};
 use crate::log::{Level, Writer};
-use crate::map::{Map, News};
+use crate::map::{ClusterMap, News};
 use crate::propose::{ProposeError, Proposer};
 use crate::state::State;
 use crate::update::Update;
@@ -148,7 +148,7 @@ pub async fn beacons(store: &dyn ObjectStore) -> Result<BTreeMap<String, Beacon>
     let object = ObjectId::new(BEACONS_OBJECT)?;
     let (mut found, mut range) = (BTreeMap::new(), KeyRange::all());
     loop {
-        let read = Read::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
+        let read = ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
         let Outcome::Done(done) = store.apply(&object, Transaction::new().read(read)).await? else {
             return Ok(found);
         };
@@ -172,7 +172,7 @@ async fn beacons_of(
     store: &dyn ObjectStore,
     names: &[String],
 ) -> Result<BTreeMap<String, Beacon>, StoreError> {
-    let keys = names.iter().map(|name| Ok(Read::Key { key: Key::try_from(name.as_str())? }));
+    let keys = names.iter().map(|name| Ok(ReadOp::Key { key: Key::try_from(name.as_str())? }));
     let reads = keys.collect::<Result<Vec<_>, StoreError>>()?;
     let mut found = BTreeMap::new();
     let transaction = Transaction { reads, ..Transaction::new() };
@@ -232,7 +232,7 @@ impl Sender {
             epoch: self.epoch.load(Ordering::Relaxed),
             load: (self.load)().await,
         };
-        let write = Write::SetKey { key: self.key.clone(), value: encode(&beacon)? };
+        let write = WriteOp::SetKey { key: self.key.clone(), value: encode(&beacon)? };
         self.store.apply(&self.object, Transaction::new().change(write)).await?;
         Ok(())
     }
@@ -245,7 +245,7 @@ struct Server {
     key: Key,
     writer: Writer,
     proposer: Proposer,
-    map: Map,
+    map: ClusterMap,
     /// The map of servers as it is known.
     state: State,
     /// Its epoch, for the beacons.
@@ -283,7 +283,7 @@ pub async fn run(
     writer: Writer,
     stop: impl Future<Output = ()> + Send,
 ) -> Result<(), StoreError> {
-    let map = Map::new(store.clone(), SERVERS_MAP)?;
+    let map = ClusterMap::new(store.clone(), SERVERS_MAP)?;
     // The silence of a shorter time than that of two beacons says nothing.
     let mut options = options;
     options.health.silence = options.health.silence.max(options.interval * 2);

@@ -16,14 +16,14 @@ const FORMAT: u8 = 1;
 
 /// Bytes that are read from front to back.
 pub(crate) struct Reader<'a> {
-    what: &'static str,
+    subject: &'static str,
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
     /// Begins to read a value whose first byte is the version of its format.
-    pub(crate) fn begin(what: &'static str, bytes: &'a [u8]) -> Result<Self, StoreError> {
-        let mut reader = Self { what, rest: bytes };
+    pub(crate) fn begin(subject: &'static str, bytes: &'a [u8]) -> Result<Self, StoreError> {
+        let mut reader = Self { subject, rest: bytes };
         match reader.u8()? {
             FORMAT => Ok(reader),
             version => Err(reader.wrong(format_args!("it has format {version}, of a newer program"))),
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn wrong(&self, why: impl std::fmt::Display) -> StoreError {
-        StoreError::new(ErrorKind::Corrupt, format!("{} cannot be read: {why}", self.what))
+        StoreError::new(ErrorKind::Corrupt, format!("{} cannot be read: {why}", self.subject))
     }
 
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], StoreError> {
@@ -163,8 +163,8 @@ pub(crate) fn change_bytes(change: &Change) -> usize {
 }
 
 /// Returns the number of bytes that an update takes in a record, without its changes.
-pub(crate) fn updated_bytes(who: &str) -> usize {
-    16 + 4 + who.len() + 4
+pub(crate) fn updated_bytes(author: &str) -> usize {
+    16 + 4 + author.len() + 4
 }
 
 /// The bytes of a record without updates.
@@ -174,11 +174,11 @@ pub(crate) const RECORD_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 pub(crate) fn encode_record(record: &Record) -> Bytes {
     let mut out = begin(256);
     out.extend(record.epoch.to_le_bytes());
-    out.extend(record.made_ms.to_le_bytes());
+    out.extend(record.created_ms.to_le_bytes());
     out.extend((record.updates.len() as u32).to_le_bytes());
     for update in &record.updates {
         out.extend(update.id.0);
-        put_bytes(&mut out, update.who.as_bytes());
+        put_bytes(&mut out, update.author.as_bytes());
         out.extend((update.changes.len() as u32).to_le_bytes());
         for change in &update.changes {
             out.push(change.space as u8);
@@ -202,7 +202,7 @@ pub(crate) fn encode_record(record: &Record) -> Bytes {
 /// Decodes the record of an epoch.
 pub(crate) fn decode_record(bytes: &Bytes) -> Result<Record, StoreError> {
     let mut reader = Reader::begin("the record of an epoch", bytes)?;
-    let (epoch, made_ms) = (reader.u64()?, reader.u64()?);
+    let (epoch, created_ms) = (reader.u64()?, reader.u64()?);
     let count = reader.u32()? as usize;
     if count > UPDATES_PER_EPOCH_MAX {
         return Err(reader.wrong(format_args!("{count} updates")));
@@ -210,7 +210,7 @@ pub(crate) fn decode_record(bytes: &Bytes) -> Result<Record, StoreError> {
     let mut updates = Vec::with_capacity(count);
     for _ in 0..count {
         let id = UpdateId(reader.array()?);
-        let who = reader.text(WHO_BYTES_MAX)?;
+        let author = reader.text(AUTHOR_BYTES_MAX)?;
         let count = reader.u32()? as usize;
         if count > CHANGES_MAX {
             return Err(reader.wrong(format_args!("{count} changes in one update")));
@@ -219,17 +219,17 @@ pub(crate) fn decode_record(bytes: &Bytes) -> Result<Record, StoreError> {
         for _ in 0..count {
             changes.push(decode_change(&mut reader, bytes)?);
         }
-        updates.push(Updated { id, who, changes });
+        updates.push(Updated { id, author, changes });
     }
     reader.end()?;
-    Ok(Record { epoch, made_ms, updates })
+    Ok(Record { epoch, created_ms, updates })
 }
 
 fn decode_change(reader: &mut Reader<'_>, all: &Bytes) -> Result<Change, StoreError> {
     let space = match reader.u8()? {
         0 => Space::Entry,
         1 => Space::Setting,
-        other => return Err(reader.wrong(format_args!("{other} is no space of names"))),
+        other => return Err(reader.wrong(format_args!("{other} is not a space of names"))),
     };
     let name = Key::new(all.slice_ref(reader.bytes(ENTRY_NAME_BYTES_MAX)?))?;
     let version = reader.u64()?;
@@ -311,9 +311,9 @@ mod tests {
             new: Some("two".into()),
         };
         let gone = Change { space: Space::Setting, name: name("limits"), version: 5, old: None, new: None };
-        let who = "ada".to_owned();
-        let updates = vec![Updated { id: UpdateId([7; 16]), who, changes: vec![set, gone] }];
-        Record { epoch: 9, made_ms: 1000, updates }
+        let author = "ada".to_owned();
+        let updates = vec![Updated { id: UpdateId([7; 16]), author, changes: vec![set, gone] }];
+        Record { epoch: 9, created_ms: 1000, updates }
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -352,7 +352,7 @@ mod tests {
         let record = record();
         let update = &record.updates[0];
         let counted = RECORD_HEAD_BYTES
-            + updated_bytes(&update.who)
+            + updated_bytes(&update.author)
             + update.changes.iter().map(change_bytes).sum::<usize>();
         assert_eq!(encode_record(&record).len(), counted);
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{ErrorKind, StoreError};
 
-use crate::map::{Map, News};
+use crate::map::{ClusterMap, News};
 use crate::state::{Header, Record, State};
 
 /// The settings of a follower.
@@ -51,7 +51,7 @@ enum Source {
 #[derive(derive_more::Debug)]
 #[debug("Follower")]
 pub struct Follower {
-    map: Map,
+    map: ClusterMap,
     options: FollowOptions,
     state: State,
     /// Epochs that were read, and are still to be delivered.
@@ -66,7 +66,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub(crate) fn new(map: Map, options: FollowOptions) -> Self {
+    pub(crate) fn new(map: ClusterMap, options: FollowOptions) -> Self {
         Self {
             map,
             options,
@@ -80,7 +80,7 @@ impl Follower {
     }
 
     /// Returns the map.
-    pub fn map(&self) -> &Map {
+    pub fn map(&self) -> &ClusterMap {
         &self.map
     }
 

@@ -10,9 +10,9 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let store = std::sync::Arc::new(nacre_object::testkit::MemoryStore::new());
-//! use nacre_map::{Followed, Map, Update};
+//! use nacre_map::{ClusterMap, Followed, Update};
 //!
-//! let map = Map::new(store, "policies")?;
+//! let map = ClusterMap::new(store, "policies")?;
 //! let proposer = map.proposer(Default::default());
 //! let mut follower = map.follow(Default::default());
 //! assert_eq!(follower.next().await?, Followed::Snapshot);
@@ -49,7 +49,7 @@ mod update;
 mod validator;
 
 pub use follow::{FollowOptions, Followed, Follower};
-pub use map::{MAP_PREFIX, Map, check_name, list};
+pub use map::{ClusterMap, MAP_PREFIX, check_name, list};
 pub use propose::{Committed, ProposeError, ProposeOptions, Proposer};
 pub use random::Random;
 pub use state::{

@@ -7,7 +7,7 @@ pub const ENTRY_NAME_BYTES_MAX: usize = 512;
 /// The maximum length of an entry's value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 /// The maximum length of a proposer's name for itself, in bytes.
-pub const WHO_BYTES_MAX: usize = 255;
+pub const AUTHOR_BYTES_MAX: usize = 255;
 /// The maximum number of changes in one update, those that validators add included.
 pub const CHANGES_MAX: usize = 1000;
 /// The maximum number of conditions of one update.

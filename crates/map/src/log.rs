@@ -17,8 +17,8 @@ use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{
-    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError,
-    Transaction, Write,
+    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError,
+    Transaction, WriteOp,
 };
 use tokio::sync::mpsc;
 
@@ -183,7 +183,7 @@ fn decode_line(number: u64, bytes: &[u8]) -> Result<Line, StoreError> {
         0 => Level::Info,
         1 => Level::Warning,
         2 => Level::Error,
-        other => return Err(reader.wrong(format_args!("{other} is no level"))),
+        other => return Err(reader.wrong(format_args!("{other} is not a level"))),
     };
     let source = reader.text(SOURCE_BYTES_MAX)?;
     let text = reader.text(TEXT_BYTES_MAX)?;
@@ -297,15 +297,15 @@ impl Log {
                 line.total = after.total + encode_line(&line).len() as u64;
                 (after.next, after.total) = (number + 1, line.total);
                 transaction =
-                    transaction.change(Write::SetKey { key: line_key(number)?, value: encode_line(&line) });
+                    transaction.change(WriteOp::SetKey { key: line_key(number)?, value: encode_line(&line) });
             }
             let gone;
             (after.oldest, after.removed, gone) = self.trim(&before, &after).await?;
             for number in gone {
-                transaction = transaction.change(Write::RemoveKey { key: line_key(number)? });
+                transaction = transaction.change(WriteOp::RemoveKey { key: line_key(number)? });
             }
             transaction =
-                transaction.change(Write::SetKey { key: header_key(), value: encode_header(&after) });
+                transaction.change(WriteOp::SetKey { key: header_key(), value: encode_header(&after) });
             match self.store.apply(&self.object, transaction).await {
                 Ok(Outcome::Done(_)) => return Ok(before.next),
                 Ok(Outcome::Refused(refusal)) => {
@@ -363,14 +363,14 @@ impl Log {
     }
 
     async fn header(&self) -> Result<Option<Header>, StoreError> {
-        match self.read(vec![Read::Key { key: header_key() }]).await?.pop() {
+        match self.read(vec![ReadOp::Key { key: header_key() }]).await?.pop() {
             Some(Answer::Value(value)) => value.map(|value| decode_header(&value)).transpose(),
             _ => Err(nonsense()),
         }
     }
 
     async fn line(&self, number: u64) -> Result<Option<Line>, StoreError> {
-        match self.read(vec![Read::Key { key: line_key(number)? }]).await?.pop() {
+        match self.read(vec![ReadOp::Key { key: line_key(number)? }]).await?.pop() {
             Some(Answer::Value(value)) => value.map(|value| decode_line(number, &value)).transpose(),
             _ => Err(nonsense()),
         }
@@ -380,7 +380,7 @@ impl Log {
     /// numbers that the log has not reached, and values that cannot be read.
     async fn page(&self, after: Bytes, limit: u32) -> Result<Page, StoreError> {
         let range = KeyRange { after: Some(after), ..KeyRange::prefix(LINE) };
-        let reads = vec![Read::Key { key: header_key() }, Read::Keys { range, limit, values: true }];
+        let reads = vec![ReadOp::Key { key: header_key() }, ReadOp::Keys { range, limit, values: true }];
         let mut answers = self.read(reads).await?;
         let (Some(Answer::Keys(page)), Some(Answer::Value(header))) = (answers.pop(), answers.pop()) else {
             return Err(nonsense());
@@ -397,7 +397,7 @@ impl Log {
         Ok(Page { last, lines, next })
     }
 
-    async fn read(&self, reads: Vec<Read>) -> Result<Vec<Answer>, StoreError> {
+    async fn read(&self, reads: Vec<ReadOp>) -> Result<Vec<Answer>, StoreError> {
         match self.store.apply(&self.object, Transaction { reads, ..Transaction::new() }).await? {
             Outcome::Done(done) => Ok(done.answers),
             Outcome::Refused(_) => Err(nonsense()),
@@ -579,7 +579,7 @@ async fn append_all(log: Log, source: String, mut lines: mpsc::Receiver<Entry>, 
                     tokio::time::sleep(PAUSE).await;
                 }
                 Err(error) if error.kind == ErrorKind::Closed => return,
-                // The next lines may fare better, once whatever is broken is mended.
+                // The next lines may fare better, once whatever is broken is repaired.
                 Err(error) => {
                     if !std::mem::replace(&mut is_failing, true) {
                         tracing::warn!("{error}; lines are dropped until it takes some again");

@@ -14,8 +14,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, Check, ErrorKind, Guard, Key, KeyPage, KeyRange, ObjectId, ObjectStore, Outcome, Read,
-    StoreError, Transaction, Write,
+    Answer, Check, ErrorKind, Guard, Key, KeyPage, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp,
+    StoreError, Transaction, WriteOp,
 };
 
 use crate::codec;
@@ -41,8 +41,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A map of a store: a handle by which it is read. Cheap to clone.
 #[derive(Clone, derive_more::Debug)]
-#[debug("Map")]
-pub struct Map {
+#[debug("ClusterMap")]
+pub struct ClusterMap {
     store: Arc<dyn ObjectStore>,
     name: Arc<str>,
     object: ObjectId,
@@ -61,20 +61,20 @@ pub(crate) enum News {
     Everything(State),
 }
 
-impl Map {
+impl ClusterMap {
     /// Returns a handle on a map of a store, whether it exists or not.
     ///
     /// # Errors
     /// `Invalid` if the name is not one that a map can have.
-    pub fn new(store: Arc<dyn ObjectStore>, name: &str) -> Result<Map, StoreError> {
+    pub fn new(store: Arc<dyn ObjectStore>, name: &str) -> Result<ClusterMap, StoreError> {
         check_name(name)?;
         let object = ObjectId::new(format!("{MAP_PREFIX}{name}"))?;
-        Ok(Map { store, name: name.into(), object, random: Random::default() })
+        Ok(ClusterMap { store, name: name.into(), object, random: Random::default() })
     }
 
     /// Replaces the source of pauses and ids; without this, nobody can foresee them.
-    pub fn with_random(self, random: Random) -> Map {
-        Map { random, ..self }
+    pub fn with_random(self, random: Random) -> ClusterMap {
+        ClusterMap { random, ..self }
     }
 
     /// Returns an id that no other update has.
@@ -126,7 +126,7 @@ impl Map {
     /// Those of the store; `Corrupt` if the entry cannot be read.
     pub async fn get(&self, name: &Key) -> Result<(Option<Value>, u64), StoreError> {
         let mut answers =
-            self.read(vec![read_header(), Read::Key { key: state_key(Space::Entry, name)? }]).await?;
+            self.read(vec![read_header(), ReadOp::Key { key: state_key(Space::Entry, name)? }]).await?;
         let value = match answers.pop() {
             Some(Answer::Value(value)) => {
                 value.as_ref().map(codec::decode_value).transpose().map_err(|error| self.at(error))?
@@ -175,7 +175,7 @@ impl Map {
         for space in [Space::Entry, Space::Setting] {
             let mut range = KeyRange::prefix(state_prefix(space));
             loop {
-                let keys = Read::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
+                let keys = ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let mut answers = self.read(vec![read_header(), keys]).await?;
                 let page = self.page_of(answers.pop())?;
                 let header = self.header_of(answers.pop())?;
@@ -237,7 +237,7 @@ impl Map {
         let after = history_key(epoch)?.to_bytes();
         let range =
             KeyRange { after: Some(after), before: None, prefix: Bytes::from_static(HISTORY.as_bytes()) };
-        let mut answers = self.read(vec![read_header(), Read::Keys { range, limit, values: true }]).await?;
+        let mut answers = self.read(vec![read_header(), ReadOp::Keys { range, limit, values: true }]).await?;
         let page = self.page_of(answers.pop())?;
         let header = self.header_of(answers.pop())?;
         let records = page.entries.iter().map(|(_, value)| codec::decode_record(value));
@@ -289,29 +289,29 @@ impl Map {
         let oldest =
             (record.epoch + 1).saturating_sub(history).clamp(begin, begin + TRIM_MAX).min(record.epoch);
         for epoch in begin..oldest {
-            transaction = transaction.change(Write::RemoveKey { key: history_key(epoch)? });
+            transaction = transaction.change(WriteOp::RemoveKey { key: history_key(epoch)? });
         }
         let value = codec::encode_record(record);
-        transaction = transaction.change(Write::SetKey { key: history_key(record.epoch)?, value });
+        transaction = transaction.change(WriteOp::SetKey { key: history_key(record.epoch)?, value });
         for (space, change) in last_changes(record) {
             let key = state_key(space, &change.name)?;
             transaction = transaction.change(match &change.new {
                 Some(value) => {
                     let (value, version, epoch) = (value.clone(), change.version, record.epoch);
-                    Write::SetKey { key, value: codec::encode_value(&Value { value, version, epoch }) }
+                    WriteOp::SetKey { key, value: codec::encode_value(&Value { value, version, epoch }) }
                 }
-                None => Write::RemoveKey { key },
+                None => WriteOp::RemoveKey { key },
             });
         }
         let after = Header { oldest, ..after };
-        transaction = transaction.change(Write::SetKey { key, value: codec::encode_header(&after) });
+        transaction = transaction.change(WriteOp::SetKey { key, value: codec::encode_header(&after) });
         match self.store.apply(&self.object, transaction).await.map_err(|error| self.at(error))? {
             Outcome::Done(_) => Ok(Some(after)),
             Outcome::Refused(_) => Ok(None),
         }
     }
 
-    async fn read(&self, reads: Vec<Read>) -> Result<Vec<Answer>, StoreError> {
+    async fn read(&self, reads: Vec<ReadOp>) -> Result<Vec<Answer>, StoreError> {
         let transaction = Transaction { reads, ..Transaction::new() };
         match self.store.apply(&self.object, transaction).await.map_err(|error| self.at(error))? {
             Outcome::Done(done) => Ok(done.answers),
@@ -397,7 +397,7 @@ pub fn check_name(name: &str) -> Result<(), StoreError> {
     } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(allowed) {
         let rules =
             "it must begin with a letter or a digit, and consist of letters, digits, \".\", \"_\" and \"-\"";
-        format!("\"{}\" is no name for a map: {rules}", name.escape_debug())
+        format!("\"{}\" is not a valid name for a map: {rules}", name.escape_debug())
     } else {
         return Ok(());
     };
@@ -411,8 +411,8 @@ fn header_key() -> Key {
     Key::new("header").expect("the name is short and not empty")
 }
 
-fn read_header() -> Read {
-    Read::Key { key: header_key() }
+fn read_header() -> ReadOp {
+    ReadOp::Key { key: header_key() }
 }
 
 fn state_prefix(space: Space) -> &'static str {

@@ -23,10 +23,10 @@ use parking_lot::Mutex;
 
 use crate::codec;
 use crate::limit::UPDATES_PER_EPOCH_MAX;
-use crate::map::{Map, News};
+use crate::map::{ClusterMap, News};
 use crate::state::{Change, Header, Incarnation, LIMITS, Limits, Record, Space, State, VALIDATOR};
-use crate::update::{Condition, Draft, Judged, Refused, Update, UpdateId};
-use crate::validator::{Judges, Validator};
+use crate::update::{Condition, Draft, Evaluation, Refused, Update, UpdateId};
+use crate::validator::{Validators, Validator};
 
 /// The number of proposals without an answer after which their updates are given up as unknown.
 const UNKNOWN_MAX: u32 = 10;
@@ -86,20 +86,20 @@ struct Pending {
 #[derive(Clone, derive_more::Debug)]
 #[debug("Proposer")]
 pub struct Proposer {
-    map: Map,
+    map: ClusterMap,
     options: ProposeOptions,
     queue: Arc<Mutex<VecDeque<Pending>>>,
     engine: Arc<futures::lock::Mutex<Engine>>,
 }
 
 impl Proposer {
-    pub(crate) fn new(map: Map, options: ProposeOptions) -> Self {
+    pub(crate) fn new(map: ClusterMap, options: ProposeOptions) -> Self {
         let engine = Engine::new(map.clone());
         Self { map, options, queue: Arc::default(), engine: Arc::new(futures::lock::Mutex::new(engine)) }
     }
 
     /// Returns the map.
-    pub fn map(&self) -> &Map {
+    pub fn map(&self) -> &ClusterMap {
         &self.map
     }
 
@@ -141,18 +141,18 @@ impl Proposer {
     ///
     /// # Errors
     /// `Invalid` if it is not sound, and as [`Proposer::propose`].
-    pub async fn set_validator(&self, who: &str, name: &str, validator: &Validator) -> Verdict {
+    pub async fn set_validator(&self, author: &str, name: &str, validator: &Validator) -> Verdict {
         validator.check(name).map_err(|error| self.map.at(error))?;
         let value = codec::encode_validator(validator);
-        self.propose(Update::new(who).change(Space::Setting, setting(VALIDATOR, name)?, Some(value))).await
+        self.propose(Update::new(author).change(Space::Setting, setting(VALIDATOR, name)?, Some(value))).await
     }
 
     /// Removes a validator. Returns false if there is none of that name.
     ///
     /// # Errors
     /// As [`Proposer::propose`].
-    pub async fn remove_validator(&self, who: &str, name: &str) -> Result<bool, ProposeError> {
-        let update = Update::new(who).change(Space::Setting, setting(VALIDATOR, name)?, None);
+    pub async fn remove_validator(&self, author: &str, name: &str) -> Result<bool, ProposeError> {
+        let update = Update::new(author).change(Space::Setting, setting(VALIDATOR, name)?, None);
         Ok(!self.propose(update).await?.changes.is_empty())
     }
 
@@ -160,10 +160,10 @@ impl Proposer {
     ///
     /// # Errors
     /// `Invalid` if they are out of bounds, and as [`Proposer::propose`].
-    pub async fn set_limits(&self, who: &str, limits: &Limits) -> Verdict {
+    pub async fn set_limits(&self, author: &str, limits: &Limits) -> Verdict {
         limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
         let value = codec::encode_limits(limits);
-        self.propose(Update::new(who).change(Space::Setting, setting(LIMITS, "")?, Some(value))).await
+        self.propose(Update::new(author).change(Space::Setting, setting(LIMITS, "")?, Some(value))).await
     }
 
     /// Changes the map's limits as a function says, from those that they are: should another one change them at the same
@@ -173,7 +173,7 @@ impl Proposer {
     /// As [`Proposer::set_limits`]; `Busy` if others change them again and again.
     pub async fn change_limits(
         &self,
-        who: &str,
+        author: &str,
         change: impl Fn(Limits) -> Limits,
     ) -> Result<Limits, ProposeError> {
         let name = setting(LIMITS, "")?;
@@ -183,7 +183,7 @@ impl Proposer {
             limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
             let version = state.value(Space::Setting, &name).map_or(0, |value| value.version);
             let unchanged = Condition::Version { space: Space::Setting, name: name.clone(), version };
-            let update = Update::new(who).condition(unchanged).change(
+            let update = Update::new(author).condition(unchanged).change(
                 Space::Setting,
                 name.clone(),
                 Some(codec::encode_limits(&limits)),
@@ -204,10 +204,10 @@ fn setting(prefix: &str, name: &str) -> Result<Key, StoreError> {
 
 /// The part of a proposer of which one call at a time has the use.
 struct Engine {
-    map: Map,
+    map: ClusterMap,
     /// The map as it was last seen, and its header in the store; `None` until it is read.
     known: Option<(State, Option<Header>)>,
-    judges: Judges,
+    validators: Validators,
     /// The updates of the epoch that is being made.
     working: Vec<Pending>,
     /// True if an earlier proposal of theirs may be on its way.
@@ -225,9 +225,9 @@ enum Attempt {
 }
 
 impl Engine {
-    fn new(map: Map) -> Self {
-        let judges = Judges::new(map.name().to_owned(), map.object().clone());
-        Self { map, known: None, judges, working: Vec::new(), uncertain: false, unanswered: 0, losses: 0 }
+    fn new(map: ClusterMap) -> Self {
+        let validators = Validators::new(map.name().to_owned(), map.object().clone());
+        Self { map, known: None, validators, working: Vec::new(), uncertain: false, unanswered: 0, losses: 0 }
     }
 
     /// Takes what waits, and makes one epoch of it. If this is dropped in the middle, the next round goes on with those
@@ -295,13 +295,13 @@ impl Engine {
             }
         }
         let Some((state, header)) = &mut self.known else { return Ok(Attempt::Again) };
-        self.judges.refresh(state)?;
+        self.validators.refresh(state)?;
         let mut draft = Draft::new(state, state.limits()?);
-        let mut judged = Vec::with_capacity(self.working.len());
+        let mut evaluations = Vec::with_capacity(self.working.len());
         for pending in &self.working {
-            let verdict = judge(&mut draft, &self.judges, state.epoch() + 1, pending).await;
-            let is_full = matches!(verdict, Judged::Full);
-            judged.push(verdict);
+            let verdict = evaluate(&mut draft, &self.validators, state.epoch() + 1, pending).await;
+            let is_full = matches!(verdict, Evaluation::Full);
+            evaluations.push(verdict);
             if is_full || draft.is_closed() {
                 break;
             }
@@ -313,9 +313,9 @@ impl Engine {
         if self.uncertain && draft.is_empty() {
             // A verdict on an update that may take effect yet would be wrong then. An epoch without changes, on the same
             // condition as the proposal that may be on its way, keeps that from taking effect.
-            let sent = self.working.iter().take(judged.len()).find(|pending| pending.sent);
+            let sent = self.working.iter().take(evaluations.len()).find(|pending| pending.sent);
             if let Some(sent) = sent {
-                draft.add_nothing(self.map.update_id(), &sent.update.who);
+                draft.add_nothing(self.map.update_id(), &sent.update.author);
             }
         }
         let Some((record, after)) = draft.finish(incarnation, now_ms()) else {
@@ -326,12 +326,12 @@ impl Engine {
                 return Ok(Attempt::Again);
             }
             let epoch = state.epoch();
-            self.deliver(judged, epoch, &mut std::iter::empty());
+            self.deliver(evaluations, epoch, &mut std::iter::empty());
             return Ok(Attempt::Settled);
         };
         let history = history_after(state, &record)?;
-        for (pending, judged) in self.working.iter_mut().zip(&judged) {
-            pending.sent |= matches!(judged, Judged::Taken);
+        for (pending, evaluation) in self.working.iter_mut().zip(&evaluations) {
+            pending.sent |= matches!(evaluation, Evaluation::Taken);
         }
         // From here on the proposal may be on its way, also if this is dropped before the reply has come.
         let was_uncertain = std::mem::replace(&mut self.uncertain, true);
@@ -342,7 +342,7 @@ impl Engine {
                 *header = Some(after);
                 self.uncertain = false;
                 let mut changes = record.updates.into_iter().map(|update| update.changes);
-                self.deliver(judged, record.epoch, &mut changes);
+                self.deliver(evaluations, record.epoch, &mut changes);
                 Ok(Attempt::Settled)
             }
             Ok(None) => {
@@ -359,13 +359,13 @@ impl Engine {
     }
 
     /// Gives each update that was judged its verdict; the others stay for the next epoch.
-    fn deliver(&mut self, judged: Vec<Judged>, epoch: u64, changes: &mut dyn Iterator<Item = Vec<Change>>) {
-        let taken = judged.iter().take_while(|judged| !matches!(judged, Judged::Full)).count();
-        for (pending, judged) in self.working.drain(..taken).zip(judged) {
-            let verdict = match judged {
-                Judged::Taken => Ok(Committed { epoch, changes: changes.next().unwrap_or_default() }),
-                Judged::Refused(refused) => Err(refused.into()),
-                Judged::Unchanged | Judged::Full => Ok(Committed { epoch, changes: Vec::new() }),
+    fn deliver(&mut self, evaluations: Vec<Evaluation>, epoch: u64, changes: &mut dyn Iterator<Item = Vec<Change>>) {
+        let taken = evaluations.iter().take_while(|evaluation| !matches!(evaluation, Evaluation::Full)).count();
+        for (pending, evaluation) in self.working.drain(..taken).zip(evaluations) {
+            let verdict = match evaluation {
+                Evaluation::Taken => Ok(Committed { epoch, changes: changes.next().unwrap_or_default() }),
+                Evaluation::Refused(refused) => Err(refused.into()),
+                Evaluation::Unchanged | Evaluation::Full => Ok(Committed { epoch, changes: Vec::new() }),
             };
             let _ = pending.reply.send(verdict);
         }
@@ -424,14 +424,14 @@ impl Engine {
 }
 
 /// Has an update judged: its conditions, its changes by the validators, and the limits.
-async fn judge(draft: &mut Draft<'_>, judges: &Judges, epoch: u64, pending: &Pending) -> Judged {
-    let Update { who, conditions, changes } = &pending.update;
+async fn evaluate(draft: &mut Draft<'_>, validators: &Validators, epoch: u64, pending: &Pending) -> Evaluation {
+    let Update { author, conditions, changes } = &pending.update;
     if let Err(refused) = draft.check(conditions) {
-        return Judged::Refused(refused);
+        return Evaluation::Refused(refused);
     }
-    match judges.judge(draft, epoch, who, changes).await {
-        Ok(wanted) => draft.add(pending.id, who, wanted),
-        Err(refused) => Judged::Refused(refused),
+    match validators.evaluate(draft, epoch, author, changes).await {
+        Ok(wanted) => draft.add(pending.id, author, wanted),
+        Err(refused) => Evaluation::Refused(refused),
     }
 }
 

@@ -83,7 +83,7 @@ pub struct Updated {
     /// The update's own id, by which its proposer recognises it.
     pub id: UpdateId,
     /// The name that the proposer gave itself.
-    pub who: String,
+    pub author: String,
     /// The changes, in order.
     pub changes: Vec<Change>,
 }
@@ -94,7 +94,7 @@ pub struct Record {
     /// The epoch.
     pub epoch: u64,
     /// The time when it was made, in milliseconds since 1970, as the proposer's clock had it. Nothing depends on it.
-    pub made_ms: u64,
+    pub created_ms: u64,
     /// The updates, in order; at least one.
     pub updates: Vec<Updated>,
 }
@@ -122,13 +122,13 @@ impl Limits {
     /// # Errors
     /// A sentence about the one that is out of its bounds.
     pub fn check(&self) -> Result<(), String> {
-        for (what, found, max) in [
+        for (subject, found, max) in [
             ("epochs of history", self.history, HISTORY_MAX),
             ("entries", self.entries, ENTRIES_MAX),
             ("bytes", self.bytes, BYTES_MAX),
         ] {
             if !(1..=max).contains(&found) {
-                return Err(format!("a map keeps 1 to {max} {what}, and {found} is not among them"));
+                return Err(format!("a map keeps 1 to {max} {subject}, and {found} is not among them"));
             }
         }
         Ok(())

@@ -49,16 +49,16 @@ pub(crate) struct Wanted {
 /// Changes of a map that take effect together, in one epoch, if all of their conditions hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Update {
-    pub(crate) who: String,
+    pub(crate) author: String,
     pub(crate) conditions: Vec<Condition>,
     pub(crate) changes: Vec<Wanted>,
 }
 
 impl Update {
-    /// Creates an update without changes. `who` is the name that the proposer gives itself: validators and the history
+    /// Creates an update without changes. `author` is the name that the proposer gives itself: validators and the history
     /// see it, and nobody proves it.
-    pub fn new(who: impl Into<String>) -> Self {
-        Self { who: who.into(), ..Self::default() }
+    pub fn new(author: impl Into<String>) -> Self {
+        Self { author: author.into(), ..Self::default() }
     }
 
     /// Sets an entry.
@@ -103,7 +103,7 @@ impl Update {
     /// # Errors
     /// `Invalid` with a sentence about the one that is exceeded.
     pub fn check(&self) -> Result<(), StoreError> {
-        at_most("bytes in the name of an update's proposer", self.who.len(), WHO_BYTES_MAX)?;
+        at_most("bytes in the name of an update's proposer", self.author.len(), AUTHOR_BYTES_MAX)?;
         at_most("conditions in one update", self.conditions.len(), CONDITIONS_MAX)?;
         at_most("changes in one update", self.changes.len(), CHANGES_MAX)?;
         self.changes.iter().try_for_each(Wanted::check)
@@ -119,11 +119,11 @@ impl Wanted {
     }
 }
 
-fn at_most(what: &str, found: usize, limit: usize) -> Result<(), StoreError> {
+fn at_most(subject: &str, found: usize, limit: usize) -> Result<(), StoreError> {
     if found <= limit {
         return Ok(());
     }
-    Err(StoreError::new(ErrorKind::Invalid, format!("{found} {what}; the limit is {limit}")))
+    Err(StoreError::new(ErrorKind::Invalid, format!("{found} {subject}; the limit is {limit}")))
 }
 
 /// The reason why an update took no effect, though the store did not fail.
@@ -177,7 +177,7 @@ fn of_version(version: u64) -> String {
 
 /// The judgement of an update by a draft.
 #[derive(Debug)]
-pub(crate) enum Judged {
+pub(crate) enum Evaluation {
     /// Part of the epoch.
     Taken,
     /// No change.
@@ -265,12 +265,12 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds an update whose conditions hold and whose changes are what the validators made of them.
-    pub fn add(&mut self, id: UpdateId, who: &str, wanted: Vec<Wanted>) -> Judged {
+    pub fn add(&mut self, id: UpdateId, author: &str, wanted: Vec<Wanted>) -> Evaluation {
         if self.is_closed() || (!self.is_empty() && self.changes + wanted.len() > CHANGES_MAX) {
-            return Judged::Full;
+            return Evaluation::Full;
         }
         let (mut version, mut entries, mut bytes) = (self.version, self.entries, self.bytes);
-        let mut record_bytes = self.record_bytes + codec::updated_bytes(who);
+        let mut record_bytes = self.record_bytes + codec::updated_bytes(author);
         let mut fresh: BTreeMap<(Space, Key), Option<Value>> = BTreeMap::new();
         let mut changes = Vec::with_capacity(wanted.len());
         for Wanted { space, name, new } in wanted {
@@ -297,26 +297,26 @@ impl<'a> Draft<'a> {
             changes.push(change);
         }
         if changes.is_empty() {
-            return Judged::Unchanged;
+            return Evaluation::Unchanged;
         }
         if let Some(refused) = self.exceeded(changes.len(), entries, bytes, record_bytes, &fresh) {
             return match self.is_empty() {
-                true => Judged::Refused(refused),
+                true => Evaluation::Refused(refused),
                 // The same may be said of it alone, or not: the next epoch decides.
-                false => Judged::Full,
+                false => Evaluation::Full,
             };
         }
         self.closed |= changes.iter().any(|change| change.space == Space::Setting);
         (self.version, self.entries, self.bytes, self.record_bytes) = (version, entries, bytes, record_bytes);
         self.changes += changes.len();
         self.changed.extend(fresh);
-        self.updates.push(Updated { id, who: who.to_owned(), changes });
-        Judged::Taken
+        self.updates.push(Updated { id, author: author.to_owned(), changes });
+        Evaluation::Taken
     }
 
     /// Adds an update without changes, so that there is an epoch. Its id is its own, so that nobody takes it for another one.
-    pub fn add_nothing(&mut self, id: UpdateId, who: &str) {
-        self.updates.push(Updated { id, who: who.to_owned(), changes: Vec::new() });
+    pub fn add_nothing(&mut self, id: UpdateId, author: &str) {
+        self.updates.push(Updated { id, author: author.to_owned(), changes: Vec::new() });
     }
 
     /// Returns the limit that would be exceeded, if any. What makes a map smaller is never too much.
@@ -329,15 +329,15 @@ impl<'a> Draft<'a> {
         fresh: &BTreeMap<(Space, Key), Option<Value>>,
     ) -> Option<Refused> {
         let text = if changes > CHANGES_MAX {
-            format!("the update comes to {changes} changes; the limit is {CHANGES_MAX}")
+            format!("the update has {changes} changes; the limit is {CHANGES_MAX}")
         } else if entries > self.limits.entries.max(self.entries) {
             format!("the map would have {entries} entries; its limit is {}", self.limits.entries)
         } else if bytes > self.limits.bytes.max(self.bytes) {
             format!("the map would have {bytes} bytes; its limit is {}", self.limits.bytes)
         } else if record_bytes > RECORD_BYTES_MAX {
             format!(
-                "the update and the values that it replaces come to {record_bytes} bytes; the limit is {RECORD_BYTES_MAX}: \
-                 make it in parts"
+                "the update and the values that it replaces have {record_bytes} bytes; the limit is \
+                 {RECORD_BYTES_MAX}: split the update"
             )
         } else {
             let is_validator = |name: &Key| name.as_bytes().starts_with(VALIDATOR.as_bytes());
@@ -359,10 +359,10 @@ impl<'a> Draft<'a> {
 
     /// Ends the draft, and returns the epoch's record with the header that the map has by it, but for its oldest record;
     /// `None` if there is no update in it.
-    pub fn finish(self, incarnation: Incarnation, made_ms: u64) -> Option<(Record, Header)> {
+    pub fn finish(self, incarnation: Incarnation, created_ms: u64) -> Option<(Record, Header)> {
         let Self { state, version, entries, bytes, updates, .. } = self;
         let epoch = state.epoch + 1;
         let header = Header { incarnation, epoch, version, oldest: state.oldest.max(1), entries, bytes };
-        (!updates.is_empty()).then_some((Record { epoch, made_ms, updates }, header))
+        (!updates.is_empty()).then_some((Record { epoch, created_ms, updates }, header))
     }
 }

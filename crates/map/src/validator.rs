@@ -105,14 +105,14 @@ struct Compiled {
 }
 
 /// The validators of a map, and the machine that runs them.
-pub(crate) struct Judges {
+pub(crate) struct Validators {
     map: String,
     object: ObjectId,
     runtime: Runtime,
     compiled: Vec<Compiled>,
 }
 
-impl Judges {
+impl Validators {
     pub fn new(map: String, object: ObjectId) -> Self {
         Self { map, object, runtime: Runtime::new(1), compiled: Vec::new() }
     }
@@ -141,11 +141,11 @@ impl Judges {
 
     /// Has every change judged by the validators whose prefix its name begins with, one after another in the order of
     /// their names. Changes that they add are judged in turn. Changes of the configuration are not judged.
-    pub async fn judge(
+    pub async fn evaluate(
         &self,
         draft: &Draft<'_>,
         epoch: u64,
-        who: &str,
+        author: &str,
         wanted: &[Wanted],
     ) -> Result<Vec<Wanted>, Refused> {
         if self.compiled.is_empty() {
@@ -153,7 +153,7 @@ impl Judges {
         }
         let mut waiting: VecDeque<(Wanted, usize)> =
             wanted.iter().cloned().map(|change| (change, 0)).collect();
-        let mut judged = Vec::with_capacity(wanted.len());
+        let mut validated = Vec::with_capacity(wanted.len());
         let mut instructions = 0;
         while let Some((mut change, depth)) = waiting.pop_front() {
             let name = change.name.clone();
@@ -169,7 +169,7 @@ impl Judges {
                     message,
                 };
                 let old = draft.value(Space::Entry, &change.name).map(|old| &old.value);
-                let input = input(&self.map, &change, old, who, epoch).map_err(rejected)?;
+                let input = input(&self.map, &change, old, author, epoch).map_err(rejected)?;
                 let request = Request::new(&self.object, &validator.name, METHOD_NAME).input(input);
                 let called = self.runtime.call(&NoObject, &validator.catalogue, &request).await;
                 let called = called.map_err(|error| rejected(sentence(error)))?;
@@ -177,7 +177,7 @@ impl Judges {
                 if instructions > VALIDATION_INSTRUCTIONS_MAX {
                     let text =
                         format!("validators take more than {VALIDATION_INSTRUCTIONS_MAX} instructions");
-                    return Err(rejected(format!("{text} over the update's changes: make it in parts")));
+                    return Err(rejected(format!("{text} over the update's changes: split the update")));
                 }
                 // Each run is on this thread, which others want to use too.
                 tokio::task::yield_now().await;
@@ -188,7 +188,7 @@ impl Judges {
                     );
                     return Err(rejected(text));
                 }
-                if judged.len() + waiting.len() + also.len() >= CHANGES_MAX {
+                if validated.len() + waiting.len() + also.len() >= CHANGES_MAX {
                     return Err(rejected(format!(
                         "validators make more than {CHANGES_MAX} changes of the update"
                     )));
@@ -201,9 +201,9 @@ impl Judges {
                 replaced.check().map_err(|error| rejected(error.message))?;
                 change = replaced;
             }
-            judged.push(change);
+            validated.push(change);
         }
-        Ok(judged)
+        Ok(validated)
     }
 }
 
@@ -239,20 +239,20 @@ fn unpacked_bytes(value: &Json) -> Option<Bytes> {
     }
 }
 
-fn input(map: &str, change: &Wanted, old: Option<&Bytes>, who: &str, epoch: u64) -> Result<Bytes, String> {
+fn input(map: &str, change: &Wanted, old: Option<&Bytes>, author: &str, epoch: u64) -> Result<Bytes, String> {
     let optional = |bytes: Option<&Bytes>| bytes.map_or(Json::Null, |bytes| packed_bytes(bytes));
     let entry = packed_bytes(change.name.as_bytes());
-    packed::pack(&[map.into(), entry, optional(old), optional(change.new.as_ref()), who.into(), epoch.into()])
+    packed::pack(&[map.into(), entry, optional(old), optional(change.new.as_ref()), author.into(), epoch.into()])
         .map(Bytes::from)
 }
 
 /// Reads a validator's output: the new value and the changes that it adds, or the reason why it refuses.
 fn verdict(output: &[u8]) -> Result<(Option<Bytes>, Vec<Wanted>), String> {
-    let nonsense = || "its output is none that validate(change) can have made".to_owned();
+    let nonsense = || "its output cannot be that of validate(change)".to_owned();
     let values = packed::unpack(output)?;
     let (new, also) = match &values[..] {
         [Json::Bool(false), Json::String(message)] => return Err(message.clone()),
-        [Json::Bool(false), _] => return Err("its reason is no text".to_owned()),
+        [Json::Bool(false), _] => return Err("its reason is not text".to_owned()),
         [Json::Bool(true), new, Json::Array(also)] => (new, also),
         _ => return Err(nonsense()),
     };

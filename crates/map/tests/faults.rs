@@ -8,10 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre_map::cluster::{self, Load, Phase, SERVERS_MAP, ServerEntry};
 use nacre_map::log::{Entry, Level, Log, LogBounds, Writer};
-use nacre_map::{Followed, Map, ProposeError, ProposeOptions, Refused, Update, Validator, limit};
+use nacre_map::{ClusterMap, Followed, ProposeError, ProposeOptions, Refused, Update, Validator, limit};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::watch::{Watch, WatchOptions};
-use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
+use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, WriteOp};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
@@ -33,12 +33,12 @@ enum Fate {
 }
 
 /// Decides the fate of a transaction.
-type Judge = Box<dyn FnMut(&Transaction) -> Fate + Send>;
+type Decide = Box<dyn FnMut(&Transaction) -> Fate + Send>;
 
 /// A store whose transactions have the fate that a test gives them.
 struct Faulty {
     inner: MemoryStore,
-    judge: Mutex<Judge>,
+    decide: Mutex<Decide>,
     late: Mutex<Vec<(ObjectId, Transaction)>>,
     applied: AtomicU64,
     /// True if every watch ends at once.
@@ -46,11 +46,11 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn new(judge: impl FnMut(&Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
-        let judge = Mutex::new(Box::new(judge) as Judge);
+    fn new(decide: impl FnMut(&Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
+        let decide = Mutex::new(Box::new(decide) as Decide);
         Arc::new(Faulty {
             inner: MemoryStore::new(),
-            judge,
+            decide,
             late: Mutex::default(),
             applied: AtomicU64::new(0),
             breaks_watches: false,
@@ -74,7 +74,7 @@ impl Faulty {
 impl ObjectStore for Faulty {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         self.applied.fetch_add(1, Ordering::Relaxed);
-        let fate = (self.judge.lock())(&transaction);
+        let fate = (self.decide.lock())(&transaction);
         let failed = |kind| Reply::ready(Err(StoreError::new(kind, "the store fails on purpose")));
         match fate {
             Fate::Done => self.inner.apply(object, transaction),
@@ -111,7 +111,7 @@ fn key(name: &str) -> Key {
 
 /// Puts a key into an object, as any client may.
 async fn put(store: &dyn ObjectStore, object: &ObjectId, name: &str, value: impl Into<Bytes>) {
-    let write = Write::SetKey { key: key(name), value: value.into() };
+    let write = WriteOp::SetKey { key: key(name), value: value.into() };
     store.apply(object, Transaction::new().change(write)).await.unwrap();
 }
 
@@ -168,7 +168,7 @@ fn server(store: &Arc<Faulty>, name: &str, rank: u64) -> tokio::task::JoinHandle
 
 /// Waits until the servers of the map are in these states.
 async fn until(store: &Arc<Faulty>, wanted: &[(&str, Phase)]) {
-    let mut follower = Map::new(store.clone(), SERVERS_MAP).unwrap().follow(Default::default());
+    let mut follower = ClusterMap::new(store.clone(), SERVERS_MAP).unwrap().follow(Default::default());
     let reached = async {
         loop {
             follower.next().await.unwrap();
@@ -220,7 +220,7 @@ async fn beacons_go_on_while_the_map_does_not_answer() {
 #[tokio::test(start_paused = true)]
 async fn two_servers_of_one_name_do_not_take_it_from_each_other_again_and_again() {
     let store = Faulty::sound();
-    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let map = ClusterMap::new(store.clone(), SERVERS_MAP).unwrap();
     let incarnation = async || {
         let (entry, _) = map.get(&key("a")).await.unwrap();
         ServerEntry::decode(&entry.unwrap().value).unwrap().incarnation
@@ -251,10 +251,10 @@ async fn two_servers_of_one_name_do_not_take_it_from_each_other_again_and_again(
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_entry_is_gone_enters_itself_again() {
     let store = Faulty::sound();
-    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let map = ClusterMap::new(store.clone(), SERVERS_MAP).unwrap();
     let task = server(&store, "a", 1);
     until(&store, &[("a", Phase::Up)]).await;
-    store.apply(map.object(), Transaction::new().change(Write::Remove)).await.unwrap();
+    store.apply(map.object(), Transaction::new().change(WriteOp::Remove)).await.unwrap();
     assert_eq!(map.header().await.unwrap(), None);
     until(&store, &[("a", Phase::Up)]).await;
     assert!(!task.is_finished());
@@ -263,7 +263,7 @@ async fn a_server_whose_entry_is_gone_enters_itself_again() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_does_not_get_round_the_time_for_which_a_server_is_held_down() {
     let store = Faulty::sound();
-    let map = Map::new(store.clone(), SERVERS_MAP).unwrap();
+    let map = ClusterMap::new(store.clone(), SERVERS_MAP).unwrap();
     let _monitor = server(&store, "a", 1);
     let first = server(&store, "b", 2);
     until(&store, &[("a", Phase::Up), ("b", Phase::Up)]).await;
@@ -380,7 +380,7 @@ async fn lines_that_others_put_into_the_log_stop_neither_writers_nor_readers() {
 async fn a_proposer_refuses_a_map_whose_header_does_not_fit() {
     for known in [false, true] {
         let store = Faulty::sound();
-        let map = Map::new(store.clone(), "m").unwrap();
+        let map = ClusterMap::new(store.clone(), "m").unwrap();
         let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
         first.propose(Update::new("w").set(key("a"), "1")).await.unwrap();
         let header = match known {
@@ -397,8 +397,8 @@ async fn a_proposer_refuses_a_map_whose_header_does_not_fit() {
             put(&*store, map.object(), "header", header).await;
         }
         let proposer = if known { first } else { second };
-        let told = timeout(FOREVER, proposer.propose(Update::new("w").set(key("c"), "2"))).await;
-        let error = told.expect("it ends").unwrap_err();
+        let result = timeout(FOREVER, proposer.propose(Update::new("w").set(key("c"), "2"))).await;
+        let error = result.expect("it ends").unwrap_err();
         assert!(error.to_string().contains("cannot be read"), "{error}");
     }
 }
@@ -407,24 +407,24 @@ async fn a_proposer_refuses_a_map_whose_header_does_not_fit() {
 async fn numbers_that_no_map_reaches_are_refused() {
     for (epoch, version, oldest) in [(u64::MAX, 1, 1), (1, u64::MAX, 1), (u64::MAX, 1, u64::MAX)] {
         let store = Faulty::sound();
-        let map = Map::new(store.clone(), "m").unwrap();
+        let map = ClusterMap::new(store.clone(), "m").unwrap();
         let mut header = vec![1; 17];
         header.extend([epoch, version, oldest, 0, 0].into_iter().flat_map(u64::to_le_bytes));
         put(&*store, map.object(), "header", header).await;
-        let told = map.proposer(Default::default()).propose(Update::new("w").set(key("c"), "2")).await;
-        assert!(told.unwrap_err().to_string().contains("cannot be read"));
+        let result = map.proposer(Default::default()).propose(Update::new("w").set(key("c"), "2")).await;
+        assert!(result.unwrap_err().to_string().contains("cannot be read"));
     }
 }
 
 #[tokio::test]
 async fn the_validator_of_a_map_that_was_made_again_is_the_new_one() {
     let store = Faulty::sound();
-    let map = Map::new(store.clone(), "m").unwrap();
+    let map = ClusterMap::new(store.clone(), "m").unwrap();
     let validator = |text: &str| Validator { prefix: Bytes::new(), text: text.to_owned() };
     let (old, new) = (map.proposer(Default::default()), map.proposer(Default::default()));
     old.set_validator("w", "v", &validator("function validate(c) c.new = 'old' end")).await.unwrap();
     old.propose(Update::new("w").set(key("a"), "raw")).await.unwrap();
-    store.apply(map.object(), Transaction::new().change(Write::Remove)).await.unwrap();
+    store.apply(map.object(), Transaction::new().change(WriteOp::Remove)).await.unwrap();
     new.set_validator("w", "v", &validator("function validate(c) c.new = 'new' end")).await.unwrap();
     old.propose(Update::new("w").set(key("a"), "raw")).await.unwrap();
     assert_eq!(&map.get(&key("a")).await.unwrap().0.unwrap().value[..], b"new");
@@ -442,17 +442,17 @@ async fn updates_that_were_given_up_do_not_pile_up() {
             }
         })
     };
-    let map = Map::new(store, "m").unwrap();
+    let map = ClusterMap::new(store, "m").unwrap();
     let proposer = map.proposer(Default::default());
     for number in 0..3000 {
         let update = Update::new("w").set(key(&format!("given-up-{number}")), "x");
         assert!(timeout(Duration::from_secs(1), proposer.propose(update)).await.is_err());
     }
     hangs.store(false, Ordering::Relaxed);
-    let made =
+    let committed =
         timeout(FOREVER, proposer.propose(Update::new("w").set(key("last"), "x"))).await.unwrap().unwrap();
     // The first may have been on its way, and none of those that came later.
-    assert_eq!(made.epoch, 1);
+    assert_eq!(committed.epoch, 1);
     assert!(map.state().await.unwrap().entries().len() <= 2);
 }
 
@@ -460,7 +460,7 @@ async fn updates_that_were_given_up_do_not_pile_up() {
 async fn a_follower_whose_watches_break_pauses_between_them() {
     let mut store = Faulty::sound();
     Arc::get_mut(&mut store).unwrap().breaks_watches = true;
-    let map = Map::new(store.clone(), "m").unwrap();
+    let map = ClusterMap::new(store.clone(), "m").unwrap();
     let mut follower = map.follow(Default::default());
     assert_eq!(follower.next().await.unwrap(), Followed::Snapshot);
     assert!(timeout(Duration::from_secs(60), follower.next()).await.is_err(), "there is no news");
@@ -472,7 +472,7 @@ async fn a_follower_whose_watches_break_pauses_between_them() {
 
 #[tokio::test]
 async fn binary_values_at_the_limit_pass_a_validator() {
-    let map = Map::new(Faulty::sound(), "m").unwrap();
+    let map = ClusterMap::new(Faulty::sound(), "m").unwrap();
     let proposer = map.proposer(Default::default());
     let validator = Validator { prefix: Bytes::new(), text: "function validate(c) end".to_owned() };
     proposer.set_validator("w", "v", &validator).await.unwrap();
@@ -496,7 +496,7 @@ async fn an_update_that_is_told_to_be_refused_takes_no_effect_later() {
             }
         })
     };
-    let map = Map::new(store.clone(), "m").unwrap();
+    let map = ClusterMap::new(store.clone(), "m").unwrap();
     let proposer = map.proposer(ProposeOptions { gather: Duration::from_millis(1) });
     proposer.propose(Update::new("w").set(key("base"), "1")).await.unwrap();
     is_late.store(true, Ordering::Relaxed);
@@ -525,14 +525,14 @@ async fn an_update_that_is_told_to_be_refused_takes_no_effect_later() {
     // What settles that is an epoch like any other.
     let record = map.history(1, 10).await.unwrap().pop().unwrap();
     assert_eq!((record.epoch, record.updates[0].changes.len()), (2, 0));
-    let made = proposer.propose(Update::new("w").set(key("c"), "1")).await.unwrap();
-    assert_eq!((made.epoch, made.changes[0].version), (3, 2));
+    let committed = proposer.propose(Update::new("w").set(key("c"), "1")).await.unwrap();
+    assert_eq!((committed.epoch, committed.changes[0].version), (3, 2));
     assert_eq!(map.state().await.unwrap().epoch(), 3);
 }
 
 #[tokio::test]
 async fn a_refusal_is_about_the_map_as_it_is() {
-    let map = Map::new(Faulty::sound(), "m").unwrap();
+    let map = ClusterMap::new(Faulty::sound(), "m").unwrap();
     let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
     let set = |value: &'static str| Update::new("w").set(key("a"), value);
     first.propose(set("1")).await.unwrap();
@@ -541,8 +541,8 @@ async fn a_refusal_is_about_the_map_as_it_is() {
     first.propose(set("3")).await.unwrap();
     assert_eq!(second.propose(set("4").if_version(key("a"), 3)).await.unwrap().epoch, 4);
     first.propose(set("5")).await.unwrap();
-    let told = second.propose(set("6").if_version(key("a"), 4)).await.unwrap_err();
-    let ProposeError::Refused(Refused::Version { found, .. }) = told else { panic!("{told}") };
+    let result = second.propose(set("6").if_version(key("a"), 4)).await.unwrap_err();
+    let ProposeError::Refused(Refused::Version { found, .. }) = result else { panic!("{result}") };
     assert_eq!(&found.unwrap().value[..], b"5", "the refusal says what stands there now");
 }
 

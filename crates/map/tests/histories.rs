@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use nacre_logstore::{LogStore, Options};
 use nacre_map::{
-    Committed, FollowOptions, Followed, Limits, Map, ProposeError, ProposeOptions, Record, Refused, Update,
+    ClusterMap, Committed, FollowOptions, Followed, Limits, ProposeError, ProposeOptions, Record, Refused, Update,
 };
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
@@ -86,17 +86,17 @@ fn key(name: &str) -> Key {
 }
 
 /// The reply that a proposer got to an update.
-struct Told {
+struct Proposed {
     wanted_version: Option<u64>,
     value: Bytes,
     verdict: Result<Committed, ProposeError>,
 }
 
 /// Makes `updates` random updates of a few entries.
-async fn propose(map: Map, name: usize, updates: usize, mut random: StdRng, gather_us: u64) -> Vec<Told> {
+async fn propose(map: ClusterMap, name: usize, updates: usize, mut random: StdRng, gather_us: u64) -> Vec<Proposed> {
     let gather = std::time::Duration::from_micros(gather_us);
     let proposer = map.proposer(ProposeOptions { gather });
-    let mut told = Vec::new();
+    let mut proposed = Vec::new();
     for number in 0..updates {
         let entry = key(&format!("entry-{}", random.random_range(0..5)));
         let value = Bytes::from(format!("{name}.{number}"));
@@ -114,9 +114,9 @@ async fn propose(map: Map, name: usize, updates: usize, mut random: StdRng, gath
             wanted_version = Some(version);
         }
         let verdict = proposer.propose(update).await;
-        told.push(Told { wanted_version, value, verdict });
+        proposed.push(Proposed { wanted_version, value, verdict });
     }
-    told
+    proposed
 }
 
 /// Replays records on a naive model, and returns the values that they end with.
@@ -143,7 +143,7 @@ fn replay(records: &[Record]) -> BTreeMap<Key, (Bytes, u64)> {
 
 async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, one_in: u32, gather_us: u64) {
     let store = Arc::new(Lossy::new(inner, seed, one_in));
-    let map = Map::new(store.clone(), "random").unwrap();
+    let map = ClusterMap::new(store.clone(), "random").unwrap();
     let followers: Vec<_> = (0..3)
         .map(|number| {
             let map = map.clone();
@@ -170,9 +170,9 @@ async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, o
             tokio::spawn(propose(map.clone(), name, updates, random, gather_us))
         })
         .collect();
-    let mut told = Vec::new();
+    let mut proposed = Vec::new();
     for task in tasks {
-        told.extend(task.await.unwrap());
+        proposed.extend(task.await.unwrap());
     }
     let end = map.proposer(Default::default()).propose(Update::new("end").set(key("end"), "")).await.unwrap();
     if one_in > 0 {
@@ -192,16 +192,16 @@ async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, o
     assert_eq!(entries.collect::<BTreeMap<_, _>>(), model);
 
     // Every update that was told to have taken effect is there once, and no other one is.
-    let mut made: HashMap<Bytes, (u64, usize)> = HashMap::new();
+    let mut committed: HashMap<Bytes, (u64, usize)> = HashMap::new();
     for record in &records[..records.len() - 1] {
         for update in &record.updates {
             let value = update.changes.iter().find_map(|change| change.new.clone()).unwrap();
-            let count = made.entry(value).or_insert((record.epoch, 0));
+            let count = committed.entry(value).or_insert((record.epoch, 0));
             count.1 += 1;
         }
     }
-    for Told { wanted_version, value, verdict } in &told {
-        let found = made.get(value);
+    for Proposed { wanted_version, value, verdict } in &proposed {
+        let found = committed.get(value);
         match verdict {
             Ok(committed) => {
                 assert_eq!(found, Some(&(committed.epoch, 1)), "{value:?}");
@@ -217,7 +217,7 @@ async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, o
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!(made.len(), told.iter().filter(|told| told.verdict.is_ok()).count());
+    assert_eq!(committed.len(), proposed.iter().filter(|proposed| proposed.verdict.is_ok()).count());
 
     for follower in followers {
         let (seen, copy) = follower.await.unwrap();
@@ -245,7 +245,7 @@ async fn updates_whose_replies_are_lost_take_effect_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn updates_that_wait_come_into_one_epoch_and_keep_their_own_verdicts() {
-    let map = Map::new(Arc::new(LogStore::memory(Options::default())), "gathered").unwrap();
+    let map = ClusterMap::new(Arc::new(LogStore::memory(Options::default())), "gathered").unwrap();
     let gather = std::time::Duration::from_millis(50);
     let proposer = map.proposer(ProposeOptions { gather });
     let update = |number: usize| {
@@ -268,7 +268,7 @@ async fn updates_that_wait_come_into_one_epoch_and_keep_their_own_verdicts() {
 
 #[tokio::test]
 async fn a_follower_that_is_left_behind_takes_a_snapshot() {
-    let map = Map::new(Arc::new(LogStore::memory(Options::default())), "short").unwrap();
+    let map = ClusterMap::new(Arc::new(LogStore::memory(Options::default())), "short").unwrap();
     let proposer = map.proposer(Default::default());
     proposer.set_limits("w", &Limits { history: 5, ..Limits::default() }).await.unwrap();
     let mut follower = map.follow(Default::default());
@@ -291,7 +291,7 @@ async fn a_follower_that_is_left_behind_takes_a_snapshot() {
     proposer.set_limits("w", &Limits { history: 1, ..Limits::default() }).await.unwrap();
     assert_eq!(map.history(0, 100).await.unwrap().len(), 1);
     assert!(matches!(follower.next().await.unwrap(), Followed::Epoch(_) | Followed::Snapshot));
-    let gone = Transaction::new().change(nacre_object::Write::Remove);
+    let gone = Transaction::new().change(nacre_object::WriteOp::Remove);
     map_store(&map).apply(map.object(), gone).await.unwrap();
     assert_eq!(follower.next().await.unwrap(), Followed::Snapshot);
     assert_eq!(follower.state().epoch(), 0);
@@ -300,13 +300,13 @@ async fn a_follower_that_is_left_behind_takes_a_snapshot() {
     assert_eq!(follower.state().entries().len(), 1);
 }
 
-fn map_store(map: &Map) -> Arc<dyn ObjectStore> {
+fn map_store(map: &ClusterMap) -> Arc<dyn ObjectStore> {
     map.store().clone()
 }
 
 #[tokio::test]
 async fn limits_are_refused_with_a_sentence() {
-    let map = Map::new(Arc::new(LogStore::memory(Options::default())), "small").unwrap();
+    let map = ClusterMap::new(Arc::new(LogStore::memory(Options::default())), "small").unwrap();
     let proposer = map.proposer(Default::default());
     let set = |name: &str, len: usize| Update::new("w").set(key(name), vec![b'x'; len]);
     let said = |verdict: Result<Committed, ProposeError>| verdict.unwrap_err().to_string();
@@ -314,7 +314,7 @@ async fn limits_are_refused_with_a_sentence() {
     assert!(said(proposer.propose(set(&"n".repeat(600), 1)).await).contains("the limit is 512"));
     let wide = (0..16)
         .fold(Update::new("w"), |update, number| update.set(key(&number.to_string()), vec![0; 65_536]));
-    assert!(said(proposer.propose(wide).await).contains("make it in parts"));
+    assert!(said(proposer.propose(wide).await).contains("split the update"));
     proposer.set_limits("w", &Limits { entries: 2, bytes: 1000, ..Limits::default() }).await.unwrap();
     proposer.propose(set("a", 10)).await.unwrap();
     assert!(said(proposer.propose(set("b", 990)).await).contains("its limit is 1000"));
@@ -326,7 +326,7 @@ async fn limits_are_refused_with_a_sentence() {
     proposer.propose(Update::new("w").remove(key("a"))).await.unwrap();
     assert!(proposer.set_limits("w", &Limits { entries: 0, ..Limits::default() }).await.is_err());
     for name in ["", "-a", "a/b", "a b", &"a".repeat(129)] {
-        assert!(Map::new(map_store(&map), name).is_err(), "{name}");
+        assert!(ClusterMap::new(map_store(&map), name).is_err(), "{name}");
     }
     let header = map.header().await.unwrap().unwrap();
     // Without a change there is no epoch.
@@ -365,48 +365,48 @@ impl ObjectStore for Slow {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away_nor_twice() {
     let seed = seed();
-    let map = Map::new(Arc::new(Slow(memory())), "dropped").unwrap();
+    let map = ClusterMap::new(Arc::new(Slow(memory())), "dropped").unwrap();
     let proposer = map.proposer(Default::default());
     let tasks: Vec<_> = (0..6_u64)
         .map(|name| {
             let (proposer, mut random) = (proposer.clone(), StdRng::seed_from_u64(seed ^ name));
             tokio::spawn(async move {
-                let mut told = Vec::new();
+                let mut proposed = Vec::new();
                 for number in 0..60 {
                     let value = Bytes::from(format!("{name}.{number}"));
                     let update = Update::new("w").set(key(&format!("entry-{}", number % 4)), value.clone());
                     let patience = std::time::Duration::from_micros(random.random_range(0..4000));
                     // Half of the callers lose their patience.
-                    let made = match random.random_bool(0.5) {
+                    let committed = match random.random_bool(0.5) {
                         true => tokio::time::timeout(patience, proposer.propose(update)).await.ok(),
                         false => Some(proposer.propose(update).await),
                     };
-                    told.push((value, made.map(|made| made.unwrap().epoch)));
+                    proposed.push((value, committed.map(|committed| committed.unwrap().epoch)));
                 }
-                told
+                proposed
             })
         })
         .collect();
-    let mut told = Vec::new();
+    let mut proposed = Vec::new();
     for task in tasks {
-        told.extend(task.await.unwrap());
+        proposed.extend(task.await.unwrap());
     }
-    assert!(told.iter().any(|(_, made)| made.is_none()), "nobody lost its patience");
+    assert!(proposed.iter().any(|(_, committed)| committed.is_none()), "nobody lost its patience");
     let records = map.history(0, 1000).await.unwrap();
     replay(&records);
-    let mut made = HashMap::new();
+    let mut committed = HashMap::new();
     for record in &records {
         for change in record.updates.iter().flat_map(|update| &update.changes) {
             assert_eq!(
-                made.insert(change.new.clone().unwrap(), record.epoch),
+                committed.insert(change.new.clone().unwrap(), record.epoch),
                 None,
                 "an update is there twice"
             );
         }
     }
-    for (value, epoch) in told {
+    for (value, epoch) in proposed {
         if let Some(epoch) = epoch {
-            assert_eq!(made.get(&value), Some(&epoch));
+            assert_eq!(committed.get(&value), Some(&epoch));
         }
     }
 }
@@ -414,7 +414,7 @@ async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn limits_that_are_changed_at_the_same_time_are_all_changed() {
     for round in 0..20 {
-        let map = Map::new(Arc::new(Slow(memory())), "limited").unwrap();
+        let map = ClusterMap::new(Arc::new(Slow(memory())), "limited").unwrap();
         let change = |which: u64| {
             let proposer = map.proposer(Default::default());
             async move {
@@ -454,7 +454,7 @@ impl ObjectStore for SlowReads {
 #[tokio::test(start_paused = true)]
 async fn a_map_that_changes_faster_than_it_can_be_read_is_busy() {
     let inner = memory();
-    let writer = Map::new(Arc::new(inner.clone()), "fast").unwrap();
+    let writer = ClusterMap::new(Arc::new(inner.clone()), "fast").unwrap();
     let proposer = writer.proposer(Default::default());
     proposer.set_limits("w", &Limits { history: 1, ..Limits::default() }).await.unwrap();
     let writes = tokio::spawn(async move {
@@ -463,9 +463,9 @@ async fn a_map_that_changes_faster_than_it_can_be_read_is_busy() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     });
-    let reader = Map::new(Arc::new(SlowReads(inner)), "fast").unwrap();
-    let told = tokio::time::timeout(std::time::Duration::from_secs(3600), reader.state()).await;
-    let error = told.expect("it ends").unwrap_err();
+    let reader = ClusterMap::new(Arc::new(SlowReads(inner)), "fast").unwrap();
+    let result = tokio::time::timeout(std::time::Duration::from_secs(3600), reader.state()).await;
+    let error = result.expect("it ends").unwrap_err();
     assert_eq!(error.kind, ErrorKind::Busy, "{error}");
     // Once the writer has ended, the map is read as ever.
     writes.abort();
@@ -474,7 +474,7 @@ async fn a_map_that_changes_faster_than_it_can_be_read_is_busy() {
 
 #[tokio::test]
 async fn a_history_of_more_than_a_reply_is_followed_page_by_page() {
-    let map = Map::new(Arc::new(memory()), "long").unwrap();
+    let map = ClusterMap::new(Arc::new(memory()), "long").unwrap();
     let (first, second) = (map.proposer(Default::default()), map.proposer(Default::default()));
     let update = |round: u8| {
         let value = vec![round; 60 << 10];
@@ -494,8 +494,8 @@ async fn a_history_of_more_than_a_reply_is_followed_page_by_page() {
     }
     assert_eq!(*follower.state(), map.state().await.unwrap());
     // A proposer that was away for as long comes to the same epoch before it judges.
-    let made = second.propose(Update::new("w").if_epoch(46).set(key("end"), "")).await.unwrap();
-    assert_eq!(made.epoch, 47);
+    let committed = second.propose(Update::new("w").if_epoch(46).set(key("end"), "")).await.unwrap();
+    assert_eq!(committed.epoch, 47);
     // Epochs that go while the first page is being read are gone, and what follows is a snapshot.
     let mut late = map.follow(FollowOptions::default());
     assert_eq!(late.next().await.unwrap(), Followed::Snapshot);

@@ -84,7 +84,7 @@ async fn the_log_stays_within_its_bounds_and_keeps_the_newest() {
         let lines = log.last(1000).await.unwrap();
         assert_eq!(lines.last().unwrap().entry.text, "line 299");
         assert!(lines.windows(2).all(|pair| pair[0].number + 1 == pair[1].number));
-        let stat = nacre_object::Read::Stat;
+        let stat = nacre_object::ReadOp::Stat;
         let answer = store.apply(&"nacre/log".parse().unwrap(), Transaction::new().read(stat)).await.unwrap();
         let Outcome::Done(done) = answer else { panic!() };
         let [nacre_object::Answer::Stat(stat)] = &done.answers[..] else { panic!() };

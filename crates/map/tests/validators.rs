@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use nacre_logstore::{LogStore, Options};
-use nacre_map::{Committed, Map, ProposeError, Proposer, Update, Validator, limit};
+use nacre_map::{ClusterMap, Committed, ProposeError, Proposer, Update, Validator, limit};
 use nacre_object::Key;
 
 fn key(name: &str) -> Key {
     name.parse().unwrap()
 }
 
-fn map() -> Map {
-    Map::new(Arc::new(LogStore::memory(Options::default())), "judged").unwrap()
+fn map() -> ClusterMap {
+    ClusterMap::new(Arc::new(LogStore::memory(Options::default())), "judged").unwrap()
 }
 
 async fn install(proposer: &Proposer, name: &str, prefix: &str, text: &str) {
@@ -19,11 +19,11 @@ async fn install(proposer: &Proposer, name: &str, prefix: &str, text: &str) {
     proposer.set_validator("test", name, &validator).await.unwrap();
 }
 
-async fn set(proposer: &Proposer, who: &str, name: &str, value: &[u8]) -> Result<Committed, ProposeError> {
-    proposer.propose(Update::new(who).set(key(name), value.to_vec())).await
+async fn set(proposer: &Proposer, author: &str, name: &str, value: &[u8]) -> Result<Committed, ProposeError> {
+    proposer.propose(Update::new(author).set(key(name), value.to_vec())).await
 }
 
-async fn value(map: &Map, name: &str) -> Option<Vec<u8>> {
+async fn value(map: &ClusterMap, name: &str) -> Option<Vec<u8>> {
     map.get(&key(name)).await.unwrap().0.map(|found| found.value.to_vec())
 }
 
@@ -52,8 +52,8 @@ async fn they_refuse_replace_restrict_and_add() {
     assert_eq!(refused, "validator \"ports\" refuses entry \"port/a\": eve may not set port/a");
     assert!(said(set(&proposer, "ops", "port/a", b"high").await).ends_with("no port: high"));
     set(&proposer, "ops", "free/80", b"").await.unwrap();
-    let made = set(&proposer, "ops", "port/a", b"0x50").await.unwrap();
-    assert_eq!(made.changes.len(), 3, "{made:?}");
+    let committed = set(&proposer, "ops", "port/a", b"0x50").await.unwrap();
+    assert_eq!(committed.changes.len(), 3, "{committed:?}");
     assert_eq!(value(&map, "port/a").await.unwrap(), b"80");
     assert_eq!(value(&map, "last").await.unwrap(), b"port/a");
     assert_eq!(value(&map, "free/80").await, None);
@@ -135,8 +135,8 @@ async fn unsound_ones_are_not_installed() {
         ("v", "--[[ function validate() end", "comment"),
         ("v", "\x1bLua", "bytecode"),
         ("v", &*long, "limit"),
-        ("a b", "function validate() end", "is no name"),
-        ("", "function validate() end", "is no name"),
+        ("a b", "function validate() end", "is not a valid name"),
+        ("", "function validate() end", "is not a valid name"),
     ] {
         let validator = Validator { prefix: Default::default(), text: text.to_owned() };
         let error = proposer.set_validator("test", name, &validator).await.unwrap_err().to_string();
@@ -170,7 +170,7 @@ async fn the_one_in_force_is_the_one_that_ran() {
         task.await.unwrap();
     }
     let mut in_force = None;
-    let mut made = 0;
+    let mut committed = 0;
     for record in map.history(0, 1000).await.unwrap() {
         for change in record.updates.iter().flat_map(|update| &update.changes) {
             match change.space {
@@ -179,11 +179,11 @@ async fn the_one_in_force_is_the_one_that_ran() {
                     in_force = text.split('\'').nth(1).map(str::to_owned);
                 }
                 nacre_map::Space::Entry => {
-                    made += 1;
+                    committed += 1;
                     assert_eq!(change.new.as_ref().unwrap(), in_force.as_ref().unwrap().as_bytes());
                 }
             }
         }
     }
-    assert_eq!(made, 200);
+    assert_eq!(committed, 200);
 }

@@ -1,7 +1,7 @@
 //! Attributes of inodes, extended ones too.
 
 use bytes::Bytes;
-use nacre_object::{Answer, KeyRange, Read, Transaction, Write};
+use nacre_object::{Answer, KeyRange, ReadOp, Transaction, WriteOp};
 
 use crate::credentials::{Credentials, READ, WRITE};
 use crate::directory::{CHANGED, attribute_key};
@@ -116,10 +116,10 @@ impl Rank {
             let mut transaction = Transaction::new()
                 .guard(at_version(key(RECORD), loaded.record))
                 .guard(unclaimed())
-                .change(Write::SetKey { key: key(RECORD), value: inode.encode() });
+                .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() });
             if set.mtime.is_some() {
                 // The time at which entries changed would hide the one that is set.
-                transaction = transaction.change(Write::RemoveKey { key: key(CHANGED) });
+                transaction = transaction.change(WriteOp::RemoveKey { key: key(CHANGED) });
             }
             if self.change(&ino.object(), transaction).await? {
                 return Ok(Attributes::of(&Loaded { inode, ..loaded }));
@@ -135,7 +135,7 @@ impl Rank {
     /// attributes that is neither `user.` nor `trusted.` nor `security.`.
     pub async fn attribute(&self, user: &Credentials, ino: Ino, name: &[u8]) -> Result<Bytes> {
         check_attribute_name(name)?;
-        match self.find(ino, vec![Read::VersionedKey { key: attribute_key(name) }]).await? {
+        match self.find(ino, vec![ReadOp::VersionedKey { key: attribute_key(name) }]).await? {
             Sought::Found(loaded, answers) => {
                 check_attribute(user, &loaded.inode, name, READ)?;
                 let value = versioned(answers.first())?.ok_or(Error::NoAttribute)?;
@@ -154,7 +154,7 @@ impl Rank {
         let mut after = None;
         loop {
             let range = KeyRange { after, ..KeyRange::prefix(&b"x"[..]) };
-            match self.find(ino, vec![Read::Keys { range, limit: 1024, values: false }]).await? {
+            match self.find(ino, vec![ReadOp::Keys { range, limit: 1024, values: false }]).await? {
                 Sought::Found(_, answers) => {
                     let Some(Answer::Keys(page)) = answers.first() else { return Err(nonsense()) };
                     let found = page.entries.iter().map(|(key, _)| key.to_bytes().slice(1..));
@@ -187,7 +187,7 @@ impl Rank {
             return Err(Error::Invalid("the value of the attribute is too long".into()));
         }
         for _ in 0..ATTEMPTS_MAX {
-            let found = self.find(ino, vec![Read::VersionedKey { key: attribute_key(name) }]).await?;
+            let found = self.find(ino, vec![ReadOp::VersionedKey { key: attribute_key(name) }]).await?;
             let Sought::Found(loaded, answers) = found else { return Err(Error::NotFound) };
             check_attribute(user, &loaded.inode, name, WRITE)?;
             let version = versioned(answers.first())?.map_or(0, |value| value.version);
@@ -202,10 +202,10 @@ impl Rank {
                 .guard(at_version(key(RECORD), loaded.record))
                 .guard(at_version(attribute_key(name), version))
                 .guard(unclaimed())
-                .change(Write::SetKey { key: key(RECORD), value: inode.encode() })
+                .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() })
                 .change(match &value {
-                    Some(value) => Write::SetKey { key: attribute_key(name), value: value.clone() },
-                    None => Write::RemoveKey { key: attribute_key(name) },
+                    Some(value) => WriteOp::SetKey { key: attribute_key(name), value: value.clone() },
+                    None => WriteOp::RemoveKey { key: attribute_key(name) },
                 });
             if self.change(&ino.object(), transaction).await? {
                 return Ok(());

@@ -108,7 +108,7 @@ impl std::str::FromStr for Policy {
                 let operations = count.parse().map_err(|_| format!("\"{count}\" is not a count"))?;
                 Ok(Policy::Quota { operations, within })
             }
-            _ => Err(format!("\"{text}\" is no policy: {POLICIES}")),
+            _ => Err(format!("\"{text}\" is not a policy: {POLICIES}")),
         }
     }
 }
@@ -164,7 +164,7 @@ pub enum Order<R> {
 
 /// The progress of asking a holder for its resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum Revocation {
     /// No demand: nobody waits, or it is not time yet.
     No,
     /// A holder that was told its quota, and will be asked for the resource at this time.
@@ -178,7 +178,7 @@ struct Hold {
     session: Session,
     grant: Grant,
     since: Duration,
-    asked: Asked,
+    revocation: Revocation,
     /// The time at which the lease of an unknown session is over at the latest.
     until: Duration,
 }
@@ -304,7 +304,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             session: UNKNOWN,
             grant: 0,
             since: now,
-            asked: Asked::No,
+            revocation: Revocation::No,
             until: now + time,
         });
         if hold.is_some() {
@@ -351,9 +351,9 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             });
         }
         if let Some(hold) = &mut found.hold
-            && let Asked::Quota(_) = hold.asked
+            && let Revocation::Quota(_) = hold.revocation
         {
-            hold.asked = Asked::No;
+            hold.revocation = Revocation::No;
         }
         self.go_on(now, resource, out);
     }
@@ -473,7 +473,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             return Err(NotHeld);
         }
         self.grants += 1;
-        *hold = Hold { session, grant: self.grants, since: now, asked: Asked::No, until: now };
+        *hold = Hold { session, grant: self.grants, since: now, revocation: Revocation::No, until: now };
         let grant = self.grants;
         self.watched.remove(resource);
         self.go_on(now, resource, out);
@@ -484,9 +484,9 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
     pub fn remind(&mut self, resource: &R, out: &mut Vec<Order<R>>) {
         let Some(found) = self.resources.get(resource) else { return };
         let Some(hold) = &found.hold else { return };
-        let quota = match (hold.asked, found.policy) {
-            (Asked::No, _) => return,
-            (Asked::Quota(_), Policy::Quota { operations, .. }) => Some(operations),
+        let quota = match (hold.revocation, found.policy) {
+            (Revocation::No, _) => return,
+            (Revocation::Quota(_), Policy::Quota { operations, .. }) => Some(operations),
             _ => None,
         };
         let (session, grant) = (hold.session, hold.grant);
@@ -529,7 +529,7 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                     self.grants += 1;
                     self.counts.grants += 1;
                     let grant = self.grants;
-                    found.hold = Some(Hold { session, grant, since: now, asked: Asked::No, until: now });
+                    found.hold = Some(Hold { session, grant, since: now, revocation: Revocation::No, until: now });
                     out.push(Order::Grant { resource: resource.clone(), session, ticket, grant });
                 }
                 Wanted::Cache(_) => out.push(Order::NotCached { ticket }),
@@ -546,22 +546,22 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         if hold.session == UNKNOWN {
             return;
         }
-        let mut ask = |hold: &mut Hold, quota: Option<u64>, asked: Asked| {
-            hold.asked = asked;
+        let mut ask = |hold: &mut Hold, quota: Option<u64>, revocation: Revocation| {
+            hold.revocation = revocation;
             self.counts.revocations += 1;
             self.quiet_until = Duration::ZERO;
             let (session, grant) = (hold.session, hold.grant);
             out.push(Order::Revoke { resource: resource.clone(), session, grant, quota });
         };
-        match (hold.asked, found.policy) {
-            (Asked::Yes(_), _) => {}
-            (Asked::Quota(until), _) if now < until => {}
-            (Asked::No, Policy::Quota { operations, within }) if now < hold.since + within => {
+        match (hold.revocation, found.policy) {
+            (Revocation::Yes(_), _) => {}
+            (Revocation::Quota(until), _) if now < until => {}
+            (Revocation::No, Policy::Quota { operations, within }) if now < hold.since + within => {
                 let until = hold.since + within;
-                ask(hold, Some(operations), Asked::Quota(until));
+                ask(hold, Some(operations), Revocation::Quota(until));
             }
-            (Asked::No, Policy::Hold(time)) if now < hold.since + time => self.quiet_until = Duration::ZERO,
-            _ => ask(hold, None, Asked::Yes(now)),
+            (Revocation::No, Policy::Hold(time)) if now < hold.since + time => self.quiet_until = Duration::ZERO,
+            _ => ask(hold, None, Revocation::Yes(now)),
         }
     }
 
@@ -583,14 +583,14 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             let Some(hold) = self.resources.get_mut(&resource).and_then(|found| found.hold.as_mut()) else {
                 continue;
             };
-            match hold.asked {
+            match hold.revocation {
                 _ if hold.session == UNKNOWN => {
                     if hold.until <= now {
                         self.lose(now, &resource, out);
                     }
                     continue;
                 }
-                Asked::Yes(asked) if asked + self.patience <= now => {
+                Revocation::Yes(requested) if requested + self.patience <= now => {
                     if let Some(lease) = self.sessions.get_mut(&hold.session).filter(|lease| !lease.broken) {
                         lease.broken = true;
                         self.counts.broken += 1;
@@ -617,16 +617,16 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
         for resource in &self.watched {
             let Some(found) = self.resources.get(resource) else { continue };
             let Some(hold) = &found.hold else { continue };
-            due = due.min(match (hold.asked, found.policy) {
+            due = due.min(match (hold.revocation, found.policy) {
                 _ if hold.session == UNKNOWN => hold.until,
                 // A broken session loses the resource with its lease.
-                (Asked::Yes(_), _) if self.sessions.get(&hold.session).is_none_or(|lease| lease.broken) => {
+                (Revocation::Yes(_), _) if self.sessions.get(&hold.session).is_none_or(|lease| lease.broken) => {
                     continue;
                 }
-                (Asked::Yes(asked), _) => asked + self.patience,
-                (Asked::Quota(until), _) => until,
-                (Asked::No, Policy::Hold(time)) => hold.since + time,
-                (Asked::No, _) => continue,
+                (Revocation::Yes(requested), _) => requested + self.patience,
+                (Revocation::Quota(until), _) => until,
+                (Revocation::No, Policy::Hold(time)) => hold.since + time,
+                (Revocation::No, _) => continue,
             });
         }
         due

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
-use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, Read, Transaction, Write};
+use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, ReadOp, Transaction, WriteOp};
 
 use crate::directory::{Entry, entry_key, gone_link};
 use crate::error::{Error, Result};
@@ -44,9 +44,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns whether nothing is wrong that was not mended.
+    /// Returns whether nothing is wrong that was not repaired.
     pub fn is_clean(&self) -> bool {
-        self.findings.iter().all(|finding| finding.mended) && !self.changed
+        self.findings.iter().all(|finding| finding.repaired) && !self.changed
     }
 }
 
@@ -55,8 +55,8 @@ impl Report {
 pub struct Finding {
     /// The kind of defect.
     pub text: String,
-    /// True if it was mended.
-    pub mended: bool,
+    /// True if it was repaired.
+    pub repaired: bool,
 }
 
 /// The name of an object of the namespace.
@@ -109,8 +109,8 @@ impl Rank {
                 // Only if nothing was added since: the claims of an intent mean nothing without it.
                 let remove = Transaction::new()
                     .guard(Guard::Version { version })
-                    .change(Write::Create)
-                    .change(Write::Remove);
+                    .change(WriteOp::Create)
+                    .change(WriteOp::Remove);
                 let is_removed = version == GONE || self.change(&log, remove).await?;
                 if is_removed {
                     self.forget_log(rank).await?;
@@ -151,7 +151,7 @@ impl Rank {
         let (mut after, mut version) = (None, None);
         loop {
             let range = KeyRange { after, ..KeyRange::all() };
-            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
+            let read = ReadOp::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
             let done = self.read(&log_object(rank), vec![read]).await?;
             let now = if done.existed || done.version == 0 { done.version } else { GONE };
             if *version.get_or_insert(now) != now {
@@ -187,7 +187,7 @@ impl Rank {
         let mut after = None;
         loop {
             let range = KeyRange { after, ..KeyRange::prefix(RANK_KEY) };
-            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
+            let read = ReadOp::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: false };
             let done = self.read(&namespace_object(), vec![read]).await?;
             let Some(Answer::Keys(page)) = done.answers.first() else { return Err(nonsense()) };
             for (key, _) in &page.entries {
@@ -200,15 +200,15 @@ impl Rank {
         }
     }
 
-    /// Checks the whole namespace, and with `mend` puts right what is wrong and finishes what ranks left behind that went
+    /// Checks the whole namespace, and with `repair` puts right what is wrong and finishes what ranks left behind that went
     /// away. Keeps about 800 bytes in memory for each file.
     ///
-    /// Others may be at work meanwhile: what looks wrong only because it changed is not reported, and nothing is mended
-    /// that is not certain to be wrong. A call of theirs may fail as unknown with `mend`.
+    /// Others may be at work meanwhile: what looks wrong only because it changed is not reported, and nothing is repaired
+    /// that is not certain to be wrong. A call of theirs may fail as unknown with `repair`.
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn check(&self, mend: bool) -> Result<Report> {
+    pub async fn check(&self, repair: bool) -> Result<Report> {
         let mut report = Report::default();
         let own = self.log_number().await;
         let mut scan = Scan::default();
@@ -221,7 +221,7 @@ impl Rank {
                     scan.kept.insert(number(&rest[8..])?);
                 }
             }
-            if mend && Some(rank) != own {
+            if repair && Some(rank) != own {
                 report.ranks -= u64::from(self.recover(rank).await?);
             }
         }
@@ -248,7 +248,7 @@ impl Rank {
             after = Some(last);
         }
         for ino in std::mem::take(&mut scan.inodes) {
-            self.check_inode(ino, mend, &mut scan, &mut report).await?;
+            self.check_inode(ino, repair, &mut scan, &mut report).await?;
         }
         // Entries and inodes are judged together only if all directories stood still while they were read.
         for (ino, version) in &scan.directories {
@@ -256,14 +256,14 @@ impl Rank {
             report.changed |= done.version != *version;
         }
         if !report.changed {
-            self.check_links(mend, &mut scan, &mut report).await?;
+            self.check_links(repair, &mut scan, &mut report).await?;
         }
-        self.check_data(mend, &scan, &mut report).await?;
-        self.check_states(mend, &scan, &mut report).await?;
+        self.check_data(repair, &scan, &mut report).await?;
+        self.check_states(repair, &scan, &mut report).await?;
         Ok(report)
     }
 
-    async fn check_inode(&self, ino: Ino, mend: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
+    async fn check_inode(&self, ino: Ino, repair: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             // Finishes the intent that has claimed it, if one has.
             let Sought::Found(loaded, _) = self.find(ino, Vec::new()).await? else { return Ok(()) };
@@ -271,11 +271,11 @@ impl Rank {
                 let (entries, gone, version) = self.whole_directory(ino).await?;
                 if !gone.is_empty() {
                     let text = format!("{} removed entries of directory {ino} are left", gone.len());
-                    if mend {
+                    if repair {
                         self.reap_directory(ino, false).await?;
                     }
-                    report.add(text, mend);
-                    if mend {
+                    report.add(text, repair);
+                    if repair {
                         continue;
                     }
                     scan.kept.extend(gone);
@@ -293,8 +293,8 @@ impl Rank {
                 }
             } else if loaded.inode.links.is_empty() {
                 if !self.open.lock().contains_key(&ino) {
-                    report.add(format!("inode {ino} has no links left"), mend);
-                    if mend {
+                    report.add(format!("inode {ino} has no links left"), repair);
+                    if repair {
                         self.drop_link(ino, 0).await?;
                         return Ok(());
                     }
@@ -313,7 +313,7 @@ impl Rank {
                     left.len()
                 );
                 // While ranks are at work they may be putting them.
-                let is_certain = mend && (report.ranks == 0 || left.iter().all(|content| content.dead));
+                let is_certain = repair && (report.ranks == 0 || left.iter().all(|content| content.dead));
                 if is_certain {
                     self.remove_contents(ino, &left).await?;
                 }
@@ -335,7 +335,7 @@ impl Rank {
             let (mut after, mut version) = (None, None);
             loop {
                 let range = KeyRange { after, ..KeyRange::all() };
-                let read = Read::VersionedKeys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
+                let read = ReadOp::VersionedKeys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let done = self.read(&ino.object(), vec![read]).await?;
                 if *version.get_or_insert(done.version) != done.version {
                     continue 'again;
@@ -361,7 +361,7 @@ impl Rank {
     }
 
     /// Checks that entries and inodes fit: every link of an inode is an entry, and every entry is a link.
-    async fn check_links(&self, mend: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
+    async fn check_links(&self, repair: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
         for (ino, found) in &scan.entries {
             for Found { directory, name, entry, version } in found {
                 let shown = name.escape_ascii();
@@ -379,8 +379,8 @@ impl Rank {
                                 continue;
                             }
                             let text = format!("entry \"{shown}\" of directory {directory} has no inode");
-                            let mended = mend && self.remove_entry(*directory, name, *version).await?;
-                            report.add(text, mended);
+                            let repaired = repair && self.remove_entry(*directory, name, *version).await?;
+                            report.add(text, repaired);
                         }
                     }
                     continue;
@@ -391,12 +391,12 @@ impl Rank {
                 } else if !is_among {
                     let text =
                         format!("entry \"{shown}\" of directory {directory} is not among the links of {ino}");
-                    let mended = mend && {
+                    let repaired = repair && {
                         let mut inode = loaded.inode.clone();
                         inode.links.push(entry.link);
                         self.store_inode(loaded, &inode).await?
                     };
-                    report.add(text, mended);
+                    report.add(text, repaired);
                 }
                 if loaded.inode.kind != entry.kind {
                     let text = format!(
@@ -436,10 +436,10 @@ impl Rank {
                 }
                 // A link without an entry never gets one again.
                 let is_directory = loaded.inode.kind == InodeKind::Directory;
-                if mend && !is_directory {
+                if repair && !is_directory {
                     self.drop_link(*ino, *link).await?;
                 }
-                report.add(format!("inode {ino} has a link without an entry"), mend && !is_directory);
+                report.add(format!("inode {ino} has a link without an entry"), repair && !is_directory);
             }
         }
         // Everything must be reached from the root: a directory in itself would not be.
@@ -485,12 +485,12 @@ impl Rank {
         let transaction = Transaction::new()
             .guard(at_version(entry_key(name), version))
             .guard(unclaimed())
-            .change(Write::RemoveKey { key: entry_key(name) });
+            .change(WriteOp::RemoveKey { key: entry_key(name) });
         self.change(&directory.object(), transaction).await
     }
 
     /// Checks that every object with content belongs to a content of a file.
-    async fn check_data(&self, mend: bool, scan: &Scan, report: &mut Report) -> Result<()> {
+    async fn check_data(&self, repair: bool, scan: &Scan, report: &mut Report) -> Result<()> {
         for &(ino, content, index) in &scan.data {
             // Read now: the object may be newer than the list.
             let owned = match self.find(ino, Vec::new()).await? {
@@ -505,17 +505,17 @@ impl Rank {
                 report.objects += u64::from(owned);
                 continue;
             }
-            if mend {
-                let remove = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+            if repair {
+                let remove = Transaction::new().guard(Guard::Exists).change(WriteOp::Remove);
                 self.change(&object, remove).await?;
             }
-            report.add(format!("object \"{object}\" belongs to no content of a file"), mend);
+            report.add(format!("object \"{object}\" belongs to no content of a file"), repair);
         }
         Ok(())
     }
 
     /// Checks that every state belongs to an inode of a type that has one.
-    async fn check_states(&self, mend: bool, scan: &Scan, report: &mut Report) -> Result<()> {
+    async fn check_states(&self, repair: bool, scan: &Scan, report: &mut Report) -> Result<()> {
         for &ino in &scan.states {
             // Read now: the object may be newer than the list. No inode is ever made anew under its number.
             let owned = match self.find(ino, Vec::new()).await? {
@@ -526,10 +526,10 @@ impl Rank {
             if owned || !self.read(&object, Vec::new()).await?.existed {
                 continue;
             }
-            if mend {
+            if repair {
                 self.remove_state(ino).await?;
             }
-            report.add(format!("object \"{object}\" is the state of no inode"), mend);
+            report.add(format!("object \"{object}\" is the state of no inode"), repair);
         }
         Ok(())
     }
@@ -556,8 +556,8 @@ struct Found {
 }
 
 impl Report {
-    fn add(&mut self, text: String, mended: bool) {
-        self.findings.push(Finding { text, mended });
+    fn add(&mut self, text: String, repaired: bool) {
+        self.findings.push(Finding { text, repaired });
     }
 }
 

@@ -6,22 +6,22 @@ use nacre_object::{ErrorKind, StoreError};
 /// Bytes that are read from front to back.
 #[derive(Debug)]
 pub struct Reader<'a> {
-    what: &'static str,
+    subject: &'static str,
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader; `what` names the value in errors.
-    pub fn new(what: &'static str, bytes: &'a [u8]) -> Self {
-        Self { what, rest: bytes }
+    /// Creates a reader; `subject` names the value in errors.
+    pub fn new(subject: &'static str, bytes: &'a [u8]) -> Self {
+        Self { subject, rest: bytes }
     }
 
     /// Creates a reader of a value whose first byte is the version of its format, which must be `format`.
     ///
     /// # Errors
     /// `Corrupt` if it is another one.
-    pub fn begin(what: &'static str, format: u8, bytes: &'a [u8]) -> Result<Self, StoreError> {
-        let mut reader = Self::new(what, bytes);
+    pub fn begin(subject: &'static str, format: u8, bytes: &'a [u8]) -> Result<Self, StoreError> {
+        let mut reader = Self::new(subject, bytes);
         match reader.u8()? {
             found if found == format => Ok(reader),
             found => Err(reader.wrong(format_args!("it has format {found}, of another program"))),
@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
 
     /// Returns the error of a value that cannot be read.
     pub fn wrong(&self, why: impl std::fmt::Display) -> StoreError {
-        StoreError::new(ErrorKind::Corrupt, format!("{} cannot be read: {why}", self.what))
+        StoreError::new(ErrorKind::Corrupt, format!("{} cannot be read: {why}", self.subject))
     }
 
     /// Reads `count` bytes.

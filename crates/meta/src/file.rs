@@ -19,7 +19,7 @@ use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
 pub use nacre_object::stripe::Piece;
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Guard, Intent, Outcome, Read, StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Fork, Guard, Intent, Outcome, ReadOp, StoreError, Transaction, WriteOp,
     limit::OFFSET_MAX,
 };
 
@@ -93,7 +93,7 @@ impl Rank {
         loop {
             let have = bytes.len() as u64;
             let range = ByteRange::new(piece.offset + have, piece.len - have);
-            let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
+            let read = ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
             let done = self.read(&object, vec![read]).await?;
             let Some(Answer::Range(read)) = done.answers.into_iter().next() else { return Err(nonsense()) };
             let next = read.next;
@@ -220,7 +220,7 @@ impl Rank {
         let mut dirty = Vec::new();
         for (number, range) in regions {
             let object = loaded.ino.data_object(inode.content, number);
-            let done = self.read(&object, vec![Read::Extents { fork: Fork::DEFAULT, range }]).await?;
+            let done = self.read(&object, vec![ReadOp::Extents { fork: Fork::DEFAULT, range }]).await?;
             let Some(Answer::Range(read)) = done.answers.first() else { return Err(nonsense()) };
             let data = |extent: &nacre_object::Extent| extent.kind == nacre_object::ExtentKind::Data;
             if read.extents.iter().any(data) || read.next.is_some() {
@@ -238,7 +238,7 @@ impl Rank {
             let transaction = Transaction::new()
                 .guard(Guard::Exists)
                 .guard(Guard::Region { fork: Fork::DEFAULT, range, version })
-                .change(Write::Zero { fork: Fork::DEFAULT, range });
+                .change(WriteOp::Zero { fork: Fork::DEFAULT, range });
             if !self.change(&object, transaction).await? {
                 return Ok(false);
             }
@@ -419,7 +419,7 @@ impl Rank {
     pub(crate) async fn remove_content(&self, ino: Ino, content: &Content) -> Result<()> {
         let indexes = self.objects_of(ino, content.number, 0..content.objects).await?;
         let removals = indexes.into_iter().map(async |index| {
-            let transaction = Transaction::new().change(Write::Create).change(Write::Remove);
+            let transaction = Transaction::new().change(WriteOp::Create).change(WriteOp::Remove);
             self.change(&ino.data_object(content.number, index), transaction).await.map(|_| ())
         });
         stream::iter(removals).buffer_unordered(REQUESTS_MAX).try_collect::<()>().await

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use nacre_object::{
-    Answer, Check, Found, Guard, Key, ObjectId, Outcome, Read, StoreError, Transaction, Write,
+    Answer, Check, Found, Guard, Key, ObjectId, Outcome, ReadOp, StoreError, Transaction, WriteOp,
 };
 
 use crate::codec::{Reader, Writer};
@@ -232,7 +232,7 @@ impl Rank {
         let outcome = async {
             self.undo(claim).await?;
             let done =
-                self.read(&log_object(claim.rank), vec![Read::Key { key: claim.outcome_key() }]).await?;
+                self.read(&log_object(claim.rank), vec![ReadOp::Key { key: claim.outcome_key() }]).await?;
             Ok::<_, Error>(done.answers.into_iter().next())
         };
         match outcome.await {
@@ -259,7 +259,7 @@ impl Rank {
         let log = log_object(claim.rank);
         for _ in 0..ATTEMPTS_MAX {
             let reads =
-                vec![Read::VersionedKey { key: claim.intent_key() }, Read::Key { key: claim.outcome_key() }];
+                vec![ReadOp::VersionedKey { key: claim.intent_key() }, ReadOp::Key { key: claim.outcome_key() }];
             let done = self.read(&log, reads).await?;
             let Some(intent) = versioned(done.answers.first())? else { return Ok(End::Forgotten) };
             let parts = decode(&intent.value)?;
@@ -294,7 +294,7 @@ impl Rank {
     /// Writes down that an intent is undone, unless its outcome stands already.
     pub(crate) async fn undo(&self, claim: Claim) -> Result<()> {
         let done =
-            self.read(&log_object(claim.rank), vec![Read::VersionedKey { key: claim.intent_key() }]).await?;
+            self.read(&log_object(claim.rank), vec![ReadOp::VersionedKey { key: claim.intent_key() }]).await?;
         if let Some(intent) = versioned(done.answers.first())? {
             self.decide(claim, intent.version, UNDONE).await?;
         }
@@ -305,7 +305,7 @@ impl Rank {
         let transaction = Transaction::new()
             .guard(at_version(claim.intent_key(), version))
             .guard(at_version(claim.outcome_key(), 0))
-            .change(Write::SetKey { key: claim.outcome_key(), value: Bytes::from_static(outcome) });
+            .change(WriteOp::SetKey { key: claim.outcome_key(), value: Bytes::from_static(outcome) });
         self.change(&log_object(claim.rank), transaction).await.map(|_| ())
     }
 
@@ -322,7 +322,7 @@ impl Rank {
                 transaction = transaction.guard(Guard::Version { version });
             }
             for name in [CLAIM, MOVES] {
-                transaction = transaction.change(Write::SetKey { key: key(name), value: claim.encode() });
+                transaction = transaction.change(WriteOp::SetKey { key: key(name), value: claim.encode() });
             }
             match self.apply(&object, transaction).await? {
                 Outcome::Done(_) => return Ok(true),
@@ -345,15 +345,15 @@ impl Rank {
     async fn finish(&self, claim: Claim, part: &Part) -> Result<()> {
         let mut transaction = Transaction::new().guard(claim.guard());
         if part.remove {
-            transaction = transaction.change(Write::Remove);
+            transaction = transaction.change(WriteOp::Remove);
         } else {
             for (key, value) in &part.changes {
                 transaction = transaction.change(match value {
-                    Some(value) => Write::SetKey { key: key.clone(), value: value.clone() },
-                    None => Write::RemoveKey { key: key.clone() },
+                    Some(value) => WriteOp::SetKey { key: key.clone(), value: value.clone() },
+                    None => WriteOp::RemoveKey { key: key.clone() },
                 });
             }
-            transaction = transaction.change(Write::RemoveKey { key: key(CLAIM) });
+            transaction = transaction.change(WriteOp::RemoveKey { key: key(CLAIM) });
         }
         self.change(&part.target.object(), transaction).await.map(|_| ())
     }
@@ -361,7 +361,7 @@ impl Rank {
     /// Takes a claim away that has no effect.
     async fn give_up(&self, claim: Claim, object: &ObjectId) -> Result<()> {
         let transaction =
-            Transaction::new().guard(claim.guard()).change(Write::RemoveKey { key: key(CLAIM) });
+            Transaction::new().guard(claim.guard()).change(WriteOp::RemoveKey { key: key(CLAIM) });
         self.change(object, transaction).await.map(|_| ())
     }
 }

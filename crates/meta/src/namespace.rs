@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use nacre_object::{Answer, Guard, KeyRange, Read, Transaction, Write};
+use nacre_object::{Answer, Guard, KeyRange, ReadOp, Transaction, WriteOp};
 
 use crate::attribute::Attributes;
 use crate::capability::Policy;
@@ -103,7 +103,7 @@ impl Rank {
     /// Reads a directory and one of its entries.
     pub(crate) async fn look(&self, directory: Ino, name: &[u8]) -> Result<Looked> {
         check_name(name)?;
-        match self.find(directory, vec![Read::VersionedKey { key: entry_key(name) }]).await? {
+        match self.find(directory, vec![ReadOp::VersionedKey { key: entry_key(name) }]).await? {
             Sought::Found(directory, answers) => {
                 if directory.inode.kind != InodeKind::Directory {
                     return Err(Error::NotDirectory);
@@ -254,7 +254,7 @@ impl Rank {
         let mut after = (!after.is_empty()).then(|| entry_key(after).to_bytes());
         loop {
             let range = KeyRange { after, ..KeyRange::prefix(&b"e"[..]) };
-            let found = self.find(directory, vec![Read::Keys { range, limit, values: true }]).await?;
+            let found = self.find(directory, vec![ReadOp::Keys { range, limit, values: true }]).await?;
             let Sought::Found(loaded, answers) = found else { return Err(Error::NotFound) };
             if loaded.inode.kind != InodeKind::Directory {
                 return Err(Error::NotDirectory);
@@ -340,13 +340,13 @@ impl Rank {
                 .guard(at_version(key(RECORD), looked.directory.record))
                 .guard(at_version(entry_key(name), 0))
                 .guard(unclaimed())
-                .change(Write::SetKey { key: entry_key(name), value: entry.encode() })
-                .change(Write::SetKey { key: key(CHANGED), value: encode_time(now) });
+                .change(WriteOp::SetKey { key: entry_key(name), value: entry.encode() })
+                .change(WriteOp::SetKey { key: key(CHANGED), value: encode_time(now) });
             if self.change(&directory.object(), transaction).await?
                 && let Some(inode) = entry.first_record(directory)
             {
-                let made = self.make_inode(entry.ino, &inode).await;
-                if let Err(error) = made {
+                let created = self.make_inode(entry.ino, &inode).await;
+                if let Err(error) = created {
                     // The entry stands, and the inode is made by whoever needs it.
                     tracing::debug!(%error, "an inode is left to be made later");
                 }
@@ -427,9 +427,9 @@ impl Rank {
                 .guard(at_version(key(RECORD), looked.directory.record))
                 .guard(at_version(entry_key(name), *version))
                 .guard(unclaimed())
-                .change(Write::RemoveKey { key: entry_key(name) })
-                .change(Write::SetKey { key: gone_key(entry.link), value: gone_value(entry.ino) })
-                .change(Write::SetKey { key: key(CHANGED), value: encode_time(self.now()) });
+                .change(WriteOp::RemoveKey { key: entry_key(name) })
+                .change(WriteOp::SetKey { key: gone_key(entry.link), value: gone_value(entry.ino) })
+                .change(WriteOp::SetKey { key: key(CHANGED), value: encode_time(self.now()) });
             let done = self.change(&directory.object(), transaction).await;
             if matches!(done, Ok(false)) {
                 self.end_removal();
@@ -477,7 +477,7 @@ impl Rank {
     /// Returns the part of an intent that removes an empty directory; `None` if it was removed meanwhile.
     async fn removal_of_directory(&self, ino: Ino) -> Result<Option<Part>> {
         for _ in 0..ATTEMPTS_MAX {
-            let keys = |prefix: &'static [u8]| Read::Keys {
+            let keys = |prefix: &'static [u8]| ReadOp::Keys {
                 range: KeyRange::prefix(prefix),
                 limit: 1,
                 values: false,
@@ -568,12 +568,12 @@ impl Rank {
                     .guard(at_version(entry_key(from_name), *version))
                     .guard(at_version(entry_key(to_name), to_version))
                     .guard(unclaimed())
-                    .change(Write::RemoveKey { key: entry_key(from_name) })
-                    .change(Write::SetKey { key: entry_key(to_name), value: entry.moved().encode() })
-                    .change(Write::SetKey { key: key(CHANGED), value: now });
+                    .change(WriteOp::RemoveKey { key: entry_key(from_name) })
+                    .change(WriteOp::SetKey { key: entry_key(to_name), value: entry.moved().encode() })
+                    .change(WriteOp::SetKey { key: key(CHANGED), value: now });
                 if let Some(gone) = gone {
                     let value = gone_value(gone.ino);
-                    transaction = transaction.change(Write::SetKey { key: gone_key(gone.link), value });
+                    transaction = transaction.change(WriteOp::SetKey { key: gone_key(gone.link), value });
                 }
                 self.change(&from.object(), transaction).await
             } else {
@@ -636,8 +636,8 @@ impl Rank {
     async fn directory_moves(&self) -> Result<u64> {
         for _ in 0..ATTEMPTS_MAX {
             let namespace = namespace_object();
-            let claim = Read::Key { key: key(crate::directory::CLAIM) };
-            let moves = Read::VersionedKey { key: key(crate::directory::MOVES) };
+            let claim = ReadOp::Key { key: key(crate::directory::CLAIM) };
+            let moves = ReadOp::VersionedKey { key: key(crate::directory::MOVES) };
             let done = self.read(&namespace, vec![claim, moves]).await?;
             match done.answers.first() {
                 Some(Answer::Value(Some(claim))) => {
@@ -746,7 +746,7 @@ impl Rank {
         let mut after = None;
         loop {
             let range = KeyRange { after, ..KeyRange::prefix(&b"g"[..]) };
-            let keys = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
+            let keys = ReadOp::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
             let done = self.read(&directory.object(), vec![keys]).await?;
             let Some(Answer::Keys(page)) = done.answers.first() else { return Err(nonsense()) };
             for (key, value) in &page.entries {
@@ -785,7 +785,7 @@ impl Rank {
 
     async fn remove_trace(&self, directory: Ino, link: u64) -> Result<()> {
         let transaction =
-            Transaction::new().guard(Guard::Exists).change(Write::RemoveKey { key: gone_key(link) });
+            Transaction::new().guard(Guard::Exists).change(WriteOp::RemoveKey { key: gone_key(link) });
         self.change(&directory.object(), transaction).await.map(|_| ())
     }
 
@@ -796,8 +796,8 @@ impl Rank {
                 Sought::Missing(0) => {
                     let transaction = Transaction::new()
                         .guard(Guard::Version { version: 0 })
-                        .change(Write::Create)
-                        .change(Write::Remove);
+                        .change(WriteOp::Create)
+                        .change(WriteOp::Remove);
                     if self.change(&ino.object(), transaction).await? {
                         return Ok(());
                     }
@@ -838,7 +838,7 @@ impl Rank {
         let transaction = Transaction::new()
             .guard(at_version(key(RECORD), loaded.record))
             .guard(unclaimed())
-            .change(Write::Remove);
+            .change(WriteOp::Remove);
         let removed = self.change(&loaded.ino.object(), transaction).await?;
         // The inode first: whoever finds no state makes it for an inode that is there only.
         if removed && let InodeKind::Typed(_) = loaded.inode.kind {

@@ -17,8 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use nacre_object::{
-    Answer, Check, Done, ErrorKind, Guard, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
-    Versioned, Write,
+    Answer, Check, Done, ErrorKind, Guard, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
+    Versioned, WriteOp,
 };
 use parking_lot::Mutex;
 
@@ -214,8 +214,8 @@ impl Rank {
     async fn begin(&self, create: bool, owner: &Credentials) -> Result<()> {
         let namespace = namespace_object();
         for _ in 0..ATTEMPTS_MAX {
-            let format = Read::VersionedKey { key: key(FORMAT_KEY) };
-            let fence = Read::VersionedKey { key: key(FENCE_KEY) };
+            let format = ReadOp::VersionedKey { key: key(FORMAT_KEY) };
+            let fence = ReadOp::VersionedKey { key: key(FENCE_KEY) };
             let done = self.read(&namespace, vec![format, fence]).await?;
             let fence = versioned(done.answers.get(1))?;
             let last = fence.map_or(Ok(0), |value| number(&value.value))?;
@@ -232,7 +232,7 @@ impl Rank {
                     self.token.store(token, Ordering::Relaxed);
                     let transaction = Transaction::new()
                         .guard(at_version(key(FENCE_KEY), fence.map_or(0, |value| value.version)))
-                        .change(Write::SetKey { key: key(FENCE_KEY), value: encode_number(token) });
+                        .change(WriteOp::SetKey { key: key(FENCE_KEY), value: encode_number(token) });
                     match self.change(&namespace, transaction).await {
                         Ok(true) => return self.make_root(create, owner).await,
                         Ok(false) | Err(Error::Fenced) => {}
@@ -243,8 +243,8 @@ impl Rank {
                 None => {
                     let transaction = Transaction::new()
                         .guard(at_version(key(FORMAT_KEY), 0))
-                        .change(Write::SetKey { key: key(FORMAT_KEY), value: vec![FORMAT].into() })
-                        .change(Write::SetKey { key: key(IDS_KEY), value: encode_number(FIRST_ID) });
+                        .change(WriteOp::SetKey { key: key(FORMAT_KEY), value: vec![FORMAT].into() })
+                        .change(WriteOp::SetKey { key: key(IDS_KEY), value: encode_number(FIRST_ID) });
                     settled(self.change(&namespace, transaction).await)?;
                 }
             }
@@ -302,7 +302,7 @@ impl Rank {
     }
 
     async fn remove_log(&self, number: u64) -> Result<()> {
-        let remove = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+        let remove = Transaction::new().guard(Guard::Exists).change(WriteOp::Remove);
         self.change(&log_object(number), remove).await?;
         self.forget_log(number).await
     }
@@ -310,7 +310,7 @@ impl Rank {
     /// Takes a log that was removed off the list of logs.
     pub(crate) async fn forget_log(&self, number: u64) -> Result<()> {
         let forget =
-            Transaction::new().guard(Guard::Exists).change(Write::RemoveKey { key: rank_key(number) });
+            Transaction::new().guard(Guard::Exists).change(WriteOp::RemoveKey { key: rank_key(number) });
         self.change(&namespace_object(), forget).await?;
         Ok(())
     }
@@ -331,7 +331,7 @@ impl Rank {
     }
 
     /// Reads from an object.
-    pub(crate) async fn read(&self, object: &ObjectId, reads: Vec<Read>) -> Result<Done> {
+    pub(crate) async fn read(&self, object: &ObjectId, reads: Vec<ReadOp>) -> Result<Done> {
         let transaction = Transaction { reads, ..Transaction::default() };
         match self.store.apply(object, transaction).await? {
             Outcome::Done(done) => Ok(done),
@@ -346,7 +346,7 @@ impl Rank {
         transaction.guards.push(Guard::Fence { token });
         if self.exclusive && token > 0 {
             // First of all, because a transaction may end with the removal of the object.
-            transaction.writes.insert(0, Write::RaiseFence { token });
+            transaction.writes.insert(0, WriteOp::RaiseFence { token });
         }
         match self.store.apply(object, transaction).await? {
             Outcome::Refused(refusal) if refusal.guard == guard => Err(Error::Fenced),
@@ -367,14 +367,14 @@ impl Rank {
                 return Ok(id);
             }
             let namespace = namespace_object();
-            let done = self.read(&namespace, vec![Read::VersionedKey { key: key(IDS_KEY) }]).await?;
+            let done = self.read(&namespace, vec![ReadOp::VersionedKey { key: key(IDS_KEY) }]).await?;
             let next = versioned(done.answers.first())?.ok_or_else(|| corrupt("the namespace has no ids"))?;
             let begin = number(&next.value)?;
             let end = begin + ids.taken.clamp(IDS_MIN, IDS_MAX);
             // Not by `apply`: an id is of use to a rank that is fenced, which takes a new number.
             let transaction = Transaction::new()
                 .guard(at_version(key(IDS_KEY), next.version))
-                .change(Write::SetKey { key: key(IDS_KEY), value: encode_number(end) });
+                .change(WriteOp::SetKey { key: key(IDS_KEY), value: encode_number(end) });
             match self.store.apply(&namespace, transaction).await {
                 Ok(Outcome::Done(_)) => {
                     ids.free = begin..end;
@@ -391,13 +391,13 @@ impl Rank {
 
     /// Looks for an inode, and asks further questions about its object. If an intent has claimed the object, it is
     /// brought to its end first: nobody sees one half of a change that spans objects.
-    pub(crate) async fn find(&self, ino: Ino, further: Vec<Read>) -> Result<Sought> {
+    pub(crate) async fn find(&self, ino: Ino, further: Vec<ReadOp>) -> Result<Sought> {
         for _ in 0..ATTEMPTS_MAX {
             let mut reads = vec![
-                Read::VersionedKey { key: key(RECORD) },
-                Read::Key { key: key(CLAIM) },
-                Read::VersionedKey { key: key(MOVES) },
-                Read::Key { key: key(CHANGED) },
+                ReadOp::VersionedKey { key: key(RECORD) },
+                ReadOp::Key { key: key(CLAIM) },
+                ReadOp::VersionedKey { key: key(MOVES) },
+                ReadOp::Key { key: key(CHANGED) },
             ];
             reads.extend(further.iter().cloned());
             let mut done = self.read(&ino.object(), reads).await?;
@@ -453,7 +453,7 @@ impl Rank {
     pub(crate) async fn make_inode(&self, ino: Ino, inode: &Inode) -> Result<bool> {
         let transaction = Transaction::new()
             .guard(Guard::Version { version: 0 })
-            .change(Write::SetKey { key: key(RECORD), value: inode.encode() });
+            .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() });
         self.change(&ino.object(), transaction).await
     }
 
@@ -463,7 +463,7 @@ impl Rank {
         let transaction = Transaction::new()
             .guard(at_version(key(RECORD), loaded.record))
             .guard(unclaimed())
-            .change(Write::SetKey { key: key(RECORD), value: inode.encode() });
+            .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() });
         self.change(&loaded.ino.object(), transaction).await
     }
 
@@ -498,7 +498,7 @@ impl Rank {
         let fence = (token > 0).then_some(token);
         // A sequencer's state has the fence of the metadata rank that hands out its positions.
         if name != SEQUENCER && self.exclusive && wanted & WRITE != 0 {
-            let raise = Transaction::new().change(Write::RaiseFence { token });
+            let raise = Transaction::new().change(WriteOp::RaiseFence { token });
             self.change(&object, raise).await?;
         }
         Ok(Typed { name, object, fence })
@@ -508,7 +508,7 @@ impl Rank {
     pub(crate) async fn remove_state(&self, ino: Ino) -> Result<()> {
         // Not by `apply`: the state has a fence of its own. A metadata rank that has it in memory finds that it is gone, and
         // none makes it again, since it looks for the inode first.
-        let remove = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+        let remove = Transaction::new().guard(Guard::Exists).change(WriteOp::Remove);
         self.store.apply(&ino.state_object(), remove).await?;
         Ok(())
     }
@@ -531,10 +531,10 @@ impl Rank {
             }
             let mut transaction = Transaction::new()
                 .guard(Guard::Exists)
-                .change(Write::SetKey { key: key(&name), value: value.clone() });
+                .change(WriteOp::SetKey { key: key(&name), value: value.clone() });
             let stale = log.stale.len().min(STALE_MAX);
             for name in &log.stale[..stale] {
-                transaction = transaction.change(Write::RemoveKey { key: key(name) });
+                transaction = transaction.change(WriteOp::RemoveKey { key: key(name) });
             }
             if self.change(&log_object(number), transaction).await? {
                 log.stale.drain(..stale);
@@ -554,11 +554,11 @@ impl Rank {
             // The name first: a log that nobody finds would be of no use.
             let register = Transaction::new()
                 .guard(Guard::Exists)
-                .change(Write::SetKey { key: rank_key(number), value: encode_number(self.now() as u64) });
+                .change(WriteOp::SetKey { key: rank_key(number), value: encode_number(self.now() as u64) });
             self.change(&namespace_object(), register).await?;
             let create = Transaction::new()
                 .guard(Guard::Version { version: 0 })
-                .change(Write::SetKey { key: key(b"n"), value: encode_number(number) });
+                .change(WriteOp::SetKey { key: key(b"n"), value: encode_number(number) });
             if self.change(&log_object(number), create).await? {
                 return Ok(number);
             }

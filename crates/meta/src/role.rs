@@ -72,10 +72,10 @@ impl MetaRole {
     /// # Errors
     /// `Invalid` if a time is out of range.
     pub fn new(options: Options) -> Result<MetaRole, StoreError> {
-        let within = |what: &str, time: Duration, least: Duration, most: Duration| match time {
+        let within = |setting: &str, time: Duration, least: Duration, most: Duration| match time {
             time if (least..=most).contains(&time) => Ok(()),
             time => {
-                let text = format!("{what} of {time:?}; it is {least:?} to {most:?}");
+                let text = format!("{setting} of {time:?}; it is {least:?} to {most:?}");
                 Err(StoreError::new(ErrorKind::Invalid, text))
             }
         };

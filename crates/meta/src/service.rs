@@ -497,10 +497,10 @@ impl ActiveRank {
     }
 
     /// Takes in that an object was made, with its record, or that there was one.
-    pub fn created(&mut self, now: Duration, id: &ObjectId, made: Option<Record>, out: &mut Vec<Output>) {
+    pub fn created(&mut self, now: Duration, id: &ObjectId, stored: Option<Record>, out: &mut Vec<Output>) {
         let Some(Entry::Creating(ticket, calls)) = self.sequencers.get_mut(id) else { return };
         let (ticket, calls) = (*ticket, std::mem::take(calls));
-        if let Some(record) = made {
+        if let Some(record) = stored {
             out.push(Output::Reply(ticket, Reply::Done));
             return self.begin(now, id, record, false, calls, out);
         }

@@ -41,7 +41,7 @@ pub enum JobError {
     #[error("a thread of rank {0} failed")]
     Thread(u32),
     /// A rank sent rank 0 a result that cannot be decoded.
-    #[error("rank {0} told nonsense: do all ranks run the same version of this program?")]
+    #[error("rank {0} sent an invalid message: do all ranks run the same version of this program?")]
     Nonsense(u32),
     /// The master's queue could not be kept on disk, or the output could not be opened.
     #[error("{0}")]

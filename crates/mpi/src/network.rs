@@ -30,7 +30,7 @@ pub enum NetworkError {
     Mpi(&'static str, i32),
     /// A rank sent a message that cannot be decoded.
     #[error(
-        "rank {0} sent {1} bytes that are no message: do all ranks run the same version of this program?"
+        "rank {0} sent {1} bytes that are not a message: do all ranks run the same version of this program?"
     )]
     Nonsense(u32, usize),
     /// A message cannot be encoded.
@@ -171,12 +171,12 @@ impl<W> Network<W> {
     }
 
     /// Sends `bytes` to rank 0, and waits until MPI has taken them. Only between phases.
-    pub fn tell(&self, bytes: &[u8]) {
+    pub fn send_part(&self, bytes: &[u8]) {
         self.world.process_at_rank(0).send_with_tag(bytes, PART);
     }
 
-    /// Returns what a rank sent by [`Network::tell`], if it has arrived, with its sender.
-    pub fn hear(&self) -> Option<(u32, Vec<u8>)> {
+    /// Returns what a rank sent by [`Network::send_part`], if it has arrived, with its sender.
+    pub fn receive_part(&self) -> Option<(u32, Vec<u8>)> {
         self.take_one(PART)
     }
 

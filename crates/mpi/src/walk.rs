@@ -215,13 +215,13 @@ impl Rank<'_> {
         if !self.resumes() {
             return match file.symlink_metadata() {
                 Ok(_) => Err(CommandError::Usage(format!(
-                    "there is a file {file:?} already; go on from it with --resume, or remove it"
+                    "the file {file:?} already exists; continue from it with --resume, or remove it"
                 ))),
                 Err(_) => Ok(None),
             };
         }
         let cannot = |error: &dyn std::fmt::Display| {
-            CommandError::Usage(format!("cannot go on from {file:?}: {error}"))
+            CommandError::Usage(format!("cannot resume from {file:?}: {error}"))
         };
         let loaded = counted.load(file).map_err(|error| cannot(&error))?;
         plan.adopt(&loaded).map_err(|error| cannot(&error))?;
@@ -286,19 +286,19 @@ impl Rank<'_> {
         if !self.network.is_root() {
             let links = counted.links.take();
             let sent = links.send(|bytes| {
-                self.network.tell(&[&[LINKS], bytes].concat());
+                self.network.send_part(&[&[LINKS], bytes].concat());
                 Ok(())
             });
             let mut partial = counted.shared.partial.lock();
             let sums = partial.send(|bytes| {
-                self.network.tell(&[&[SUMS], bytes].concat());
+                self.network.send_part(&[&[SUMS], bytes].concat());
                 Ok(())
             });
             // Directories that are begun remember their numbers.
             partial.clear_sums();
             part.failure = sent.and(sums).err().map(|error| error.to_string());
             let bytes = postcard::to_stdvec(&part).map_err(io::Error::other)?;
-            self.network.tell(&[&[LAST], &bytes[..]].concat());
+            self.network.send_part(&[&[LAST], &bytes[..]].concat());
             return Ok(None);
         }
         let mut parts: Vec<Option<Part>> = (0..self.network.size()).map(|_| None).collect();
@@ -313,7 +313,7 @@ impl Rank<'_> {
         };
         while !complete(&parts, output) {
             let mut quiet = !output.go_on(&self.network)?;
-            while let Some((from, bytes)) = self.network.hear() {
+            while let Some((from, bytes)) = self.network.receive_part() {
                 quiet = false;
                 let nonsense = || JobError::Nonsense(from);
                 match bytes.split_first() {
@@ -372,7 +372,7 @@ impl Rank<'_> {
             }
             return match counted.write(file, plan, &standing) {
                 Ok(()) if interrupted => {
-                    fail(&format!("interrupted; the same command with --resume {file:?} goes on from here"))
+                    fail(&format!("interrupted; run the same command with --resume {file:?} to continue"))
                 }
                 Err(error) if interrupted => end(Err(error)),
                 Ok(()) => GO_ON,

@@ -213,15 +213,15 @@ fn what_a_killed_or_stopped_job_left_goes_on() {
     let root = folder.path().to_str().unwrap();
     let checkpoint = elsewhere.path().join("checkpoint");
     let checkpoint = checkpoint.to_str().unwrap();
-    let asked = ["--json", "walk", "--algorithm", "drqs", "--top", "20", "--histogram", "size"];
-    let whole = succeed(1, &[&asked[..], &[root]].concat());
+    let words = ["--json", "walk", "--algorithm", "drqs", "--top", "20", "--histogram", "size"];
+    let whole = succeed(1, &[&words[..], &[root]].concat());
     let mut ended = 0;
     for attempt in 0..40 {
         if ended == 4 {
             break;
         }
         let signal = if attempt % 2 == 0 { Signal::KILL } else { Signal::TERM };
-        let begin = [&asked[..], &["--checkpoint", checkpoint, "--every", "1ms", root]].concat();
+        let begin = [&words[..], &["--checkpoint", checkpoint, "--every", "1ms", root]].concat();
         let delay = Duration::from_millis(attempt * 37 % 150);
         let Some(complaint) = end_early(3, Path::new(checkpoint), &begin, delay, signal) else { continue };
         if !Path::new(checkpoint).exists() {
@@ -233,7 +233,7 @@ fn what_a_killed_or_stopped_job_left_goes_on() {
             assert!(complaint.contains("--resume"), "{complaint}");
         }
         // Another number of ranks may go on.
-        let resumed = [&asked[..], &["--resume", checkpoint, root]].concat();
+        let resumed = [&words[..], &["--resume", checkpoint, root]].concat();
         assert_eq!(succeed(2, &resumed), whole, "after {signal:?} at {delay:?}");
         assert!(!Path::new(checkpoint).exists());
     }

@@ -62,7 +62,7 @@ pub unsafe fn access(
     let request = Request { file, atomic, operation, memory };
     // SAFETY: as the caller says.
     unsafe {
-        match (operation.place, operation.collective && atomic.party.size > 1) {
+        match (operation.position, operation.collective && atomic.party.size > 1) {
             (StartPosition::Shared, false) => request.at_the_shared_pointer(),
             (StartPosition::Shared, true) => request.in_order(),
             (_, false) => request.alone(&request.part()?),
@@ -83,12 +83,12 @@ impl Request<'_> {
     /// The memory holds the elements that it is said to.
     unsafe fn run(
         &self,
-        place: StartPosition,
+        position: StartPosition,
         collective: bool,
         memory: Memory,
     ) -> Result<MPI_Status, Failure> {
         let mut status = mpi::status_of(0)?;
-        let operation = Operation { place, collective, ..self.operation };
+        let operation = Operation { position, collective, ..self.operation };
         // SAFETY: as the caller says; the status is one.
         let code = unsafe { operation.run(self.file, memory, &mut status) };
         result(
@@ -103,16 +103,16 @@ impl Request<'_> {
     ///
     /// The memory holds the elements that it is said to.
     unsafe fn checked(&self) -> Result<Numbers, Failure> {
-        let Operation { place, writes, .. } = self.operation;
-        let place = if let StartPosition::At(_) = place { place } else { StartPosition::At(0) };
+        let Operation { position, writes, .. } = self.operation;
+        let position = if let StartPosition::At(_) = position { position } else { StartPosition::At(0) };
         let allowed = if writes { self.atomic.mode.writes } else { self.atomic.mode.reads };
         // It touches nothing where it is asked for no elements, or for what is not allowed.
         let count = if allowed { self.memory.count.min(0) } else { self.memory.count };
         // SAFETY: as the caller says.
-        unsafe { self.run(place, false, Memory { count, ..self.memory }) }?;
+        unsafe { self.run(position, false, Memory { count, ..self.memory }) }?;
         if !allowed {
-            let what = if writes { "writing" } else { "reading" };
-            return Err(Failure::Own(format!("the file is not open for {what}")));
+            let direction = if writes { "writing" } else { "reading" };
+            return Err(Failure::Own(format!("the file is not open for {direction}")));
         }
         let uncountable = || Failure::Own("the elements in memory have too many bytes".to_owned());
         mpi::numbers(self.memory.datatype)?.ok_or_else(uncountable)
@@ -133,7 +133,7 @@ impl Request<'_> {
         let view = table::view(self.file, self.atomic)?;
         if bytes > 0 && (view.etype_bytes == 0 || !bytes.is_multiple_of(view.etype_bytes)) {
             let text = format!(
-                "{bytes} bytes are no whole number of elementary types of {} bytes",
+                "{bytes} bytes are not a whole number of elementary types of {} bytes",
                 view.etype_bytes
             );
             return Err(Failure::Own(text));
@@ -145,7 +145,7 @@ impl Request<'_> {
             let found = access.zip(end);
             found.ok_or_else(|| Failure::Own(format!("offset {offset} is not within a file")))
         };
-        let (offset, access) = match self.operation.place {
+        let (offset, access) = match self.operation.position {
             StartPosition::At(offset) => (offset, found(offset)?.0),
             StartPosition::Individual | StartPosition::Shared => {
                 let mut pointer = hold(&self.atomic.pointer);
@@ -289,7 +289,7 @@ impl Request<'_> {
             _ => None,
         };
         let mut verdict = [u8::from(lock.is_some())];
-        party.tell(&mut verdict)?;
+        party.broadcast(&mut verdict)?;
         if verdict == [0] {
             // SAFETY: as the caller says.
             return unsafe { self.alone(&part?) };
@@ -418,7 +418,7 @@ fn whole_of_the_first(atomic: &Atomic, mode: Mode) -> Result<Option<BlockingLock
         _ => None,
     };
     let mut failed = [u8::from(matches!(locked, Some(Err(_))))];
-    atomic.party.tell(&mut failed)?;
+    atomic.party.broadcast(&mut failed)?;
     match locked {
         Some(locked) => Ok(Some(locked?)),
         None if failed == [1] => Err(Failure::Elsewhere),
@@ -431,7 +431,7 @@ fn released(atomic: &Atomic, lock: Option<BlockingLock>) -> Result<(), Failure> 
     atomic.party.meet()?;
     let released = lock.map(|lock| lock.check().and_then(|()| lock.release()));
     let mut failed = [u8::from(matches!(released, Some(Err(_))))];
-    atomic.party.tell(&mut failed)?;
+    atomic.party.broadcast(&mut failed)?;
     match released {
         Some(released) => Ok(released?),
         None if failed == [1] => Err(Failure::Elsewhere),

@@ -16,8 +16,8 @@ const CHECK_BYTES: usize = 1 << 20;
 /// The least that a call of the system counts for, in bytes: as much as a page.
 const CALL_BYTES: usize = 4096;
 
-fn failed(what: &str, offset: u64, error: &Error) -> Failure {
-    Failure::File(mpi::error_class_of(error), format!("cannot {what} the file at {offset}: {error}"))
+fn failed(action: &str, offset: u64, error: &Error) -> Failure {
+    Failure::File(mpi::error_class_of(error), format!("cannot {action} the file at {offset}: {error}"))
 }
 
 /// Reads regions, in ascending order, one after the other. Returns the number of bytes before the end of the file.

@@ -96,12 +96,12 @@ unsafe fn nonblocking(
 ) -> c_int {
     // SAFETY: as the caller says.
     let done = unsafe { atomic::access(file, known, operation, memory) };
-    let made = done.and_then(|status| {
+    let created = done.and_then(|status| {
         let bytes = mpi::bytes_of(&status)?;
         // SAFETY: as the caller says.
         Ok(unsafe { request::completed(bytes, request) }?)
     });
-    match made {
+    match created {
         Ok(()) => mpi::success(),
         Err(failure) => failure.report(file, call),
     }
@@ -130,18 +130,18 @@ macro_rules! blocking {
             status: *mut MPI_Status
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: StartPosition::At($offset), collective: $collective };
+            let operation = Operation { writes: $writes, position: StartPosition::At($offset), collective: $collective };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { blocking(stringify!($public), file, &known, operation, memory, status) }
         } }
     )*};
-    ($($public:ident $profiling:ident $count:ty, $place:ident, $writes:literal, $collective:literal;)*) => {$(
+    ($($public:ident $profiling:ident $count:ty, $position:ident, $writes:literal, $collective:literal;)*) => {$(
         function! { $public $profiling (
             file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype, status: *mut MPI_Status
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: StartPosition::$place, collective: $collective };
+            let operation = Operation { writes: $writes, position: StartPosition::$position, collective: $collective };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { blocking(stringify!($public), file, &known, operation, memory, status) }
@@ -187,18 +187,18 @@ macro_rules! nonblocking {
             request: *mut MPI_Request
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: StartPosition::At($offset), collective: false };
+            let operation = Operation { writes: $writes, position: StartPosition::At($offset), collective: false };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { nonblocking(stringify!($public), file, &known, operation, memory, request) }
         } }
     )*};
-    ($($public:ident $profiling:ident $count:ty, $place:ident, $writes:literal;)*) => {$(
+    ($($public:ident $profiling:ident $count:ty, $position:ident, $writes:literal;)*) => {$(
         function! { $public $profiling (
             file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype, request: *mut MPI_Request
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: StartPosition::$place, collective: false };
+            let operation = Operation { writes: $writes, position: StartPosition::$position, collective: false };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { nonblocking(stringify!($public), file, &known, operation, memory, request) }
@@ -239,18 +239,18 @@ macro_rules! begin {
             file: MPI_File, $offset: MPI_Offset, buffer: *mut c_void, count: $count, datatype: MPI_Datatype
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: StartPosition::At($offset), collective: true };
+            let operation = Operation { writes: $writes, position: StartPosition::At($offset), collective: true };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { begin(stringify!($public), file, &known, operation, memory) }
         } }
     )*};
-    ($($public:ident $profiling:ident $count:ty, $place:ident, $writes:literal;)*) => {$(
+    ($($public:ident $profiling:ident $count:ty, $position:ident, $writes:literal;)*) => {$(
         function! { $public $profiling (
             file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype
         ) next => {
             let Some(known) = table::atomic(file) else { return next() };
-            let operation = Operation { writes: $writes, place: StartPosition::$place, collective: true };
+            let operation = Operation { writes: $writes, position: StartPosition::$position, collective: true };
             let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
             // SAFETY: the arguments are those of the caller.
             unsafe { begin(stringify!($public), file, &known, operation, memory) }

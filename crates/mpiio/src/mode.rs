@@ -51,7 +51,7 @@ fn enter(file: MPI_File, open: &Open, party: Party) -> Result<Atomic, Failure> {
             Err(sentence) => why = Some(sentence),
         }
     }
-    party.tell(&mut message)?;
+    party.broadcast(&mut message)?;
     let [known, identity @ ..] = message;
     if known == 0 {
         return Err(why.map_or(Failure::Elsewhere, Failure::Own));

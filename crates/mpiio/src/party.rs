@@ -123,7 +123,7 @@ impl Party {
     }
 
     /// Tells rank 0's bytes to all. All give the same length.
-    pub fn tell(&self, bytes: &mut [u8]) -> Result<(), Failure> {
+    pub fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Failure> {
         let Ok(length) = c_int::try_from(bytes.len()) else {
             return Err(Failure::Untold(Code(error_class_io())));
         };

@@ -22,7 +22,7 @@ pub struct Operation {
     /// True if it writes.
     pub writes: bool,
     /// The place at which it begins.
-    pub place: StartPosition,
+    pub position: StartPosition,
     /// True if all processes that opened the file take part.
     pub collective: bool,
 }
@@ -62,7 +62,7 @@ macro_rules! pair {
 
 impl Operation {
     fn pair(&self) -> &'static Pair {
-        match (self.writes, self.place, self.collective) {
+        match (self.writes, self.position, self.collective) {
             (false, StartPosition::At(_), false) => pair!("PMPI_File_read_at"),
             (false, StartPosition::At(_), true) => pair!("PMPI_File_read_at_all"),
             (false, StartPosition::Individual, false) => pair!("PMPI_File_read"),
@@ -98,7 +98,7 @@ impl Operation {
         // SAFETY: MPI declares the functions of these names with these types, and the arguments are what the caller says. A
         // buffer is constant where it is written from, which makes no difference to a call.
         unsafe {
-            Some(match (self.place, c_int::try_from(count)) {
+            Some(match (self.position, c_int::try_from(count)) {
                 (StartPosition::At(offset), Ok(count)) => {
                     plain.find::<At<c_int>>()?(file, offset, buffer, count, datatype, status)
                 }

@@ -51,10 +51,10 @@ fn program(name: &str) -> PathBuf {
             compiler = compiler.replace("mpicc", "mpifort");
         }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
-        let made =
+        let compiled =
             Command::new(&compiler).args(["-O1", "-pthread"]).arg(source).arg("-o").arg(&target).output();
-        let made = made.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
-        assert!(made.status.success(), "{compiler} {name}: {}", String::from_utf8_lossy(&made.stderr));
+        let compiled = compiled.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
+        assert!(compiled.status.success(), "{compiler} {name}: {}", String::from_utf8_lossy(&compiled.stderr));
     }
     target
 }
@@ -79,7 +79,7 @@ fn job(flags: &[&str], ranks: usize, program: &Path, arguments: &[&str]) -> Comm
     command
 }
 
-fn told(output: &Output) -> String {
+fn describe(output: &Output) -> String {
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     format!("{}\n{out}{error}", output.status)
 }
@@ -87,7 +87,7 @@ fn told(output: &Output) -> String {
 /// Runs a job that has to succeed, and returns its output.
 fn succeed(flags: &[&str], ranks: usize, program: &Path, arguments: &[&str]) -> String {
     let output = job(flags, ranks, program, arguments).output().unwrap();
-    assert!(output.status.success(), "{} {arguments:?}: {}", program.display(), told(&output));
+    assert!(output.status.success(), "{} {arguments:?}: {}", program.display(), describe(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -216,14 +216,14 @@ fn a_job_of_several_programs_has_the_library_in_all_of_them() {
     let arguments = [&file, "write_at_all", "3", "64", "64", "128", "1"];
     let mut command = job(&[], 1, &program, &arguments);
     let output = command.args([":", "-n", "1"]).arg(&program).args(arguments).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "torn 0 of 3\n", "{}", told(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "torn 0 of 3\n", "{}", describe(&output));
     // Both ways round: the first rank has the library, or lacks it.
     for first in [false, true] {
         let without = |lacks: bool| if lacks { &["-u", "LD_PRELOAD"][..] } else { &[] };
         let mut command = job(&[], 1, Path::new("env"), without(first));
         command.arg(&program).args(arguments).args([":", "-n", "1", "env"]).args(without(!first));
         let output = command.arg(&program).args(arguments).env("NACRE_MPIIO_WAIT", "1").output().unwrap();
-        let text = told(&output);
+        let text = describe(&output);
         assert!(!output.status.success(), "{text}");
         assert!(text.contains("not all processes that opened the file have Nacre's library"), "{text}");
     }
@@ -245,7 +245,7 @@ fn programs_lock_what_datatypes_describe_by_the_c_library() {
     // Cargo has built it beside the program.
     let archive = nacre().with_file_name("deps").join("libnacre_c.a");
     let linked = Command::new(root.join("crates/c/link")).arg(archive).arg(here).output().unwrap();
-    assert!(linked.status.success(), "{}", told(&linked));
+    assert!(linked.status.success(), "{}", describe(&linked));
     let program = here.join("pattern");
     let compiler = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".to_owned());
     let mut command = Command::new(compiler);
@@ -257,8 +257,8 @@ fn programs_lock_what_datatypes_describe_by_the_c_library() {
     for (folder, name) in [(here, "-lnacre"), (library().parent().unwrap(), "-lnacre_mpiio")] {
         command.arg("-L").arg(folder).arg(name).arg(format!("-Wl,-rpath,{}", folder.display()));
     }
-    let made = command.output().unwrap();
-    assert!(made.status.success(), "{}", told(&made));
+    let compiled = command.output().unwrap();
+    assert!(compiled.status.success(), "{}", describe(&compiled));
     let box_of_array = "view(displacement=0, count=3, of=subarray(sizes=[8, 8], subsizes=[2, 8], starts=[2, 0], of=bytes(4)))\n";
     for ranks in [2, 3] {
         assert_eq!(succeed(&[], ranks, &program, &[]), box_of_array, "{ranks} ranks");
@@ -273,7 +273,7 @@ fn without_a_server_atomic_mode_fails_and_says_why_and_other_files_need_none() {
     let flags = ["--lock-servers", &nowhere];
     let output =
         job(&flags, 2, &program("tear.c"), &[&file, "write_at", "1", "8", "8", "16", "1"]).output().unwrap();
-    let text = told(&output);
+    let text = describe(&output);
     assert!(!output.status.success(), "{text}");
     // By one rank, for all.
     let sentence = "nacre: MPI_File_set_atomicity on rank 0: cannot reach the server at unix:";
@@ -304,7 +304,7 @@ impl Server {
 
     fn nacre(&self, arguments: &[&str]) -> String {
         let output = Command::new(nacre()).args(["--store", &self.uri]).args(arguments).output().unwrap();
-        assert!(output.status.success(), "{}", told(&output));
+        assert!(output.status.success(), "{}", describe(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -367,7 +367,7 @@ fn a_rank_that_loses_its_lock_is_told() {
             server.nacre(&["locks", "break", &session]);
         }
     }
-    let text = told(&running.wait_with_output().unwrap());
+    let text = describe(&running.wait_with_output().unwrap());
     assert!(text.contains("nacre: MPI_File_write_at on rank 0: lock session"), "{text}");
     assert!(text.contains("is lost"), "{text}");
 }
@@ -386,7 +386,7 @@ fn the_command_ends_as_the_job_does_and_leaves_nothing_behind() {
     // The ranks find the library and the server, and the launcher's own variables are left alone.
     let output = shell("echo $LD_PRELOAD; test -S ${NACRE_STORE#unix:} && echo a server").output().unwrap();
     let expected = format!("{}\na server\n", library().display());
-    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", told(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", describe(&output));
 
     let mut long = shell("echo begun; exec sleep 600");
     let mut running = long.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

@@ -6,7 +6,7 @@
 //! order of their versions, all those of one version in one transaction that proposes it; keys and attributes go along,
 //! or take versions that no extent has; the last transaction proposes the object's own version. (Everything that
 //! carries one version was written by one transaction, and so fits into one again; or it replaced another fork, and
-//! does so again: [`Write::ReplaceFork`].)
+//! does so again: [`WriteOp::ReplaceFork`].)
 //!
 //! **One version.** A copy is the original as of one version. Everything that a copy must know of an object in advance
 //! is read in one transaction, with its bytes and keys as far as a reply holds them, so small objects are copied
@@ -350,7 +350,7 @@ impl Copy<'_> {
                 let text = format!("the copy is {:?}, the original {:?}", copy.stat, from.stat);
                 Err(StoreError::new(ErrorKind::Corrupt, text))
             }
-            None => Err(StoreError::new(ErrorKind::Busy, "somebody else writes the copy")),
+            None => Err(StoreError::new(ErrorKind::Busy, "another client is writing the copy")),
         }
     }
 

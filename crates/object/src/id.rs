@@ -37,7 +37,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 macro_rules! name {
-    ($(#[$doc:meta])* $name:ident, $what:literal, $range:expr) => {
+    ($(#[$doc:meta])* $name:ident, $subject:literal, $range:expr) => {
         $(#[$doc])*
         #[derive(Clone)]
         pub struct $name(Bytes);
@@ -83,7 +83,7 @@ macro_rules! name {
                     return Ok(Self(bytes));
                 }
                 let text = format!(
-                    concat!($what, " is {} bytes long; it must be {} to {} bytes"),
+                    concat!($subject, " is {} bytes long; it must be {} to {} bytes"),
                     bytes.len(), $range.start(), $range.end(),
                 );
                 Err(StoreError::new(ErrorKind::Invalid, text))

@@ -36,7 +36,7 @@
 //!
 //! A client that acts for a session (of a lock service, say) guards its transactions by the session's number, so that
 //! whoever takes over from it can shut it out although its requests may still be under way: [`Guard::Fence`],
-//! [`Write::FenceSession`] for one session, [`Write::RaiseFence`] for all that are older than one. Fences outlive the
+//! [`WriteOp::FenceSession`] for one session, [`WriteOp::RaiseFence`] for all that are older than one. Fences outlive the
 //! removal of the object.
 
 #![forbid(unsafe_code)]
@@ -68,4 +68,4 @@ pub use outcome::{
     VersionedKeyPage,
 };
 pub use store::{Limits, ObjectStore, Reply};
-pub use transaction::{Check, Guard, Intent, KeyRange, Read, Transaction, Write};
+pub use transaction::{Check, Guard, Intent, KeyRange, ReadOp, Transaction, WriteOp};

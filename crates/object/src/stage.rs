@@ -1,7 +1,7 @@
 //! Staged forks: content that is longer than one transaction, on its way to appear at once.
 //!
 //! A writer claims a fork of a reserved name (`.nacre.staged.N`), writes the content there piece by piece, and puts the
-//! fork in the place of the one that is meant ([`Write::ReplaceFork`]) in one transaction. Readers see the old content
+//! fork in the place of the one that is meant ([`WriteOp::ReplaceFork`]) in one transaction. Readers see the old content
 //! or the new one, and a writer that dies leaves the old one, and its stage.
 //!
 //! The first [`STAMP_BYTES`] bytes of a stage are its *stamp*: the writer that claimed it, and the time of its last
@@ -66,7 +66,7 @@ pub async fn staged(store: &dyn ObjectStore, object: &ObjectId) -> Result<Vec<St
     let mut found = Vec::new();
     for (fork, bytes) in names(store, object, STAGED).await? {
         let range = ByteRange::new(0, STAMP_BYTES as u64);
-        let whole = Read::Extents { fork: fork.clone(), range: ByteRange::ALL };
+        let whole = ReadOp::Extents { fork: fork.clone(), range: ByteRange::ALL };
         let read = Transaction::new().read_range(fork.clone(), range).read(whole);
         let Outcome::Done(done) = store.apply(object, read).await? else { continue };
         let [Answer::Range(read), Answer::Range(whole)] = &done.answers[..] else { continue };
@@ -115,7 +115,7 @@ pub(crate) async fn names(
     let mut found: Vec<(Fork, u64)> = Vec::new();
     let mut after = Fork::try_from(prefix)?;
     loop {
-        let read = Read::Forks { after: Some(after), limit: PAGE_ENTRIES_MAX as u32 };
+        let read = ReadOp::Forks { after: Some(after), limit: PAGE_ENTRIES_MAX as u32 };
         let read = answer(store, object, Transaction::new().read(read)).await?;
         let Some(Answer::Forks(page)) = read else { return Ok(found) };
         let Some((last, _)) = page.entries.last().cloned() else { return Ok(found) };
@@ -175,7 +175,7 @@ impl<'a> Stage<'a> {
             if taken.contains(&fork) {
                 continue;
             }
-            let look = Read::Extents { fork: fork.clone(), range: ByteRange::ALL };
+            let look = ReadOp::Extents { fork: fork.clone(), range: ByteRange::ALL };
             let Outcome::Done(found) = store.apply(object, Transaction::new().read(look)).await? else {
                 continue;
             };
@@ -276,7 +276,7 @@ impl<'a> Stage<'a> {
         let swap = Transaction::new()
             .if_version(self.fork.clone(), ByteRange::ALL, self.newest)
             .write(self.fork.clone(), 0, head)
-            .change(Write::ReplaceFork { fork: fork.clone(), from: self.fork.clone() });
+            .change(WriteOp::ReplaceFork { fork: fork.clone(), from: self.fork.clone() });
         match self.store.apply(self.object, swap).await {
             Ok(Outcome::Done(done)) => {
                 self.over = true;
@@ -326,19 +326,19 @@ impl Drop for Stage<'_> {
 /// Returns a transaction that removes an object that is still at a version.
 fn undoing(version: u64) -> Transaction {
     let guarded = Transaction::new().guard(Guard::Exists).guard(Guard::Version { version });
-    guarded.change(Write::Remove)
+    guarded.change(WriteOp::Remove)
 }
 
 /// Returns a transaction that removes a stage whose stamp is not newer than `version`.
 fn removal(fork: &Fork, version: u64) -> Transaction {
     let range = ByteRange::new(0, STAMP_BYTES as u64);
     let guarded = Transaction::new().guard(Guard::Exists).if_version(fork.clone(), range, version);
-    guarded.change(Write::RemoveFork { fork: fork.clone() })
+    guarded.change(WriteOp::RemoveFork { fork: fork.clone() })
 }
 
 fn taken_away() -> StoreError {
-    let text = "its staged fork was taken away: by a removal of the object or of staged forks, or because it had not got \
-                on for a day; the content is as it was";
+    let text = "its staged fork was removed, by a removal of the object or of staged forks, or because it \
+                made no progress for a day; the content is unchanged";
     StoreError::new(ErrorKind::Busy, text)
 }
 

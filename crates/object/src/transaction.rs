@@ -24,9 +24,9 @@ pub struct Transaction {
     /// The guards. All must hold; the first that does not is reported.
     pub guards: Vec<Guard>,
     /// The reads, answered in order from the state before the writes.
-    pub reads: Vec<Read>,
+    pub reads: Vec<ReadOp>,
     /// The writes, applied in order.
-    pub writes: Vec<Write>,
+    pub writes: Vec<WriteOp>,
 }
 
 /// A condition on the object as it stood before the transaction.
@@ -85,7 +85,7 @@ pub enum Guard {
         version: u64,
     },
     /// The session of number `token` is not fenced: `token` is not below the object's fence
-    /// ([`Write::RaiseFence`]), and is not one of its fenced sessions ([`Write::FenceSession`]).
+    /// ([`WriteOp::RaiseFence`]), and is not one of its fenced sessions ([`WriteOp::FenceSession`]).
     ///
     /// Sessions are numbered in ascending order by whoever grants them. A refusal shows the fence
     /// ([`Found::Fence`](crate::Found::Fence)); if the token is not below it, its own session is fenced.
@@ -160,7 +160,7 @@ pub enum Intent {
 
 /// A question about the object as it stood before the transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Read {
+pub enum ReadOp {
     /// Bytes of a range, with its extents and its region version.
     Range {
         /// The fork.
@@ -212,7 +212,7 @@ pub enum Read {
         /// The key.
         key: Key,
     },
-    /// Keys as in [`Read::Keys`], with the versions of the transactions that set them.
+    /// Keys as in [`ReadOp::Keys`], with the versions of the transactions that set them.
     VersionedKeys {
         /// The range of keys.
         range: KeyRange,
@@ -257,7 +257,7 @@ impl KeyRange {
 
 /// A change of the object. Every one but `Remove` makes the object exist if it does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum WriteOp {
     /// Does nothing more than that. Guard with `Absent` to be its only creator.
     Create,
     /// Writes extents of one fork, in order; the fork grows to hold them.
@@ -351,13 +351,13 @@ impl Transaction {
     }
 
     /// Adds a read.
-    pub fn read(mut self, read: Read) -> Self {
+    pub fn read(mut self, read: ReadOp) -> Self {
         self.reads.push(read);
         self
     }
 
     /// Adds a change.
-    pub fn change(mut self, write: Write) -> Self {
+    pub fn change(mut self, write: WriteOp) -> Self {
         self.writes.push(write);
         self
     }
@@ -369,12 +369,12 @@ impl Transaction {
 
     /// Reads a range, with its extents and its region version.
     pub fn read_range(self, fork: Fork, range: ByteRange) -> Self {
-        self.read(Read::Range { fork, range, intent: Intent::Look })
+        self.read(ReadOp::Range { fork, range, intent: Intent::Look })
     }
 
     /// Writes bytes at an offset.
     pub fn write(self, fork: Fork, offset: u64, data: impl Into<Bytes>) -> Self {
-        self.change(Write::Extents { fork, extents: vec![(offset, data.into())] })
+        self.change(WriteOp::Extents { fork, extents: vec![(offset, data.into())] })
     }
 
     /// Checks every limit of the model (module [`limit`](crate::limit)); [`ErrorKind::Invalid`] if one is exceeded.
@@ -391,13 +391,13 @@ impl Transaction {
             payload_bytes += guard.validate()?;
         }
         for read in &self.reads {
-            if let Read::Range { range, .. } | Read::Extents { range, .. } = read {
+            if let ReadOp::Range { range, .. } | ReadOp::Extents { range, .. } = read {
                 range.validate()?;
             }
         }
         for write in &self.writes {
             payload_bytes += write.validate()?;
-            if let Write::Extents { extents: list, .. } = write {
+            if let WriteOp::Extents { extents: list, .. } = write {
                 extents += list.len();
             }
         }
@@ -429,18 +429,18 @@ impl Guard {
     }
 }
 
-impl Write {
+impl WriteOp {
     /// Checks the change, and returns its payload in bytes.
     fn validate(&self) -> Result<usize, StoreError> {
         match self {
-            Write::Create
-            | Write::RemoveFork { .. }
-            | Write::RemoveKey { .. }
-            | Write::RemoveAttribute { .. }
-            | Write::RaiseFence { .. }
-            | Write::FenceSession { .. }
-            | Write::Remove => Ok(0),
-            Write::Extents { extents, .. } => {
+            WriteOp::Create
+            | WriteOp::RemoveFork { .. }
+            | WriteOp::RemoveKey { .. }
+            | WriteOp::RemoveAttribute { .. }
+            | WriteOp::RaiseFence { .. }
+            | WriteOp::FenceSession { .. }
+            | WriteOp::Remove => Ok(0),
+            WriteOp::Extents { extents, .. } => {
                 let mut bytes = 0;
                 for (offset, data) in extents {
                     ByteRange::new(*offset, data.len() as u64).validate()?;
@@ -448,18 +448,18 @@ impl Write {
                 }
                 Ok(bytes)
             }
-            Write::ReplaceFork { fork, from } if fork == from => {
-                let text = format!("fork \"{fork}\" is to be replaced by itself");
+            WriteOp::ReplaceFork { fork, from } if fork == from => {
+                let text = format!("fork \"{fork}\" cannot be replaced by itself");
                 Err(StoreError::new(ErrorKind::Invalid, text))
             }
-            Write::ReplaceFork { .. } => Ok(0),
-            Write::Zero { range, .. } => range.validate().map(|()| 0),
-            Write::Truncate { size, .. } => ByteRange::new(0, *size).validate().map(|()| 0),
-            Write::SetKey { value, .. } => {
+            WriteOp::ReplaceFork { .. } => Ok(0),
+            WriteOp::Zero { range, .. } => range.validate().map(|()| 0),
+            WriteOp::Truncate { size, .. } => ByteRange::new(0, *size).validate().map(|()| 0),
+            WriteOp::SetKey { value, .. } => {
                 at_most("bytes in the value of a key", value.len(), VALUE_BYTES_MAX)?;
                 Ok(value.len())
             }
-            Write::SetAttribute { value, .. } => {
+            WriteOp::SetAttribute { value, .. } => {
                 at_most("bytes in an attribute", value.len(), ATTRIBUTE_BYTES_MAX)?;
                 Ok(value.len())
             }
@@ -467,11 +467,11 @@ impl Write {
     }
 }
 
-fn at_most(what: &str, found: usize, limit: usize) -> Result<(), StoreError> {
+fn at_most(subject: &str, found: usize, limit: usize) -> Result<(), StoreError> {
     if found <= limit {
         return Ok(());
     }
-    Err(StoreError::new(ErrorKind::Invalid, format!("{found} {what}; the limit is {limit}")))
+    Err(StoreError::new(ErrorKind::Invalid, format!("{found} {subject}; the limit is {limit}")))
 }
 
 #[cfg(test)]
@@ -492,7 +492,7 @@ mod tests {
         let overflow = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(u64::MAX, 2));
         assert!(overflow.validate().is_err());
         let mut many = Transaction::new();
-        many.writes = vec![Write::Create; OPERATIONS_MAX + 1];
+        many.writes = vec![WriteOp::Create; OPERATIONS_MAX + 1];
         assert!(many.validate().is_err());
     }
 

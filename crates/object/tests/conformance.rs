@@ -32,7 +32,7 @@ fn from_an_async_runtime() {
 fn a_namespace_that_was_used() {
     let store = MemoryStore::new();
     let object = ObjectId::try_from("used/versions/absent object/a").unwrap();
-    block_on(store.apply(&object, Transaction::new().change(Write::Create))).unwrap();
+    block_on(store.apply(&object, Transaction::new().change(WriteOp::Create))).unwrap();
     conformance::run_with(&store, "used", Effort { histories: 1, increments: 5, ..Effort::default() });
 }
 
@@ -48,16 +48,16 @@ fn comparison_of_objects() {
         let objects = generator.objects();
         conformance::compare(&MemoryStore::from(model.clone()), model, objects).unwrap();
         let writes = [
-            Write::Create,
-            Write::Extents { fork: f.clone(), extents: vec![(3, "x".into())] },
-            Write::Zero { fork: Fork::DEFAULT, range: ByteRange::new(1 << 50, 1) },
-            Write::SetKey { key: key.clone(), value: "other".into() },
-            Write::SetKey { key: Key::try_from("zzz").unwrap(), value: "new".into() },
-            Write::SetAttribute { name: key.clone(), value: "other".into() },
-            Write::Truncate { fork: f.clone(), size: 1 << 40 },
-            Write::RaiseFence { token: u64::MAX },
-            Write::FenceSession { session: u64::MAX },
-            Write::Remove,
+            WriteOp::Create,
+            WriteOp::Extents { fork: f.clone(), extents: vec![(3, "x".into())] },
+            WriteOp::Zero { fork: Fork::DEFAULT, range: ByteRange::new(1 << 50, 1) },
+            WriteOp::SetKey { key: key.clone(), value: "other".into() },
+            WriteOp::SetKey { key: Key::try_from("zzz").unwrap(), value: "new".into() },
+            WriteOp::SetAttribute { name: key.clone(), value: "other".into() },
+            WriteOp::Truncate { fork: f.clone(), size: 1 << 40 },
+            WriteOp::RaiseFence { token: u64::MAX },
+            WriteOp::FenceSession { session: u64::MAX },
+            WriteOp::Remove,
         ];
         for write in writes {
             let store = MemoryStore::from(model.clone());

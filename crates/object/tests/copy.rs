@@ -37,9 +37,9 @@ fn assert_same(source: &Model, destination: &MemoryStore, exact: bool, context: 
         let look = |state: &ObjectState| {
             let mut state = state.clone();
             let mut transaction =
-                Transaction::new().read(Read::Stat).read(Read::Attributes).read(Read::Fences);
-            transaction = transaction.read(Read::Forks { after: None, limit: 1000 });
-            transaction = transaction.read(Read::Keys { range: KeyRange::all(), limit: 1000, values: true });
+                Transaction::new().read(ReadOp::Stat).read(ReadOp::Attributes).read(ReadOp::Fences);
+            transaction = transaction.read(ReadOp::Forks { after: None, limit: 1000 });
+            transaction = transaction.read(ReadOp::Keys { range: KeyRange::all(), limit: 1000, values: true });
             let mut outcomes = vec![state.apply(&transaction).unwrap()];
             for fork in ["", "f1", "f2"].map(|name| Fork::try_from(name).unwrap()) {
                 let all = state.all_extents(&fork);
@@ -163,10 +163,10 @@ struct Earlier(MemoryStore);
 
 impl ObjectStore for Earlier {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
-        if transaction.reads.contains(&Read::Fences) {
+        if transaction.reads.contains(&ReadOp::Fences) {
             return Reply::ready(Err(StoreError::new(ErrorKind::Invalid, "malformed message: unknown read")));
         }
-        let fences = |write: &Write| matches!(write, Write::FenceSession { .. });
+        let fences = |write: &WriteOp| matches!(write, WriteOp::FenceSession { .. });
         if transaction.writes.iter().any(fences) {
             return Reply::ready(Err(StoreError::new(
                 ErrorKind::Invalid,
@@ -186,19 +186,19 @@ fn fences_are_copied_however_many_there_are() {
     let (source, destination) = (MemoryStore::new(), MemoryStore::new());
     let fences = |store: &MemoryStore, name: &str| store.model().object(&id(name)).unwrap().fences();
     let fence = |numbers: std::ops::Range<u64>| {
-        let writes = numbers.map(|session| Write::FenceSession { session });
+        let writes = numbers.map(|session| WriteOp::FenceSession { session });
         Transaction { writes: writes.collect(), ..Transaction::new() }
     };
     // As many as an object keeps, and as many keys in the same transaction as it has room for.
     let full =
         (0..limit::OPERATIONS_MAX - limit::FENCED_SESSIONS_MAX).fold(fence(10..1034), |full, number| {
             let key = Key::try_from(format!("k{number}").as_str()).unwrap();
-            full.change(Write::SetKey { key, value: "v".into() })
+            full.change(WriteOp::SetKey { key, value: "v".into() })
         });
     done(&source, &id("full"), full);
     // An object that was removed keeps them.
     done(&source, &id("gone"), fence(7..9).write(Fork::DEFAULT, 0, "x"));
-    done(&source, &id("gone"), Transaction::new().change(Write::Remove));
+    done(&source, &id("gone"), Transaction::new().change(WriteOp::Remove));
     assert_eq!(copy(&source, &destination).unwrap().failed, []);
     block_on(copy_object(&source, &destination, &id("gone"))).unwrap();
     for name in ["full", "gone"] {
@@ -208,7 +208,7 @@ fn fences_are_copied_however_many_there_are() {
     assert_eq!(fences(&destination, "full").sessions.len(), 1024);
     // Later ones follow, also those that raise the fence.
     done(&source, &id("full"), fence(2000..2010));
-    done(&source, &id("gone"), fence(5..6).change(Write::RaiseFence { token: 8 }).change(Write::Remove));
+    done(&source, &id("gone"), fence(5..6).change(WriteOp::RaiseFence { token: 8 }).change(WriteOp::Remove));
     block_on(copy_object(&source, &destination, &id("full"))).unwrap();
     block_on(copy_object(&source, &destination, &id("gone"))).unwrap();
     assert_eq!(fences(&destination, "full"), fences(&source, "full"));
@@ -224,13 +224,13 @@ fn stores_that_know_no_fences_of_sessions_are_copied_unless_some_are_fenced() {
     done(
         &earlier,
         &id("a"),
-        Transaction::new().write(Fork::DEFAULT, 0, "data").change(Write::RaiseFence { token: 3 }),
+        Transaction::new().write(Fork::DEFAULT, 0, "data").change(WriteOp::RaiseFence { token: 3 }),
     );
     let copied = copy(&earlier, &later).unwrap();
     assert_eq!((copied.objects, copied.failed), (1, vec![]));
     assert_alike(&earlier.0, &later, &id("a"));
     done(&later, &id("b"), Transaction::new().write(Fork::DEFAULT, 0, "more"));
-    done(&later, &id("c"), Transaction::new().change(Write::FenceSession { session: 5 }));
+    done(&later, &id("c"), Transaction::new().change(WriteOp::FenceSession { session: 5 }));
     let copied = copy(&later, &earlier).unwrap();
     assert_eq!((copied.objects, copied.failed.len()), (2, 1));
     assert_eq!(copied.failed[0].0, id("c"));
@@ -262,9 +262,9 @@ fn assert_alike(source: &MemoryStore, destination: &MemoryStore, object: &Object
     );
 }
 
-fn set(index: usize) -> Write {
+fn set(index: usize) -> WriteOp {
     let key = Key::new(format!("{index:08}")).unwrap();
-    Write::SetKey { key, value: format!("value {index}").into() }
+    WriteOp::SetKey { key, value: format!("value {index}").into() }
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn any_number_of_keys_is_copied() {
     // Too many bytes for a reply.
     for index in 0..30 {
         let write =
-            Write::SetKey { key: Key::new(format!("{index}")).unwrap(), value: vec![7; 1 << 20].into() };
+            WriteOp::SetKey { key: Key::new(format!("{index}")).unwrap(), value: vec![7; 1 << 20].into() };
         done(&source, &id("large"), Transaction::new().change(write));
     }
     let copied = copy(&source, &destination).unwrap();
@@ -292,7 +292,7 @@ fn any_number_of_keys_is_copied() {
     done(
         &source,
         &id("many"),
-        Transaction::new().change(Write::RemoveKey { key: Key::new("00000005").unwrap() }),
+        Transaction::new().change(WriteOp::RemoveKey { key: Key::new("00000005").unwrap() }),
     );
     assert_eq!(copy(&source, &destination).unwrap().unchanged, 2);
     assert_alike(&source, &destination, &id("many"));
@@ -305,7 +305,7 @@ fn put(store: &MemoryStore, object: &ObjectId, fork: &Fork, mib: usize, byte: u8
         let bytes: Vec<u8> = (0..4 << 20).map(|at: usize| byte ^ (at >> 12) as u8 ^ piece as u8).collect();
         done(store, object, Transaction::new().write(stage.clone(), (piece << 22) as u64, bytes));
     }
-    done(store, object, Transaction::new().change(Write::ReplaceFork { fork: fork.clone(), from: stage }));
+    done(store, object, Transaction::new().change(WriteOp::ReplaceFork { fork: fork.clone(), from: stage }));
 }
 
 /// Copies with an interruption after each transaction, and returns the number of interruptions.
@@ -337,11 +337,11 @@ fn content_that_took_a_forks_place_is_copied_as_that() {
     put(&source, &a, &f, 20, 2);
     // Written to since, at the beginning, in the middle and behind the end.
     let extents = vec![(5, "new".into()), (9 << 20, "new".into()), (50 << 20, "new".into())];
-    done(&source, &a, Transaction::new().change(Write::Extents { fork: Fork::DEFAULT, extents }));
+    done(&source, &a, Transaction::new().change(WriteOp::Extents { fork: Fork::DEFAULT, extents }));
     done(
         &source,
         &a,
-        Transaction::new().change(Write::Zero { fork: f.clone(), range: ByteRange::new(100, 900) }),
+        Transaction::new().change(WriteOp::Zero { fork: f.clone(), range: ByteRange::new(100, 900) }),
     );
     // A stage that is under way is not copied.
     let stage = Fork::try_from(".nacre.staged.2").unwrap();
@@ -408,7 +408,7 @@ fn objects_are_copied_as_of_one_version_under_a_writer_that_never_stops() {
     let store = MemoryStore::new();
     put(&store, &id("large"), &Fork::DEFAULT, 24, 9);
     done(&store, &id("steady"), Transaction::new().write(Fork::DEFAULT, 0, "steady"));
-    done(&store, &id("small"), Transaction::new().change(Write::Create));
+    done(&store, &id("small"), Transaction::new().change(WriteOp::Create));
     for batch in 0..20 {
         let writes = (batch * 1000..(batch + 1) * 1000).map(set).collect();
         done(&store, &id("keys"), Transaction { writes, ..Transaction::new() });
@@ -425,8 +425,8 @@ fn objects_are_copied_as_of_one_version_under_a_writer_that_never_stops() {
                 let change = Transaction::new()
                     .write(Fork::DEFAULT, 1 << 20, text.clone())
                     .write(f.clone(), 0, text.clone())
-                    .change(Write::SetKey { key: number.clone(), value: text.clone().into() })
-                    .change(Write::SetAttribute { name: number.clone(), value: text.into() });
+                    .change(WriteOp::SetKey { key: number.clone(), value: text.clone().into() })
+                    .change(WriteOp::SetAttribute { name: number.clone(), value: text.into() });
                 done(store, object, change);
             }
             Ok(())

@@ -53,7 +53,7 @@ fn one_after_another() {
         record(&mut s, 4, 5, read()),
         record(&mut s, 6, 7, write("bbbb").if_version(D, BLOCK, 1)),
         record(&mut s, 8, 9, write("cccc").if_version(D, BLOCK, 1)),
-        record(&mut s, 10, 11, Transaction::new().change(Write::Remove)),
+        record(&mut s, 10, 11, Transaction::new().change(WriteOp::Remove)),
         record(&mut s, 12, 13, read()),
     ];
     assert_eq!(verdict(&history), Ok(()));
@@ -117,7 +117,7 @@ fn resurrected_value() {
     let mut s = ObjectState::default();
     let first = record(&mut s, 0, 1, write("aaaa"));
     let old = s.clone();
-    let remove = record(&mut s, 2, 3, Transaction::new().change(Write::Remove));
+    let remove = record(&mut s, 2, 3, Transaction::new().change(WriteOp::Remove));
     let mut late = record(&mut s, 4, 5, read());
     assert_eq!(verdict(&[first.clone(), remove.clone(), late.clone()]), Ok(()));
     // The version is that of the removal, but the bytes are those from before it.

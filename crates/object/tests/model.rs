@@ -28,40 +28,40 @@ impl Rows {
         self.forks.entry(fork.clone()).or_insert_with(|| vec![tombstone_version; SPAN])
     }
 
-    fn change(&mut self, write: &Write, version: u64, sizes: &BTreeMap<Fork, u64>) {
+    fn change(&mut self, write: &WriteOp, version: u64, sizes: &BTreeMap<Fork, u64>) {
         let hole = (version, false, 0);
         match write {
-            Write::Extents { fork, extents } => {
+            WriteOp::Extents { fork, extents } => {
                 for (offset, bytes) in extents {
                     for (at, byte) in (*offset as usize..).zip(bytes) {
                         self.row(fork)[at] = (version, true, *byte);
                     }
                 }
             }
-            Write::Zero { fork, range } => {
+            WriteOp::Zero { fork, range } => {
                 let end = range.end().min(SPAN as u64) as usize;
                 self.row(fork)[(range.offset as usize).min(end)..end].fill(hole);
             }
-            Write::Truncate { fork, size } => {
+            WriteOp::Truncate { fork, size } => {
                 let from = sizes.get(fork).copied().unwrap_or(0).min(*size) as usize;
                 self.row(fork)[from..].fill(hole);
             }
             // Forks that were never there were not touched by any write that makes a row.
-            Write::RemoveFork { fork } => {
+            WriteOp::RemoveFork { fork } => {
                 if let Some(row) = self.forks.get_mut(fork)
                     && (sizes.contains_key(fork) || row.iter().any(|cell| *cell != self.tombstone_version))
                 {
                     row.fill(hole);
                 }
             }
-            Write::ReplaceFork { fork, from } if sizes.contains_key(from) => {
+            WriteOp::ReplaceFork { fork, from } if sizes.contains_key(from) => {
                 let mut row = std::mem::replace(self.row(from), vec![hole; SPAN]);
                 for (taken, is_data, value) in &mut row {
                     (*taken, *value) = (version, if *is_data { *value } else { 0 });
                 }
                 self.forks.insert(fork.clone(), row);
             }
-            Write::Remove => *self = Self { tombstone_version: hole, ..Self::default() },
+            WriteOp::Remove => *self = Self { tombstone_version: hole, ..Self::default() },
             _ => {}
         }
     }
@@ -187,7 +187,7 @@ fn what_is_forgotten_is_never_taken_for_what_it_was() {
         let mut generator = Generator::with_objects(seed, shape, names.to_vec());
         let (mut store, mut remembering, mut plain) = (Model::new(), Model::new(), Model::new());
         let mut writes: BTreeMap<ObjectId, u64> = BTreeMap::new();
-        let mut told: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        let mut latest: BTreeMap<ObjectId, u64> = BTreeMap::new();
         let mut seen: Vec<Seen> = Vec::new();
         let mut fenced: BTreeSet<(ObjectId, u64)> = BTreeSet::new();
         for _ in 0..120 {
@@ -218,7 +218,7 @@ fn what_is_forgotten_is_never_taken_for_what_it_was() {
                 Outcome::Done(done) => done.version,
                 Outcome::Refused(refusal) => refusal.version,
             };
-            let before = told.insert(object.clone(), version).unwrap_or(0);
+            let before = latest.insert(object.clone(), version).unwrap_or(0);
             assert!(version >= before, "seed {seed}: version {version} of {object} after {before}");
             if matches!(outcome, Outcome::Done(_)) && !transaction.writes.is_empty() {
                 assert!(version > before, "seed {seed}: version {version} is given twice");

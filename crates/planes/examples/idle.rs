@@ -69,10 +69,10 @@ fn main() {
     });
     std::thread::sleep(Duration::from_secs(2));
     let process = reflector.id();
-    let told = outside.run(|| play(members, hosts, seconds, process));
+    let report = outside.run(|| play(members, hosts, seconds, process));
     reflector.kill().expect("it runs until now");
     reflector.wait().expect("it ends");
-    print!("{told}");
+    print!("{report}");
     drop::<Namespace>(outside);
 }
 

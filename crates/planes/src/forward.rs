@@ -24,7 +24,7 @@ use nacre_reflect::pages::Pages;
 use nacre_reflect::table::{Change, GroupIndex, Lane, MemberIndex, Path, Table};
 use nacre_reflect::wire;
 
-use crate::plane::{LaneBatch, Made, Plane, PlaneError, Rescue, kernel};
+use crate::plane::{LaneBatch, CopyCounts, Plane, PlaneError, Rescue, kernel};
 use crate::system::message::{HEADROOM, Head, Inbox, Received};
 use crate::system::{self, Poll};
 
@@ -111,7 +111,7 @@ pub struct Forwarder {
     counters: Counters,
     by_group: Vec<Counters>,
     /// The copies that planes made that were replaced.
-    made_before: Made,
+    copy_counts_before: CopyCounts,
     /// The number of datagrams that each socket had dropped when it was last known.
     dropped: Vec<u32>,
     /// True if all sockets were found empty in one turn since the plane was last told so.
@@ -158,7 +158,7 @@ impl Forwarder {
             backlog: Backlog::default(),
             counters: Counters::default(),
             by_group: Vec::new(),
-            made_before: Made::default(),
+            copy_counts_before: CopyCounts::default(),
             ready: Vec::new(),
             maintain_ms: 0,
         })
@@ -225,7 +225,7 @@ impl Forwarder {
 
     /// Returns the counters. The work of a kernel program is included as of the last [`Self::refresh`] or maintenance.
     pub fn counters(&self) -> Counters {
-        Counters { made: self.made_before + self.plane.made(), ..self.counters }
+        Counters { copy_counts: self.copy_counts_before + self.plane.copy_counts(), ..self.counters }
     }
 
     /// Returns the counters of one group, without its bytes in the kernel.
@@ -287,7 +287,7 @@ impl Forwarder {
         for (counters, group) in self.by_group.iter_mut().zip(0..) {
             counters.did(self.plane.group_done(GroupIndex(group)));
         }
-        self.made_before = self.made_before + self.plane.made();
+        self.copy_counts_before = self.copy_counts_before + self.plane.copy_counts();
         self.plane = plane;
         self.emptied = false;
         let waiting = self.backlog.all_handed();
@@ -624,18 +624,18 @@ impl Forwarder {
         let table = host.table();
         let mut copies = 0;
         for _ in 0..PLACES {
-            let Some(&mut place) = backlog.queue(queue).front() else { break };
-            let QueuedCopies { datagram: at, lane, next, mut end } = place;
+            let Some(&mut queued) = backlog.queue(queue).front() else { break };
+            let QueuedCopies { datagram: at, lane, next, mut end } = queued;
             let datagram = backlog.datagram(at);
             let group = datagram.about.group;
             if datagram.about.until_ns <= now.ns {
-                let left = backlog.left(table, &place);
+                let left = backlog.left(table, &queued);
                 counters.too_old += left;
                 by_group[group.0 as usize].too_old += left;
                 // The plane may still hold copies of what is before.
                 end = next;
-                if let Some(place) = backlog.queue(queue).front() {
-                    place.end = end;
+                if let Some(queued) = backlog.queue(queue).front() {
+                    queued.end = end;
                 }
             }
             let datagram = backlog.datagram(at);
@@ -656,8 +656,8 @@ impl Forwarder {
             copies += progress.copies;
             if progress.full {
                 let queue = backlog.queue(queue);
-                if let Some(place) = queue.front() {
-                    place.next = progress.next;
+                if let Some(queued) = queue.front() {
+                    queued.next = progress.next;
                 }
                 queue.full(now.ns, copies);
                 break;

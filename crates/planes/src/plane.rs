@@ -98,12 +98,12 @@ impl std::str::FromStr for PlaneKind {
 
 /// The error of a plane that does not work here, or has failed.
 #[derive(Debug, thiserror::Error)]
-#[error("the {plane} plane cannot {what}: {why}")]
+#[error("the {plane} plane cannot {action}: {why}")]
 pub struct PlaneError {
     /// The kind of plane.
     pub plane: PlaneKind,
     /// The attempted operation.
-    pub what: String,
+    pub action: String,
     /// The cause, and what would help.
     pub why: String,
 }
@@ -172,7 +172,7 @@ pub struct Rescue {
 
 /// Counts of the copies that devices took, by who made them: what a plane is named after, or what it fell back to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Made {
+pub struct CopyCounts {
     /// Programs in drivers.
     pub driver: u64,
     /// The program at the traffic-control hook.
@@ -183,11 +183,11 @@ pub struct Made {
     pub sockets: u64,
 }
 
-impl std::ops::Add for Made {
-    type Output = Made;
+impl std::ops::Add for CopyCounts {
+    type Output = CopyCounts;
 
-    fn add(self, other: Made) -> Made {
-        Made {
+    fn add(self, other: CopyCounts) -> CopyCounts {
+        CopyCounts {
             driver: self.driver + other.driver,
             hook: self.hook + other.hook,
             frames: self.frames + other.frames,
@@ -309,8 +309,8 @@ pub trait Plane: Send {
     }
 
     /// Returns the counts of the copies made since the plane was; those of programs as of the last [`Plane::done`].
-    fn made(&self) -> Made {
-        Made::default()
+    fn copy_counts(&self) -> CopyCounts {
+        CopyCounts::default()
     }
 
     /// Returns the counts of what was done with a group's datagrams without user space since the group was made:

@@ -38,7 +38,7 @@ pub struct Namespace {
 }
 
 fn run(program: &str, arguments: &[&str]) -> Result<String, TestbedError> {
-    let made = |output: Output| match output.status.success() {
+    let check = |output: Output| match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(TestbedError(format!(
             "`{program} {}` failed: {} (a testbed of network namespaces needs root)",
@@ -52,7 +52,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, TestbedError> {
         .map_err(|why| {
             TestbedError(format!("cannot run `{program}`, which is in the package iproute2: {why}"))
         })
-        .and_then(made)
+        .and_then(check)
 }
 
 impl Testbed {

@@ -52,9 +52,9 @@ fn a_member_takes_a_bounded_number_of_bytes_of_the_process_and_of_the_kernel() {
         let output =
             own.arg("a_member_takes_a_bounded_number_of_bytes_of_the_process_and_of_the_kernel").output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
-        let told = text.lines().find_map(|line| line.split_once("bytes a member: "));
+        let line = text.lines().find_map(|line| line.split_once("bytes a member: "));
         let mut parts =
-            told.unwrap_or_else(|| panic!("{text}")).1.split(" + ").map(|part| part.parse::<u64>().unwrap());
+            line.unwrap_or_else(|| panic!("{text}")).1.split(" + ").map(|part| part.parse::<u64>().unwrap());
         let [process, kernel] = std::array::from_fn(|_| parts.next().unwrap());
         println!("{kind}: {process} + {kernel} bytes a member, of the process and of the kernel");
         process + kernel

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use aya::programs::{TestRun, TestRunOptions};
 use nacre_planes::forward::{ForwardOptions, Listeners};
-use nacre_planes::plane::{Made, Plane, PlaneKind, PlaneOptions, Xdp, auto, open};
+use nacre_planes::plane::{CopyCounts, Plane, PlaneKind, PlaneOptions, Xdp, auto, open};
 use nacre_planes::testbed::Testbed;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path, Table};
@@ -211,7 +211,7 @@ fn the_chosen_plane_copies_small_groups_at_the_hook() {
     for (id, count) in [(1, 4_usize), (2, 30)] {
         let group = world.group(id, unlimited());
         let members = world.members(group, count, 4);
-        let before = world.counters().made;
+        let before = world.counters().copy_counts;
         // The sockets have some until they were found empty.
         for number in 0.. {
             members[0].send(&numbered(0, number, 60));
@@ -219,10 +219,10 @@ fn the_chosen_plane_copies_small_groups_at_the_hook() {
                 assert_eq!(read(&member.receive()), (0, number));
             }
             let copies = u64::from(number + 1) * (count as u64 - 1);
-            let sum = |made: Made| made.driver + made.hook + made.frames + made.sockets;
+            let sum = |copy_counts: CopyCounts| copy_counts.driver + copy_counts.hook + copy_counts.frames + copy_counts.sockets;
             let counters =
-                world.until("all was counted", |counters| sum(counters.made) == sum(before) + copies);
-            let (hook, driver) = (counters.made.hook - before.hook, counters.made.driver - before.driver);
+                world.until("all was counted", |counters| sum(counters.copy_counts) == sum(before) + copies);
+            let (hook, driver) = (counters.copy_counts.hook - before.hook, counters.copy_counts.driver - before.driver);
             let (own, other) = if count < 9 { (hook, driver) } else { (driver, hook) };
             assert_eq!(other, 0, "{count}: {counters:?}");
             if own > 0 {

@@ -3,31 +3,31 @@
 use std::time::{Duration, Instant};
 
 /// The time from a line about such events to the next.
-pub const TELL_AGAIN: Duration = Duration::from_secs(60);
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A series of like events, of which the log has the first, then how many there were, and that they are over.
 #[derive(Debug, Default)]
 pub struct Repeated {
     /// The time of the last line, if the series goes on.
-    told: Option<Instant>,
+    reported: Option<Instant>,
     /// The number of events since that line.
-    untold: u64,
+    unreported: u64,
 }
 
 impl Repeated {
     /// Notes an event. Returns the number of those that no line told of, this one included, if a line is due.
     pub fn happened(&mut self, now: Instant) -> Option<u64> {
-        self.untold += 1;
-        if self.told.is_some_and(|told| now.duration_since(told) < TELL_AGAIN) {
+        self.unreported += 1;
+        if self.reported.is_some_and(|reported| now.duration_since(reported) < REPORT_INTERVAL) {
             return None;
         }
-        self.told = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        self.reported = Some(now);
+        Some(std::mem::take(&mut self.unreported))
     }
 
     /// Ends the series. Returns the number of events that no line told of, if there were any events.
     pub fn ended(&mut self) -> Option<u64> {
-        self.told.take().map(|_| std::mem::take(&mut self.untold))
+        self.reported.take().map(|_| std::mem::take(&mut self.unreported))
     }
 }
 
@@ -40,13 +40,13 @@ mod tests {
         let (mut repeated, begin) = (Repeated::default(), Instant::now());
         assert_eq!(repeated.ended(), None);
         assert_eq!(repeated.happened(begin), Some(1));
-        let told: Vec<_> =
+        let reported: Vec<_> =
             (0..3000).filter_map(|ms| repeated.happened(begin + Duration::from_millis(2 * ms))).collect();
-        assert!(told.is_empty(), "{told:?}");
-        assert_eq!(repeated.happened(begin + TELL_AGAIN), Some(3001));
-        assert_eq!(repeated.happened(begin + TELL_AGAIN), None);
+        assert!(reported.is_empty(), "{reported:?}");
+        assert_eq!(repeated.happened(begin + REPORT_INTERVAL), Some(3001));
+        assert_eq!(repeated.happened(begin + REPORT_INTERVAL), None);
         assert_eq!(repeated.ended(), Some(1));
         assert_eq!(repeated.ended(), None);
-        assert_eq!(repeated.happened(begin + TELL_AGAIN), Some(1), "that is a new series");
+        assert_eq!(repeated.happened(begin + REPORT_INTERVAL), Some(1), "that is a new series");
     }
 }

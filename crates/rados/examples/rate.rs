@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_object::{
-    Answer, ByteRange, Fork, Found, Intent, ObjectId, ObjectStore, Outcome, Read, Refusal, Transaction,
+    Answer, ByteRange, Fork, Found, Intent, ObjectId, ObjectStore, Outcome, ReadOp, Refusal, Transaction,
 };
 use nacre_rados::RadosStore;
 use nacre_rados::raw::RawPool;
@@ -25,7 +25,7 @@ async fn nacre(store: RadosStore, block: usize, until: Instant, count: Arc<Count
     let id = ObjectId::try_from(format!("block-{block}").as_str()).unwrap();
     let range = ByteRange::new(0, BLOCK as u64);
     while Instant::now() < until {
-        let update = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Update };
+        let update = ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Update };
         let outcome = store.apply(&id, Transaction::new().read(update)).await.unwrap();
         let Outcome::Done(done) = outcome else { unreachable!() };
         let Some(Answer::Range(mut read)) = done.answers.into_iter().next() else { unreachable!() };

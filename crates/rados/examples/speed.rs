@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    ByteRange, Fork, Guard, Intent, Key, ObjectId, ObjectStore, Outcome, Read, Reply, Transaction, Write,
+    ByteRange, Fork, Guard, Intent, Key, ObjectId, ObjectStore, Outcome, ReadOp, Reply, Transaction, WriteOp,
 };
 use nacre_rados::RadosStore;
 use nacre_rados::raw::RawPool;
@@ -90,7 +90,7 @@ fn main() {
         let get = timed(|| {
             windowed(PIECES, WINDOW, |number| {
                 let range = ByteRange::new(at(number), PIECE as u64);
-                let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
+                let read = ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
                 store.apply(&object, Transaction::new().guard(Guard::Exists).read(read))
             });
         });
@@ -101,21 +101,21 @@ fn main() {
             ratio(get, get_plain)
         );
         (0..PIECES).for_each(|number| block_on(raw.remove(&name(number))).expect("removed"));
-        done(store.apply(&object, Transaction::new().change(Write::Remove)));
+        done(store.apply(&object, Transaction::new().change(WriteOp::Remove)));
     }
 
     // Pieces that are spread over many extents.
     for part in 0..4_u64 {
         let extents =
             (0..5_000).map(|piece| ((part * 5_000 + piece) * 20, Bytes::from_static(b"0123456789")));
-        let write = Write::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
+        let write = WriteOp::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
         done(store.apply(&id("spread"), Transaction::new().change(write)));
     }
     let spread = |pieces: u64| {
         let latencies = windowed(40, 1, |round| {
             let extents =
                 (0..pieces).map(|piece| (piece * 40_000 + 20 * round as u64 + 3, Bytes::from_static(b"abc")));
-            let write = Write::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
+            let write = WriteOp::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
             store.apply(&id("spread"), Transaction::new().change(write))
         });
         latencies[latencies.len() / 2]
@@ -129,12 +129,12 @@ fn main() {
     // A guard over all of a fork of many extents, which nothing, and something else, was written after.
     for part in 0..10_u64 {
         let extents = (0..10_000).map(|piece| ((part * 10_000 + piece) * 4, Bytes::from_static(b"x")));
-        let write = Write::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
+        let write = WriteOp::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
         done(store.apply(&id("guard"), Transaction::new().change(write)));
     }
     let key = Key::try_from("key").expect("a short name");
     let set = |version| {
-        let set = Write::SetKey { key: key.clone(), value: "value".into() };
+        let set = WriteOp::SetKey { key: key.clone(), value: "value".into() };
         store.apply(
             &id("guard"),
             Transaction::new().if_version(Fork::DEFAULT, ByteRange::ALL, version).change(set),
@@ -152,8 +152,8 @@ fn main() {
             latencies = windowed(count, window, |number| {
                 let value = Bytes::from(number.to_le_bytes().to_vec());
                 let exchange = Transaction::new()
-                    .read(Read::Key { key: key.clone() })
-                    .change(Write::SetKey { key: key.clone(), value });
+                    .read(ReadOp::Key { key: key.clone() })
+                    .change(WriteOp::SetKey { key: key.clone(), value });
                 store.apply(&id("exchange"), exchange)
             });
         });
@@ -162,9 +162,9 @@ fn main() {
     }
 
     // Listing. `rados ls` is to be measured beside it.
-    let made = timed(|| {
+    let creation = timed(|| {
         windowed(objects, 64, |number| {
-            let create = Transaction::new().guard(Guard::Absent).change(Write::Create);
+            let create = Transaction::new().guard(Guard::Absent).change(WriteOp::Create);
             store.apply(&id(&format!("object-{number:07}")), create)
         });
     });
@@ -181,5 +181,5 @@ fn main() {
     };
     let first = timed(|| assert!(list() >= objects));
     let again = timed(|| assert!(list() >= objects));
-    println!("{objects} objects: made in {made:?}, listed at first in {first:?}, then in {again:?}");
+    println!("{objects} objects: made in {creation:?}, listed at first in {first:?}, then in {again:?}");
 }

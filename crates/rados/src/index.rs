@@ -397,8 +397,8 @@ impl Inner {
     /// Appends the objects of a group of entries that exist.
     async fn append_existing(&self, group: Vec<Entry>, found: &mut Vec<ObjectId>) -> Result<(), StoreError> {
         let uncertain = |entry: &&Entry| entry.exists().is_none();
-        let asked: Vec<&ObjectId> = group.iter().filter(uncertain).map(|entry| &entry.object).collect();
-        let mut facts = self.facts(&asked).await?.into_iter();
+        let requested: Vec<&ObjectId> = group.iter().filter(uncertain).map(|entry| &entry.object).collect();
+        let mut facts = self.facts(&requested).await?.into_iter();
         let long_ago = now().saturating_sub(MARK_AGE_MAX.as_secs());
         for entry in group {
             let exists = match entry.exists() {
@@ -453,8 +453,8 @@ impl Inner {
         ids.sort_unstable();
         let mut found = Vec::new();
         for chunk in ids.chunks(LOOKS_MAX) {
-            let asked: Vec<&ObjectId> = chunk.iter().collect();
-            let facts = self.facts(&asked).await?;
+            let requested: Vec<&ObjectId> = chunk.iter().collect();
+            let facts = self.facts(&requested).await?;
             found.extend(chunk.iter().zip(facts).filter(|(_, fact)| fact.exists).map(|(id, _)| id.clone()));
             if found.len() >= limit {
                 break;
@@ -512,8 +512,8 @@ impl Inner {
             let names: Vec<ObjectId> = names.into_iter().collect();
             let mut shards: Vec<Vec<Correction>> = (0..SHARDS).map(|_| Vec::new()).collect();
             for chunk in names.chunks(FILLED_MAX * SHARDS) {
-                let asked: Vec<&ObjectId> = chunk.iter().collect();
-                let facts = self.facts(&asked).await?;
+                let requested: Vec<&ObjectId> = chunk.iter().collect();
+                let facts = self.facts(&requested).await?;
                 for (id, fact) in chunk.iter().zip(facts) {
                     let before = known.get(id).copied();
                     let stale = match before {

@@ -13,8 +13,8 @@ use std::ffi::CStr;
 use bytes::Bytes;
 use nacre_object::limit::{EXTENTS_PER_READ_MAX, OFFSET_MAX, REPLY_BYTES_MAX};
 use nacre_object::{
-    Answer, ByteRange, Extent, ExtentKind, Fork, Found, Guard, RangeRead, Read, Refusal, StoreError,
-    Transaction, Write, coalesce,
+    Answer, ByteRange, Extent, ExtentKind, Fork, Found, Guard, RangeRead, ReadOp, Refusal, StoreError,
+    Transaction, WriteOp, coalesce,
 };
 
 use crate::cache::ObjectCache;
@@ -66,7 +66,7 @@ impl NativeWrite {
 
 /// Returns the fork, offset and data of a transaction that does nothing but write one extent.
 fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
-    let ([], [Write::Extents { fork, extents }]) = (&transaction.reads[..], &transaction.writes[..]) else {
+    let ([], [WriteOp::Extents { fork, extents }]) = (&transaction.reads[..], &transaction.writes[..]) else {
         return None;
     };
     let [(offset, data)] = &extents[..] else { return None };
@@ -188,8 +188,8 @@ pub(crate) fn known_reads(transaction: &Transaction, known: &ObjectCache) -> Opt
     let (mut answers, mut budget) = (Vec::with_capacity(transaction.reads.len()), REPLY_BYTES_MAX as u64);
     for read in &transaction.reads {
         let (fork, range, bytes) = match read {
-            Read::Range { fork, range, .. } => (fork, *range, true),
-            Read::Extents { fork, range } => (fork, *range, false),
+            ReadOp::Range { fork, range, .. } => (fork, *range, true),
+            ReadOp::Extents { fork, range } => (fork, *range, false),
             _ => return None,
         };
         let (entries, record) = (known.covering(fork, range)?, known.fork(fork)?);
@@ -215,10 +215,10 @@ pub(crate) fn known_reads(transaction: &Transaction, known: &ObjectCache) -> Opt
 /// Returns whether a transaction reads so much that reading the index for it pays off.
 pub(crate) fn is_large_read(transaction: &Transaction) -> bool {
     const BYTES_MIN: u64 = 1 << 20;
-    let large = |read: &Read| matches!(read, Read::Range { range, .. } if range.len >= BYTES_MIN);
+    let large = |read: &ReadOp| matches!(read, ReadOp::Range { range, .. } if range.len >= BYTES_MIN);
     let simple =
         |guard: &Guard| matches!(guard, Guard::Exists | Guard::Version { .. } | Guard::Region { .. });
-    let ranges = |read: &Read| matches!(read, Read::Range { .. } | Read::Extents { .. });
+    let ranges = |read: &ReadOp| matches!(read, ReadOp::Range { .. } | ReadOp::Extents { .. });
     transaction.writes.is_empty()
         && transaction.guards.iter().all(simple)
         && transaction.reads.iter().all(ranges)
@@ -283,14 +283,14 @@ pub(crate) fn refusal(
 }
 
 /// Returns the one read of a transaction that can be answered natively.
-pub(crate) fn only_read(transaction: &Transaction) -> Option<&Read> {
+pub(crate) fn only_read(transaction: &Transaction) -> Option<&ReadOp> {
     let ([], [], [read]) = (&transaction.guards[..], &transaction.writes[..], &transaction.reads[..]) else {
         return None;
     };
     let native = match read {
-        Read::Range { range, .. } => (1..=READ_BYTES_MAX).contains(&range.len),
-        Read::Extents { range, .. } => range.len > 0,
-        Read::Stat | Read::Key { .. } | Read::VersionedKey { .. } | Read::Attribute { .. } | Read::Fences => {
+        ReadOp::Range { range, .. } => (1..=READ_BYTES_MAX).contains(&range.len),
+        ReadOp::Extents { range, .. } => range.len > 0,
+        ReadOp::Stat | ReadOp::Key { .. } | ReadOp::VersionedKey { .. } | ReadOp::Attribute { .. } | ReadOp::Fences => {
             true
         }
         _ => false,

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString};
 use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{
-    Answer, ByteRange, Done, ErrorKind, Fork, ObjectId, Outcome, RangeRead, Read, StoreError, Transaction,
+    Answer, ByteRange, Done, ErrorKind, Fork, ObjectId, Outcome, RangeRead, ReadOp, StoreError, Transaction,
 };
 use parking_lot::Mutex;
 
@@ -27,18 +27,18 @@ impl Inner {
         object: &ObjectId,
         name: &CStr,
         known: &Mutex<ObjectCache>,
-        read: &Read,
+        read: &ReadOp,
     ) -> Result<Option<Outcome>, StoreError> {
         let key = match read {
-            Read::Range { fork, range, .. } | Read::Extents { fork, range } => {
-                let bytes = matches!(read, Read::Range { .. });
+            ReadOp::Range { fork, range, .. } | ReadOp::Extents { fork, range } => {
+                let bytes = matches!(read, ReadOp::Range { .. });
                 let found = self.read_range(object, name, known, fork, *range, bytes).await?;
                 return Ok(found.map(|(found, header)| native::done(&header, Answer::Range(found))));
             }
-            Read::Key { key } | Read::VersionedKey { key } => Some(keyed(Some(b'k'), key.as_bytes())),
-            Read::Attribute { name } => Some(keyed(Some(b'a'), name.as_bytes())),
-            Read::Fences => Some(fences::KEY.to_vec()),
-            Read::Stat => None,
+            ReadOp::Key { key } | ReadOp::VersionedKey { key } => Some(keyed(Some(b'k'), key.as_bytes())),
+            ReadOp::Attribute { name } => Some(keyed(Some(b'a'), name.as_bytes())),
+            ReadOp::Fences => Some(fences::KEY.to_vec()),
+            ReadOp::Stat => None,
             _ => return Ok(None),
         };
         let mut steps = vec![ReadStep::Xattrs];
@@ -52,8 +52,8 @@ impl Inner {
         let stored = pairs.first().map(|(_, stored)| stored);
         let unsound = || self.context(corrupt(&key), object);
         let answer = match read {
-            Read::Fences => Answer::Fences(fences::decode(&header, stored).ok_or_else(unsound)?),
-            Read::VersionedKey { .. } => {
+            ReadOp::Fences => Answer::Fences(fences::decode(&header, stored).ok_or_else(unsound)?),
+            ReadOp::VersionedKey { .. } => {
                 let found = stored.map(|stored| decode_key(stored, &header).ok_or_else(unsound));
                 Answer::VersionedValue(found.transpose()?)
             }

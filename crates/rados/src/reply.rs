@@ -3,7 +3,7 @@
 use bytes::{Buf, Bytes};
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, RangeRead,
-    Read, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
+    ReadOp, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
 };
 
 use crate::fences;
@@ -186,11 +186,11 @@ impl Decoder {
         Some(RangeRead { data, extents, version, size, next: (next != u64::MAX).then_some(next) })
     }
 
-    fn answer(&mut self, read: &Read, header: &Header) -> Option<Result<Answer, StoreError>> {
+    fn answer(&mut self, read: &ReadOp, header: &Header) -> Option<Result<Answer, StoreError>> {
         Some(Ok(match read {
-            Read::Range { .. } | Read::Extents { .. } => Answer::Range(self.range()?),
-            Read::Stat => Answer::Stat(stat(header)),
-            Read::Forks { .. } => {
+            ReadOp::Range { .. } | ReadOp::Extents { .. } => Answer::Range(self.range()?),
+            ReadOp::Stat => Answer::Stat(stat(header)),
+            ReadOp::Forks { .. } => {
                 let (count, more) = (self.u32()?, self.u8()? != 0);
                 let mut page = ForkPage { entries: Vec::new(), more };
                 for _ in 0..count {
@@ -205,30 +205,30 @@ impl Decoder {
                 }
                 Answer::Forks(page)
             }
-            Read::Key { key: name } | Read::Attribute { name } => {
-                let letter = if matches!(read, Read::Key { .. }) { b'k' } else { b'a' };
+            ReadOp::Key { key: name } | ReadOp::Attribute { name } => {
+                let letter = if matches!(read, ReadOp::Key { .. }) { b'k' } else { b'a' };
                 let found = self.entry(name, |stored| decode_value(letter, stored, header))?;
                 return Some(found.map(Answer::Value));
             }
-            Read::VersionedKey { key } => {
+            ReadOp::VersionedKey { key } => {
                 let found = self.entry(key, |stored| decode_key(stored, header))?;
                 return Some(found.map(Answer::VersionedValue));
             }
-            Read::Keys { values, .. } => {
+            ReadOp::Keys { values, .. } => {
                 let found = self.key_page(|stored| value_of(b'k', *values, stored, header))?;
                 return Some(found.map(|(entries, more)| Answer::Keys(KeyPage { entries, more })));
             }
-            Read::Attributes => {
+            ReadOp::Attributes => {
                 let found = self.key_page(|stored| value_of(b'a', true, stored, header))?;
                 return Some(found.map(|(entries, more)| Answer::Keys(KeyPage { entries, more })));
             }
-            Read::VersionedKeys { values, .. } => {
+            ReadOp::VersionedKeys { values, .. } => {
                 let found = self.key_page(|stored| versioned_of(*values, stored, header))?;
                 return Some(
                     found.map(|(entries, more)| Answer::VersionedKeys(VersionedKeyPage { entries, more })),
                 );
             }
-            Read::Fences => {
+            ReadOp::Fences => {
                 let length = self.u32()? as usize;
                 let record = Some(self.bytes(length)?).filter(|record| !record.is_empty());
                 let found = fences::decode(header, record.as_ref());
@@ -283,12 +283,12 @@ mod tests {
         let key = Key::try_from("k").unwrap();
         Transaction::new()
             .read_range(Fork::DEFAULT, ByteRange::new(0, 8))
-            .read(Read::Stat)
-            .read(Read::Forks { after: None, limit: 9 })
-            .read(Read::Key { key })
-            .read(Read::Keys { range: KeyRange::all(), limit: 9, values: true })
-            .read(Read::VersionedKeys { range: KeyRange::all(), limit: 9, values: false })
-            .read(Read::Fences)
+            .read(ReadOp::Stat)
+            .read(ReadOp::Forks { after: None, limit: 9 })
+            .read(ReadOp::Key { key })
+            .read(ReadOp::Keys { range: KeyRange::all(), limit: 9, values: true })
+            .read(ReadOp::VersionedKeys { range: KeyRange::all(), limit: 9, values: false })
+            .read(ReadOp::Fences)
     }
 
     /// Returns an answer of the class to that request.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{ByteRange, Check, Guard, KeyRange, Read, Transaction, Write};
+use nacre_object::{ByteRange, Check, Guard, KeyRange, ReadOp, Transaction, WriteOp};
 
 use crate::name::escape_into;
 use crate::record::{Token, checksum};
@@ -15,12 +15,12 @@ use crate::script::{Section, Sections};
 /// held.
 pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     let mut sections = Sections::default().with(Section::Apply);
-    let is_range = |read: &Read| matches!(read, Read::Range { .. } | Read::Extents { .. });
+    let is_range = |read: &ReadOp| matches!(read, ReadOp::Range { .. } | ReadOp::Extents { .. });
     let is_region = |guard: &Guard| matches!(guard, Guard::Region { .. } | Guard::Proposal { .. });
     let fences = transaction.guards.iter().any(|guard| matches!(guard, Guard::Fence { .. }))
-        || transaction.reads.contains(&Read::Fences)
+        || transaction.reads.contains(&ReadOp::Fences)
         || transaction.writes.iter().any(|write| {
-            matches!(write, Write::RaiseFence { .. } | Write::FenceSession { .. } | Write::Remove)
+            matches!(write, WriteOp::RaiseFence { .. } | WriteOp::FenceSession { .. } | WriteOp::Remove)
         });
     if fences {
         sections = sections.with(Section::Fences);
@@ -34,7 +34,7 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     if !transaction.reads.is_empty() {
         sections = sections.with(Section::Reads);
     }
-    if transaction.reads.iter().any(|read| matches!(read, Read::Forks { .. })) {
+    if transaction.reads.iter().any(|read| matches!(read, ReadOp::Forks { .. })) {
         sections = sections.with(Section::Index);
     }
     if expecting {
@@ -166,15 +166,15 @@ impl Encoder {
         }
     }
 
-    fn read(&mut self, read: &Read) {
+    fn read(&mut self, read: &ReadOp) {
         match read {
-            Read::Range { fork, range, .. } | Read::Extents { fork, range } => {
-                self.u8(if matches!(read, Read::Range { .. }) { 0 } else { 1 });
+            ReadOp::Range { fork, range, .. } | ReadOp::Extents { fork, range } => {
+                self.u8(if matches!(read, ReadOp::Range { .. }) { 0 } else { 1 });
                 self.name(None, fork.as_bytes());
                 self.range(*range);
             }
-            Read::Stat => self.u8(2),
-            Read::Forks { after, limit } => {
+            ReadOp::Stat => self.u8(2),
+            ReadOp::Forks { after, limit } => {
                 self.u8(3);
                 match after {
                     // A key that is just before the first fork's: "e" and the greatest byte.
@@ -183,24 +183,24 @@ impl Encoder {
                 }
                 self.u32((*limit as usize).min(PAGE_ENTRIES_MAX));
             }
-            Read::Key { key } | Read::VersionedKey { key } => {
+            ReadOp::Key { key } | ReadOp::VersionedKey { key } => {
                 self.u8(4);
                 self.name(Some(b'k'), key.as_bytes());
             }
-            Read::Attribute { name } => {
+            ReadOp::Attribute { name } => {
                 self.u8(4);
                 self.name(Some(b'a'), name.as_bytes());
             }
-            Read::Keys { range, limit, values } => {
+            ReadOp::Keys { range, limit, values } => {
                 let shown = if *values { Shown::All } else { Shown::Nothing };
                 self.key_page(b'k', range, *limit, shown);
             }
-            Read::VersionedKeys { range, limit, values } => {
+            ReadOp::VersionedKeys { range, limit, values } => {
                 let shown = if *values { Shown::All } else { Shown::Head };
                 self.key_page(b'k', range, *limit, shown);
             }
-            Read::Attributes => self.key_page(b'a', &KeyRange::all(), u32::MAX, Shown::All),
-            Read::Fences => self.u8(6),
+            ReadOp::Attributes => self.key_page(b'a', &KeyRange::all(), u32::MAX, Shown::All),
+            ReadOp::Fences => self.u8(6),
         }
     }
 
@@ -215,58 +215,58 @@ impl Encoder {
         self.u8(shown as u8);
     }
 
-    fn write(&mut self, write: &Write) {
+    fn write(&mut self, write: &WriteOp) {
         match write {
-            Write::Create => self.u8(0),
-            Write::Extents { fork, extents } => {
+            WriteOp::Create => self.u8(0),
+            WriteOp::Extents { fork, extents } => {
                 self.u8(1);
                 self.name(None, fork.as_bytes());
                 self.pieces(&ordered(extents));
             }
-            Write::Zero { fork, range } => {
+            WriteOp::Zero { fork, range } => {
                 self.u8(2);
                 self.name(None, fork.as_bytes());
                 self.range(*range);
             }
-            Write::Truncate { fork, size } => {
+            WriteOp::Truncate { fork, size } => {
                 self.u8(3);
                 self.name(None, fork.as_bytes());
                 self.u64(*size);
             }
-            Write::RemoveFork { fork } => {
+            WriteOp::RemoveFork { fork } => {
                 self.u8(4);
                 self.name(None, fork.as_bytes());
             }
-            Write::ReplaceFork { fork, from } => {
+            WriteOp::ReplaceFork { fork, from } => {
                 self.u8(9);
                 self.name(None, fork.as_bytes());
                 self.name(None, from.as_bytes());
             }
-            Write::SetKey { key: name, value } | Write::SetAttribute { name, value } => {
+            WriteOp::SetKey { key: name, value } | WriteOp::SetAttribute { name, value } => {
                 self.u8(5);
                 self.name(
-                    Some(if matches!(write, Write::SetKey { .. }) { b'k' } else { b'a' }),
+                    Some(if matches!(write, WriteOp::SetKey { .. }) { b'k' } else { b'a' }),
                     name.as_bytes(),
                 );
                 self.0.extend(checksum(value).to_le_bytes());
                 self.bytes(value);
             }
-            Write::RemoveKey { key: name } | Write::RemoveAttribute { name } => {
+            WriteOp::RemoveKey { key: name } | WriteOp::RemoveAttribute { name } => {
                 self.u8(6);
                 self.name(
-                    Some(if matches!(write, Write::RemoveKey { .. }) { b'k' } else { b'a' }),
+                    Some(if matches!(write, WriteOp::RemoveKey { .. }) { b'k' } else { b'a' }),
                     name.as_bytes(),
                 );
             }
-            Write::RaiseFence { token } => {
+            WriteOp::RaiseFence { token } => {
                 self.u8(7);
                 self.u64(*token);
             }
-            Write::FenceSession { session } => {
+            WriteOp::FenceSession { session } => {
                 self.u8(10);
                 self.u64(*session);
             }
-            Write::Remove => self.u8(8),
+            WriteOp::Remove => self.u8(8),
         }
     }
 

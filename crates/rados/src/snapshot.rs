@@ -12,7 +12,7 @@ use nacre_object::limit::{
 };
 use nacre_object::{
     Answer, ByteRange, Check, Done, ErrorKind, Fences, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
-    ObjectId, Outcome, RangeRead, Read, Refusal, StoreError, Transaction, Versioned, VersionedKeyPage,
+    ObjectId, Outcome, RangeRead, ReadOp, Refusal, StoreError, Transaction, Versioned, VersionedKeyPage,
 };
 
 use crate::error::{Attempt, errno, failed};
@@ -140,47 +140,47 @@ impl Snapshot<'_> {
         Ok((!check.holds(value.as_deref())).then_some(Found::Value(value)))
     }
 
-    async fn answer(&self, read: &Read, first: bool, budget: &mut usize) -> Result<Answer, Stop> {
+    async fn answer(&self, read: &ReadOp, first: bool, budget: &mut usize) -> Result<Answer, Stop> {
         Ok(match read {
-            Read::Range { fork, range, .. } => {
+            ReadOp::Range { fork, range, .. } => {
                 let found = self.range(fork, *range, Some(*budget)).await?;
                 *budget -= found.data.len();
                 Answer::Range(found)
             }
-            Read::Extents { fork, range } => Answer::Range(self.range(fork, *range, None).await?),
-            Read::Stat => Answer::Stat(reply::stat(&self.header)),
-            Read::Forks { after, limit } => Answer::Forks(self.forks(after.as_ref(), *limit).await?),
-            Read::Key { key: name } | Read::Attribute { name } => {
-                let letter = if matches!(read, Read::Key { .. }) { b'k' } else { b'a' };
+            ReadOp::Extents { fork, range } => Answer::Range(self.range(fork, *range, None).await?),
+            ReadOp::Stat => Answer::Stat(reply::stat(&self.header)),
+            ReadOp::Forks { after, limit } => Answer::Forks(self.forks(after.as_ref(), *limit).await?),
+            ReadOp::Key { key: name } | ReadOp::Attribute { name } => {
+                let letter = if matches!(read, ReadOp::Key { .. }) { b'k' } else { b'a' };
                 let value = self.value(letter, name).await?;
                 *budget = budget.saturating_sub(value.as_ref().map_or(0, Bytes::len));
                 Answer::Value(value)
             }
-            Read::Keys { range, limit, values } => {
+            ReadOp::Keys { range, limit, values } => {
                 let decode = |stored: &Bytes| value_of(b'k', *values, stored, &self.header);
                 let (entries, more) =
                     self.keys(b'k', range, *limit, decode, Bytes::len, first, budget).await?;
                 Answer::Keys(KeyPage { entries, more })
             }
-            Read::Attributes => {
+            ReadOp::Attributes => {
                 let (all, decode) =
                     (KeyRange::all(), |stored: &Bytes| value_of(b'a', true, stored, &self.header));
                 let (entries, more) =
                     self.keys(b'a', &all, u32::MAX, decode, Bytes::len, first, budget).await?;
                 Answer::Keys(KeyPage { entries, more })
             }
-            Read::VersionedKey { key } => {
+            ReadOp::VersionedKey { key } => {
                 let found = self.versioned(key).await?;
                 *budget = budget.saturating_sub(found.as_ref().map_or(0, |found| found.value.len()));
                 Answer::VersionedValue(found)
             }
-            Read::VersionedKeys { range, limit, values } => {
+            ReadOp::VersionedKeys { range, limit, values } => {
                 let decode = |stored: &Bytes| versioned_of(*values, stored, &self.header);
                 let bytes = |found: &Versioned| found.value.len();
                 let (entries, more) = self.keys(b'k', range, *limit, decode, bytes, first, budget).await?;
                 Answer::VersionedKeys(VersionedKeyPage { entries, more })
             }
-            Read::Fences => Answer::Fences(self.fences().await?),
+            ReadOp::Fences => Answer::Fences(self.fences().await?),
         })
     }
 

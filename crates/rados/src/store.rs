@@ -13,7 +13,7 @@ use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
 use nacre_object::{
     Answer, Done, ErrorKind, Guard, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction,
-    Write,
+    WriteOp,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
@@ -509,7 +509,7 @@ impl Inner {
         }
         // Whether a write makes the object is seldom known beforehand: the class tells.
         let mut mark = None;
-        if transaction.writes.contains(&Write::Remove) || transaction.guards.contains(&Guard::Absent) {
+        if transaction.writes.contains(&WriteOp::Remove) || transaction.guards.contains(&Guard::Absent) {
             mark = Some(self.mark(object).await?);
         }
         let called = self.call_marked(object, name, known, transaction, held, &mut mark).await;
@@ -600,7 +600,7 @@ impl Inner {
                 StoreError::new(ErrorKind::Io, format!("the class failed in the OSD: {why}"))
             }
             reply::Reply::Newer(format) => newer(format),
-            reply::Reply::Unindexed => StoreError::new(ErrorKind::Io, "the OSD's answer makes no sense"),
+            reply::Reply::Unindexed => StoreError::new(ErrorKind::Io, "the OSD's answer is invalid"),
             reply::Reply::Exhausted => {
                 let text = "the transaction touches more extents or values than one call may take in an OSD: make \
                             several smaller ones of it";
@@ -656,7 +656,7 @@ impl Inner {
         match reply::decode(transaction, output) {
             Some(reply) => reply.map(Called::Unchanged).map_err(|error| self.context(error, object)),
             None => {
-                Err(self.context(StoreError::new(ErrorKind::Io, "the OSD's answer makes no sense"), object))
+                Err(self.context(StoreError::new(ErrorKind::Io, "the OSD's answer is invalid"), object))
             }
         }
     }
@@ -803,7 +803,7 @@ mod tests {
         // There is nothing to connect to, which takes the same way.
         let location = Location { conf: Some("/nowhere/ceph.conf".into()), ..Location::new("pool") };
         let (store, object) = (RadosStore::new(location), ObjectId::try_from("a").unwrap());
-        let mut replies = [(); 3].map(|()| store.apply(&object, Transaction::new().read(Read::Stat)));
+        let mut replies = [(); 3].map(|()| store.apply(&object, Transaction::new().read(ReadOp::Stat)));
         // The last one first. The limit only ends a test that would hang.
         let [.., last] = &mut replies;
         let limit = Duration::from_secs(120);

@@ -8,7 +8,7 @@ use cluster::{Cluster, open, wait_until};
 use nacre_object::testkit::block_on;
 use nacre_object::{
     Answer, ByteRange, Check, ErrorKind, Fences, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome,
-    Read, StoreError, Transaction, Write,
+    ReadOp, StoreError, Transaction, WriteOp,
 };
 use nacre_rados::RadosStore;
 
@@ -47,7 +47,7 @@ fn without_lua_the_error_names_the_settings() {
     );
     // What RADOS does by itself works all the same, however it is asked.
     assert!(apply(&store, "a", read()).is_ok());
-    assert!(apply(&store, "a", read().read(Read::Stat).guard(Guard::Absent)).is_ok());
+    assert!(apply(&store, "a", read().read(ReadOp::Stat).guard(Guard::Absent)).is_ok());
 }
 
 #[test]
@@ -80,35 +80,35 @@ fn capabilities_that_are_missing_are_named() {
     let fill = Transaction::new()
         .write(Fork::DEFAULT, 0, vec![7; 100_000])
         .write(Fork::try_from("other").unwrap(), 5, "more")
-        .change(Write::SetKey { key: key("colour"), value: "red".into() })
-        .change(Write::SetAttribute { name: key("shape"), value: "round".into() })
-        .change(Write::RaiseFence { token: 3 })
-        .change(Write::FenceSession { session: 8 })
-        .change(Write::FenceSession { session: 5 });
+        .change(WriteOp::SetKey { key: key("colour"), value: "red".into() })
+        .change(WriteOp::SetAttribute { name: key("shape"), value: "round".into() })
+        .change(WriteOp::RaiseFence { token: 3 })
+        .change(WriteOp::FenceSession { session: 8 })
+        .change(WriteOp::FenceSession { session: 5 });
     apply(&admin, "full", fill).unwrap();
     for offset in 0..40 {
         apply(&admin, "full", Transaction::new().write(Fork::DEFAULT, 50 + 1000 * offset, "piece")).unwrap();
     }
-    let range = Read::Range { fork: Fork::DEFAULT, range: ByteRange::ALL, intent: Default::default() };
+    let range = ReadOp::Range { fork: Fork::DEFAULT, range: ByteRange::ALL, intent: Default::default() };
     let everything = Transaction::new()
         .guard(Guard::Exists)
         .guard(Guard::Key { key: key("colour"), check: Check::Equal("red".into()) })
         .guard(Guard::Region { fork: Fork::DEFAULT, range: ByteRange::ALL, version: 41 })
         .read(range)
-        .read(Read::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL })
-        .read(Read::Stat)
-        .read(Read::Forks { after: None, limit: 10 })
-        .read(Read::Key { key: key("colour") })
-        .read(Read::Keys { range: KeyRange::all(), limit: 10, values: true })
-        .read(Read::Attribute { name: key("shape") })
-        .read(Read::Attributes)
+        .read(ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL })
+        .read(ReadOp::Stat)
+        .read(ReadOp::Forks { after: None, limit: 10 })
+        .read(ReadOp::Key { key: key("colour") })
+        .read(ReadOp::Keys { range: KeyRange::all(), limit: 10, values: true })
+        .read(ReadOp::Attribute { name: key("shape") })
+        .read(ReadOp::Attributes)
         .guard(Guard::KeyVersion { key: key("colour"), version: 1 })
         .guard(Guard::KeyVersion { key: key("none"), version: 0 })
         .guard(Guard::Fence { token: 4 })
-        .read(Read::VersionedKey { key: key("colour") })
-        .read(Read::VersionedKeys { range: KeyRange::all(), limit: 10, values: true })
-        .read(Read::VersionedKeys { range: KeyRange::prefix("c"), limit: 10, values: false })
-        .read(Read::Fences);
+        .read(ReadOp::VersionedKey { key: key("colour") })
+        .read(ReadOp::VersionedKeys { range: KeyRange::all(), limit: 10, values: true })
+        .read(ReadOp::VersionedKeys { range: KeyRange::prefix("c"), limit: 10, values: false })
+        .read(ReadOp::Fences);
     let refused = [
         Guard::Region { fork: Fork::DEFAULT, range: ByteRange::new(0, 2000), version: 1 },
         Guard::KeyVersion { key: key("colour"), version: 2 },
@@ -182,21 +182,21 @@ fn damaged_values_are_noticed_and_named() {
     let key = Key::try_from("colour").unwrap();
     let rados = |arguments: &[&str], input: &[u8]| cluster.rados_in(&uri, arguments, input);
     // What is damaged, the key that holds it, and a read that needs it.
-    let cases: [(&str, &str, Read); 6] = [
+    let cases: [(&str, &str, ReadOp); 6] = [
         (
             "extent",
             "x\u{1}\u{1}0000000000000004",
-            Read::Range { fork: Fork::DEFAULT, range: ByteRange::new(0, 4), intent: Default::default() },
+            ReadOp::Range { fork: Fork::DEFAULT, range: ByteRange::new(0, 4), intent: Default::default() },
         ),
         (
             "fork",
             "f",
-            Read::Range { fork: Fork::DEFAULT, range: ByteRange::new(0, 4), intent: Default::default() },
+            ReadOp::Range { fork: Fork::DEFAULT, range: ByteRange::new(0, 4), intent: Default::default() },
         ),
-        ("key", "kcolour", Read::Key { key: key.clone() }),
-        ("attribute", "acolour", Read::Attribute { name: key.clone() }),
-        ("versioned", "kcolour", Read::VersionedKey { key: key.clone() }),
-        ("fences", "s", Read::Fences),
+        ("key", "kcolour", ReadOp::Key { key: key.clone() }),
+        ("attribute", "acolour", ReadOp::Attribute { name: key.clone() }),
+        ("versioned", "kcolour", ReadOp::VersionedKey { key: key.clone() }),
+        ("fences", "s", ReadOp::Fences),
     ];
     for (what, omap_key, read) in cases {
         let foreign: &[&[u8]] = &[b"", b"foreign", &[0xff; 28], &[1; 13]];
@@ -204,9 +204,9 @@ fn damaged_values_are_noticed_and_named() {
             let name = format!("{what}-{number}");
             let transaction = Transaction::new()
                 .write(Fork::DEFAULT, 0, "text")
-                .change(Write::SetKey { key: key.clone(), value: "red".into() })
-                .change(Write::SetAttribute { name: key.clone(), value: "red".into() })
-                .change(Write::FenceSession { session: 7 });
+                .change(WriteOp::SetKey { key: key.clone(), value: "red".into() })
+                .change(WriteOp::SetAttribute { name: key.clone(), value: "red".into() })
+                .change(WriteOp::FenceSession { session: 7 });
             apply(&natively, &name, transaction).unwrap();
             rados(&["setomapval", &format!("nacre.{name}"), omap_key], value);
             for store in [&natively, &by_calls] {
@@ -217,27 +217,27 @@ fn damaged_values_are_noticed_and_named() {
             // A write that depends on it is refused, and changes nothing.
             let guarded = match what {
                 "key" | "attribute" => Transaction::new()
-                    .change(Write::RemoveKey { key: key.clone() })
-                    .change(Write::RemoveAttribute { name: key.clone() }),
+                    .change(WriteOp::RemoveKey { key: key.clone() })
+                    .change(WriteOp::RemoveAttribute { name: key.clone() }),
                 "versioned" => Transaction::new()
                     .guard(Guard::KeyVersion { key: key.clone(), version: 1 })
-                    .change(Write::Create),
-                "fences" => Transaction::new().guard(Guard::Fence { token: 9 }).change(Write::Create),
+                    .change(WriteOp::Create),
+                "fences" => Transaction::new().guard(Guard::Fence { token: 9 }).change(WriteOp::Create),
                 _ => Transaction::new().write(Fork::DEFAULT, 2, "more"),
             };
             assert_says(&apply(&by_calls, &name, guarded).unwrap_err(), ErrorKind::Corrupt, &[&name]);
-            let stat = apply(&natively, &name, Transaction::new().read(Read::Stat)).unwrap();
+            let stat = apply(&natively, &name, Transaction::new().read(ReadOp::Stat)).unwrap();
             let Outcome::Done(done) = stat else { unreachable!("there is no guard") };
             assert_eq!(done.version, 1);
         }
     }
     // Fenced sessions that were lost would all pass again.
     let name = "lost-fences";
-    apply(&natively, name, Transaction::new().change(Write::FenceSession { session: 7 })).unwrap();
+    apply(&natively, name, Transaction::new().change(WriteOp::FenceSession { session: 7 })).unwrap();
     rados(&["rmomapkey", &format!("nacre.{name}"), "s"], b"");
     let guarded = || Transaction::new().guard(Guard::Fence { token: 9 });
     for store in [&natively, &by_calls] {
-        for transaction in [guarded(), guarded().change(Write::Create), Transaction::new().read(Read::Fences)]
+        for transaction in [guarded(), guarded().change(WriteOp::Create), Transaction::new().read(ReadOp::Fences)]
         {
             assert_says(&apply(store, name, transaction).unwrap_err(), ErrorKind::Corrupt, &[name, "\"s\""]);
         }
@@ -246,9 +246,9 @@ fn damaged_values_are_noticed_and_named() {
     assert!(report.findings.iter().any(|(object, _)| *object == id(name)));
     // The header: its length, its checksum.
     write(&natively, "header").unwrap();
-    let fences = [3, 9].map(|session| Write::FenceSession { session });
+    let fences = [3, 9].map(|session| WriteOp::FenceSession { session });
     let fences = fences.into_iter().fold(Transaction::new(), |fences, fence| fences.change(fence));
-    apply(&natively, "header", fences.change(Write::RaiseFence { token: 5 })).unwrap();
+    apply(&natively, "header", fences.change(WriteOp::RaiseFence { token: 5 })).unwrap();
     let mut header = rados(&["getxattr", "nacre.header", "nacre"], b"");
     header[9] ^= 4;
     rados(&["setxattr", "nacre.header", "nacre"], &header);
@@ -281,7 +281,7 @@ fn damaged_values_are_noticed_and_named() {
     for store in [&natively, &by_calls] {
         let Outcome::Done(done) = write(store, "header").unwrap() else { unreachable!("there is no guard") };
         assert!(done.version > 1 << 32, "versions went back to {}", done.version);
-        let fences = apply(store, "header", Transaction::new().read(Read::Fences)).unwrap();
+        let fences = apply(store, "header", Transaction::new().read(ReadOp::Fences)).unwrap();
         let Outcome::Done(done) = fences else { unreachable!("there is no guard") };
         assert_eq!(done.answers, [Answer::Fences(Fences { fence: 5, sessions: vec![9] })]);
     }
@@ -326,7 +326,7 @@ fn objects_that_pass_the_limit_are_refused_whole() {
     };
     let nacre_object::Answer::Range(found) = &done.answers[0] else { unreachable!("a range was asked for") };
     assert_eq!((&found.data[..], found.size), (&[7; 4][..], written));
-    apply(&store, "large", Transaction::new().change(Write::Remove)).unwrap();
+    apply(&store, "large", Transaction::new().change(WriteOp::Remove)).unwrap();
     // What the OSDs have set counts, not what this client has; and whoever must not write is bounded by nothing.
     cluster.ceph(&["config", "set", "osd", "osd_max_object_size", "100000001"]);
     wait_until("the OSDs have the new setting", || limit(&open(&uri)) == 100_000_001);
@@ -364,11 +364,11 @@ fn a_pool_that_was_removed_is_not_an_empty_store() {
         for store in &stores {
             for transaction in [
                 read(),
-                read().read(Read::Stat),
-                Transaction::new().read(Read::Stat),
-                Transaction::new().read(Read::Key { key: Key::try_from("k").unwrap() }),
+                read().read(ReadOp::Stat),
+                Transaction::new().read(ReadOp::Stat),
+                Transaction::new().read(ReadOp::Key { key: Key::try_from("k").unwrap() }),
                 Transaction::new().write(Fork::DEFAULT, 0, "text"),
-                Transaction::new().change(Write::Create),
+                Transaction::new().change(WriteOp::Create),
             ] {
                 let error = apply(store, "a", transaction).unwrap_err();
                 assert_says(&error, ErrorKind::Unavailable, &["brief", "the pool was removed"]);
@@ -389,7 +389,7 @@ fn any_number_of_replies_may_wait_for_each_other() {
             .map(|number| {
                 let object = id(&(number % 7).to_string());
                 let transaction = match number % 3 {
-                    0 => read().read(Read::Stat),
+                    0 => read().read(ReadOp::Stat),
                     1 => read(),
                     _ => Transaction::new().write(Fork::DEFAULT, 8 * (number % 50), vec![1; 8]),
                 };
@@ -427,12 +427,12 @@ fn what_is_too_much_for_one_call_is_refused_or_read_piece_by_piece() {
     let pieces = 10_000_u64;
     for part in 0..5 {
         let extents = (0..pieces).map(|piece| ((part * pieces + piece) * 4, vec![part as u8 + 1].into()));
-        let extents = Write::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
+        let extents = WriteOp::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
         apply(&store, "long", Transaction::new().change(extents)).unwrap();
     }
     let mut looks = Transaction::new();
     for _ in 0..8 {
-        looks = looks.read(Read::Extents { fork: Fork::DEFAULT, range: ByteRange::new(1, u64::MAX >> 2) });
+        looks = looks.read(ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::new(1, u64::MAX >> 2) });
     }
     let Outcome::Done(done) = apply(&store, "long", looks.clone()).unwrap() else {
         unreachable!("there is no guard")
@@ -446,7 +446,7 @@ fn what_is_too_much_for_one_call_is_refused_or_read_piece_by_piece() {
     apply(
         &store,
         "long",
-        Transaction::new().if_version(Fork::DEFAULT, ByteRange::ALL, 5).change(Write::Create),
+        Transaction::new().if_version(Fork::DEFAULT, ByteRange::ALL, 5).change(WriteOp::Create),
     )
     .unwrap();
     let mut write = Transaction::new().write(Fork::DEFAULT, 0, "over");
@@ -456,11 +456,11 @@ fn what_is_too_much_for_one_call_is_refused_or_read_piece_by_piece() {
     let from = std::time::Instant::now();
     assert_says(&apply(&store, "long", write).unwrap_err(), ErrorKind::Unsupported, &["long", "one call"]);
     println!("an exhausted call took {} ms", from.elapsed().as_millis());
-    let stat = apply(&store, "long", Transaction::new().read(Read::Stat)).unwrap();
+    let stat = apply(&store, "long", Transaction::new().read(ReadOp::Stat)).unwrap();
     let Outcome::Done(done) = stat else { unreachable!("there is no guard") };
     assert_eq!(done.version, 6);
     // A fork of any length goes in one call, and its remains in calls of bounded length.
-    let remove = Transaction::new().change(Write::RemoveFork { fork: Fork::DEFAULT });
+    let remove = Transaction::new().change(WriteOp::RemoveFork { fork: Fork::DEFAULT });
     apply(&store, "long", remove).unwrap();
     let Outcome::Done(done) = apply(&store, "long", read()).unwrap() else {
         unreachable!("there is no guard")
@@ -474,10 +474,10 @@ fn what_is_too_much_for_one_call_is_refused_or_read_piece_by_piece() {
         keys.lines().count()
     };
     cluster::wait_until("the remains are swept away", || {
-        apply(&store, "long", Transaction::new().change(Write::Create)).unwrap();
+        apply(&store, "long", Transaction::new().change(WriteOp::Create)).unwrap();
         entries() <= 1
     });
-    let all = Transaction::new().write(Fork::DEFAULT, 0, "anew").read(Read::Stat);
+    let all = Transaction::new().write(Fork::DEFAULT, 0, "anew").read(ReadOp::Stat);
     apply(&store, "long", all).unwrap();
     let Outcome::Done(done) = apply(&store, "long", read()).unwrap() else {
         unreachable!("there is no guard")

@@ -5,8 +5,8 @@ mod cluster;
 use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, Done, ErrorKind, Fences, Fork, Found, Guard, ObjectId, ObjectStore, Outcome, Read,
-    StoreError, Transaction, Write,
+    Answer, ByteRange, Done, ErrorKind, Fences, Fork, Found, Guard, ObjectId, ObjectStore, Outcome, ReadOp,
+    StoreError, Transaction, WriteOp,
 };
 use nacre_rados::RadosStore;
 
@@ -33,7 +33,7 @@ fn by(session: u64, data: &'static str) -> Transaction {
 }
 
 fn fence(session: u64) -> Transaction {
-    Transaction::new().change(Write::FenceSession { session })
+    Transaction::new().change(WriteOp::FenceSession { session })
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_session_is_fenced_whatever_its_client_knows_of_the_object() {
                 assert_eq!(read(&client), b"two.");
             }
         }
-        done(&other, Transaction::new().change(Write::RaiseFence { token: 8 }));
+        done(&other, Transaction::new().change(WriteOp::RaiseFence { token: 8 }));
         for _ in 0..3 {
             let Outcome::Refused(refusal) = apply(&client, by(5, "late")).unwrap() else {
                 panic!("session 5 is fenced")
@@ -67,7 +67,7 @@ fn a_session_is_fenced_whatever_its_client_knows_of_the_object() {
             done(&client, by(9, "nine"));
             assert_eq!(read(&other), b"nine");
         }
-        let answers = done(&client, Transaction::new().read(Read::Fences)).answers;
+        let answers = done(&client, Transaction::new().read(ReadOp::Fences)).answers;
         assert_eq!(answers, [Answer::Fences(Fences { fence: 8, sessions: vec![8] })]);
     }
 }

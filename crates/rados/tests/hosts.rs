@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, Fork, Intent, ObjectId, ObjectStore, Outcome, Read, Refusal, Transaction,
+    Answer, ByteRange, Fork, Intent, ObjectId, ObjectStore, Outcome, ReadOp, Refusal, Transaction,
 };
 
 /// An address of a block that is set aside for tests between devices (RFC 2544).
@@ -87,7 +87,7 @@ fn client_on_a_host() {
     let (store, object) = (open(&uri), ObjectId::try_from("counter").unwrap());
     let range = ByteRange::new(0, 4);
     for _ in 0..INCREMENTS {
-        let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Update };
+        let read = ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Update };
         let Outcome::Done(done) = block_on(store.apply(&object, Transaction::new().read(read))).unwrap()
         else {
             unreachable!("there is no guard")

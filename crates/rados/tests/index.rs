@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, Fork, Guard, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+    Answer, ByteRange, Fork, Guard, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction, WriteOp,
 };
 use nacre_rados::RadosStore;
 use rand::rngs::StdRng;
@@ -27,13 +27,13 @@ fn make(store: &RadosStore, name: &str) {
 }
 
 fn remove(store: &RadosStore, name: &str) {
-    apply(store, name, Transaction::new().change(Write::Remove)).unwrap();
+    apply(store, name, Transaction::new().change(WriteOp::Remove)).unwrap();
 }
 
 /// Removes an object, with a version that is greater than its next one.
 fn remove_at(store: &RadosStore, name: &str, version: u64) {
     let guard = Guard::Proposal { fork: Fork::DEFAULT, range: ByteRange::new(0, 1), version };
-    let outcome = apply(store, name, Transaction::new().guard(guard).change(Write::Remove)).unwrap();
+    let outcome = apply(store, name, Transaction::new().guard(guard).change(WriteOp::Remove)).unwrap();
     assert!(matches!(outcome, Outcome::Done(done) if done.version == version));
 }
 
@@ -118,7 +118,7 @@ fn names_are_listed_in_order_page_by_page() {
     let names: BTreeSet<String> = (0..150).map(|number| format!("{:x}", number * 7919 % 1000)).collect();
     let makes: Vec<_> = names
         .iter()
-        .map(|name| store.apply(&id(name), Transaction::new().guard(Guard::Absent).change(Write::Create)))
+        .map(|name| store.apply(&id(name), Transaction::new().guard(Guard::Absent).change(WriteOp::Create)))
         .collect();
     for make in makes {
         assert!(matches!(block_on(make), Ok(Outcome::Done(_))));
@@ -261,12 +261,12 @@ fn an_index_that_is_filled_in_again_knows_what_clients_without_one_did() {
     }
     let gone = index.settled("gone");
     remove(&store, "made");
-    let made = index.settled("made");
+    let created = index.settled("made");
     assert_eq!(listed(&store, 10), ["gone", "kept"]);
     // These changes leave no trace in the index.
     make(&store, "made");
     remove(&store, "gone");
-    for (name, (shard, key, value)) in [("gone", gone), ("made", made)] {
+    for (name, (shard, key, value)) in [("gone", gone), ("made", created)] {
         assert_ne!(index.settled(name).2, value);
         index.rados(&["setomapval", &shard, &key], &value);
     }
@@ -356,10 +356,10 @@ fn clients_that_make_and_remove_the_same_objects_leave_a_right_listing() {
                         .map(|_| {
                             let name = &names[random.random_range(0..names.len())];
                             let change = match random.random_range(0..4) {
-                                0 => Transaction::new().guard(Guard::Absent).change(Write::Create),
+                                0 => Transaction::new().guard(Guard::Absent).change(WriteOp::Create),
                                 1 => Transaction::new().write(Fork::DEFAULT, 0, "text"),
-                                2 => Transaction::new().guard(Guard::Exists).change(Write::Remove),
-                                _ => Transaction::new().change(Write::Remove).change(Write::Create),
+                                2 => Transaction::new().guard(Guard::Exists).change(WriteOp::Remove),
+                                _ => Transaction::new().change(WriteOp::Remove).change(WriteOp::Create),
                             };
                             store.apply(&id(name), change)
                         })
@@ -374,7 +374,7 @@ fn clients_that_make_and_remove_the_same_objects_leave_a_right_listing() {
     });
     let store = open(&uri);
     let exists = |name: &&String| {
-        let Ok(Outcome::Done(done)) = apply(&store, name, Transaction::new().read(Read::Stat)) else {
+        let Ok(Outcome::Done(done)) = apply(&store, name, Transaction::new().read(ReadOp::Stat)) else {
             panic!("no answer");
         };
         matches!(&done.answers[..], [Answer::Stat(stat)] if stat.exists)

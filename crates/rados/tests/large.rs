@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, Fork, Guard, Intent, Key, ObjectId, ObjectStore, Outcome, Read, Transaction, Write,
+    Answer, ByteRange, Fork, Guard, Intent, Key, ObjectId, ObjectStore, Outcome, ReadOp, Transaction, WriteOp,
 };
 use nacre_rados::RadosStore;
 use rand::rngs::StdRng;
@@ -18,7 +18,7 @@ fn id(name: &str) -> ObjectId {
 }
 
 fn read(store: &RadosStore, name: &str, range: ByteRange) -> (Vec<u8>, u64) {
-    let read = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
+    let read = ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Look };
     match block_on(store.apply(&id(name), Transaction::new().read(read))).unwrap() {
         Outcome::Done(done) => match &done.answers[..] {
             [Answer::Range(read)] => (read.data.to_vec(), read.version),
@@ -88,7 +88,7 @@ fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
         model[(extent * 20) as usize..][..10].copy_from_slice(&data);
         extents.push((extent * 20, Bytes::from(data)));
     }
-    let write = |extents| Transaction::new().change(Write::Extents { fork: Fork::DEFAULT, extents });
+    let write = |extents| Transaction::new().change(WriteOp::Extents { fork: Fork::DEFAULT, extents });
     block_on(store.apply(&id("a"), write(extents))).unwrap();
     for round in 0..30_u8 {
         // Far apart, close together, in any order, and two writes of one transaction that meet.
@@ -105,7 +105,7 @@ fn pieces_that_are_spread_over_many_extents_land_where_they_belong() {
             for (offset, data) in &extents {
                 model[*offset as usize..][..data.len()].copy_from_slice(data);
             }
-            transaction = transaction.change(Write::Extents { fork: Fork::DEFAULT, extents });
+            transaction = transaction.change(WriteOp::Extents { fork: Fork::DEFAULT, extents });
         }
         block_on(store.apply(&id("a"), transaction)).unwrap();
         let (data, _) = read(&store, "a", ByteRange::ALL);
@@ -154,8 +154,8 @@ fn transactions_that_read_and_write_one_object_at_once_make_one_chain() {
                         .map(|number| {
                             let value = Bytes::from(format!("{client}-{number}"));
                             let exchange = Transaction::new()
-                                .read(Read::Key { key: key.clone() })
-                                .change(Write::SetKey { key: key.clone(), value });
+                                .read(ReadOp::Key { key: key.clone() })
+                                .change(WriteOp::SetKey { key: key.clone(), value });
                             store.apply(&id("a"), exchange)
                         })
                         .collect();

@@ -14,7 +14,7 @@ use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
 use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Fork, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome,
-    Read, Transaction, Versioned, VersionedKeyPage, Write,
+    ReadOp, Transaction, Versioned, VersionedKeyPage, WriteOp,
 };
 use nacre_rados::{Location, RadosStore};
 
@@ -261,7 +261,7 @@ fn what_older_formats_hold_is_read_and_goes_on_in_todays() {
             for _ in 0..3 {
                 assert_eq!(read(&store, name), (b"next".to_vec(), 2));
             }
-            let stat = apply(&store, name, Transaction::new().read(Read::Stat));
+            let stat = apply(&store, name, Transaction::new().read(ReadOp::Stat));
             let Some(Answer::Stat(stat)) = stat.answers.first() else { panic!("a stat was asked for") };
             assert_eq!((stat.exists, stat.forks, stat.bytes), (true, 1, 4));
             // The first write, of whatever kind, brings the object up to date; from then on the old client is out.
@@ -272,7 +272,7 @@ fn what_older_formats_hold_is_read_and_goes_on_in_todays() {
                     3
                 ),
                 _ => {
-                    let set = Write::SetKey { key: Key::try_from("k").unwrap(), value: "v".into() };
+                    let set = WriteOp::SetKey { key: Key::try_from("k").unwrap(), value: "v".into() };
                     assert_eq!(apply(&store, name, Transaction::new().change(set)).version, 3);
                 }
             }
@@ -297,8 +297,8 @@ fn keys_of_older_formats_have_the_version_of_their_object() {
         let uri = format!("{}&native={how}", cluster.uri("old-keys"));
         let (store, old) = (open(&uri), OldClient::connect(&uri, format));
         let versions = || {
-            let read = |values| Read::VersionedKeys { range: KeyRange::all(), limit: 9, values };
-            let one = Read::VersionedKey { key: key("first") };
+            let read = |values| ReadOp::VersionedKeys { range: KeyRange::all(), limit: 9, values };
+            let one = ReadOp::VersionedKey { key: key("first") };
             let single = apply(&store, "a", Transaction::new().read(one.clone())).answers;
             let all = Transaction::new().read(one).read(read(true)).read(read(false));
             let answers = apply(&store, "a", all).answers;
@@ -317,7 +317,7 @@ fn keys_of_older_formats_have_the_version_of_their_object() {
         };
         let at = |version| Guard::KeyVersion { key: key("first"), version };
         let refused = |version| {
-            let change = Transaction::new().guard(at(version)).change(Write::Remove);
+            let change = Transaction::new().guard(at(version)).change(WriteOp::Remove);
             match block_on(store.apply(&ObjectId::try_from("a").unwrap(), change)).unwrap() {
                 Outcome::Refused(refusal) => refusal.found,
                 Outcome::Done(done) => panic!("done at {}", done.version),
@@ -335,7 +335,7 @@ fn keys_of_older_formats_have_the_version_of_their_object() {
             3
         );
         assert_eq!(versions(), [2, 2]);
-        let set = |name: &'static str| Write::SetKey { key: key(name), value: name.into() };
+        let set = |name: &'static str| WriteOp::SetKey { key: key(name), value: name.into() };
         let guarded = Transaction::new().guard(at(2)).change(set("second")).change(set("third"));
         assert_eq!(apply(&store, "a", guarded).version, 4);
         assert_eq!(versions(), [2, 4, 4]);
@@ -343,10 +343,10 @@ fn keys_of_older_formats_have_the_version_of_their_object() {
         apply(&store, "a", Transaction::new().guard(at(2)).change(set("first")));
         assert_eq!(versions(), [5, 4, 4]);
         assert_eq!(refused(2), Found::KeyVersion(5));
-        let gone = Transaction::new().change(Write::Remove).change(set("first"));
+        let gone = Transaction::new().change(WriteOp::Remove).change(set("first"));
         assert_eq!(apply(&store, "a", gone).version, 6);
         assert_eq!(versions(), [6]);
-        let read = Transaction::new().read(Read::VersionedKey { key: key("first") });
+        let read = Transaction::new().read(ReadOp::VersionedKey { key: key("first") });
         let found = Versioned { value: "first".into(), version: 6 };
         assert_eq!(apply(&store, "a", read).answers, [Answer::VersionedValue(Some(found))]);
     }
@@ -374,7 +374,7 @@ fn what_a_newer_version_wrote_is_said_to_be_that() {
         for transaction in [
             Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, 4)),
             Transaction::new().write(Fork::DEFAULT, 0, "over"),
-            Transaction::new().change(Write::Remove),
+            Transaction::new().change(WriteOp::Remove),
         ] {
             let error = block_on(store.apply(&id, transaction)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");

@@ -39,27 +39,27 @@ fn counting_goes_on_while_osds_and_the_monitor_are_killed() {
             .collect();
         // The clients stop also where this panics, or else the scope would wait for them for ever.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let goes_on = |what: &str| {
+            let continues = |what: &str| {
                 let before = race.totals().acknowledged;
                 wait_until(what, || race.totals().acknowledged >= before + 300);
             };
-            goes_on("the clients are at work");
+            continues("the clients are at work");
             for round in 0.. {
                 if Instant::now() >= end || clients.iter().any(|client| client.is_finished()) {
                     break;
                 }
                 let victim = cluster.primary(&uri, names[round % 2]);
                 cluster.stop_osd(&victim);
-                goes_on("the clients go on without an OSD");
+                continues("the clients go on without an OSD");
                 cluster.start_osd(&victim);
-                goes_on("the clients go on with the OSD back");
+                continues("the clients go on with the OSD back");
                 kills += 1;
                 if round % 2 == 1 {
                     wait_until("the placement groups have settled", || {
                         names.iter().all(|name| cluster.is_settled(&uri, name))
                     });
                     cluster.script("mon-stop", &[]);
-                    goes_on("the clients go on without the monitor");
+                    continues("the clients go on without the monitor");
                     cluster.script("mon-start", &[]);
                     kills += 1;
                 }

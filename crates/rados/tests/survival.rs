@@ -14,7 +14,7 @@ use cluster::{Cluster, namespace, open, wait_until};
 use nacre_object::testkit::block_on;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::linear::Recorder;
-use nacre_object::{Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Transaction, Write};
+use nacre_object::{Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Transaction, WriteOp};
 use nacre_rados::RadosStore;
 
 /// The number of transactions that a client has under way.
@@ -300,7 +300,7 @@ fn full_cluster_refuses_and_recovers() {
     assert_eq!(listed.len(), written + 1);
     // Removing makes room, and then writes go on.
     for index in 0..written / 2 {
-        block_on(store.apply(&id(index), Transaction::new().change(Write::Remove))).unwrap();
+        block_on(store.apply(&id(index), Transaction::new().change(WriteOp::Remove))).unwrap();
     }
     wait_until("there is room again", || {
         block_on(store.apply(&id(1000), Transaction::new().write(Fork::DEFAULT, 0, data(7)))).is_ok()

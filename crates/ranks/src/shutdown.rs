@@ -43,7 +43,7 @@ pub(super) struct Leave {
     rule: Rule,
     state: State,
     /// True once this rank asked rank 0 for a stop.
-    asked: bool,
+    requested: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ pub(super) struct Balance {
 
 impl Leave {
     pub(super) fn new(rank: u32, ranks: u32, rule: Rule) -> Self {
-        Self { rank, ranks, rule, state: State::Running, asked: false }
+        Self { rank, ranks, rule, state: State::Running, requested: false }
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -107,10 +107,10 @@ impl Leave {
 
     /// Requests a stop of all ranks.
     pub(super) fn stop<W>(&mut self, mut send: impl FnMut(u32, Message<W>)) {
-        if !self.is_running() || self.asked {
+        if !self.is_running() || self.requested {
             return;
         }
-        self.asked = true;
+        self.requested = true;
         if self.rank == 0 {
             self.halt(Shutdown::Stopped, send);
         } else {

@@ -46,7 +46,7 @@ pub struct Rule {
     /// A rank with a request open is not idle.
     pub waits_for_answer: bool,
     /// Rank 0 starts another round when the token comes back black.
-    pub judges: bool,
+    pub checks_colour: bool,
     /// A black rank becomes white when it forwards the token.
     pub whitens: bool,
 }
@@ -58,7 +58,7 @@ impl Rule {
         taints: true,
         waits_for_idle: true,
         waits_for_answer: true,
-        judges: true,
+        checks_colour: true,
         whitens: true,
     };
 
@@ -139,7 +139,7 @@ impl Token {
             return Step::Terminated;
         }
         match self.held.take() {
-            Some(colour) if colour == Colour::White || !rule.judges => return Step::Terminated,
+            Some(colour) if colour == Colour::White || !rule.checks_colour => return Step::Terminated,
             Some(_) => {}
             None if self.out => return Step::Nothing,
             None => {}

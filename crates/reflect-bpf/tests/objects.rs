@@ -10,19 +10,19 @@ mod build;
 /// of the planes, with `NACRE_CLANG` in the environment of their build, try what that one makes.
 #[test]
 fn the_objects_in_the_tree_are_what_clang_makes_of_the_sources() {
-    let made_by = std::fs::read_to_string("objects/CLANG").unwrap();
+    let built_by = std::fs::read_to_string("objects/CLANG").unwrap();
     for (name, ..) in build::PROGRAMS {
         let kept = std::fs::read(format!("objects/{name}.o")).unwrap();
         // ELF, 64 bits, little-endian; the machine is BPF.
         assert_eq!(kept[..6], [0x7f, b'E', b'L', b'F', 2, 1]);
         assert_eq!(kept[18..20], [247, 0]);
-        if build::version() != made_by.trim() {
-            println!("not compared: they were made by {}, and here is {}", made_by.trim(), build::version());
+        if build::version() != built_by.trim() {
+            println!("not compared: they were made by {}, and here is {}", built_by.trim(), build::version());
             continue;
         }
-        let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.o"));
-        build::compile(&format!("bpf/{name}.c"), &made);
-        assert!(std::fs::read(&made).unwrap() == kept, "objects/{name}.o is not what clang makes: make bpf");
+        let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.o"));
+        build::compile(&format!("bpf/{name}.c"), &built);
+        assert!(std::fs::read(&built).unwrap() == kept, "objects/{name}.o is not what clang makes: make bpf");
     }
     assert_eq!(
         std::fs::read_to_string("objects/SOURCES").unwrap().trim(),

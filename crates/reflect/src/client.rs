@@ -44,10 +44,10 @@ pub enum ClientError {
     #[error("no reflector was named")]
     NoReflector,
     /// A system call failed.
-    #[error("cannot {what}: {why}")]
+    #[error("cannot {action}: {why}")]
     System {
         /// The attempted operation.
-        what: &'static str,
+        action: &'static str,
         /// The cause.
         why: io::Error,
     },
@@ -56,8 +56,8 @@ pub enum ClientError {
     Send(#[from] SendError),
 }
 
-fn system(what: &'static str) -> impl Fn(io::Error) -> ClientError {
-    move |why| ClientError::System { what, why }
+fn system(action: &'static str) -> impl Fn(io::Error) -> ClientError {
+    move |why| ClientError::System { action, why }
 }
 
 /// Ends the waiting of a [`Client`], from any thread.

@@ -27,7 +27,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
 pub use counter::{Counter, Counters};
-pub use expel::{BANS_MAX, Ban, Suppliers, Who};
+pub use expel::{BANS_MAX, Ban, Suppliers, Subject};
 use limit::{Departed, Sources};
 use place::Moving;
 use relay::{Opening, Relay, Relays};
@@ -168,7 +168,7 @@ struct Seat {
     /// The parts of the state that it may fetch before it returns another proof.
     parts: u16,
     /// The interval between heartbeats that was last sent to it, in milliseconds.
-    told_ms: u32,
+    announced_ms: u32,
     /// The rights of the token that it showed. Most members of most reflectors showed none, and there are very many of them.
     token: Option<Box<Shown>>,
 }
@@ -312,11 +312,11 @@ impl Control {
     /// Creates a group, or changes the options of one.
     pub fn set_group(&mut self, id: GroupId, options: GroupOptions) {
         let index = self.table.set_group(id, options);
-        let place = index.0 as usize;
-        if self.controls.len() <= place {
-            self.controls.resize_with(place + 1, GroupControl::default);
+        let slot = index.0 as usize;
+        if self.controls.len() <= slot {
+            self.controls.resize_with(slot + 1, GroupControl::default);
         }
-        self.controls[place].removed = false;
+        self.controls[slot].removed = false;
         self.settle(id);
     }
 
@@ -430,7 +430,7 @@ impl Control {
         self.counters.add(counter, 1);
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         match self.events.len() < EVENTS_MAX {
             true => self.events.push_back(event),
             false => self.count(Counter::EventsFull),
@@ -438,7 +438,7 @@ impl Control {
     }
 
     /// Queues an event that must not be dropped. There is at most one such event for each group.
-    fn tell_surely(&mut self, event: Event) {
+    fn emit_surely(&mut self, event: Event) {
         self.events.push_back(event);
     }
 
@@ -499,11 +499,11 @@ impl Control {
 
     /// Stores the control data of a member.
     fn seat_for(&mut self, index: MemberIndex, seat: Seat) {
-        let place = index.0 as usize;
-        while self.seats.len() <= place {
+        let slot = index.0 as usize;
+        while self.seats.len() <= slot {
             self.seats.push(Seat::default());
         }
-        self.seats[place] = seat;
+        self.seats[slot] = seat;
     }
 
     fn group_control(&self, index: GroupIndex) -> &GroupControl {
@@ -536,7 +536,7 @@ impl Control {
         self.table.leave(index);
         self.send(local, address, &Answer::Goodbye { session, reason });
         self.relay_left(now, group, session);
-        self.tell(Event::Left { group: id, address, reason });
+        self.emit(Event::Left { group: id, address, reason });
         self.remove_if_empty(group);
     }
 

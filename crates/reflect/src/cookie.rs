@@ -32,11 +32,11 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// Returns the cookie for an address, stamped `made_ms`.
-    pub fn cookie(&self, group: GroupId, address: SocketAddr, made_ms: u64) -> [u8; COOKIE_BYTES] {
+    /// Returns the cookie for an address, stamped `created_ms`.
+    pub fn cookie(&self, group: GroupId, address: SocketAddr, created_ms: u64) -> [u8; COOKIE_BYTES] {
         let mut cookie = [0; COOKIE_BYTES];
-        cookie[..4].copy_from_slice(&(made_ms as u32).to_le_bytes());
-        cookie[4..].copy_from_slice(&self.hash(b'c', group, address, made_ms)[..12]);
+        cookie[..4].copy_from_slice(&(created_ms as u32).to_le_bytes());
+        cookie[4..].copy_from_slice(&self.hash(b'c', group, address, created_ms)[..12]);
         cookie
     }
 
@@ -52,13 +52,13 @@ impl Secret {
         let [a, b, c, d, ..] = *cookie;
         // The cookie has the low half of its time. The whole of it is the one that is nearest to now.
         let age_ms = (now_ms as u32).wrapping_sub(u32::from_le_bytes([a, b, c, d])) as i32;
-        let made_ms = now_ms.checked_sub_signed(age_ms.into())?;
-        if made_ms > now_ms + AHEAD_MS || now_ms > made_ms + COOKIE_LIFE_MS {
+        let created_ms = now_ms.checked_sub_signed(age_ms.into())?;
+        if created_ms > now_ms + AHEAD_MS || now_ms > created_ms + COOKIE_LIFE_MS {
             return None;
         }
-        let expected: [u8; 12] = self.hash(b'c', group, address, made_ms)[..12].try_into().ok()?;
+        let expected: [u8; 12] = self.hash(b'c', group, address, created_ms)[..12].try_into().ok()?;
         let found: [u8; 12] = cookie[4..].try_into().ok()?;
-        same(&expected, &found).then_some(made_ms)
+        same(&expected, &found).then_some(created_ms)
     }
 
     /// Returns the session of a join, which is never 0.
@@ -128,29 +128,29 @@ mod tests {
     #[test]
     fn a_cookie_is_good_for_its_address_group_and_time_only() {
         let secret = Secret::new([7; 32]);
-        for made_ms in [0, 1000, u64::from(u32::MAX) - 3, u64::from(u32::MAX) + 1, 7 << 40] {
-            let cookie = secret.cookie(GROUP, address(5), made_ms);
-            for now_ms in [made_ms, made_ms + 1, made_ms + COOKIE_LIFE_MS] {
-                assert_eq!(secret.check(&cookie, GROUP, address(5), now_ms), Some(made_ms));
+        for created_ms in [0, 1000, u64::from(u32::MAX) - 3, u64::from(u32::MAX) + 1, 7 << 40] {
+            let cookie = secret.cookie(GROUP, address(5), created_ms);
+            for now_ms in [created_ms, created_ms + 1, created_ms + COOKIE_LIFE_MS] {
+                assert_eq!(secret.check(&cookie, GROUP, address(5), now_ms), Some(created_ms));
             }
             let check = |cookie, group, address, now_ms| secret.check(cookie, group, address, now_ms);
-            assert_eq!(check(&cookie, GROUP, address(6), made_ms), None);
-            assert_eq!(check(&cookie, GROUP, SocketAddr::from(([192, 0, 2, 2], 5)), made_ms), None);
-            assert_eq!(check(&cookie, GROUP, "[::ffff:192.0.2.1]:5".parse().unwrap(), made_ms), None);
-            assert_eq!(check(&cookie, GroupId { id: 4, ..GROUP }, address(5), made_ms), None);
-            assert_eq!(check(&cookie, GroupId { port: 7401, ..GROUP }, address(5), made_ms), None);
-            assert_eq!(check(&cookie, GROUP, address(5), made_ms + COOKIE_LIFE_MS + 1), None);
+            assert_eq!(check(&cookie, GROUP, address(6), created_ms), None);
+            assert_eq!(check(&cookie, GROUP, SocketAddr::from(([192, 0, 2, 2], 5)), created_ms), None);
+            assert_eq!(check(&cookie, GROUP, "[::ffff:192.0.2.1]:5".parse().unwrap(), created_ms), None);
+            assert_eq!(check(&cookie, GroupId { id: 4, ..GROUP }, address(5), created_ms), None);
+            assert_eq!(check(&cookie, GroupId { port: 7401, ..GROUP }, address(5), created_ms), None);
+            assert_eq!(check(&cookie, GROUP, address(5), created_ms + COOKIE_LIFE_MS + 1), None);
             assert_eq!(
-                check(&cookie, GROUP, address(5), made_ms + (1 << 32)),
+                check(&cookie, GROUP, address(5), created_ms + (1 << 32)),
                 None,
                 "the low half comes again"
             );
-            assert_eq!(check(&[0; 16], GROUP, address(5), made_ms), None);
-            assert_eq!(Secret::new([8; 32]).check(&cookie, GROUP, address(5), made_ms), None);
+            assert_eq!(check(&[0; 16], GROUP, address(5), created_ms), None);
+            assert_eq!(Secret::new([8; 32]).check(&cookie, GROUP, address(5), created_ms), None);
             for bit in 0..128 {
                 let mut changed = cookie;
                 changed[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(secret.check(&changed, GROUP, address(5), made_ms), None, "bit {bit}");
+                assert_eq!(secret.check(&changed, GROUP, address(5), created_ms), None, "bit {bit}");
             }
         }
     }

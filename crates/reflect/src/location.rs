@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_object::{
-    Answer, Check, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError,
-    Transaction, Write, limit::PAGE_ENTRIES_MAX,
+    Answer, Check, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError,
+    Transaction, WriteOp, limit::PAGE_ENTRIES_MAX,
 };
 
 use crate::wire::{LOCATION_BYTES_MAX, REFLECTORS_MAX, Reflectors};
@@ -62,7 +62,7 @@ pub fn check_address(address: &SocketAddr) -> Result<(), String> {
     let is_broadcast = matches!(address.ip(), IpAddr::V4(ip) if ip.is_broadcast());
     let why = match address.ip() {
         _ if address.port() == 0 => "port 0 is none",
-        ip if ip.is_unspecified() => "it is no machine's address; name the one that members reach",
+        ip if ip.is_unspecified() => "it is not a machine's address; give the one that members reach",
         ip if ip.is_multicast() || is_broadcast => "it is not the address of one machine",
         _ => return Ok(()),
     };
@@ -104,7 +104,7 @@ pub struct Snapshot {
     /// The version, which grows with every change.
     pub version: u64,
     /// All places.
-    pub places: BTreeMap<String, LocationEntry>,
+    pub entries: BTreeMap<String, LocationEntry>,
 }
 
 /// The outcome of a change of the map.
@@ -163,7 +163,7 @@ impl<S: ObjectStore + ?Sized> ObjectLocationMap<S> {
         })?;
         let key = Key::try_from("secret")?;
         let guard = Guard::Key { key: key.clone(), check: Check::Absent };
-        let write = Write::SetKey { key, value: Bytes::copy_from_slice(&fresh) };
+        let write = WriteOp::SetKey { key, value: Bytes::copy_from_slice(&fresh) };
         let found = match self.store.apply(&object, Transaction::new().guard(guard).change(write)).await? {
             Outcome::Done(_) => return Ok(fresh),
             Outcome::Refused(refusal) => refusal.found,
@@ -187,7 +187,7 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
                 let mut after: Option<Bytes> = None;
                 loop {
                     let range = KeyRange { after: after.clone(), ..KeyRange::all() };
-                    let transaction = Transaction::new().read(Read::Stat).read(Read::Keys {
+                    let transaction = Transaction::new().read(ReadOp::Stat).read(ReadOp::Keys {
                         range,
                         limit: PAGE_ENTRIES_MAX as u32,
                         values: true,
@@ -210,10 +210,10 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
                     }
                     for (key, value) in &page.entries {
                         let name = name_of(key.as_bytes()).map_err(|why| corrupt(&object, why))?;
-                        let place = place_of(value).map_err(|why| corrupt(&object, why))?;
-                        snapshot.places.insert(name.to_owned(), place);
+                        let entry = entry_of(value).map_err(|why| corrupt(&object, why))?;
+                        snapshot.entries.insert(name.to_owned(), entry);
                     }
-                    if snapshot.places.len() > LOCATIONS_MAX {
+                    if snapshot.entries.len() > LOCATIONS_MAX {
                         return Err(corrupt(&object, format!("it has more than {LOCATIONS_MAX} locations")));
                     }
                     match (page.more, page.entries.last()) {
@@ -231,12 +231,12 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
             Err(error) => return Reply::ready(Err(error)),
         };
         let check = match from {
-            Some(place) => Check::Equal(Bytes::from(place.to_string())),
+            Some(entry) => Check::Equal(Bytes::from(entry.to_string())),
             None => Check::Absent,
         };
         let write = match to {
-            Some(place) => Write::SetKey { key: key.clone(), value: Bytes::from(place.to_string()) },
-            None => Write::RemoveKey { key: key.clone() },
+            Some(entry) => WriteOp::SetKey { key: key.clone(), value: Bytes::from(entry.to_string()) },
+            None => WriteOp::RemoveKey { key: key.clone() },
         };
         let transaction = Transaction::new().guard(Guard::Key { key, check }).change(write);
         let (store, object) = (self.store.clone(), self.object.clone());
@@ -245,8 +245,8 @@ impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
                 Outcome::Done(done) => Ok(Changed::Done { version: done.version }),
                 Outcome::Refused(refusal) => match refusal.found {
                     nacre_object::Found::Value(found) => {
-                        let place = found.map(|value| place_of(&value)).transpose();
-                        Ok(Changed::Refused(place.map_err(|why| corrupt(&object, why))?))
+                        let entry = found.map(|value| entry_of(&value)).transpose();
+                        Ok(Changed::Refused(entry.map_err(|why| corrupt(&object, why))?))
                     }
                     _ => Err(unexpected(&object)),
                 },
@@ -262,8 +262,8 @@ fn name_of(bytes: &[u8]) -> Result<&str, String> {
     }
 }
 
-fn place_of(value: &[u8]) -> Result<LocationEntry, String> {
-    std::str::from_utf8(value).map_err(|error| format!("a place is no text: {error}"))?.parse()
+fn entry_of(value: &[u8]) -> Result<LocationEntry, String> {
+    std::str::from_utf8(value).map_err(|error| format!("a location's entry is not text: {error}"))?.parse()
 }
 
 fn invalid(why: String) -> StoreError {
@@ -275,5 +275,5 @@ fn corrupt(object: &ObjectId, why: impl fmt::Display) -> StoreError {
 }
 
 fn unexpected(object: &ObjectId) -> StoreError {
-    corrupt(object, "the store answered something else than it was asked")
+    corrupt(object, "the store sent the wrong kind of reply")
 }

@@ -294,7 +294,7 @@ impl Member {
             Answer::Goodbye { session, reason } => self.goodbye(now_us, from, session, reason),
             Answer::Move { session, address, group, .. } => {
                 if self.is_in(from, session) {
-                    self.told_to_move(now_us, Target { reflector: address, group });
+                    self.move_requested(now_us, Target { reflector: address, group });
                 }
             }
             Answer::StateAsk { session, ask } => {

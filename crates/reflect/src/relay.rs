@@ -179,7 +179,7 @@ impl Channel {
             }
         }
         if any {
-            self.told();
+            self.receipt_sent();
         }
         any
     }
@@ -190,7 +190,7 @@ impl Channel {
     }
 
     /// Notes that a receipt was sent.
-    pub fn told(&mut self) {
+    pub fn receipt_sent(&mut self) {
         self.owed = 0;
         self.receipt_due = false;
     }
@@ -241,7 +241,7 @@ mod tests {
                         && sides[side].owes_receipt(true)
                     {
                         out.push((receipt, None));
-                        sides[side].told();
+                        sides[side].receipt_sent();
                     }
                     for (receipt, item) in out {
                         // A third is lost, a tenth comes twice, all come at their own time.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Found, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Fork, Found, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
 };
 
 use crate::wire::STATE_BYTES_MAX;
@@ -70,7 +70,7 @@ impl<S: ObjectStore + ?Sized> Checkpoints<S> {
         let read = match self.store.apply(&object, transaction).await? {
             Outcome::Done(done) => match <[Answer; 1]>::try_from(done.answers) {
                 Ok([Answer::Range(read)]) => read,
-                _ => return Err(corrupt(&object, "the store answered something else than it was asked")),
+                _ => return Err(corrupt(&object, "the store sent the wrong kind of reply")),
             },
             Outcome::Refused(_) => return Err(corrupt(&object, "the store refused a reading")),
         };
@@ -82,7 +82,7 @@ impl<S: ObjectStore + ?Sized> Checkpoints<S> {
                 let bytes = read.data.slice(MAGIC.len()..);
                 Ok(Checkpoint { version: read.version, bytes: Some(bytes) })
             }
-            _ => Err(corrupt(&object, "it is no checkpoint of a version that is known here")),
+            _ => Err(corrupt(&object, "it is not a checkpoint of a known version")),
         }
     }
 
@@ -103,7 +103,7 @@ impl<S: ObjectStore + ?Sized> Checkpoints<S> {
         let bytes = bytes.freeze();
         let transaction = Transaction::new()
             .if_version(Fork::DEFAULT, ByteRange::ALL, base)
-            .change(Write::Truncate { fork: Fork::DEFAULT, size: bytes.len() as u64 })
+            .change(WriteOp::Truncate { fork: Fork::DEFAULT, size: bytes.len() as u64 })
             .write(Fork::DEFAULT, 0, bytes.clone());
         match self.store.apply(&object, transaction).await {
             Ok(Outcome::Done(done)) => Ok(Saved::Stored(done.version)),

@@ -749,7 +749,7 @@ impl Table {
 
     /// Reports each change since the last call, in order. Lanes with many gaps are rewritten, and removed groups are
     /// dropped now.
-    pub fn take_changes(&mut self, mut tell: impl FnMut(&Table, Change)) {
+    pub fn take_changes(&mut self, mut handle: impl FnMut(&Table, Change)) {
         for (group, lane) in std::mem::take(&mut self.rewrite) {
             // One that was removed is told of no more.
             if self.get_group(group).is_some_and(|there| self.find(there.id) == Some(group)) {
@@ -758,7 +758,7 @@ impl Table {
         }
         let changes = std::mem::take(&mut self.changes);
         for &change in &changes {
-            tell(self, change);
+            handle(self, change);
             if let Change::GroupRemoved(index) = change {
                 self.groups[index.0 as usize] = None;
                 self.groups_free.push(index.0);

@@ -72,7 +72,8 @@ impl std::str::FromStr for PublicKey {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "'{text}' is no public key of 64 hexadecimal digits; \"nacre reflect token-key\" prints one"
+                "'{text}' is not a public key of 64 hexadecimal digits; \"nacre reflect token-key\" prints \
+                 one"
             )
         };
         let text = text.trim();
@@ -176,7 +177,7 @@ pub enum TokenError {
     #[error("a token is for 1 to {SCOPES_MAX} groups or locations, not {0}")]
     Scopes(usize),
     /// The text is not that of a token.
-    #[error("this is no token: {0}")]
+    #[error("this is not a token: {0}")]
     Text(String),
 }
 
@@ -353,7 +354,7 @@ mod tests {
         Token::sign(&key(9), &grant(&[scope], address)).unwrap()
     }
 
-    fn judge(token: &[u8], now_unix_s: u64) -> Result<Permit, Reason> {
+    fn check_token(token: &[u8], now_unix_s: u64) -> Result<Permit, Reason> {
         verify(&[key(7).public(), key(9).public()], token, GROUP, Some("harbour"), home(), now_unix_s)
     }
 
@@ -361,7 +362,7 @@ mod tests {
     fn a_token_opens_what_it_names() {
         for scope in [Scope::Any, Scope::Group(GROUP), Scope::Location("harbour".into())] {
             for address in [None, Some(home()), Some("::ffff:192.0.2.1".parse().unwrap())] {
-                let permit = judge(token(scope.clone(), address).as_bytes(), 999).unwrap();
+                let permit = check_token(token(scope.clone(), address).as_bytes(), 999).unwrap();
                 assert_eq!((permit.rights, permit.expires_unix_s), (Rights::ALL, 1000));
                 assert_eq!(permit.identity, Some(Identity::of_name("ann")));
             }
@@ -371,7 +372,7 @@ mod tests {
         many.push(Scope::Group(GROUP));
         let rights = Rights { send: false, receive: true, state: false };
         let listener = Grant { rights, identity: None, ..grant(&many, None) };
-        let permit = judge(Token::sign(&key(7), &listener).unwrap().as_bytes(), 0).unwrap();
+        let permit = check_token(Token::sign(&key(7), &listener).unwrap().as_bytes(), 0).unwrap();
         assert_eq!((permit.rights, permit.identity), (rights, None));
         many.push(Scope::Any);
         assert_eq!(Token::sign(&key(7), &grant(&many, None)), Err(TokenError::Scopes(9)));
@@ -381,23 +382,23 @@ mod tests {
     #[test]
     fn a_token_opens_nothing_else_and_the_refusal_says_why() {
         let good = token(Scope::Group(GROUP), None);
-        assert_eq!(judge(&[], 0), Err(Reason::TokenMissing));
-        assert_eq!(judge(good.as_bytes(), 1000), Err(Reason::TokenExpired));
+        assert_eq!(check_token(&[], 0), Err(Reason::TokenMissing));
+        assert_eq!(check_token(good.as_bytes(), 1000), Err(Reason::TokenExpired));
         let other = token(Scope::Group(GroupId { id: 4, ..GROUP }), None);
-        assert_eq!(judge(other.as_bytes(), 0), Err(Reason::TokenGroup));
-        assert_eq!(judge(token(Scope::Location("moor".into()), None).as_bytes(), 0), Err(Reason::TokenGroup));
+        assert_eq!(check_token(other.as_bytes(), 0), Err(Reason::TokenGroup));
+        assert_eq!(check_token(token(Scope::Location("moor".into()), None).as_bytes(), 0), Err(Reason::TokenGroup));
         let away = token(Scope::Any, Some("192.0.2.2".parse().unwrap()));
-        assert_eq!(judge(away.as_bytes(), 0), Err(Reason::TokenAddress));
+        assert_eq!(check_token(away.as_bytes(), 0), Err(Reason::TokenAddress));
         let forged = Token::sign(&key(8), &grant(&[Scope::Any], None)).unwrap();
-        assert_eq!(judge(forged.as_bytes(), 0), Err(Reason::TokenForged));
+        assert_eq!(check_token(forged.as_bytes(), 0), Err(Reason::TokenForged));
         for len in 1..good.0.len() {
-            assert_eq!(judge(&good.0[..len], 0), Err(Reason::TokenMalformed));
+            assert_eq!(check_token(&good.0[..len], 0), Err(Reason::TokenMalformed));
         }
         for bit in 0..good.0.len() * 8 {
             let mut changed = good.0.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
             assert!(
-                matches!(judge(&changed, 0), Err(Reason::TokenMalformed | Reason::TokenForged)),
+                matches!(check_token(&changed, 0), Err(Reason::TokenMalformed | Reason::TokenForged)),
                 "bit {bit}"
             );
         }

@@ -144,7 +144,7 @@ reasons! {
     /// The token is cut short, or of an unknown version.
     TokenMalformed = 9, "the token is cut, or of an unknown version";
     /// The sender is not a member, or not in this session.
-    NotMember = 10, "this address is no member, or of another session";
+    NotMember = 10, "this address is not a member, or belongs to another session";
     /// The location does not exist.
     UnknownLocation = 11, "there is no such location";
     /// The member left of its own accord.
@@ -197,7 +197,7 @@ pub enum WireError {
         bytes: usize,
     },
     /// The value of a field is not valid.
-    #[error("the field '{0}' makes no sense")]
+    #[error("the field '{0}' is invalid")]
     Field(&'static str),
 }
 

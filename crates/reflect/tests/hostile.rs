@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, Suppliers, Who, check};
+use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, Suppliers, Subject, check};
 use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
 use nacre_reflect::host::{Incoming, Now};
 use nacre_reflect::rate::Rate;
@@ -551,8 +551,8 @@ fn a_group_takes_as_many_as_it_may_and_a_closing_reflector_takes_nobody() {
     assert!(matches!(decoded(&answers)[..], [Answer::Refused { reason: Reason::Closing, .. }]));
     testbed.pass(2000);
     assert_eq!(testbed.control.table().members_len(), 0);
-    let told = testbed.sent();
-    let goodbyes = told.iter().filter(|(_, bytes)| {
+    let messages = testbed.sent();
+    let goodbyes = messages.iter().filter(|(_, bytes)| {
         matches!(Answer::decode(bytes), Ok(Answer::Goodbye { reason: Reason::Closing, .. }))
     });
     assert_eq!(goodbyes.count(), 5);
@@ -624,7 +624,7 @@ fn a_member_stays_no_longer_than_its_token_lasts() {
     let _ = testbed.say(home(1), &beat(joined.session, proof, 19));
     testbed.pass(4000);
     assert!(!testbed.is_member(home(1)));
-    let told = testbed.sent();
+    let messages = testbed.sent();
     // Another token, shown in time, lets it stay.
     let later = signed(&key, "ann", Rights::ALL, testbed.now().unix_s + 3);
     let first = testbed.join(home(1), 0, 2, &later).unwrap();
@@ -634,7 +634,7 @@ fn a_member_stays_no_longer_than_its_token_lasts() {
     assert_ne!(first.session, second.session);
     testbed.pass(5000);
     assert!(testbed.is_member(home(1)));
-    drop(told);
+    drop(messages);
 }
 
 #[test]
@@ -645,13 +645,13 @@ fn whoever_is_thrown_out_is_out_and_a_ban_keeps_them_out_for_its_time() {
         let token = token(name, &testbed);
         testbed.join(home(number), 0, 1, &token).unwrap();
     }
-    let bob = Who::Identity(Identity::of_name("bob"));
+    let bob = Subject::Identity(Identity::of_name("bob"));
     let now = testbed.now();
     assert_eq!(testbed.control.expel(now, bob, None, 0), Some(2));
-    let told = testbed.sent();
+    let messages = testbed.sent();
     let kicked =
         |bytes: &[u8]| matches!(Answer::decode(bytes), Ok(Answer::Goodbye { reason: Reason::Kicked, .. }));
-    assert_eq!(told.iter().filter(|(_, bytes)| kicked(bytes)).count(), 2);
+    assert_eq!(messages.iter().filter(|(_, bytes)| kicked(bytes)).count(), 2);
     assert!(testbed.is_member(home(1)) && !testbed.is_member(home(2)) && !testbed.is_member(home(3)));
     // A kick lets them in again if they wish, a ban does not: neither from elsewhere nor with another token.
     testbed.pass(10);
@@ -665,7 +665,7 @@ fn whoever_is_thrown_out_is_out_and_a_ban_keeps_them_out_for_its_time() {
         assert_eq!(testbed.join(home(number), 0, 3, &again).map(drop), Err(Reason::Banned));
     }
     // Addresses and networks as well.
-    let net = Who::Network(home(1).ip(), 24);
+    let net = Subject::Network(home(1).ip(), 24);
     let now = testbed.now();
     assert_eq!(testbed.control.expel(now, net, None, 30), Some(1));
     testbed.sent();
@@ -708,12 +708,12 @@ fn asked_first(testbed: &mut Testbed, ways_ms: &[(u32, u64, Vec<u8>)]) -> Option
         let now = testbed.now();
         let loads = testbed.control.events().filter(|event| matches!(event, Event::LoadState { .. })).count();
         (0..loads).for_each(|_| testbed.control.state_loaded(now, GROUP, 0, None));
-        let asked = testbed
+        let question = testbed
             .sent()
             .into_iter()
             .find(|(_, bytes)| matches!(Answer::decode(bytes), Ok(Answer::StateAsk { .. })));
-        if let Some((asked, _)) = asked {
-            return Some(asked);
+        if let Some((question, _)) = question {
+            return Some(question);
         }
     }
     None

@@ -41,7 +41,7 @@ impl Stage {
     }
 
     /// Delivers an answer to the member, and returns the datagrams that it sends in reply.
-    fn tell(&mut self, from: SocketAddr, answer: Answer<'_>) -> Vec<(SocketAddr, Vec<u8>)> {
+    fn deliver(&mut self, from: SocketAddr, answer: Answer<'_>) -> Vec<(SocketAddr, Vec<u8>)> {
         assert_eq!(self.member.handle(self.now_us, from, &answer.encode()), None);
         self.sent()
     }
@@ -75,7 +75,7 @@ impl Stage {
             state_bytes: 0,
             proof: 3,
         };
-        self.tell(from, Answer::Joined(joined))
+        self.deliver(from, Answer::Joined(joined))
     }
 
     /// Completes a join.
@@ -102,12 +102,12 @@ fn a_cookie_is_brought_back_at_once_and_only_answers_of_the_asked_count() {
     let (to, nonce) = join_of(&stage.tick());
     assert_eq!(to, at(1));
     // From somebody else, or to another question.
-    assert_eq!(stage.tell(at(2), challenge(nonce)), []);
-    assert_eq!(stage.tell(at(1), challenge(nonce ^ 1)), []);
+    assert_eq!(stage.deliver(at(2), challenge(nonce)), []);
+    assert_eq!(stage.deliver(at(1), challenge(nonce ^ 1)), []);
     assert_eq!(stage.let_in(at(2), nonce, 7), []);
     assert_eq!(stage.member.target(), None);
 
-    let sent = stage.tell(at(1), challenge(nonce));
+    let sent = stage.deliver(at(1), challenge(nonce));
     let Ok(Request::Join(join)) = Request::decode(&sent[0].1) else { panic!() };
     assert_eq!((join.cookie, join.nonce), ([5; 16], nonce));
     assert_eq!(stage.member.send(stage.now_us, b"too early"), Err(SendError::NotJoined));
@@ -123,10 +123,10 @@ fn a_cookie_is_brought_back_at_once_and_only_answers_of_the_asked_count() {
     assert_eq!(stage.member.handle(now_us, at(1), b"payload").unwrap().payload, b"payload");
     assert_eq!(stage.member.handle(now_us, at(2), b"payload"), None);
     // Nobody who does not know the session ends it or moves it.
-    assert_eq!(stage.tell(at(1), Answer::Goodbye { session: 8, reason: Reason::Removed }), []);
-    assert_eq!(stage.tell(at(2), Answer::Goodbye { session: 7, reason: Reason::Removed }), []);
+    assert_eq!(stage.deliver(at(1), Answer::Goodbye { session: 8, reason: Reason::Removed }), []);
+    assert_eq!(stage.deliver(at(2), Answer::Goodbye { session: 7, reason: Reason::Removed }), []);
     let away = Answer::Move { session: 8, address: at(3), group: 0, location: "x" };
-    assert_eq!(stage.tell(at(1), away), []);
+    assert_eq!(stage.deliver(at(1), away), []);
     assert_eq!(stage.member.target(), Some(target(1)));
     assert_eq!(stage.events(), []);
 }
@@ -137,8 +137,8 @@ fn it_moves_by_joining_there_before_it_leaves_here() {
     stage.come_in(7);
     stage.events();
     let go = Answer::Move { session: 7, address: at(2), group: 0, location: "harbour" };
-    let _ = stage.tell(at(1), go);
-    let _ = stage.tell(at(1), go);
+    let _ = stage.deliver(at(1), go);
+    let _ = stage.deliver(at(1), go);
     let sent: Vec<_> = stage.tick();
     let joins: Vec<_> = sent
         .iter()
@@ -153,11 +153,11 @@ fn it_moves_by_joining_there_before_it_leaves_here() {
     // Until it is heard there, what still comes from there is taken too.
     let now_us = stage.now_us;
     assert!(stage.member.handle(now_us, at(1), b"late").is_some());
-    let _ = stage.tell(at(1), Answer::Goodbye { session: 7, reason: Reason::Left });
+    let _ = stage.deliver(at(1), Answer::Goodbye { session: 7, reason: Reason::Left });
     assert!(stage.member.handle(now_us, at(1), b"later").is_none());
 
     // Where it cannot get in, it does not go: it stays where it is.
-    let _ = stage.tell(at(2), Answer::Move { session: 9, address: at(3), group: 0, location: "harbour" });
+    let _ = stage.deliver(at(2), Answer::Move { session: 9, address: at(3), group: 0, location: "harbour" });
     for _ in 0..200 {
         stage.now_us += 50_000;
         for (to, bytes) in stage.tick() {
@@ -174,7 +174,7 @@ fn it_moves_by_joining_there_before_it_leaves_here() {
                     heartbeat_ms: 1000,
                     expiry_ms: 5000,
                 };
-                let _ = stage.tell(at(2), Answer::Pulse(pulse));
+                let _ = stage.deliver(at(2), Answer::Pulse(pulse));
             }
         }
     }
@@ -220,7 +220,7 @@ fn a_group_that_falls_silent_has_its_reflector_asked_at_once() {
             heartbeat_ms: 15_000,
             expiry_ms: 32_000,
         };
-        stage.tell(at(1), Answer::Pulse(pulse));
+        stage.deliver(at(1), Answer::Pulse(pulse));
     };
     stage.tick();
     pulse(&mut stage, 1);
@@ -243,7 +243,7 @@ fn a_token_that_was_refused_ends_the_trying_until_there_is_another() {
     let mut stage = Stage::new(Wanted::Group(vec![target(1), target(2)]), MemberOptions::default());
     let (to, nonce) = join_of(&stage.tick());
     let reason = Reason::TokenExpired;
-    assert_eq!(stage.tell(to, Answer::Refused { nonce, reason, retry_ms: 0 }), []);
+    assert_eq!(stage.deliver(to, Answer::Refused { nonce, reason, retry_ms: 0 }), []);
     assert_eq!(stage.events(), [MemberEvent::Refused { reason, last: true }]);
     assert_eq!(stage.member.timeout_us(), None);
     stage.member.set_token(stage.now_us, b"another".to_vec());
@@ -307,7 +307,7 @@ fn a_hostile_reflector_does_not_make_it_send_without_end() {
                     else {
                         panic!("it is in nowhere: {request:?}");
                     };
-                    pending.extend(stage.tell(to, reply(nonce, &request)));
+                    pending.extend(stage.deliver(to, reply(nonce, &request)));
                 }
                 stage.now_us += 10_000;
             }
@@ -345,7 +345,7 @@ fn a_steady_stream_that_stops_is_noticed_soon_however_rare_heartbeats_are_and_ju
                     heartbeat_ms: if beats < 7 { 100 } else { 15_000 },
                     expiry_ms: 30_000,
                 };
-                stage.tell(at(1), Answer::Pulse(pulse));
+                stage.deliver(at(1), Answer::Pulse(pulse));
             }
         }
         while stage.events().is_empty() {
@@ -373,7 +373,7 @@ fn debug_output_shows_neither_keys_nor_tokens_nor_cookies() {
         token: &options.token,
     };
     let challenge = Answer::Challenge { nonce, cookie: [SECRET; 16], seen: HOME.into() };
-    assert!(!stage.tell(at(1), challenge).is_empty());
+    assert!(!stage.deliver(at(1), challenge).is_empty());
     let cluster_key = ClusterKey::from_bytes([SECRET; 32]);
     let token_key = TokenKey::new(&cluster_key);
     let grant = Grant {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use nacre_object::testkit::{MemoryStore, block_on};
-use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
+use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, WriteOp};
 use nacre_reflect::location::{Changed, LocationEntry, LocationMap, ObjectLocationMap};
 use nacre_reflect::state::{Checkpoint, Checkpoints, Saved};
 use nacre_reflect::wire::{Reflectors, STATE_BYTES_MAX};
@@ -44,7 +44,7 @@ fn what_is_no_checkpoint_is_said_to_be_corrupt_and_a_removed_one_is_none() {
     let store = Arc::new(MemoryStore::new());
     let checkpoints = Checkpoints::new(store.clone(), "state/");
     for junk in [&b"x"[..], b"nrstate\x02later", &vec![0; STATE_BYTES_MAX + 100]] {
-        let write = Transaction::new().change(Write::Truncate { fork: Fork::DEFAULT, size: 0 }).write(
+        let write = Transaction::new().change(WriteOp::Truncate { fork: Fork::DEFAULT, size: 0 }).write(
             Fork::DEFAULT,
             0,
             junk.to_vec(),
@@ -54,7 +54,7 @@ fn what_is_no_checkpoint_is_said_to_be_corrupt_and_a_removed_one_is_none() {
         assert_eq!(error.kind, ErrorKind::Corrupt);
         assert!(error.message.contains("state/junk"), "{error}");
     }
-    block_on(store.apply(&id("state/junk"), Transaction::new().change(Write::Remove))).unwrap();
+    block_on(store.apply(&id("state/junk"), Transaction::new().change(WriteOp::Remove))).unwrap();
     let gone = block_on(checkpoints.load("junk")).unwrap();
     assert!(gone.bytes.is_none() && gone.version > 0);
     let state = Bytes::from_static(b"again");
@@ -70,23 +70,23 @@ proptest! {
         let checkpoints = Checkpoints::new(Arc::new(MemoryStore::new()), "");
         let mut bases = [0; 3];
         let mut newest = Checkpoint { version: 0, bytes: None };
-        for (who, looks, what) in steps {
+        for (client, looks, what) in steps {
             if looks {
                 let found = block_on(checkpoints.load("race")).unwrap();
                 prop_assert_eq!(&found, &newest);
-                bases[who] = found.version;
+                bases[client] = found.version;
                 continue;
             }
             let state = Bytes::from(vec![what; what.into()]);
-            match block_on(checkpoints.save("race", bases[who], &state)).unwrap() {
+            match block_on(checkpoints.save("race", bases[client], &state)).unwrap() {
                 Saved::Stored(version) => {
-                    prop_assert_eq!(bases[who], newest.version);
+                    prop_assert_eq!(bases[client], newest.version);
                     prop_assert!(version > newest.version);
-                    bases[who] = version;
+                    bases[client] = version;
                     newest = Checkpoint { version, bytes: Some(state) };
                 }
                 Saved::Newer(version) => {
-                    prop_assert_ne!(bases[who], newest.version);
+                    prop_assert_ne!(bases[client], newest.version);
                     prop_assert_eq!(version, newest.version);
                 }
             }
@@ -165,7 +165,7 @@ fn an_answer_of_the_store_that_was_lost_is_found_out() {
     assert!(matches!(block_on(raced.save("a", 0, &state)).unwrap(), Saved::Newer(_)));
 }
 
-fn place(port: u16, group: u32) -> LocationEntry {
+fn entry(port: u16, group: u32) -> LocationEntry {
     let at = |host| SocketAddr::from(([198, 51, 100, host], port));
     LocationEntry { reflectors: Reflectors::new(&[at(1), at(2)]).unwrap(), group }
 }
@@ -190,27 +190,27 @@ fn the_map_is_changed_on_condition_and_read_whole() {
     let map = ObjectLocationMap::new(Arc::new(MemoryStore::new()), id("locations"));
     let change = |name: &str, from, to| block_on(map.change(name, from, to));
     let empty = block_on(map.read(0)).unwrap().unwrap();
-    assert!(empty.places.is_empty());
+    assert!(empty.entries.is_empty());
     // Several pages of it.
     for number in 0..2500 {
-        let done = change(&format!("cell {number}"), None, Some(place(7400, number))).unwrap();
+        let done = change(&format!("cell {number}"), None, Some(entry(7400, number))).unwrap();
         assert!(matches!(done, Changed::Done { .. }));
     }
     let snapshot = block_on(map.read(empty.version)).unwrap().unwrap();
-    assert_eq!(snapshot.places.len(), 2500);
-    assert_eq!(snapshot.places["cell 2017"], place(7400, 2017));
+    assert_eq!(snapshot.entries.len(), 2500);
+    assert_eq!(snapshot.entries["cell 2017"], entry(7400, 2017));
     assert_eq!(block_on(map.read(snapshot.version)).unwrap(), None, "nothing has changed");
 
     // One of two who move the same location loses, and is told where it is.
-    let (before, to) = (place(7400, 7), place(7500, 7));
+    let (before, to) = (entry(7400, 7), entry(7500, 7));
     let Changed::Done { version } = change("cell 7", Some(before), Some(to)).unwrap() else { panic!() };
     assert!(version > snapshot.version);
-    assert_eq!(change("cell 7", Some(before), Some(place(7600, 7))).unwrap(), Changed::Refused(Some(to)));
+    assert_eq!(change("cell 7", Some(before), Some(entry(7600, 7))).unwrap(), Changed::Refused(Some(to)));
     assert_eq!(change("cell 7", None, Some(before)).unwrap(), Changed::Refused(Some(to)));
     assert!(matches!(change("cell 7", Some(to), None).unwrap(), Changed::Done { .. }));
     assert_eq!(change("cell 7", Some(to), None).unwrap(), Changed::Refused(None));
     let snapshot = block_on(map.read(snapshot.version)).unwrap().unwrap();
-    assert_eq!(snapshot.places.len(), 2499);
+    assert_eq!(snapshot.entries.len(), 2499);
 
     for wrong in ["", &"x".repeat(65)] {
         assert_eq!(change(wrong, None, Some(to)).unwrap_err().kind, ErrorKind::Invalid);
@@ -222,8 +222,8 @@ fn a_map_that_changes_while_it_is_read_is_read_again() {
     // After the first page was read, a location on it moves: the whole has to be of one moment.
     let meddle = |store: &MemoryStore, read| {
         if read == 1 {
-            let map = Transaction::new().change(Write::RemoveKey { key: "0000".parse().unwrap() }).change(
-                Write::SetKey { key: "zzzz".parse().unwrap(), value: place(7400, 0).to_string().into() },
+            let map = Transaction::new().change(WriteOp::RemoveKey { key: "0000".parse().unwrap() }).change(
+                WriteOp::SetKey { key: "zzzz".parse().unwrap(), value: entry(7400, 0).to_string().into() },
             );
             block_on(store.apply(&id("locations"), map)).unwrap();
         }
@@ -231,11 +231,11 @@ fn a_map_that_changes_while_it_is_read_is_read_again() {
     let store = Shaky::new(0, false, meddle);
     let map = ObjectLocationMap::new(store.clone(), id("locations"));
     for number in 0..1500 {
-        block_on(map.change(&format!("{number:04}"), None, Some(place(7400, number)))).unwrap();
+        block_on(map.change(&format!("{number:04}"), None, Some(entry(7400, number)))).unwrap();
     }
     let snapshot = block_on(map.read(0)).unwrap().unwrap();
-    assert_eq!(snapshot.places.len(), 1500);
-    assert!(!snapshot.places.contains_key("0000") && snapshot.places.contains_key("zzzz"));
+    assert_eq!(snapshot.entries.len(), 1500);
+    assert!(!snapshot.entries.contains_key("0000") && snapshot.entries.contains_key("zzzz"));
     assert!(store.reads.load(Ordering::Relaxed) > 2);
 }
 
@@ -244,7 +244,7 @@ fn a_map_that_holds_something_else_is_said_to_be_corrupt() {
     let store = Arc::new(MemoryStore::new());
     let map = ObjectLocationMap::new(store.clone(), id("locations"));
     let write =
-        Transaction::new().change(Write::SetKey { key: "here".parse().unwrap(), value: "nowhere".into() });
+        Transaction::new().change(WriteOp::SetKey { key: "here".parse().unwrap(), value: "nowhere".into() });
     block_on(store.apply(&id("locations"), write)).unwrap();
     let error = block_on(map.read(0)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);

@@ -1,7 +1,7 @@
 //! Round-trip checks of the decoders on arbitrary bytes, for fuzzing and tests.
 
 use bytes::Bytes;
-use nacre_object::{Answer, Found, Outcome, RangeRead, Transaction, Write};
+use nacre_object::{Answer, Found, Outcome, RangeRead, Transaction, WriteOp};
 use nacre_rpc::check::retake;
 use nacre_rpc::{Frame, Outbox};
 
@@ -121,7 +121,7 @@ fn transaction_footprint(transaction: &Transaction) -> usize {
     let extents: usize = writes
         .iter()
         .map(|write| match write {
-            Write::Extents { extents, .. } => extents.capacity() * size_of::<(u64, Bytes)>(),
+            WriteOp::Extents { extents, .. } => extents.capacity() * size_of::<(u64, Bytes)>(),
             _ => 0,
         })
         .sum();

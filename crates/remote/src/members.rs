@@ -142,12 +142,12 @@ impl Membership {
 
     /// Returns the name of the member that keeps an object.
     pub fn keeper(&self, object: &ObjectId) -> &str {
-        &self.members.names[self.rendezvous.place(object.as_bytes())]
+        &self.members.names[self.rendezvous.choose(object.as_bytes())]
     }
 
     /// Returns whether this member keeps an object.
     pub fn keeps(&self, object: &ObjectId) -> bool {
-        self.rendezvous.place(object.as_bytes()) == self.own
+        self.rendezvous.choose(object.as_bytes()) == self.own
     }
 }
 

@@ -20,7 +20,7 @@ impl Rendezvous {
     }
 
     /// Returns the index of the server that keeps an object. Takes time linear in the number of servers.
-    pub fn place(&self, object: &[u8]) -> usize {
+    pub fn choose(&self, object: &[u8]) -> usize {
         if self.seeds.len() == 1 {
             return 0;
         }
@@ -39,11 +39,11 @@ mod tests {
     #[test]
     fn places_are_pinned() {
         let three = Rendezvous::new(["a:6470", "b:6470", "c:6470"]);
-        let places: Vec<usize> = (0..16).map(|n| three.place(format!("object-{n}").as_bytes())).collect();
+        let places: Vec<usize> = (0..16).map(|n| three.choose(format!("object-{n}").as_bytes())).collect();
         assert_eq!(places, GOLDEN);
         let turned = Rendezvous::new(["c:6470", "a:6470", "b:6470"]);
-        for (n, place) in places.iter().enumerate() {
-            assert_eq!((turned.place(format!("object-{n}").as_bytes()) + 2) % 3, *place);
+        for (n, chosen) in places.iter().enumerate() {
+            assert_eq!((turned.choose(format!("object-{n}").as_bytes()) + 2) % 3, *chosen);
         }
     }
     const GOLDEN: [usize; 16] = [2, 0, 1, 1, 1, 0, 1, 0, 1, 2, 0, 0, 2, 0, 2, 2];
@@ -55,7 +55,7 @@ mod tests {
         let mut counts = [0; 5];
         for n in 0..20_000 {
             let object = format!("object-{n}");
-            let (old, new) = (before.place(object.as_bytes()), after.place(object.as_bytes()));
+            let (old, new) = (before.choose(object.as_bytes()), after.choose(object.as_bytes()));
             assert!(new == old || new == 4, "{object} moved from {old} to {new}");
             counts[new] += 1;
         }

@@ -7,7 +7,7 @@ use nacre_object::limit::{
 };
 use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Extent, ExtentKind, Fences, Fork, ForkPage, Found, Key, KeyPage,
-    ObjectId, Outcome, RangeRead, Read, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
+    ObjectId, Outcome, RangeRead, ReadOp, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
 };
 use nacre_rpc::limit::BODY_BYTES_MAX;
 use nacre_rpc::{Cursor, Frame, MessageKind, Outbox, WireError, control};
@@ -60,13 +60,13 @@ pub fn check_space(transaction: &Transaction) -> Result<(), StoreError> {
         .reads
         .iter()
         .map(|read| match read {
-            Read::Range { range, .. } | Read::Extents { range, .. } => extents(range) + 64,
-            Read::Forks { .. } => PAGE_ENTRIES_MAX * 264,
-            Read::Keys { limit, .. } => keys(limit, KEY_BYTES),
-            Read::VersionedKeys { limit, .. } => keys(limit, VERSIONED_KEY_BYTES),
-            Read::Attributes => ATTRIBUTES_MAX * KEY_BYTES + 64,
-            Read::Fences => FENCED_SESSIONS_MAX * SESSION_BYTES + 64,
-            Read::Stat | Read::Key { .. } | Read::Attribute { .. } | Read::VersionedKey { .. } => 64,
+            ReadOp::Range { range, .. } | ReadOp::Extents { range, .. } => extents(range) + 64,
+            ReadOp::Forks { .. } => PAGE_ENTRIES_MAX * 264,
+            ReadOp::Keys { limit, .. } => keys(limit, KEY_BYTES),
+            ReadOp::VersionedKeys { limit, .. } => keys(limit, VERSIONED_KEY_BYTES),
+            ReadOp::Attributes => ATTRIBUTES_MAX * KEY_BYTES + 64,
+            ReadOp::Fences => FENCED_SESSIONS_MAX * SESSION_BYTES + 64,
+            ReadOp::Stat | ReadOp::Key { .. } | ReadOp::Attribute { .. } | ReadOp::VersionedKey { .. } => 64,
         })
         .sum();
     // The position of the window of writes comes on top.

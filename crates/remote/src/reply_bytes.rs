@@ -4,7 +4,7 @@ use nacre_object::limit::{
     ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, FENCED_SESSIONS_MAX, FORK_NAME_BYTES_MAX,
     KEY_BYTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX, REPLY_BYTES_MAX, VALUE_BYTES_MAX,
 };
-use nacre_object::{ByteRange, Extent, Guard, Read, Transaction};
+use nacre_object::{ByteRange, Extent, Guard, ReadOp, Transaction};
 
 /// The bytes that an answer takes besides its contents.
 const ANSWER_BYTES: usize = 128;
@@ -16,23 +16,23 @@ pub(crate) fn reply_bytes(transaction: &Transaction, account_bytes: usize) -> us
     for read in &transaction.reads {
         rest += ANSWER_BYTES;
         match read {
-            Read::Range { range, .. } => {
+            ReadOp::Range { range, .. } => {
                 data += range.len.min(REPLY_BYTES_MAX as u64) as usize;
                 rest += extents(range);
             }
-            Read::Extents { range, .. } => rest += extents(range),
-            Read::Stat => {}
-            Read::Forks { limit, .. } => {
+            ReadOp::Extents { range, .. } => rest += extents(range),
+            ReadOp::Stat => {}
+            ReadOp::Forks { limit, .. } => {
                 rest += (*limit as usize).min(PAGE_ENTRIES_MAX) * (FORK_NAME_BYTES_MAX + 64);
             }
-            Read::Fences => rest += FENCED_SESSIONS_MAX * size_of::<u64>(),
-            Read::Key { .. } | Read::VersionedKey { .. } => unknown += VALUE_BYTES_MAX,
-            Read::Keys { limit, values, .. } | Read::VersionedKeys { limit, values, .. } => {
+            ReadOp::Fences => rest += FENCED_SESSIONS_MAX * size_of::<u64>(),
+            ReadOp::Key { .. } | ReadOp::VersionedKey { .. } => unknown += VALUE_BYTES_MAX,
+            ReadOp::Keys { limit, values, .. } | ReadOp::VersionedKeys { limit, values, .. } => {
                 let value = if *values { VALUE_BYTES_MAX } else { 0 };
                 unknown += (*limit as usize).min(PAGE_ENTRIES_MAX) * (KEY_BYTES_MAX + value);
             }
-            Read::Attribute { .. } => unknown += ATTRIBUTE_BYTES_MAX,
-            Read::Attributes => unknown += ATTRIBUTES_MAX * ATTRIBUTE_BYTES_MAX,
+            ReadOp::Attribute { .. } => unknown += ATTRIBUTE_BYTES_MAX,
+            ReadOp::Attributes => unknown += ATTRIBUTES_MAX * ATTRIBUTE_BYTES_MAX,
         }
     }
     // At most one guard is refused, and its find is in the reply.

@@ -9,7 +9,7 @@ use nacre_object::limit::{
     TRANSACTION_BYTES_MAX,
 };
 use nacre_object::{
-    ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, ObjectId, Read, StoreError, Transaction, Write,
+    ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, ObjectId, ReadOp, StoreError, Transaction, WriteOp,
 };
 use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
@@ -95,7 +95,7 @@ pub(crate) fn put_apply_as(
     put_before: impl FnOnce(&mut Outbox),
 ) -> Result<usize, StoreError> {
     for read in &transaction.reads {
-        if let Read::Keys { range, .. } | Read::VersionedKeys { range, .. } = read {
+        if let ReadOp::Keys { range, .. } | ReadOp::VersionedKeys { range, .. } = read {
             let bounds = [range.after.as_ref(), range.before.as_ref(), Some(&range.prefix)];
             if bounds.into_iter().flatten().any(|bound| bound.len() > KEY_BYTES_MAX) {
                 return Err(WireError::Malformed("a bound of a range of keys is longer than any key").into());
@@ -320,9 +320,9 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
     })
 }
 
-fn put_read(outbox: &mut Outbox, read: &Read) {
+fn put_read(outbox: &mut Outbox, read: &ReadOp) {
     match read {
-        Read::Range { fork, range, intent } => {
+        ReadOp::Range { fork, range, intent } => {
             let intent = match intent {
                 Intent::Look => code::INTENT_LOOK,
                 Intent::Update => code::INTENT_UPDATE,
@@ -330,25 +330,25 @@ fn put_read(outbox: &mut Outbox, read: &Read) {
             put_operation(outbox, code::READ_RANGE, intent, fork.as_bytes());
             put_range(outbox, range);
         }
-        Read::Extents { fork, range } => {
+        ReadOp::Extents { fork, range } => {
             put_operation(outbox, code::READ_EXTENTS, 0, fork.as_bytes());
             put_range(outbox, range);
         }
-        Read::Stat => put_operation(outbox, code::READ_STAT, 0, &[]),
-        Read::Forks { after, limit } => {
+        ReadOp::Stat => put_operation(outbox, code::READ_STAT, 0, &[]),
+        ReadOp::Forks { after, limit } => {
             let name = after.as_ref().map_or(&[][..], Fork::as_bytes);
             put_operation(outbox, code::READ_FORKS, after.is_some() as u8, name);
             outbox.u32(*limit);
         }
-        Read::Key { key } => put_operation(outbox, code::READ_KEY, 0, key.as_bytes()),
-        Read::Keys { range, limit, values } => put_keys(outbox, code::READ_KEYS, range, *limit, *values),
-        Read::Attribute { name } => put_operation(outbox, code::READ_ATTRIBUTE, 0, name.as_bytes()),
-        Read::Attributes => put_operation(outbox, code::READ_ATTRIBUTES, 0, &[]),
-        Read::VersionedKey { key } => put_operation(outbox, code::READ_VERSIONED_KEY, 0, key.as_bytes()),
-        Read::VersionedKeys { range, limit, values } => {
+        ReadOp::Key { key } => put_operation(outbox, code::READ_KEY, 0, key.as_bytes()),
+        ReadOp::Keys { range, limit, values } => put_keys(outbox, code::READ_KEYS, range, *limit, *values),
+        ReadOp::Attribute { name } => put_operation(outbox, code::READ_ATTRIBUTE, 0, name.as_bytes()),
+        ReadOp::Attributes => put_operation(outbox, code::READ_ATTRIBUTES, 0, &[]),
+        ReadOp::VersionedKey { key } => put_operation(outbox, code::READ_VERSIONED_KEY, 0, key.as_bytes()),
+        ReadOp::VersionedKeys { range, limit, values } => {
             put_keys(outbox, code::READ_VERSIONED_KEYS, range, *limit, *values);
         }
-        Read::Fences => put_operation(outbox, code::READ_FENCES, 0, &[]),
+        ReadOp::Fences => put_operation(outbox, code::READ_FENCES, 0, &[]),
     }
 }
 
@@ -371,7 +371,7 @@ fn put_keys(outbox: &mut Outbox, operation: u8, range: &KeyRange, limit: u32, va
     }
 }
 
-fn get_read(cursor: &mut Cursor<'_>) -> Result<Read, WireError> {
+fn get_read(cursor: &mut Cursor<'_>) -> Result<ReadOp, WireError> {
     let (operation, argument, name) = get_operation(cursor)?;
     Ok(match operation {
         code::READ_RANGE => {
@@ -380,15 +380,15 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<Read, WireError> {
                 code::INTENT_UPDATE => Intent::Update,
                 _ => return Err(WireError::Malformed("unknown intent of a read")),
             };
-            Read::Range { fork: Fork::new(name)?, range: get_range(cursor)?, intent }
+            ReadOp::Range { fork: Fork::new(name)?, range: get_range(cursor)?, intent }
         }
         code::READ_EXTENTS => {
             plain(argument)?;
-            Read::Extents { fork: Fork::new(name)?, range: get_range(cursor)? }
+            ReadOp::Extents { fork: Fork::new(name)?, range: get_range(cursor)? }
         }
         code::READ_STAT => {
             bare(argument, &name)?;
-            Read::Stat
+            ReadOp::Stat
         }
         code::READ_FORKS => {
             let after = match argument {
@@ -399,11 +399,11 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<Read, WireError> {
                 1 => Some(Fork::new(name)?),
                 _ => return Err(WireError::Malformed("unknown argument of an operation")),
             };
-            Read::Forks { after, limit: cursor.u32()? }
+            ReadOp::Forks { after, limit: cursor.u32()? }
         }
         code::READ_KEY => {
             plain(argument)?;
-            Read::Key { key: Key::new(name)? }
+            ReadOp::Key { key: Key::new(name)? }
         }
         code::READ_KEYS | code::READ_VERSIONED_KEYS => {
             if argument & !(code::KEYS_VALUES | code::KEYS_AFTER | code::KEYS_BEFORE) != 0 {
@@ -422,34 +422,34 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<Read, WireError> {
             let values = argument & code::KEYS_VALUES != 0;
             let range = KeyRange { after, before, prefix: name };
             match operation {
-                code::READ_KEYS => Read::Keys { range, limit, values },
-                _ => Read::VersionedKeys { range, limit, values },
+                code::READ_KEYS => ReadOp::Keys { range, limit, values },
+                _ => ReadOp::VersionedKeys { range, limit, values },
             }
         }
         code::READ_ATTRIBUTE => {
             plain(argument)?;
-            Read::Attribute { name: Key::new(name)? }
+            ReadOp::Attribute { name: Key::new(name)? }
         }
         code::READ_ATTRIBUTES => {
             bare(argument, &name)?;
-            Read::Attributes
+            ReadOp::Attributes
         }
         code::READ_VERSIONED_KEY => {
             plain(argument)?;
-            Read::VersionedKey { key: Key::new(name)? }
+            ReadOp::VersionedKey { key: Key::new(name)? }
         }
         code::READ_FENCES => {
             bare(argument, &name)?;
-            Read::Fences
+            ReadOp::Fences
         }
         _ => return Err(WireError::Malformed("unknown read")),
     })
 }
 
-fn put_write(outbox: &mut Outbox, write: &Write) {
+fn put_write(outbox: &mut Outbox, write: &WriteOp) {
     match write {
-        Write::Create => put_operation(outbox, code::WRITE_CREATE, 0, &[]),
-        Write::Extents { fork, extents } => {
+        WriteOp::Create => put_operation(outbox, code::WRITE_CREATE, 0, &[]),
+        WriteOp::Extents { fork, extents } => {
             put_operation(outbox, code::WRITE_EXTENTS, 0, fork.as_bytes());
             outbox.u32(extents.len() as u32);
             for (offset, data) in extents {
@@ -460,52 +460,52 @@ fn put_write(outbox: &mut Outbox, write: &Write) {
                 outbox.payload(data);
             }
         }
-        Write::Zero { fork, range } => {
+        WriteOp::Zero { fork, range } => {
             put_operation(outbox, code::WRITE_ZERO, 0, fork.as_bytes());
             put_range(outbox, range);
         }
-        Write::Truncate { fork, size } => {
+        WriteOp::Truncate { fork, size } => {
             put_operation(outbox, code::WRITE_TRUNCATE, 0, fork.as_bytes());
             outbox.u64(*size);
         }
-        Write::RemoveFork { fork } => put_operation(outbox, code::WRITE_REMOVE_FORK, 0, fork.as_bytes()),
-        Write::ReplaceFork { fork, from } => {
+        WriteOp::RemoveFork { fork } => put_operation(outbox, code::WRITE_REMOVE_FORK, 0, fork.as_bytes()),
+        WriteOp::ReplaceFork { fork, from } => {
             put_operation(outbox, code::WRITE_REPLACE_FORK, 0, fork.as_bytes());
             const { assert!(FORK_NAME_BYTES_MAX == u8::MAX as usize) };
             outbox.u8(from.as_bytes().len() as u8);
             outbox.slice(from.as_bytes());
         }
-        Write::SetKey { key, value } => {
+        WriteOp::SetKey { key, value } => {
             put_operation(outbox, code::WRITE_SET_KEY, 0, key.as_bytes());
             put_value(outbox, value);
         }
-        Write::RemoveKey { key } => put_operation(outbox, code::WRITE_REMOVE_KEY, 0, key.as_bytes()),
-        Write::SetAttribute { name, value } => {
+        WriteOp::RemoveKey { key } => put_operation(outbox, code::WRITE_REMOVE_KEY, 0, key.as_bytes()),
+        WriteOp::SetAttribute { name, value } => {
             put_operation(outbox, code::WRITE_SET_ATTRIBUTE, 0, name.as_bytes());
             put_value(outbox, value);
         }
-        Write::RemoveAttribute { name } => {
+        WriteOp::RemoveAttribute { name } => {
             put_operation(outbox, code::WRITE_REMOVE_ATTRIBUTE, 0, name.as_bytes());
         }
-        Write::RaiseFence { token } => {
+        WriteOp::RaiseFence { token } => {
             put_operation(outbox, code::WRITE_RAISE_FENCE, 0, &[]);
             outbox.u64(*token);
         }
-        Write::FenceSession { session } => {
+        WriteOp::FenceSession { session } => {
             put_operation(outbox, code::WRITE_FENCE_SESSION, 0, &[]);
             outbox.u64(*session);
         }
-        Write::Remove => put_operation(outbox, code::WRITE_REMOVE, 0, &[]),
+        WriteOp::Remove => put_operation(outbox, code::WRITE_REMOVE, 0, &[]),
     }
 }
 
-fn get_write(cursor: &mut Cursor<'_>, extents_so_far: &mut usize) -> Result<Write, WireError> {
+fn get_write(cursor: &mut Cursor<'_>, extents_so_far: &mut usize) -> Result<WriteOp, WireError> {
     let (operation, argument, name) = get_operation(cursor)?;
     plain(argument)?;
     Ok(match operation {
         code::WRITE_CREATE => {
             bare(argument, &name)?;
-            Write::Create
+            WriteOp::Create
         }
         code::WRITE_EXTENTS => {
             let fork = Fork::new(name)?;
@@ -513,30 +513,30 @@ fn get_write(cursor: &mut Cursor<'_>, extents_so_far: &mut usize) -> Result<Writ
             let limit = EXTENTS_PER_TRANSACTION_MAX - *extents_so_far;
             cursor.count(count, limit, 12)?;
             *extents_so_far += count;
-            Write::Extents { fork, extents: get_extents(cursor, count)? }
+            WriteOp::Extents { fork, extents: get_extents(cursor, count)? }
         }
-        code::WRITE_ZERO => Write::Zero { fork: Fork::new(name)?, range: get_range(cursor)? },
-        code::WRITE_TRUNCATE => Write::Truncate { fork: Fork::new(name)?, size: cursor.u64()? },
-        code::WRITE_REMOVE_FORK => Write::RemoveFork { fork: Fork::new(name)? },
+        code::WRITE_ZERO => WriteOp::Zero { fork: Fork::new(name)?, range: get_range(cursor)? },
+        code::WRITE_TRUNCATE => WriteOp::Truncate { fork: Fork::new(name)?, size: cursor.u64()? },
+        code::WRITE_REMOVE_FORK => WriteOp::RemoveFork { fork: Fork::new(name)? },
         code::WRITE_REPLACE_FORK => {
             let len = cursor.u8()? as usize;
-            Write::ReplaceFork { fork: Fork::new(name)?, from: Fork::new(cursor.bytes(len)?)? }
+            WriteOp::ReplaceFork { fork: Fork::new(name)?, from: Fork::new(cursor.bytes(len)?)? }
         }
-        code::WRITE_SET_KEY => Write::SetKey { key: Key::new(name)?, value: get_value(cursor)? },
-        code::WRITE_REMOVE_KEY => Write::RemoveKey { key: Key::new(name)? },
-        code::WRITE_SET_ATTRIBUTE => Write::SetAttribute { name: Key::new(name)?, value: get_value(cursor)? },
-        code::WRITE_REMOVE_ATTRIBUTE => Write::RemoveAttribute { name: Key::new(name)? },
+        code::WRITE_SET_KEY => WriteOp::SetKey { key: Key::new(name)?, value: get_value(cursor)? },
+        code::WRITE_REMOVE_KEY => WriteOp::RemoveKey { key: Key::new(name)? },
+        code::WRITE_SET_ATTRIBUTE => WriteOp::SetAttribute { name: Key::new(name)?, value: get_value(cursor)? },
+        code::WRITE_REMOVE_ATTRIBUTE => WriteOp::RemoveAttribute { name: Key::new(name)? },
         code::WRITE_RAISE_FENCE => {
             bare(argument, &name)?;
-            Write::RaiseFence { token: cursor.u64()? }
+            WriteOp::RaiseFence { token: cursor.u64()? }
         }
         code::WRITE_FENCE_SESSION => {
             bare(argument, &name)?;
-            Write::FenceSession { session: cursor.u64()? }
+            WriteOp::FenceSession { session: cursor.u64()? }
         }
         code::WRITE_REMOVE => {
             bare(argument, &name)?;
-            Write::Remove
+            WriteOp::Remove
         }
         _ => return Err(WireError::Malformed("unknown write")),
     })

@@ -204,7 +204,7 @@ fn differ(
 /// Returns the error for a server whose list differs from this handle's.
 pub(super) fn changed(known: &JoinedMembers, theirs: &Membership) -> StoreError {
     if known.members.names().len() == 1 && theirs.is_alone() {
-        let text = "another store is kept there than when this one was opened; open it again";
+        let text = "the server now keeps another store than when this one was opened; open the store again";
         return invalid(text.to_owned());
     }
     invalid(format!(

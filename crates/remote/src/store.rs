@@ -228,7 +228,7 @@ impl Server {
 impl Cluster {
     /// Returns the server that keeps an object.
     fn keeper(&self, object: &ObjectId) -> &Server {
-        &self.servers[self.rendezvous.place(object.as_bytes())]
+        &self.servers[self.rendezvous.choose(object.as_bytes())]
     }
 }
 

@@ -39,7 +39,7 @@ struct State {
     /// not answered yet.
     opened: u64,
     /// The latest position received on that connection, if the server recognises repetitions.
-    told: Option<WindowPosition>,
+    reported: Option<WindowPosition>,
     /// The latest openings: the number of the connection, and the server's answer.
     openings: VecDeque<(u64, Option<WindowPosition>)>,
     /// The latest opening that is remembered no more.
@@ -57,7 +57,7 @@ pub(crate) struct Stamp {
     /// The latest connection on which the writer was opened, and what was known of the window, before the first attempt
     /// was sent. The attempt may be sent on a later connection, whose opening then counts for it too.
     epoch: u64,
-    told: WindowPosition,
+    reported: WindowPosition,
 }
 
 impl Writer {
@@ -69,7 +69,7 @@ impl Writer {
     /// Opens the writer on a new connection, if the server recognises repetitions.
     pub(crate) async fn open(&self, greeting: &mut Greeting) -> Result<(), StoreError> {
         let (id, epoch) = self.begin(std::process::id());
-        let told = match id {
+        let reported = match id {
             Some(id) if greeting.features() & once::REPETITION != 0 => {
                 let frame = greeting.ask(|outbox, frame| once::put_open(outbox, frame, &id, epoch)).await?;
                 if frame.kind != kind::WRITER_OPENED {
@@ -79,7 +79,7 @@ impl Writer {
             }
             _ => None,
         };
-        self.opened(epoch, told);
+        self.opened(epoch, reported);
         Ok(())
     }
 
@@ -99,11 +99,11 @@ impl Writer {
     }
 
     /// Notes the server's answer at the opening of a connection.
-    fn opened(&self, epoch: u64, told: Option<WindowPosition>) {
+    fn opened(&self, epoch: u64, reported: Option<WindowPosition>) {
         let mut state = self.state.lock();
         state.opened = epoch;
-        state.told = told;
-        state.openings.push_back((epoch, told));
+        state.reported = reported;
+        state.openings.push_back((epoch, reported));
         if state.openings.len() > OPENINGS_MAX
             && let Some((forgotten, _)) = state.openings.pop_front()
         {
@@ -145,10 +145,10 @@ impl Writer {
     /// Returns the stamp of a new write; `None` if the server would not recognise a repetition of it.
     pub(crate) fn stamp(&self) -> Option<Stamp> {
         let mut state = self.state.lock();
-        let told = state.told?;
+        let reported = state.reported?;
         let sequence = state.sequence;
         state.sequence += 1;
-        Some(Stamp { sequence, epoch: state.opened, told })
+        Some(Stamp { sequence, epoch: state.opened, reported })
     }
 
     /// Notes the position in the reply to a write.
@@ -156,9 +156,9 @@ impl Writer {
         let mut state = self.state.lock();
         // A reply that was taken late may be one of an earlier connection, of before the server was started again.
         if state.opened == stamp.epoch
-            && let Some(told) = &mut state.told
+            && let Some(reported) = &mut state.reported
         {
-            told.position = told.position.max(position);
+            reported.position = reported.position.max(position);
         }
     }
 
@@ -169,10 +169,10 @@ impl Writer {
         if state.forgotten > stamp.epoch {
             return None;
         }
-        let mut since = stamp.told;
-        for (_, told) in state.openings.iter().filter(|(epoch, _)| *epoch > stamp.epoch) {
-            let told = told.filter(|told| told.window == since.window)?;
-            since.position = since.position.min(told.position);
+        let mut since = stamp.reported;
+        for (_, reported) in state.openings.iter().filter(|(epoch, _)| *epoch > stamp.epoch) {
+            let reported = reported.filter(|reported| reported.window == since.window)?;
+            since.position = since.position.min(reported.position);
         }
         Some(since)
     }
@@ -188,9 +188,9 @@ mod tests {
         Some(WindowPosition { window: [1; 16], position })
     }
 
-    fn connect(writer: &Writer, told: Option<WindowPosition>) {
+    fn connect(writer: &Writer, reported: Option<WindowPosition>) {
         let (_, epoch) = writer.begin(PROCESS);
-        writer.opened(epoch, told);
+        writer.opened(epoch, reported);
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!((writer.since(&first), writer.since(&second)), (at(10), at(12)));
         // A reply of an earlier connection that is taken only now says nothing about this one.
         writer.heard(&second, 1000);
-        assert_eq!(writer.stamp().unwrap().told.position, 40);
+        assert_eq!(writer.stamp().unwrap().reported.position, 40);
     }
 
     #[test]

@@ -45,39 +45,39 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
             Guard::Fence { token: 9 },
         ],
         reads: vec![
-            Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look },
-            Read::Range { fork: fork.clone(), range, intent: Intent::Update },
-            Read::Extents { fork: fork.clone(), range },
-            Read::Stat,
-            Read::Forks { after: None, limit: 5 },
-            Read::Forks { after: Some(fork.clone()), limit: 6 },
-            Read::Key { key: key.clone() },
-            Read::Keys { range: KeyRange::prefix("p"), limit: 7, values: false },
-            Read::Keys {
+            ReadOp::Range { fork: Fork::DEFAULT, range, intent: Intent::Look },
+            ReadOp::Range { fork: fork.clone(), range, intent: Intent::Update },
+            ReadOp::Extents { fork: fork.clone(), range },
+            ReadOp::Stat,
+            ReadOp::Forks { after: None, limit: 5 },
+            ReadOp::Forks { after: Some(fork.clone()), limit: 6 },
+            ReadOp::Key { key: key.clone() },
+            ReadOp::Keys { range: KeyRange::prefix("p"), limit: 7, values: false },
+            ReadOp::Keys {
                 range: KeyRange { after: Some("a".into()), before: Some("z".into()), prefix: Bytes::new() },
                 limit: 8,
                 values: true,
             },
-            Read::Attribute { name: key.clone() },
-            Read::Attributes,
+            ReadOp::Attribute { name: key.clone() },
+            ReadOp::Attributes,
         ],
         writes: vec![
-            Write::Create,
-            Write::Extents { fork: fork.clone(), extents: vec![(3, "abc".into()), (9, "de".into())] },
-            Write::Zero { fork: fork.clone(), range },
-            Write::Truncate { fork: fork.clone(), size: 10 },
-            Write::RemoveFork { fork: fork.clone() },
-            Write::SetKey { key: key.clone(), value: value.clone() },
-            Write::RemoveKey { key: key.clone() },
-            Write::SetAttribute { name: key.clone(), value: value.clone() },
-            Write::RemoveAttribute { name: key.clone() },
-            Write::RaiseFence { token: 11 },
-            Write::Remove,
+            WriteOp::Create,
+            WriteOp::Extents { fork: fork.clone(), extents: vec![(3, "abc".into()), (9, "de".into())] },
+            WriteOp::Zero { fork: fork.clone(), range },
+            WriteOp::Truncate { fork: fork.clone(), size: 10 },
+            WriteOp::RemoveFork { fork: fork.clone() },
+            WriteOp::SetKey { key: key.clone(), value: value.clone() },
+            WriteOp::RemoveKey { key: key.clone() },
+            WriteOp::SetAttribute { name: key.clone(), value: value.clone() },
+            WriteOp::RemoveAttribute { name: key.clone() },
+            WriteOp::RaiseFence { token: 11 },
+            WriteOp::Remove,
         ],
     };
     let at_version = Transaction::new().guard(Guard::Version { version: 10 });
     let replacement =
-        Transaction::new().change(Write::ReplaceFork { fork: Fork::DEFAULT, from: fork.clone() });
+        Transaction::new().change(WriteOp::ReplaceFork { fork: Fork::DEFAULT, from: fork.clone() });
     let read = RangeRead {
         data: "data".into(),
         extents: vec![
@@ -140,12 +140,12 @@ fn later_samples() -> Vec<(&'static str, BytesMut)> {
     let transaction = Transaction {
         guards: vec![Guard::KeyVersion { key: key.clone(), version: 7 }],
         reads: vec![
-            Read::VersionedKey { key: key.clone() },
-            Read::VersionedKeys { range: KeyRange::prefix("p"), limit: 7, values: false },
-            Read::VersionedKeys { range, limit: 8, values: true },
-            Read::Fences,
+            ReadOp::VersionedKey { key: key.clone() },
+            ReadOp::VersionedKeys { range: KeyRange::prefix("p"), limit: 7, values: false },
+            ReadOp::VersionedKeys { range, limit: 8, values: true },
+            ReadOp::Fences,
         ],
-        writes: vec![Write::FenceSession { session: 9 }],
+        writes: vec![WriteOp::FenceSession { session: 9 }],
     };
     let versioned = Versioned { value, version: 0x1122 };
     let answers = vec![
@@ -236,24 +236,24 @@ impl Maker {
         }
     }
 
-    fn read(&mut self) -> Read {
+    fn read(&mut self) -> ReadOp {
         let (fork, range, limit) = (self.fork(), self.range(), self.0.random());
         match self.0.random_range(0..11) {
-            0 => Read::Range {
+            0 => ReadOp::Range {
                 fork,
                 range,
                 intent: if self.0.random() { Intent::Look } else { Intent::Update },
             },
-            1 => Read::Extents { fork, range },
-            2 => Read::Stat,
-            3 => Read::Forks { after: self.0.random_bool(0.5).then_some(fork), limit },
-            4 => Read::Key { key: self.key() },
-            5 => Read::Keys { range: self.key_range(), limit, values: self.0.random() },
-            6 => Read::Attribute { name: self.key() },
-            7 => Read::VersionedKey { key: self.key() },
-            8 => Read::VersionedKeys { range: self.key_range(), limit, values: self.0.random() },
-            9 => Read::Fences,
-            _ => Read::Attributes,
+            1 => ReadOp::Extents { fork, range },
+            2 => ReadOp::Stat,
+            3 => ReadOp::Forks { after: self.0.random_bool(0.5).then_some(fork), limit },
+            4 => ReadOp::Key { key: self.key() },
+            5 => ReadOp::Keys { range: self.key_range(), limit, values: self.0.random() },
+            6 => ReadOp::Attribute { name: self.key() },
+            7 => ReadOp::VersionedKey { key: self.key() },
+            8 => ReadOp::VersionedKeys { range: self.key_range(), limit, values: self.0.random() },
+            9 => ReadOp::Fences,
+            _ => ReadOp::Attributes,
         }
     }
 
@@ -266,29 +266,29 @@ impl Maker {
         }
     }
 
-    fn write(&mut self) -> Write {
+    fn write(&mut self) -> WriteOp {
         let fork = self.fork();
         match self.0.random_range(0..13) {
-            0 => Write::Create,
+            0 => WriteOp::Create,
             1 => {
                 let count = self.0.random_range(0..5);
                 let extents = (0..count).map(|_| (self.0.random_range(0..1 << 60), self.blob(0, 40_000)));
-                Write::Extents { fork, extents: extents.collect() }
+                WriteOp::Extents { fork, extents: extents.collect() }
             }
-            2 => Write::Zero { fork, range: self.range() },
-            3 => Write::Truncate { fork, size: self.0.random_range(0..=limit::OFFSET_MAX) },
-            4 => Write::RemoveFork { fork },
-            5 => Write::SetKey { key: self.key(), value: self.blob(0, 20_000) },
-            6 => Write::RemoveKey { key: self.key() },
-            7 => Write::SetAttribute { name: self.key(), value: self.blob(0, 20_000) },
-            8 => Write::RemoveAttribute { name: self.key() },
-            9 => Write::RaiseFence { token: self.0.random() },
-            11 => Write::FenceSession { session: self.0.random() },
+            2 => WriteOp::Zero { fork, range: self.range() },
+            3 => WriteOp::Truncate { fork, size: self.0.random_range(0..=limit::OFFSET_MAX) },
+            4 => WriteOp::RemoveFork { fork },
+            5 => WriteOp::SetKey { key: self.key(), value: self.blob(0, 20_000) },
+            6 => WriteOp::RemoveKey { key: self.key() },
+            7 => WriteOp::SetAttribute { name: self.key(), value: self.blob(0, 20_000) },
+            8 => WriteOp::RemoveAttribute { name: self.key() },
+            9 => WriteOp::RaiseFence { token: self.0.random() },
+            11 => WriteOp::FenceSession { session: self.0.random() },
             10 => {
                 let from = Fork::new([fork.as_bytes(), b"x"].concat()).unwrap_or_default();
-                Write::ReplaceFork { fork, from }
+                WriteOp::ReplaceFork { fork, from }
             }
-            _ => Write::Remove,
+            _ => WriteOp::Remove,
         }
     }
 
@@ -476,26 +476,26 @@ fn texts_of_errors_are_cut_where_a_character_ends() {
 fn a_transaction_that_writes_is_refused_if_its_answers_might_not_fit() {
     let reads = |count| {
         (0..count).fold(Transaction::new(), |transaction, _| {
-            transaction.read(Read::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL })
+            transaction.read(ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL })
         })
     };
     assert!(reply::check_space(&reads(4000)).is_ok());
-    assert!(reply::check_space(&reads(32).change(Write::Create)).is_ok());
-    let error = reply::check_space(&reads(4000).change(Write::Create)).unwrap_err();
+    assert!(reply::check_space(&reads(32).change(WriteOp::Create)).is_ok());
+    let error = reply::check_space(&reads(4000).change(WriteOp::Create)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Invalid);
     // Short keys and values take more in a frame than they count in a reply, most of all with their versions.
     let (range, limit) = (KeyRange::all(), u32::MAX);
-    let of = |read: Read, count| Transaction { reads: vec![read; count], ..Transaction::new() };
+    let of = |read: ReadOp, count| Transaction { reads: vec![read; count], ..Transaction::new() };
     for (read, most) in [
-        (Read::Keys { range: range.clone(), limit, values: true }, 2600),
-        (Read::VersionedKeys { range: range.clone(), limit, values: true }, 1100),
-        (Read::Fences, 2000),
+        (ReadOp::Keys { range: range.clone(), limit, values: true }, 2600),
+        (ReadOp::VersionedKeys { range: range.clone(), limit, values: true }, 1100),
+        (ReadOp::Fences, 2000),
     ] {
         assert!(reply::check_space(&of(read.clone(), 4000)).is_ok());
-        let error = reply::check_space(&of(read.clone(), most).change(Write::Create)).unwrap_err();
+        let error = reply::check_space(&of(read.clone(), most).change(WriteOp::Create)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid);
-        assert!(reply::check_space(&of(read, most / 2).change(Write::Create)).is_ok());
+        assert!(reply::check_space(&of(read, most / 2).change(WriteOp::Create)).is_ok());
     }
-    let few = Read::VersionedKeys { range, limit: 10, values: true };
-    assert!(reply::check_space(&of(few, 4000).change(Write::Create)).is_ok());
+    let few = ReadOp::VersionedKeys { range, limit: 10, values: true };
+    assert!(reply::check_space(&of(few, 4000).change(WriteOp::Create)).is_ok());
 }

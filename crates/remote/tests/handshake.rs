@@ -245,11 +245,11 @@ fn addresses_that_others_can_reach_need_a_key_or_the_word_open() {
         Server::start(options)
     };
     // Every user of this machine can reach its loopback addresses.
-    for (address, who) in [("0.0.0.0:0", "everybody"), ("[::]:0", "everybody"), ("127.0.0.1:0", "every user")]
+    for (address, audience) in [("0.0.0.0:0", "everybody"), ("[::]:0", "everybody"), ("127.0.0.1:0", "every user")]
     {
         let error = start(address, false).err().unwrap();
         assert_eq!(error.kind, ErrorKind::Denied);
-        for part in [who, "nacre keygen", "--open"] {
+        for part in [audience, "nacre keygen", "--open"] {
             assert!(error.message.contains(part), "{error}");
         }
     }

@@ -101,7 +101,7 @@ fn ask(stream: &mut UnixStream, bytes: &[u8]) -> Frame {
 }
 
 fn create(object: &ObjectId) -> BytesMut {
-    let transaction = Transaction::new().change(nacre_object::Write::Create);
+    let transaction = Transaction::new().change(nacre_object::WriteOp::Create);
     bytes_of(|out| assert!(request::put_apply(out, 9, object, &transaction).is_ok()))
 }
 
@@ -189,7 +189,7 @@ fn listed(store: &RemoteStore) -> Vec<ObjectId> {
 fn claim(store: &RemoteStore, object: &ObjectId, owner: &str) -> bool {
     let key = Key::new("owner").unwrap();
     let set =
-        nacre_object::Write::SetKey { key: key.clone(), value: Bytes::copy_from_slice(owner.as_bytes()) };
+        nacre_object::WriteOp::SetKey { key: key.clone(), value: Bytes::copy_from_slice(owner.as_bytes()) };
     let guard = Guard::Key { key, check: Check::Absent };
     matches!(
         block_on(store.apply(object, Transaction::new().guard(guard).change(set))).unwrap(),
@@ -233,7 +233,7 @@ fn what_is_begun_before_the_members_are_known_is_done_whether_anybody_waits_or_n
     let store = open(&[Address::Unix(folder.path().join("b"))]);
     let objects: Vec<ObjectId> = (0..60).map(|n| format!("o{n}").parse().unwrap()).collect();
     for object in &objects {
-        drop(store.apply(object, Transaction::new().change(nacre_object::Write::Create)));
+        drop(store.apply(object, Transaction::new().change(nacre_object::WriteOp::Create)));
     }
     let again = open(&[Address::Unix(folder.path().join("a"))]);
     drop(store);
@@ -252,7 +252,7 @@ fn servers_of_different_stores_are_not_taken_for_one() {
     let together = open(&[address(&one), address(&two)]);
     let object: ObjectId = "o".parse().unwrap();
     for _ in 0..2 {
-        let error = block_on(together.apply(&object, Transaction::new().change(nacre_object::Write::Create)));
+        let error = block_on(together.apply(&object, Transaction::new().change(nacre_object::WriteOp::Create)));
         let error = error.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid);
         for part in ["one", "two", "by itself", "--members"] {
@@ -281,7 +281,7 @@ fn a_server_with_another_list_refuses_the_clients_of_the_old_one() {
 
     let new = serve_together(folder.path(), &["a", "b", "c"], 2);
     let read = |object: &String| {
-        let look = Transaction::new().read(nacre_object::Read::Stat);
+        let look = Transaction::new().read(nacre_object::ReadOp::Stat);
         block_on(store.apply(&object.parse().unwrap(), look)).unwrap_err()
     };
     eventually("the client meets the new servers", || read(&objects[0]).kind == ErrorKind::Invalid);
@@ -317,11 +317,11 @@ fn another_store_at_the_same_address_is_noticed() {
     first.stop();
     let second = start([2; 16]);
     let look = || {
-        let look = Transaction::new().read(nacre_object::Read::Stat);
+        let look = Transaction::new().read(nacre_object::ReadOp::Stat);
         block_on(store.apply(&"o".parse().unwrap(), look)).unwrap_err()
     };
     eventually("the client comes back", || look().kind == ErrorKind::Invalid);
-    assert!(look().message.contains("another store is kept there"), "{}", look());
+    assert!(look().message.contains("keeps another store"), "{}", look());
     second.stop();
     let _first = start([1; 16]);
     eventually("and finds the first again", || block_on(store.list(None, 1)).is_ok());

@@ -13,7 +13,7 @@ use futures::channel::oneshot;
 use nacre_logstore::LogStore;
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    ByteRange, Fork, Guard, ObjectId, ObjectStore, Outcome, Read as ReadOperation, Reply, StoreError,
+    ByteRange, Fork, Guard, ObjectId, ObjectStore, Outcome, ReadOp as ReadOperation, Reply, StoreError,
     Transaction,
 };
 use nacre_remote::{RemoteOptions, RemoteStore};
@@ -183,7 +183,7 @@ fn extents() {
     for parity in [0, 1] {
         let extents = (0..2048u64).map(|n| (n * 2 + parity, bytes::Bytes::from_static(b"x"))).collect();
         served
-            .apply(Transaction::new().change(nacre_object::Write::Extents { fork: Fork::DEFAULT, extents }));
+            .apply(Transaction::new().change(nacre_object::WriteOp::Extents { fork: Fork::DEFAULT, extents }));
     }
     let read = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, 4095));
     let Outcome::Done(done) = served.apply(read.clone()) else { panic!("not refused") };
@@ -220,7 +220,7 @@ fn huge_reply() {
     let served = Served::start();
     let extents = |base: u64| (0..4096u64).map(move |n| ((base + n) * 2, bytes::Bytes::from_static(b"x")));
     for base in [0, 4096] {
-        let write = nacre_object::Write::Extents { fork: Fork::DEFAULT, extents: extents(base).collect() };
+        let write = nacre_object::WriteOp::Extents { fork: Fork::DEFAULT, extents: extents(base).collect() };
         served.apply(Transaction::new().change(write));
     }
     let before = served.settle();

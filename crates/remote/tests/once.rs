@@ -100,7 +100,7 @@ fn write_through_cuts(store: Arc<dyn ObjectStore>, options: &RemoteOptions) -> u
                 }
                 // Guarded by the object's version, a repetition of what took effect would be refused.
                 for _ in 0..WRITES / 3 {
-                    let look = || block_on(store.apply(&id, Transaction::new().read(Read::Stat))).unwrap();
+                    let look = || block_on(store.apply(&id, Transaction::new().read(ReadOp::Stat))).unwrap();
                     let Outcome::Done(Done { version, .. }) = look() else { panic!("a read is refused") };
                     let guarded = append(worker, 0).guard(Guard::Version { version });
                     match block_on(remote.apply(&id, guarded)) {
@@ -116,7 +116,7 @@ fn write_through_cuts(store: Arc<dyn ObjectStore>, options: &RemoteOptions) -> u
                         Err(error) => panic!("{error:?}"),
                     }
                 }
-                let stat = block_on(store.apply(&id, Transaction::new().read(Read::Stat))).unwrap();
+                let stat = block_on(store.apply(&id, Transaction::new().read(ReadOp::Stat))).unwrap();
                 let Outcome::Done(Done { version, .. }) = stat else { panic!("a read is refused") };
                 assert!(
                     (acknowledged..=acknowledged + open).contains(&version),
@@ -147,7 +147,7 @@ fn relay_that_loses_a_reply(upstream: String) -> (Address, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();
     let lost = Arc::new(AtomicBool::new(false));
-    let told = lost.clone();
+    let observed = lost.clone();
     std::thread::spawn(move || {
         for (index, stream) in listener.incoming().enumerate() {
             let lost = lost.clone();
@@ -176,7 +176,7 @@ fn relay_that_loses_a_reply(upstream: String) -> (Address, Arc<AtomicBool>) {
             });
         }
     });
-    (address, told)
+    (address, observed)
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn relay_that_holds_the_writer(upstream: String) -> (Address, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();
     let released = Arc::new(AtomicBool::new(false));
-    let told = released.clone();
+    let observed = released.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let released = released.clone();
@@ -265,7 +265,7 @@ fn relay_that_holds_the_writer(upstream: String) -> (Address, Arc<AtomicBool>) {
             });
         }
     });
-    (address, told)
+    (address, observed)
 }
 
 #[test]
@@ -322,20 +322,20 @@ fn send(stream: &mut TcpStream, sequence: u64, since: Option<WindowPosition>) ->
 #[test]
 fn an_earlier_connection_of_a_writer_applies_nothing_more() {
     let server = serve();
-    let (mut first, told) = open_writer(&server, [5; 16], 1);
-    assert_eq!(told.position, 0);
+    let (mut first, reported) = open_writer(&server, [5; 16], 1);
+    assert_eq!(reported.position, 0);
     assert_eq!(send(&mut first, 0, None).kind, kind::DONE_ONCE);
-    let (mut second, told) = open_writer(&server, [5; 16], 2);
-    assert_eq!(told.position, 1);
+    let (mut second, reported) = open_writer(&server, [5; 16], 2);
+    assert_eq!(reported.position, 1);
     // A first attempt that arrives late, on the connection that the client has given up.
     let late = send(&mut first, 1, None);
     assert_eq!(control::get_failure(&late).unwrap().kind, ErrorKind::Closed);
-    let (done, position) = once::get_outcome(&send(&mut second, 1, Some(told))).unwrap();
+    let (done, position) = once::get_outcome(&send(&mut second, 1, Some(reported))).unwrap();
     assert!(matches!(done.unwrap(), Outcome::Done(done) if done.version == 2));
     assert_eq!(position, Some(2));
     // Whatever position it names, what is in the window is certain.
     for position in [0, 2] {
-        let since = Some(WindowPosition { position, ..told });
+        let since = Some(WindowPosition { position, ..reported });
         let (again, _) = once::get_outcome(&send(&mut second, 0, since)).unwrap();
         assert!(matches!(again.unwrap(), Outcome::Done(done) if done.version == 1));
     }

@@ -93,7 +93,7 @@ fn a_read_whose_reply_is_lost_is_repeated() {
         }
     });
     let outcome =
-        block_on(store_at(address).apply(&"o".parse().unwrap(), Transaction::new().read(Read::Stat)));
+        block_on(store_at(address).apply(&"o".parse().unwrap(), Transaction::new().read(ReadOp::Stat)));
     assert!(matches!(outcome.unwrap(), Outcome::Done(Done { version: 5, .. })));
 }
 
@@ -128,7 +128,7 @@ fn replies_that_belong_to_nothing_or_make_no_sense_do_no_harm() {
         let _ = stream.read(&mut [0; 1]);
     });
     let store = store_at(address);
-    for part in ["belongs to no request", "makes no sense"] {
+    for part in ["belongs to no request", "sent an invalid reply"] {
         let error = block_on(store.apply(&"o".parse().unwrap(), put("x"))).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unknown);
         assert!(error.message.contains(part), "{error}");

@@ -14,7 +14,7 @@ use nacre_logstore::LogStore;
 use nacre_object::testkit::conformance::{self, Effort};
 use nacre_object::testkit::{block_on, block_on_for};
 use nacre_object::watch::{Cause, Event, Gap, Watch, WatchOptions};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Transaction, Write as Change};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Transaction, WriteOp as Change};
 use nacre_remote::join::{self, Proof};
 use nacre_remote::watch::{NOTED, TAKEN, WATCH, WATCHED};
 use nacre_remote::{Membership, RemoteOptions, RemoteStore, StoreService, WatchService};
@@ -122,7 +122,7 @@ fn every_member_of_a_store_announces_its_own_objects() {
         (0..20).map(|index| watch(&clients[0], &format!("object-{index}"))).collect();
     for (index, watch) in watches.iter_mut().enumerate() {
         let version = change(&clients[1], &format!("object-{index}"));
-        assert!(matches!(next(watch), Event::Changed { version: told } if told == version));
+        assert!(matches!(next(watch), Event::Changed { version: reported } if reported == version));
     }
     servers.into_iter().for_each(Server::stop);
 }
@@ -279,7 +279,7 @@ fn a_client_that_never_reads_is_no_burden() {
         loop {
             match next(&mut eager) {
                 Event::Notified(_) => {}
-                Event::Changed { version: told } => break assert_eq!(told, version),
+                Event::Changed { version: reported } => break assert_eq!(reported, version),
                 Event::Gap(gap) => panic!("{gap:?}"),
             }
         }
@@ -344,7 +344,7 @@ fn a_server_without_the_service_says_so() {
     let client = remote(&server);
     let error = block_on(client.watch(&object("object"), WatchOptions::default())).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unsupported);
-    assert!(error.message.contains("lets nobody watch objects"), "{error}");
+    assert!(error.message.contains("does not allow objects to be watched"), "{error}");
     let error = block_on(client.notify(&object("object"), Bytes::new(), PATIENCE)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unsupported);
 }

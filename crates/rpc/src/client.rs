@@ -152,5 +152,5 @@ impl Greeting {
 
 /// Returns the error for a server that violates the protocol.
 pub fn nonsense(why: impl std::fmt::Display) -> StoreError {
-    StoreError::new(ErrorKind::Unavailable, format!("it sent something that makes no sense: {why}"))
+    StoreError::new(ErrorKind::Unavailable, format!("it sent an invalid message: {why}"))
 }

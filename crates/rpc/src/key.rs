@@ -60,7 +60,7 @@ impl ClusterKey {
         let about = |kind, why: String| StoreError::new(kind, format!("key file {}: {why}", path.display()));
         let metadata = std::fs::metadata(path).map_err(|error| about(ErrorKind::Io, error.to_string()))?;
         if !metadata.is_file() {
-            return Err(about(ErrorKind::Invalid, "it is no file".to_owned()));
+            return Err(about(ErrorKind::Invalid, "it is not a file".to_owned()));
         }
         let mode = metadata.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
@@ -108,7 +108,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(ClusterKey::load(&path).unwrap_err().kind, ErrorKind::Denied);
         let error = ClusterKey::load(folder.path()).unwrap_err().message;
-        assert!(error.contains("no file") && !error.contains("chmod"), "{error}");
+        assert!(error.contains("not a file") && !error.contains("chmod"), "{error}");
         let short = folder.path().join("short");
         std::fs::write(&short, "00").unwrap();
         std::fs::set_permissions(&short, std::fs::Permissions::from_mode(0o600)).unwrap();

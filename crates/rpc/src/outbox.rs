@@ -135,14 +135,14 @@ impl Outbox {
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut filled = 0;
         let mut at = self.written;
-        for (place, bytes) in &self.large {
-            if *place > at {
+        for (position, bytes) in &self.large {
+            if *position > at {
                 if filled == slices.len() {
                     return filled;
                 }
-                slices[filled] = IoSlice::new(&self.small[at..*place]);
+                slices[filled] = IoSlice::new(&self.small[at..*position]);
                 filled += 1;
-                at = *place;
+                at = *position;
             }
             if filled == slices.len() {
                 return filled;
@@ -160,8 +160,8 @@ impl Outbox {
     /// Removes `count` bytes, which were written.
     pub fn advance(&mut self, mut count: usize) {
         while count > 0 {
-            let Some((place, bytes)) = self.large.front_mut() else { break };
-            let before = *place - self.written;
+            let Some((position, bytes)) = self.large.front_mut() else { break };
+            let before = *position - self.written;
             if count < before {
                 break;
             }
@@ -185,8 +185,8 @@ impl Outbox {
         } else if self.written > (1 << 20) && self.written > self.small.len() / 2 {
             // The buffer must not grow without limit for a peer that always leaves something unread.
             self.small.drain(..self.written);
-            for (place, _) in &mut self.large {
-                *place -= self.written;
+            for (position, _) in &mut self.large {
+                *position -= self.written;
             }
             self.written = 0;
         }
@@ -203,10 +203,10 @@ impl Outbox {
     /// Appends a copy of the waiting bytes to `target`.
     pub fn copy_to(&self, target: &mut bytes::BytesMut) {
         let mut at = self.written;
-        for (place, bytes) in &self.large {
-            target.extend_from_slice(&self.small[at..*place]);
+        for (position, bytes) in &self.large {
+            target.extend_from_slice(&self.small[at..*position]);
             target.extend_from_slice(bytes);
-            at = *place;
+            at = *position;
         }
         target.extend_from_slice(&self.small[at..]);
     }

@@ -19,7 +19,7 @@ pub use budget::Reservation;
 pub use mailbox::{Parts, Publisher};
 use nacre_object::{ErrorKind, StoreError};
 use nacre_quantity::count;
-use nacre_quantity::repeated::{Repeated, TELL_AGAIN};
+use nacre_quantity::repeated::{REPORT_INTERVAL, Repeated};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub use service::{Handled, Incoming, Peer, Service, Services};
@@ -140,9 +140,9 @@ impl Shared {
     }
 
     /// Logs the number of rejected connections that no line told of.
-    fn tell_rejected(&self) {
-        let untold = self.rejected.lock().ended();
-        if let Some(more) = untold.filter(|untold| *untold > 0) {
+    fn report_rejected(&self) {
+        let unreported = self.rejected.lock().ended();
+        if let Some(more) = unreported.filter(|unreported| *unreported > 0) {
             tracing::info!(
                 "{} rejected; --log nacre_rpc=debug says which",
                 count(more, "further connection", "further connections")
@@ -312,12 +312,12 @@ fn shares(files: usize, connections_max: usize, unproven_max: usize) -> (usize, 
 
 /// Returns the error for a TCP address that nothing protects.
 fn unprotected(address: &Address) -> StoreError {
-    let who = match address.is_local() {
+    let audience = match address.is_local() {
         true => "every user of this machine",
         false => "everybody who can reach it",
     };
     let text = format!(
-        "cannot listen on {address} without a cluster key: {who} could read and remove everything; make a key with \
+        "cannot listen on {address} without a cluster key: {audience} could read and remove everything; make a key with \
          \"nacre keygen FILE\" and give it with --key, listen on a Unix socket, or say --open if that is meant"
     );
     StoreError::new(ErrorKind::Denied, text)
@@ -336,7 +336,7 @@ async fn work(
     let poller = Poller::start(poll);
     let is_first = acceptors.is_some();
     // The first tick of an interval comes at once, and would end a series that has just begun.
-    let mut tell = tokio::time::interval_at(tokio::time::Instant::now() + TELL_AGAIN, TELL_AGAIN);
+    let mut report_interval = tokio::time::interval_at(tokio::time::Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
     if let Some((listeners, workers)) = acceptors {
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         for listener in listeners {
@@ -354,13 +354,13 @@ async fn work(
                 }
             },
             Some(_) = sessions.join_next() => {}
-            _ = tell.tick(), if is_first => shared.tell_rejected(),
+            _ = report_interval.tick(), if is_first => shared.report_rejected(),
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
     while sessions.join_next().await.is_some() {}
     if is_first {
-        shared.tell_rejected();
+        shared.report_rejected();
     }
 }
 

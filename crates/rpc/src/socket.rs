@@ -210,7 +210,7 @@ fn is_dead(path: &Path) -> io::Result<bool> {
             kind if kind.is_file() => "an ordinary file",
             _ => "a special file",
         };
-        let text = format!("there is {what} of that name; remove it, or listen somewhere else");
+        let text = format!("there is {what} of that name; remove it, or listen on another address");
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
     let probe = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
@@ -272,7 +272,7 @@ fn check_folder(folder: &Path, user: u32, forbidden: u32) -> Result<(), String> 
     let metadata = fs::symlink_metadata(folder).map_err(|error| error.to_string())?;
     let mode = metadata.mode() & 0o777;
     match () {
-        _ if !metadata.is_dir() => Err("it is no folder".to_owned()),
+        _ if !metadata.is_dir() => Err("it is not a folder".to_owned()),
         _ if metadata.uid() != user => Err(format!("it belongs to user {}", metadata.uid())),
         _ if mode & forbidden != 0 => Err(format!("others have rights in it (mode {mode:03o})")),
         _ => Ok(()),
@@ -287,12 +287,12 @@ fn check_folder(folder: &Path, user: u32, forbidden: u32) -> Result<(), String> 
 ///
 /// `Denied` if the folder exists but belongs to another user or lets others in; `Io` if it cannot be created.
 pub fn own_socket_for_server() -> Result<PathBuf, StoreError> {
-    make_place(&own_places(), own_user())
+    create_socket_folder(&own_places(), own_user())
 }
 
-fn make_place(places: &[SocketFolder], user: u32) -> Result<PathBuf, StoreError> {
-    let usable = |place: &&SocketFolder| {
-        place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
+fn create_socket_folder(places: &[SocketFolder], user: u32) -> Result<PathBuf, StoreError> {
+    let usable = |candidate: &&SocketFolder| {
+        candidate.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
     };
     let Some(SocketFolder { folder, .. }) = places.iter().find(usable) else {
         return Err(StoreError::new(ErrorKind::Invalid, "there is no place for the socket"));
@@ -307,8 +307,8 @@ fn make_place(places: &[SocketFolder], user: u32) -> Result<PathBuf, StoreError>
     }
     check_folder(folder, user, 0o077).map_err(|why| {
         let text = format!(
-            "the folder {shown}, for the server's socket, is not safe: {why}; remove it, or listen somewhere else \
-             with --listen unix:PATH"
+            "the folder {shown}, for the server's socket, is not safe: {why}; remove it, or listen on \
+             another path with --listen unix:PATH"
         );
         StoreError::new(ErrorKind::Denied, text)
     })?;
@@ -327,11 +327,11 @@ fn find_place(places: &[SocketFolder], user: u32) -> PathBuf {
         check_folder(folder, user, 0o022).is_ok()
             && fs::symlink_metadata(folder.join(OWN_SOCKET)).is_ok_and(|found| found.file_type().is_socket())
     });
-    let usable = |place: &&SocketFolder| {
-        place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
+    let usable = |candidate: &&SocketFolder| {
+        candidate.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok())
     };
-    let place = there.or_else(|| places.iter().find(usable)).or(places.last());
-    place.map_or_else(|| PathBuf::from(OWN_SOCKET), |place| place.folder.join(OWN_SOCKET))
+    let candidate = there.or_else(|| places.iter().find(usable)).or(places.last());
+    candidate.map_or_else(|| PathBuf::from(OWN_SOCKET), |candidate| candidate.folder.join(OWN_SOCKET))
 }
 
 /// Returns the number of a user, given by name or number.
@@ -488,11 +488,11 @@ mod tests {
         let all = |runtime: Option<PathBuf>| places(runtime, &at("system"), &at("tmp"), user);
         // If the user has no runtime folder, a folder among the temporary ones is used.
         let last = at(&format!("tmp/nacre-{user}")).join(OWN_SOCKET);
-        assert_eq!(make_place(&all(None), user).unwrap(), last);
+        assert_eq!(create_socket_folder(&all(None), user).unwrap(), last);
         assert_eq!(mode(last.parent().unwrap()), 0o700);
-        assert_eq!(make_place(&all(Some("relative".into())), user).unwrap(), last);
+        assert_eq!(create_socket_folder(&all(Some("relative".into())), user).unwrap(), last);
         let first = at("runtime/nacre").join(OWN_SOCKET);
-        assert_eq!(make_place(&all(Some(at("runtime"))), user).unwrap(), first);
+        assert_eq!(create_socket_folder(&all(Some(at("runtime"))), user).unwrap(), first);
         assert_eq!(mode(first.parent().unwrap()), 0o700);
         // Clients of another session find the server in its place.
         assert_eq!(find_place(&all(Some(at("runtime"))), user), first);
@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(find_place(&all(Some(at("runtime"))), user), last);
         // A runtime folder that others may change is not used.
         fs::set_permissions(at("runtime"), fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(make_place(&all(Some(at("runtime"))), user).unwrap(), last);
+        assert_eq!(create_socket_folder(&all(Some(at("runtime"))), user).unwrap(), last);
     }
 
     #[test]
@@ -513,17 +513,17 @@ mod tests {
         fs::create_dir(&squatted).unwrap();
         fs::set_permissions(&squatted, fs::Permissions::from_mode(0o700)).unwrap();
         let others = [SocketFolder { base: None, folder: squatted.clone() }];
-        let error = make_place(&others, user + 1).unwrap_err();
+        let error = create_socket_folder(&others, user + 1).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Denied);
         assert!(error.message.contains(&format!("belongs to user {user}")), "{error}");
         // The folder is the user's own, but open to others.
         fs::set_permissions(&squatted, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(make_place(&all, user).unwrap_err().message.contains("mode 755"));
+        assert!(create_socket_folder(&all, user).unwrap_err().message.contains("mode 755"));
         // A link to a folder that would be accepted.
         fs::remove_dir(&squatted).unwrap();
         let target = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(target.path(), &squatted).unwrap();
-        assert!(make_place(&all, user).unwrap_err().message.contains("no folder"));
+        assert!(create_socket_folder(&all, user).unwrap_err().message.contains("not a folder"));
     }
 
     #[test]

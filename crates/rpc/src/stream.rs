@@ -86,7 +86,7 @@ impl FromStr for Address {
         if let Some(inner) = host.strip_prefix('[') {
             return match inner.strip_suffix(']').map(str::parse::<std::net::Ipv6Addr>) {
                 Some(Ok(ip)) => Ok(Address::Tcp(format!("[{ip}]:{port}"))),
-                _ => wrong("what stands in brackets is not an IPv6 address"),
+                _ => wrong("the text in brackets is not an IPv6 address"),
             };
         }
         if host.is_empty() {
@@ -180,7 +180,7 @@ impl Stream {
 
     /// Reads once, at most `bytes_max` bytes into a buffer that has room.
     pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut, bytes_max: usize) -> io::Result<usize> {
-        let asked = bytes_max.min(buffer.capacity() - buffer.len());
+        let requested = bytes_max.min(buffer.capacity() - buffer.len());
         let mut read = Ok(0);
         // Less than was asked for is all that there is, and what comes later is announced anew, as is the stream's end: to ask
         // again now would be a system call for nothing. So the stream counts as not ready then. The read happens within
@@ -189,7 +189,7 @@ impl Stream {
         let within = either!(self, stream => stream.try_io(Interest::READABLE, || {
             read = stream.try_read_buf(&mut buffer.limit(bytes_max));
             match &read {
-                Ok(count) if 0 < *count && *count < asked => Err(io::ErrorKind::WouldBlock.into()),
+                Ok(count) if 0 < *count && *count < requested => Err(io::ErrorKind::WouldBlock.into()),
                 _ => Ok(()),
             }
         }));

@@ -35,7 +35,7 @@ fn main() {
         let before = served.size("VmRSS");
         let kept = served.leave_sessions(before + 2 * account);
         assert!((kept_min..=kept_max).contains(&kept), "{kept} sessions are kept");
-        served.tell();
+        served.send_to_all();
         let growth = served.size("VmHWM").saturating_sub(before);
         println!(
             "memory: account of {} MiB: {kept} of {SESSIONS} sessions kept, the server grew by {} MiB",
@@ -122,7 +122,7 @@ impl Served {
     }
 
     /// Sends events to all subscribers, who are away: more than there is memory for.
-    fn tell(&self) {
+    fn send_to_all(&self) {
         let (mut teller, _) = self.begun(SessionKey::NONE);
         let body = vec![7; 16 << 10];
         for id in 1..=600 {

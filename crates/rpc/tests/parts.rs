@@ -123,9 +123,9 @@ async fn events_go_on_after_any_number_of_gaps() {
     let mut subscription = watch(&mine).await;
     let mut missed = 0;
     // More gaps than fit into a window.
-    for told in 1..=WINDOW_BYTES as u64 / 64 + 1000 {
+    for sent in 1..=WINDOW_BYTES as u64 / 64 + 1000 {
         ask(&other, TELL, vec![0; 1000]).await.unwrap();
-        while missed < told {
+        while missed < sent {
             let Event::Missed(count) = subscription.next().await.unwrap().unwrap() else { panic!() };
             missed += count;
         }

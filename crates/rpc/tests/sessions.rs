@@ -322,16 +322,16 @@ fn ten_thousand_sessions_wait_for_their_clients_and_find_what_they_missed() {
     }
     assert_eq!((server.sessions(), server.stats().connections.get()), (10_000, 0));
     let (mut teller, _) = begun(&server, SessionKey::NONE);
-    let told = Bytes::from_static(b"told");
-    teller.write_all(&frame::header(TELL, 9, told.len() as u32)).unwrap();
-    teller.write_all(&told).unwrap();
+    let payload = Bytes::from_static(b"told");
+    teller.write_all(&frame::header(TELL, 9, payload.len() as u32)).unwrap();
+    teller.write_all(&payload).unwrap();
     assert_eq!(receive(&mut teller).body[..], [(10_000 % 256) as u8]);
     for session in sessions.iter().step_by(100) {
         let (mut stream, beginning) = begun(&server, *session);
         assert!(beginning.kept);
         let event = receive(&mut stream);
         assert_eq!((event.kind, event.id), (MessageKind::EVENT, 5));
-        assert_eq!(control::get_event(&event).unwrap(), (1, told.clone()));
+        assert_eq!(control::get_event(&event).unwrap(), (1, payload.clone()));
     }
 }
 

@@ -126,8 +126,8 @@ async fn a_slow_subscriber_misses_events_and_learns_it_and_costs_others_nothing(
     let (server, _, key) = serve();
     let (teller, slow_link, fast_link) = (link(&server, &key), link(&server, &key), link(&server, &key));
     let (mut slow, mut fast) = (watch(&slow_link).await, watch(&fast_link).await);
-    let told = 3000u32;
-    for number in 0..told {
+    let sent = 3000u32;
+    for number in 0..sent {
         let mut body = vec![0; 1000];
         body[..4].copy_from_slice(&number.to_le_bytes());
         assert_eq!(ask(&teller, TELL, body.clone()).await.unwrap()[..], [2]);
@@ -139,7 +139,7 @@ async fn a_slow_subscriber_misses_events_and_learns_it_and_costs_others_nothing(
     // The slow subscriber's connection is no slower for other requests.
     assert_eq!(ask(&slow_link, HOLDER, "").await.unwrap()[..], [0, 0]);
     let (mut next, mut missed) = (0, 0);
-    while next < told {
+    while next < sent {
         match slow.next().await.unwrap().unwrap() {
             Event::Pushed(body) => {
                 assert_eq!(body[..4], next.to_le_bytes());
@@ -151,8 +151,8 @@ async fn a_slow_subscriber_misses_events_and_learns_it_and_costs_others_nothing(
             }
         }
     }
-    assert_eq!(next, told);
-    assert!(missed > 0 && missed < told.into(), "{missed} missed");
+    assert_eq!(next, sent);
+    assert!(missed > 0 && missed < sent.into(), "{missed} missed");
     // From here on nothing is missed.
     ask(&teller, TELL, "last").await.unwrap();
     assert_eq!(slow.next().await.unwrap().unwrap(), Event::Pushed("last".into()));

@@ -71,8 +71,8 @@ impl Options {
 pub enum ListenError {
     /// The address can be reached from other machines.
     #[error(
-        "{address} can be reached from other machines, and whoever does may read the metrics and the status page: name an \
-         address of 127.0.0.1, or say --http-open if that is meant"
+        "{address} can be reached from other machines, whose users could read the metrics and the status \
+         page; use an address of 127.0.0.1, or pass --http-open to allow this"
     )]
     Open {
         /// The address as given.
@@ -190,14 +190,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut failed = Repeated::default();
     loop {
         // The semaphore is never closed.
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok(permit) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let shared = shared.clone();
                 tokio::spawn(async move {
                     // A peer that is too slow or violates HTTP has received its answer, or gets none.
                     let _ = tokio::time::timeout(CONNECTION_TIMEOUT, serve(stream, shared)).await;
-                    drop(place);
+                    drop(permit);
                 });
             }
             Err(error) => {

@@ -109,7 +109,7 @@ pub enum StartError {
     )]
     Link(PathBuf),
     /// The destination is not a directory, but the source is.
-    #[error("not copying to {0:?}: it is no directory; --force replaces it")]
+    #[error("not copying to {0:?}: it is not a directory; --force replaces it")]
     NoDirectory(PathBuf),
     /// The source has no name that its copy could have.
     #[error("cannot copy {0:?} into a directory: it ends in \".\" or \"..\"; give the directory's own name")]
@@ -121,7 +121,8 @@ pub enum StartError {
     Special(PathBuf),
     /// Only a directory can be mirrored: anything else would replace a directory at the destination.
     #[error(
-        "not mirroring {0:?}: it is no directory; a slash behind a link means the directory that it points to"
+        "not mirroring {0:?}: it is not a directory; a slash behind a link means the directory that it \
+         points to"
     )]
     NotMirrored(PathBuf),
     /// The source is inside the destination of a mirror.
@@ -244,7 +245,7 @@ impl Shared {
         if directory.foreign && !self.options.cross_mounts {
             failure(
                 shown(),
-                "it is in another file system, mounted at the destination; --cross-mounts goes on in it"
+                "it is in another file system, mounted at the destination; --cross-mounts continues in it"
                     .into(),
             );
             return false;

@@ -437,7 +437,7 @@ impl Visitor for Remover<'_> {
             return None;
         }
         if opened.directory.is_none() && identity_of(opened.descriptor) != Ok(self.root(opened.root).1) {
-            let cause = "another one took its place meanwhile";
+            let cause = "something else replaced it meanwhile";
             self.failures.add(EntryError::new(opened.name.to_bytes().to_vec(), ATTEMPTED, cause));
             return None;
         }

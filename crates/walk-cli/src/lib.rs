@@ -37,7 +37,7 @@ pub enum CommandError {
     #[error("{0}")]
     Failed(String),
     /// The reader of the output is gone: exit code 0, without a message.
-    #[error("nobody reads the output any more")]
+    #[error("the reader of the output has closed it")]
     Unread,
 }
 
@@ -129,7 +129,7 @@ impl Plan {
         if !loaded.report.has_shape(&self.request.shape)
             || loaded.units.iter().any(|unit| unit.root as usize >= roots)
         {
-            return Err("it is damaged: what it counted is not what was asked for".into());
+            return Err("it is damaged: its counts are not those that were requested".into());
         }
         self.begin_at(loaded.head.now, loaded.head.newer);
         Ok(())

@@ -102,7 +102,8 @@ pub enum LoadError {
     Foreign,
     /// The checkpoint has another version of the format.
     #[error(
-        "it has version {0}, and this program reads version {VERSION}: go on with the program that wrote it, or begin anew"
+        "it has version {0}, and this program reads version {VERSION}: continue with the program that wrote \
+         it, or start over"
     )]
     Version(u32),
     /// The file was changed or truncated.

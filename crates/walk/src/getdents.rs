@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn a_record_is_made_and_taken_apart() {
-        let made = record(b"name");
-        let taken = Records(&made).next().unwrap();
+        let encoded = record(b"name");
+        let taken = Records(&encoded).next().unwrap();
         assert_eq!(taken, Record { name: c"name", inode: 0, kind: None, next: 0 });
         assert_eq!(Records(&record(&[b'x'; 1 << 17])).count(), 0);
     }

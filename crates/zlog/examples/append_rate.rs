@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use nacre_class::{Bounds, Catalogue, Class, Request, Runtime, packed};
 use nacre_logstore::{LogStore, Options};
-use nacre_object::{ByteRange, Check, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, Transaction, Write};
+use nacre_object::{ByteRange, Check, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, Transaction, WriteOp};
 use nacre_zlog::{Directory, Entry, Log, Shape, limit};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -71,7 +71,7 @@ async fn one_by_one(store: &dyn ObjectStore, bytes: usize) -> Result<(), Error> 
     let epoch = || Key::new("epoch");
     let value = Bytes::copy_from_slice(&1_u64.to_be_bytes());
     let object = ObjectId::new(format!("one-by-one-{:016x}", rand::random::<u64>()))?;
-    let create = Transaction::new().change(Write::SetAttribute { name: epoch()?, value: value.clone() });
+    let create = Transaction::new().change(WriteOp::SetAttribute { name: epoch()?, value: value.clone() });
     store.apply(&object, create).await?;
     let data = vec![b'x'; bytes];
     let mut place = 0_u64;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::future::try_join_all;
-use nacre_map::{MAP_PREFIX, Map, Random, Update};
+use nacre_map::{ClusterMap, MAP_PREFIX, Random, Update};
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Key, ObjectId, ObjectStore, Transaction, Write};
+use nacre_object::{Key, ObjectId, ObjectStore, Transaction, WriteOp};
 
 use crate::error::LogError;
 use crate::layout::{self, LogId, PREFIX, View};
@@ -33,7 +33,7 @@ pub struct Listed {
 #[debug("Directory")]
 pub struct Directory {
     store: Arc<dyn ObjectStore>,
-    map: Map,
+    map: ClusterMap,
     random: Random,
 }
 
@@ -43,7 +43,7 @@ impl Directory {
     /// # Errors
     /// None but those of a name that no store refuses.
     pub fn new(store: Arc<dyn ObjectStore>) -> Result<Directory, LogError> {
-        let map = Map::new(store.clone(), DIRECTORY)?;
+        let map = ClusterMap::new(store.clone(), DIRECTORY)?;
         Ok(Directory { store, map, random: Random::default() })
     }
 
@@ -75,7 +75,7 @@ impl Directory {
         create_objects(&*self.store, id, &view).await?;
         let head = layout::head(id)?;
         StoreSequencer::new(self.store.clone(), head).install(1, 0).await.map_err(sequencer_error)?;
-        let map = Map::new(self.store.clone(), &map_name(id))?.with_random(self.random.clone());
+        let map = ClusterMap::new(self.store.clone(), &map_name(id))?.with_random(self.random.clone());
         let update = Update::new(WHO).set(views_entry(), Views::of(view).encode()?).if_absent(views_entry());
         propose(&map.proposer(Default::default()), update).await?;
         // The name comes last: before it nobody can find the log.
@@ -184,7 +184,7 @@ impl Directory {
     /// Removes the map and the objects of a log. Writers that are under way are refused, since the objects' epochs are gone.
     async fn remove_objects(&self, id: LogId) -> Result<(), LogError> {
         let remove = async |object: &ObjectId| {
-            self.store.apply(object, Transaction::new().change(Write::Remove)).await.map(drop)
+            self.store.apply(object, Transaction::new().change(WriteOp::Remove)).await.map(drop)
         };
         remove(&ObjectId::new(format!("{MAP_PREFIX}{}", map_name(id)))?).await?;
         for object in objects(&*self.store, id).await? {

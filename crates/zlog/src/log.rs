@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nacre_map::{Map, Proposer, Random};
+use nacre_map::{ClusterMap, Proposer, Random};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, StoreError, Transaction};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     pub id: LogId,
     pub options: Options,
     pub sequencer: Arc<dyn Sequencer>,
-    pub map: Map,
+    pub map: ClusterMap,
     pub proposer: Proposer,
     pub known: Mutex<Arc<CachedViews>>,
     refreshing: tokio::sync::Mutex<()>,
@@ -114,7 +114,7 @@ impl Log {
     pub async fn open(store: Arc<dyn ObjectStore>, name: &str, options: Options) -> Result<Log, LogError> {
         let listed = Directory::new(store.clone())?.find(name).await?;
         let id = listed.id;
-        let map = Map::new(store.clone(), &map_name(id))?.with_random(options.random.clone());
+        let map = ClusterMap::new(store.clone(), &map_name(id))?.with_random(options.random.clone());
         let known = Mutex::new(Arc::new(read_views(&map, name).await?));
         let sequencer = match &options.sequencer {
             Some(sequencer) => sequencer.clone(),
@@ -350,7 +350,7 @@ impl Inner {
                 return Err(LogError::Corrupt(text));
             }
             if waited >= RECOVER_AFTER && !self.options.read_only && found.is_some() {
-                tracing::warn!(log = self.name, ?found, "nobody completes the recovery of the log");
+                tracing::warn!(log = self.name, ?found, "no client has completed the recovery of the log");
                 self.recover(None, Some(refused.version)).await?;
                 continue;
             }

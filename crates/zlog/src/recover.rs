@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use nacre_map::Update;
-use nacre_object::{ErrorKind, ObjectId, StoreError, Transaction, Write};
+use nacre_object::{ErrorKind, ObjectId, StoreError, Transaction, WriteOp};
 
 use crate::directory::{WHO, create_objects, sequencer_error};
 use crate::error::LogError;
@@ -35,7 +35,7 @@ impl Inner {
             let known = match self.views().await {
                 Err(error @ LogError::Missing(_)) if attempt > 0 => {
                     // The log was deleted meanwhile, and the sequencer may have been installed after that.
-                    self.apply(&layout::head(self.id)?, Transaction::new().change(Write::Remove)).await?;
+                    self.apply(&layout::head(self.id)?, Transaction::new().change(WriteOp::Remove)).await?;
                     return Err(error);
                 }
                 known => known?,
@@ -151,8 +151,9 @@ impl Inner {
     pub async fn remove_objects(&self, view: &View) {
         for index in 0..view.width {
             let Ok(object) = self.object(view, index) else { return };
-            if let Err(error) = self.apply(&object, Transaction::new().change(Write::Remove)).await {
-                tracing::warn!(log = self.name, %object, %error, "an object that is not needed any more is left");
+            if let Err(error) = self.apply(&object, Transaction::new().change(WriteOp::Remove)).await {
+                tracing::warn!(log = self.name, %object, %error, "an object that is no longer needed was \
+                                                                  not removed");
             }
         }
     }

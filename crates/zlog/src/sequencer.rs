@@ -9,8 +9,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use nacre_map::Random;
 use nacre_object::{
-    Answer, Check, ErrorKind, Found, Guard, Key, ObjectId, ObjectStore, Outcome, Read, StoreError,
-    Transaction, Write,
+    Answer, Check, ErrorKind, Found, Guard, Key, ObjectId, ObjectStore, Outcome, ReadOp, StoreError,
+    Transaction, WriteOp,
 };
 use parking_lot::Mutex;
 
@@ -110,7 +110,7 @@ impl StoreSequencer {
     }
 
     async fn counter(&self, epoch: u64) -> Result<Counter, SequencerError> {
-        let transaction = Transaction::new().read(Read::Key { key: key() });
+        let transaction = Transaction::new().read(ReadOp::Key { key: key() });
         let Outcome::Done(mut done) = self.store.apply(&self.head, transaction).await? else {
             return Err(self.nonsense());
         };
@@ -123,7 +123,7 @@ impl StoreSequencer {
     /// Replaces the counter if it is as expected; otherwise returns what it is.
     async fn replace(&self, from: Counter, to: Counter) -> Result<Result<(), Counter>, SequencerError> {
         let guard = Guard::Key { key: key(), check: Check::Equal(from.encode()) };
-        let write = Write::SetKey { key: key(), value: to.encode() };
+        let write = WriteOp::SetKey { key: key(), value: to.encode() };
         match self.store.apply(&self.head, Transaction::new().guard(guard).change(write)).await? {
             Outcome::Done(_) => {
                 *self.seen.lock() = Some(to);
@@ -179,7 +179,7 @@ impl Sequencer for StoreSequencer {
         Box::pin(async move {
             let to = Counter { epoch, tail };
             loop {
-                let read = Transaction::new().read(Read::Key { key: key() });
+                let read = Transaction::new().read(ReadOp::Key { key: key() });
                 let Outcome::Done(mut done) = self.store.apply(&self.head, read).await? else {
                     return Err(self.nonsense());
                 };
@@ -195,7 +195,7 @@ impl Sequencer for StoreSequencer {
                     }
                 };
                 let guard = Guard::Key { key: key(), check };
-                let write = Write::SetKey { key: key(), value: to.encode() };
+                let write = WriteOp::SetKey { key: key(), value: to.encode() };
                 if let Outcome::Done(_) =
                     self.store.apply(&self.head, Transaction::new().guard(guard).change(write)).await?
                 {

@@ -1,7 +1,7 @@
 //! The state of a log beside its entries: its name, its epoch and its views, which are kept in maps.
 
 use bytes::Bytes;
-use nacre_map::{Map, ProposeError, Proposer, Refused, Update};
+use nacre_map::{ClusterMap, ProposeError, Proposer, Refused, Update};
 use nacre_object::Key;
 use serde::{Deserialize, Serialize};
 
@@ -189,7 +189,8 @@ pub(crate) fn name_entry(name: &str) -> Result<Key, LogError> {
     if !(1..=NAME_BYTES_MAX).contains(&name.len()) || name.chars().any(char::is_control) {
         let name = name.escape_debug();
         return Err(LogError::Invalid(format!(
-            "\"{name}\" is no name for a log: it must have 1 to {NAME_BYTES_MAX} bytes, and no control characters"
+            "\"{name}\" is not a valid name for a log: it must have 1 to {NAME_BYTES_MAX} bytes, and no \
+             control characters"
         )));
     }
     Ok(Key::new(Bytes::copy_from_slice(name.as_bytes()))?)
@@ -218,7 +219,7 @@ pub(crate) async fn propose(proposer: &Proposer, update: Update) -> Result<Propo
 }
 
 /// Reads a log's views.
-pub(crate) async fn read_views(map: &Map, name: &str) -> Result<CachedViews, LogError> {
+pub(crate) async fn read_views(map: &ClusterMap, name: &str) -> Result<CachedViews, LogError> {
     match map.get(&views_entry()).await?.0 {
         Some(value) => Ok(CachedViews { views: Views::decode(&value.value)?, version: value.version }),
         None => Err(LogError::Missing(name.to_owned())),

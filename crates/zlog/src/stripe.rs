@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use nacre_object::{
     Answer, ByteRange, Check, ErrorKind, Extent, ExtentKind, Fork, Found, Guard, Key, ObjectId, ObjectStore,
-    Outcome, RangeRead, Read, Refusal, StoreError, Transaction, Write,
+    Outcome, RangeRead, ReadOp, Refusal, StoreError, Transaction, WriteOp,
 };
 
 use crate::entry::{INDEX_BYTES, Index, Packed};
@@ -85,7 +85,7 @@ impl Stripe<'_> {
     /// Makes the object, at its epoch. It must not be there.
     pub async fn create(self) -> Result<(), StripeError> {
         let (name, value) = (epoch_attribute(), encode_epoch(self.epoch));
-        let transaction = Transaction::new().guard(Guard::Absent).change(Write::SetAttribute { name, value });
+        let transaction = Transaction::new().guard(Guard::Absent).change(WriteOp::SetAttribute { name, value });
         match self.store.apply(self.object, transaction).await? {
             Outcome::Done(_) => Ok(()),
             // The names of new objects are chosen at random: this one is ours, and the reply to an earlier attempt was lost.
@@ -97,8 +97,8 @@ impl Stripe<'_> {
     pub async fn write(self, place: u64, count: u64, packed: &Packed) -> Result<Written, StripeError> {
         let range = index_range(place, count);
         let index =
-            Write::Extents { fork: index_fork(), extents: vec![(range.offset, packed.index.clone())] };
-        let data = Write::Extents { fork: data_fork(), extents: packed.packets.clone() };
+            WriteOp::Extents { fork: index_fork(), extents: vec![(range.offset, packed.index.clone())] };
+        let data = WriteOp::Extents { fork: data_fork(), extents: packed.packets.clone() };
         let transaction = self.transaction().if_version(index_fork(), range, 0).change(index).change(data);
         match self.apply(transaction).await? {
             Ok(_) => Ok(Written::Done),
@@ -149,7 +149,7 @@ impl Stripe<'_> {
     }
 
     pub(crate) fn damaged(self, place: u64) -> StripeError {
-        let text = format!("object \"{}\" holds something else than an entry at place {place}", self.object);
+        let text = format!("object \"{}\" does not hold an entry at place {place}", self.object);
         StripeError::Store(StoreError::new(ErrorKind::Corrupt, text))
     }
 
@@ -175,7 +175,7 @@ impl Stripe<'_> {
     pub async fn fill(self, place: u64, count: u64) -> Result<Written, StripeError> {
         let range = index_range(place, count);
         let index = Bytes::from(Index::Filled.encode().repeat(count as usize));
-        let write = Write::Extents { fork: index_fork(), extents: vec![(range.offset, index)] };
+        let write = WriteOp::Extents { fork: index_fork(), extents: vec![(range.offset, index)] };
         let transaction = self.transaction().if_version(index_fork(), range, 0).change(write);
         match self.apply(transaction).await? {
             Ok(_) => Ok(Written::Done),
@@ -194,7 +194,7 @@ impl Stripe<'_> {
                 [Index::Trimmed] => return Ok(()),
                 [Index::Entry(locator)] => {
                     let range = ByteRange::new(locator.begins(place), u64::from(locator.length));
-                    transaction = transaction.change(Write::Zero { fork: data_fork(), range });
+                    transaction = transaction.change(WriteOp::Zero { fork: data_fork(), range });
                 }
                 _ => {}
             }
@@ -224,7 +224,7 @@ impl Stripe<'_> {
                 _ => None,
             });
             let data_end = first.unwrap_or(u64::MAX).min(before * SLOT_BYTES);
-            let zero = |fork, end| Write::Zero { fork, range: ByteRange::new(0, end) };
+            let zero = |fork, end| WriteOp::Zero { fork, range: ByteRange::new(0, end) };
             let transaction = self
                 .transaction()
                 .if_version(index_fork(), border, border_found.version)
@@ -247,8 +247,8 @@ impl Stripe<'_> {
         let check = Check::Less(encode_epoch(self.epoch));
         let transaction = Transaction::new()
             .guard(Guard::Attribute { name: epoch_attribute(), check })
-            .read(Read::Extents { fork: index_fork(), range: ByteRange::new(0, 0) })
-            .change(Write::SetAttribute { name: epoch_attribute(), value: encode_epoch(self.epoch) });
+            .read(ReadOp::Extents { fork: index_fork(), range: ByteRange::new(0, 0) })
+            .change(WriteOp::SetAttribute { name: epoch_attribute(), value: encode_epoch(self.epoch) });
         match &self.done(transaction).await?[..] {
             [Answer::Range(index)] => Ok(index.size / INDEX_BYTES),
             _ => Err(nonsense(self.object)),
@@ -257,7 +257,7 @@ impl Stripe<'_> {
 
     /// Returns one more than the greatest place that was ever written, filled or trimmed.
     pub async fn end(self) -> Result<u64, StripeError> {
-        let read = Read::Extents { fork: index_fork(), range: ByteRange::new(0, 0) };
+        let read = ReadOp::Extents { fork: index_fork(), range: ByteRange::new(0, 0) };
         match &self.done(self.transaction().read(read)).await?[..] {
             [Answer::Range(index)] => Ok(index.size / INDEX_BYTES),
             _ => Err(nonsense(self.object)),
@@ -286,9 +286,9 @@ impl Stripe<'_> {
     }
 }
 
-fn trimmed(place: u64) -> Write {
+fn trimmed(place: u64) -> WriteOp {
     let bytes = Bytes::copy_from_slice(&Index::Trimmed.encode());
-    Write::Extents { fork: index_fork(), extents: vec![(place * INDEX_BYTES, bytes)] }
+    WriteOp::Extents { fork: index_fork(), extents: vec![(place * INDEX_BYTES, bytes)] }
 }
 
 /// Returns whether all of a range is data.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures::future::join_all;
-use nacre_object::{Answer, Check, Guard, Outcome, Read, Transaction, Write};
+use nacre_object::{Answer, Check, Guard, Outcome, ReadOp, Transaction, WriteOp};
 
 use crate::directory::begin_key;
 use crate::entry::Index;
@@ -43,7 +43,7 @@ impl Inner {
 
     pub async fn begin(&self) -> Result<u64, LogError> {
         let head = layout::head(self.id)?;
-        let read = Transaction::new().read(Read::Key { key: begin_key() });
+        let read = Transaction::new().read(ReadOp::Key { key: begin_key() });
         let Outcome::Done(done) = self.apply(&head, read).await? else { return Err(self.nonsense()) };
         match &done.answers[..] {
             [Answer::Value(None)] => Ok(0),
@@ -82,7 +82,7 @@ impl Inner {
             };
             let guard = Guard::Key { key: begin_key(), check };
             let value = Bytes::copy_from_slice(&before.to_be_bytes());
-            let write = Write::SetKey { key: begin_key(), value };
+            let write = WriteOp::SetKey { key: begin_key(), value };
             let transaction = Transaction::new().guard(Guard::Exists).guard(guard).change(write);
             match self.apply(&head, transaction).await? {
                 Outcome::Done(_) => break,

@@ -59,11 +59,11 @@ struct Counter {
 }
 
 impl Counter {
-    fn count(&mut self, asked: Instant, operations: u64) {
+    fn count(&mut self, started: Instant, operations: u64) {
         let now = Instant::now();
         if now <= self.end {
             self.operations += operations;
-            self.latencies.record_many(now - asked, operations);
+            self.latencies.record_many(now - started, operations);
         }
     }
 }
@@ -142,9 +142,9 @@ async fn work(orders: &Orders, ready: Ready, begin: Instant) -> Result<ClientRec
                 Work::Read => read(orders, &logs[0], end, &counter).await?,
                 Work::Tail => {
                     while Instant::now() < end {
-                        let asked = Instant::now();
+                        let started = Instant::now();
                         logs[0].tail().await.map_err(failed)?;
-                        counter.borrow_mut().count(asked, 1);
+                        counter.borrow_mut().count(started, 1);
                     }
                 }
                 Work::Follow if orders.client == 0 => append_at_a_pace(orders, &logs[0], begin, end).await?,
@@ -184,9 +184,9 @@ async fn repeat(
 ) -> Result<(), BenchError> {
     let payload = content(orders.entry_bytes, orders.client);
     while Instant::now() < end {
-        let asked = Instant::now();
+        let started = Instant::now();
         append(&payload, orders.depth).await?;
-        counter.borrow_mut().count(asked, u64::from(orders.depth));
+        counter.borrow_mut().count(started, u64::from(orders.depth));
     }
     Ok(())
 }
@@ -203,10 +203,10 @@ async fn append(
         let (log, payload) = (&logs[writer as usize % logs.len()], &payload);
         async move {
             while Instant::now() < end {
-                let asked = Instant::now();
+                let started = Instant::now();
                 let position = log.append(Entry::new(payload.clone())).await.map_err(failed)?;
                 let mut counter = counter.borrow_mut();
-                counter.count(asked, 1);
+                counter.count(started, 1);
                 counter.spans.add(position, position + 1);
             }
             Ok::<(), BenchError>(())
@@ -257,7 +257,7 @@ async fn read(
         let mut dice = StdRng::seed_from_u64(u64::from(reader) << 32 | u64::from(orders.client));
         while Instant::now() < end {
             let position = dice.random_range(0..orders.entries);
-            let asked = Instant::now();
+            let started = Instant::now();
             match log.read(position).await.map_err(failed)? {
                 Slot::Entry(entry) if entry.data.len() == orders.entry_bytes as usize => {}
                 slot => {
@@ -266,7 +266,7 @@ async fn read(
                     )));
                 }
             }
-            counter.borrow_mut().count(asked, 1);
+            counter.borrow_mut().count(started, 1);
         }
         Ok(())
     });
@@ -289,10 +289,10 @@ async fn read_objects(
                 let entry = dice.random_range(0..orders.entries);
                 let object = &objects[(entry % u64::from(OBJECTS)) as usize];
                 let range = ByteRange::new(entry / u64::from(OBJECTS) * bytes, bytes);
-                let asked = Instant::now();
+                let started = Instant::now();
                 let read = Transaction::new().read_range(nacre::Fork::DEFAULT, range);
                 match store.apply(object, read).await? {
-                    Outcome::Done(_) => counter.borrow_mut().count(asked, 1),
+                    Outcome::Done(_) => counter.borrow_mut().count(started, 1),
                     Outcome::Refused(_) => {
                         return Err(BenchError::Lost(format!("object {object} cannot be read")));
                     }

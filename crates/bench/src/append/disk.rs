@@ -38,10 +38,10 @@ pub(super) fn measure(
         if offset + batch.len() as u64 > FILE_BYTES {
             offset = 0;
         }
-        let asked = Instant::now();
+        let started = Instant::now();
         file.write_all_at(&batch, offset).map_err(BenchError::io("write a file"))?;
         rustix::fs::fdatasync(&file).map_err(failed)?;
-        latencies.record_many(asked.elapsed(), entries);
+        latencies.record_many(started.elapsed(), entries);
         offset += batch.len() as u64;
         written += entries;
     }

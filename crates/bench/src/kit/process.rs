@@ -67,7 +67,7 @@ impl Crew {
             let output = BufReader::new(output).lines();
             let mut member = Member { child, input, output };
             let orders = serde_json::to_string(orders).map_err(unreadable)?;
-            member.tell(&orders).await?;
+            member.send_line(&orders).await?;
             crew.members.push(member);
         }
         for member in &mut crew.members {
@@ -101,7 +101,7 @@ impl Crew {
         let begin_ns = begin.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let round = serde_json::to_string(&Round { begin_ns, work }).map_err(unreadable)?;
         for member in &mut self.members {
-            member.tell(&round).await?;
+            member.send_line(&round).await?;
         }
         let mut results = Vec::with_capacity(self.members.len());
         for member in &mut self.members {
@@ -145,9 +145,9 @@ pub(crate) fn this_program() -> Result<PathBuf, BenchError> {
 const GATHER: Duration = Duration::from_millis(50);
 
 impl Member {
-    async fn tell(&mut self, line: &str) -> Result<(), BenchError> {
-        let told = self.input.write_all(format!("{line}\n").as_bytes()).await;
-        told.map_err(BenchError::io("give a client process its orders"))
+    async fn send_line(&mut self, line: &str) -> Result<(), BenchError> {
+        let sent = self.input.write_all(format!("{line}\n").as_bytes()).await;
+        sent.map_err(BenchError::io("give a client process its orders"))
     }
 
     async fn hear<T: DeserializeOwned>(&mut self) -> Result<Message<T>, BenchError> {

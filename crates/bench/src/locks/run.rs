@@ -228,13 +228,13 @@ impl Stage {
     /// Compares what the servers counted with what was asked for.
     fn prove(&self, point: &Point, size: Size, seen: &Measurement, after: Totals) -> Result<(), BenchError> {
         let batch = Self::batch(point, size, self.clients);
-        let mut made = 0;
+        let mut created = 0;
         // How a pattern is cut depends on its place in a round of stripes.
         let mut known = std::collections::HashMap::new();
         for client in 0..self.clients {
             for operation in 0..size.operations {
                 let place = batch.offset(client, operation) % (STRIPE_BYTES * u64::from(self.server_count));
-                made += match known.get(&place) {
+                created += match known.get(&place) {
                     Some(requests) => *requests,
                     None => {
                         let requests = batch.shape.requests(place, point.method, self.server_count);
@@ -247,13 +247,13 @@ impl Stage {
         }
         let title = point.title();
         let lost = |text: String| Err(BenchError::Lost(format!("{title}: {text}")));
-        if let Some(held) = seen.requests_held.filter(|held| *held != made) {
-            return lost(format!("{made} requests were acquired, and the servers held {held}"));
+        if let Some(held) = seen.requests_held.filter(|held| *held != created) {
+            return lost(format!("{created} requests were acquired, and the servers held {held}"));
         }
         // In file order a request is granted bit by bit, and with contention too.
         let bit_by_bit = point.protocol == ProtocolName::TwoPhase || point.overlap_percent.is_some();
-        if seen.grants < made || seen.grants > made && !bit_by_bit {
-            return lost(format!("{made} requests were acquired, and the servers granted {}", seen.grants));
+        if seen.grants < created || seen.grants > created && !bit_by_bit {
+            return lost(format!("{created} requests were acquired, and the servers granted {}", seen.grants));
         }
         if (after.requests, after.waiting) != (0, 0) {
             return lost(format!("{} requests were left when all were released", after.requests));

@@ -140,7 +140,7 @@ struct Cluster {
     servers: Vec<(Server, Node)>,
     clients: Vec<(Client, Node)>,
     events: BTreeMap<(u64, u64), Event>,
-    events_made: u64,
+    events_created: u64,
     messages: u64,
     /// The time at which each client held its operation.
     held_ns: Vec<Option<u64>>,
@@ -206,7 +206,7 @@ impl Cluster {
             servers: servers.collect(),
             clients: clients.collect(),
             events: BTreeMap::new(),
-            events_made: 0,
+            events_created: 0,
             messages: 0,
             held_ns: vec![None; parameters.clients as usize],
             releases: false,
@@ -276,7 +276,7 @@ impl Cluster {
 
     fn serve(&mut self, now: u64, client: u32, server: u32, call: u64, message: Call) {
         let regions = match &message {
-            Call::Acquire { asked: Some(asked), .. } if self.told_by_region() => asked.pattern.region_count(),
+            Call::Acquire { spec: Some(spec), .. } if self.lists_regions() => spec.pattern.region_count(),
             _ => 0,
         };
         let session = self.clients[client as usize].0.session();
@@ -313,10 +313,10 @@ impl Cluster {
                     Action::Send { server, call, message } => {
                         let bytes = HEAD_BYTES
                             + match &message {
-                                Call::Acquire { asked: Some(asked), .. } if self.told_by_region() => {
-                                    REGION_BYTES * asked.pattern.region_count()
+                                Call::Acquire { spec: Some(spec), .. } if self.lists_regions() => {
+                                    REGION_BYTES * spec.pattern.region_count()
                                 }
-                                Call::Acquire { asked: Some(_), .. } => DATATYPE_BYTES,
+                                Call::Acquire { spec: Some(_), .. } => DATATYPE_BYTES,
                                 _ => 0,
                             };
                         let (sender, receiver) =
@@ -339,13 +339,13 @@ impl Cluster {
         }
     }
 
-    fn told_by_region(&self) -> bool {
+    fn lists_regions(&self) -> bool {
         Method::from(self.parameters.method) != Method::Datatype
     }
 
     fn at(&mut self, time: u64, event: Event) {
-        self.events_made += 1;
-        self.events.insert((time, self.events_made), event);
+        self.events_created += 1;
+        self.events.insert((time, self.events_created), event);
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) async fn totals(store: &nacre::Store) -> Result<Totals, BenchError> {
     for part in store.lock_totals().await? {
         let of = |name: &str| {
             part.report[name].as_u64().ok_or_else(|| {
-                BenchError::Process(format!("the lock server {} does not tell its {name}", part.place))
+                BenchError::Process(format!("the lock server {} does not tell its {name}", part.server))
             })
         };
         sums.requests += of("requests")?;

@@ -133,7 +133,7 @@ struct Crowd {
 #[derive(Clone, Copy, Default)]
 struct Seeker {
     cookie: [u8; 16],
-    asked: bool,
+    join_sent: bool,
     inside: bool,
 }
 
@@ -189,7 +189,7 @@ impl Crowd {
 
     fn ask(&mut self, member: u32) -> Result<(), BenchError> {
         let seeker = &mut self.members[member as usize];
-        seeker.asked = true;
+        seeker.join_sent = true;
         let join = Join {
             group: member % self.groups,
             echo: false,

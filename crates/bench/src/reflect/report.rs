@@ -57,7 +57,7 @@ impl report::Results for Results {
 
     fn conclude(&mut self) {
         if self.has_goals {
-            self.targets = super::targets::judge(self);
+            self.targets = super::targets::evaluate(self);
         }
     }
 }

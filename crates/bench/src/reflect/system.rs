@@ -193,9 +193,9 @@ impl ManySocket {
             ipi_spec_dst: libc::in_addr { s_addr: u32::from(from).to_be() },
             ipi_addr: libc::in_addr { s_addr: 0 },
         };
-        let (parts, told) = ([IoSlice::new(bytes)], [ControlMessage::Ipv4PacketInfo(&info)]);
+        let (parts, controls) = ([IoSlice::new(bytes)], [ControlMessage::Ipv4PacketInfo(&info)]);
         let to = SockaddrIn::from(to);
-        sendmsg(self.0.as_raw_fd(), &parts, &told, MsgFlags::empty(), Some(&to))?;
+        sendmsg(self.0.as_raw_fd(), &parts, &controls, MsgFlags::empty(), Some(&to))?;
         Ok(())
     }
 
@@ -209,7 +209,7 @@ impl ManySocket {
             Err(Errno::EAGAIN) => return Ok(None),
             received => received?,
         };
-        let at = received.cmsgs()?.find_map(|told| match told {
+        let at = received.cmsgs()?.find_map(|message| match message {
             ControlMessageOwned::Ipv4PacketInfo(info) => {
                 Some(Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr)))
             }

@@ -14,7 +14,7 @@ use crate::kit::target::{Targets, Unit};
 const BYTES: usize = 100;
 
 /// Compares the results with the targets, as far as they were measured.
-pub(super) fn judge(report: &Results) -> Targets {
+pub(super) fn evaluate(report: &Results) -> Targets {
     let mut targets = Targets::default();
     let sendto = |receivers| find(report, System::Plane(PlaneKind::Sendto), receivers);
     let many: BTreeSet<u32> = report.series.iter().map(|series| series.cell.receivers).collect();

@@ -53,7 +53,7 @@ fn the_cost_of_a_copy_is_without_the_shares_of_others() {
 
 #[test]
 fn ratios_are_of_repetitions_side_by_side() {
-    let targets = serde_json::to_value(targets::judge(&report())).unwrap();
+    let targets = serde_json::to_value(targets::evaluate(&report())).unwrap();
     let reached = |measure: &str| {
         let targets = targets.as_array().unwrap();
         let target = targets.iter().find(|target| target["measure"].as_str().unwrap().starts_with(measure));

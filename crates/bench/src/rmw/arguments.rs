@@ -179,8 +179,8 @@ impl Args {
             (self.zookeeper_cas, System::ZookeeperCas),
         ];
         for (flag, peer) in flags {
-            let asked = self.peers.map_or(flag, |peers| peers == Peers::All);
-            if asked && !systems.contains(&peer) {
+            let requested = self.peers.map_or(flag, |peers| peers == Peers::All);
+            if requested && !systems.contains(&peer) {
                 systems.push(peer);
             }
         }

@@ -62,7 +62,7 @@ pub(crate) async fn check(
         let mut part = Verdict::default();
         for updates in blocks.iter().skip(reader).step_by(readers) {
             let block = connection.read(&updates[0].0).await?;
-            judge(&mut part, workload, updates, &block);
+            evaluate(&mut part, workload, updates, &block);
         }
         Ok(part)
     });
@@ -91,7 +91,7 @@ fn replay(workload: &Workload, updates_by_writer: &[u64]) -> Vec<(Target, u32)> 
 }
 
 /// Compares one block with the updates that it must have seen.
-fn judge(verdict: &mut Verdict, workload: &Workload, updates: &[(Target, u32)], block: &[u8]) {
+fn evaluate(verdict: &mut Verdict, workload: &Workload, updates: &[(Target, u32)], block: &[u8]) {
     let target = updates[0].0;
     let mut note = |text: String| {
         let place = format!("object {}, fork {}, block {}", target.object, target.fork, target.block);
@@ -138,29 +138,29 @@ mod tests {
         writers.iter().fold(Bytes::new(), |block, writer| block::update(block, 64, *writer).unwrap())
     }
 
-    fn judged(writers: &[u32], block: &[u8]) -> Verdict {
+    fn verdict_of(writers: &[u32], block: &[u8]) -> Verdict {
         let mut verdict = Verdict::default();
         let target = Target { object: 0, fork: 0, block: 0 };
         let updates: Vec<_> = writers.iter().map(|writer| (target, *writer)).collect();
-        judge(&mut verdict, &workload(), &updates, block);
+        evaluate(&mut verdict, &workload(), &updates, block);
         verdict
     }
 
     #[test]
     fn a_block_that_saw_every_update_is_clean() {
-        assert!(judged(&[0, 0, 1], &block(&[0, 1, 0])).is_clean());
+        assert!(verdict_of(&[0, 0, 1], &block(&[0, 1, 0])).is_clean());
     }
 
     #[test]
     fn a_lost_update_shows_and_so_does_one_that_nobody_reported() {
-        assert_eq!(judged(&[0, 0, 1], &block(&[0, 1])).lost, 1);
-        assert_eq!(judged(&[0], &block(&[0, 0])).surplus, 1);
-        assert_eq!(judged(&[0], &[]).lost, 1);
+        assert_eq!(verdict_of(&[0, 0, 1], &block(&[0, 1])).lost, 1);
+        assert_eq!(verdict_of(&[0], &block(&[0, 0])).surplus, 1);
+        assert_eq!(verdict_of(&[0], &[]).lost, 1);
     }
 
     #[test]
     fn a_right_sum_of_wrong_parts_shows() {
-        let verdict = judged(&[0, 1], &block(&[0, 0]));
+        let verdict = verdict_of(&[0, 1], &block(&[0, 0]));
         assert_eq!((verdict.lost, verdict.surplus), (1, 1));
         assert!(verdict.to_string().contains("writer"), "{verdict}");
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nacre_object::{ByteRange, Fork, ObjectId, Outcome, Read, Transaction, Write};
+use nacre_object::{ByteRange, Fork, ObjectId, Outcome, ReadOp, Transaction, WriteOp};
 
 use crate::BenchError;
 use crate::kit::peer::{find_program, temporary_folder};
@@ -93,7 +93,7 @@ pub(super) async fn reopen(
     // Every extent is there, up to the last one of the last object.
     for object in 0..OBJECTS {
         let last = (extents / OBJECTS - 1) * STRIDE;
-        let read = Read::Extents { fork: Fork::DEFAULT, range: ByteRange::new(last, EXTENT_BYTES as u64) };
+        let read = ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::new(last, EXTENT_BYTES as u64) };
         match store.apply(&object_id(object)?, Transaction::new().read(read)).await? {
             Outcome::Done(done) if done.version > 0 && done.existed => {}
             _ => {
@@ -137,7 +137,7 @@ async fn fill(uri: &str, extents: u64) -> Result<(), BenchError> {
         while extent < extents / OBJECTS {
             let next = (extent + EXTENTS_PER_WRITE).min(extents / OBJECTS);
             let extents = (extent..next).map(|extent| (extent * STRIDE, payload.clone())).collect();
-            let write = Write::Extents { fork: Fork::DEFAULT, extents };
+            let write = WriteOp::Extents { fork: Fork::DEFAULT, extents };
             store.apply(&object, Transaction::new().change(write)).await?;
             extent = next;
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nacre_object::{ObjectStore, Transaction, Write};
+use nacre_object::{ObjectStore, Transaction, WriteOp};
 use serde::Deserialize;
 
 use super::check::check;
@@ -126,7 +126,7 @@ impl Bench {
             Some(servers) if point.counts_regions => regions(&servers.uri).await?,
             _ => Vec::new(),
         };
-        let mut measurement = self.judge(point, &deployed, &workload, &tallies).await?;
+        let mut measurement = self.evaluate(point, &deployed, &workload, &tallies).await?;
         measurement.regions = regions;
         measurement.server_cpu_us = server_cpu.as_micros() as f64 / measurement.checked.updates.max(1) as f64;
         if let Deployment::Existing(_) | Deployment::InProcess(_) = point.place
@@ -176,7 +176,7 @@ impl Bench {
     }
 
     /// Adds up the clients' results, and checks their blocks.
-    async fn judge(
+    async fn evaluate(
         &self,
         point: &Point,
         deployed: &Deployed,
@@ -252,7 +252,7 @@ async fn regions(uri: &str) -> Result<Vec<RegionStatistic>, BenchError> {
     for (server, report) in reports.into_iter().enumerate() {
         let regions: Vec<ServerRegion> =
             serde_json::from_value(report.report["regions"].clone()).map_err(|error| {
-                BenchError::Process(format!("{} counts regions oddly: {error}", report.place))
+                BenchError::Process(format!("{} counts regions oddly: {error}", report.server))
             })?;
         counted.extend(regions.into_iter().map(|region| RegionStatistic {
             server: server as u32,
@@ -283,7 +283,7 @@ struct ServerRegion {
 async fn clean_up(deployed: &Deployed, workload: &Workload) -> Result<(), BenchError> {
     let Some(store) = deployed.open_store().await? else { return Ok(()) };
     for object in workload.object_ids()? {
-        store.apply(&object, Transaction::new().change(Write::Remove)).await?;
+        store.apply(&object, Transaction::new().change(WriteOp::Remove)).await?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use nacre_object::{
-    Answer, ByteRange, Fork, Guard, Intent, ObjectId, ObjectStore, Outcome, Read, Transaction,
+    Answer, ByteRange, Fork, Guard, Intent, ObjectId, ObjectStore, Outcome, ReadOp, Transaction,
 };
 use nacre_rados::raw::RawPool;
 use serde::{Deserialize, Serialize};
@@ -247,7 +247,7 @@ impl Blocks {
         Ok(match self {
             Self::Nacre { store, .. } => {
                 let (object, fork, range) = names.place(target);
-                let transaction = Transaction::new().read(Read::Range { fork, range, intent });
+                let transaction = Transaction::new().read(ReadOp::Range { fork, range, intent });
                 let Outcome::Done(mut done) = store.apply(object, transaction).await? else {
                     return Err(BenchError::Process("the store refused a read without guards".into()));
                 };

@@ -20,10 +20,10 @@ pub(super) async fn measure(
     steps: &Steps,
     report: &mut Report<Results>,
 ) -> Result<(), BenchError> {
-    for (points, judge) in groups(args)? {
+    for (points, evaluate) in groups(args)? {
         let measured = bench.measure(&points, steps, report).await?;
         let Results { series, targets } = &mut **report;
-        judge(&series[measured], targets);
+        evaluate(&series[measured], targets);
         report.keep()?;
     }
     measure_engine(args, bench, &mut report.targets).await
@@ -74,10 +74,10 @@ pub(super) fn points(args: &Args) -> Result<usize, BenchError> {
     Ok(groups(args)?.iter().map(|(points, _)| points.len()).sum())
 }
 
-type Judge = fn(&[Series], &mut Targets);
+type Evaluate = fn(&[Series], &mut Targets);
 
 /// Returns groups of points that are compared with each other, with the targets that follow from them.
-fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
+fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Evaluate)>, BenchError> {
     let point = |system, concurrency, durability| -> Result<Point, BenchError> {
         Ok(Point {
             label: system_on(system, durability),

@@ -152,8 +152,8 @@ async fn repeat(
 ) -> Result<(), BenchError> {
     let end = counter.borrow().end;
     loop {
-        let asked = Instant::now();
-        if asked >= end {
+        let started = Instant::now();
+        if started >= end {
             return Ok(());
         }
         let first = take().await?;
@@ -161,7 +161,7 @@ async fn repeat(
         if now <= end {
             let mut counter = counter.borrow_mut();
             counter.tally.positions += count;
-            counter.latencies.record(now - asked);
+            counter.latencies.record(now - started);
             counter.note(now, first);
             if count == 1 {
                 counter.tally.exact.add(first, first + 1);

@@ -203,11 +203,11 @@ impl Args {
             System::Pdu => self.pdu.is_some(),
             _ => true,
         };
-        let asked = |system| match self.only.as_slice() {
+        let selected = |system| match self.only.as_slice() {
             [] => given(system),
             only => only.contains(&system),
         };
-        Ok(System::ALL.into_iter().filter(|system| asked(*system)).collect())
+        Ok(System::ALL.into_iter().filter(|system| selected(*system)).collect())
     }
 }
 

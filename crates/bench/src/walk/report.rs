@@ -109,14 +109,14 @@ impl report::Results for Results {
         let floor = self.series.iter().find(|series| series.system == System::Floor);
         let floor = floor.map(|series| series.repetitions.clone());
         self.series.iter_mut().for_each(|series| series.sum_up(floor.as_deref()));
-        self.judge();
+        self.evaluate();
         self.study_memory_bytes = peak_memory_bytes();
     }
 }
 
 impl Results {
     /// Compares the results with the targets, as far as they were measured.
-    fn judge(&mut self) {
+    fn evaluate(&mut self) {
         let of = |system| self.series.iter().find(|series| series.system == system);
         let mut targets = Targets::default();
         if let Some(nacre) = of(System::Nacre) {
@@ -134,8 +134,8 @@ impl Results {
             let names = ratio(&nacre.repetitions, &fd.repetitions, Usage::cpu_ms);
             targets.at_most("CPU, names only ÷ fd", names.median, Unit::Times, 0.9);
         }
-        self.mpi.iter().for_each(|mpi| mpi.judge(&mut targets));
-        self.simulated.iter().for_each(|simulated| targets::judge_simulated(simulated, &mut targets));
+        self.mpi.iter().for_each(|mpi| mpi.evaluate(&mut targets));
+        self.simulated.iter().for_each(|simulated| targets::evaluate_simulated(simulated, &mut targets));
         self.targets = targets;
     }
 }

@@ -99,7 +99,7 @@ pub(super) fn measure(
 
 impl MpiTargets {
     /// Adds the targets with the measured values.
-    pub(super) fn judge(&self, targets: &mut Targets) {
+    pub(super) fn evaluate(&self, targets: &mut Targets) {
         let of = |algorithm| self.jobs.iter().find(|jobs| jobs.algorithm == algorithm);
         let ranks = self.ranks;
         let megabytes = |bytes: f64| bytes / 1e6;
@@ -128,7 +128,7 @@ impl MpiTargets {
 }
 
 /// Adds the targets with the simulated ratios.
-pub(super) fn judge_simulated(simulated: &Condition, targets: &mut Targets) {
+pub(super) fn evaluate_simulated(simulated: &Condition, targets: &mut Targets) {
     let ratios = &simulated.ratios;
     let name = |what: &str| format!("  {what}");
     let equal = "simulated: CP ÷ h-drqs, 40 processes each (h-drqs: 8 threads)";

@@ -22,7 +22,7 @@ fn shape() -> Shape {
 #[test]
 fn the_floor_finds_everything_once_however_it_is_shared() {
     let folder = tempfile::tempdir().unwrap();
-    let tree = Tree::made(&folder.path().join("tree"), 3, &shape(), 2, false).unwrap();
+    let tree = Tree::open_or_create(&folder.path().join("tree"), 3, &shape(), 2, false).unwrap();
     let totals = tree.manifest.as_ref().unwrap().totals.clone();
     for threads in [1, 2, 5] {
         let count = floor::walk(&tree.root, threads, true).unwrap();

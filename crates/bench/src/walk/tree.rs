@@ -38,7 +38,7 @@ impl Tree {
     }
 
     /// Opens the tree of this seed and shape, or makes it. Nothing that was not made here is ever removed or added to.
-    pub(crate) fn made(
+    pub(crate) fn open_or_create(
         root: &Path,
         seed: u64,
         shape: &Shape,

@@ -19,11 +19,11 @@ fn root() -> PathBuf {
 #[track_caller]
 fn succeed(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    told(command, output)
+    describe(command, output)
 }
 
 #[track_caller]
-fn told(command: &Command, Output { status, stdout, stderr }: Output) -> String {
+fn describe(command: &Command, Output { status, stdout, stderr }: Output) -> String {
     let (out, error) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{command:?}: {status}\n{out}{error}");
     out.into_owned()
@@ -117,7 +117,7 @@ fn together(program: &Path, arguments: &[Vec<String>]) -> Vec<String> {
         (command, child)
     };
     let started: Vec<_> = arguments.iter().map(start).collect();
-    started.into_iter().map(|(command, child)| told(&command, child.wait_with_output().unwrap())).collect()
+    started.into_iter().map(|(command, child)| describe(&command, child.wait_with_output().unwrap())).collect()
 }
 
 fn arguments(arguments: &[&str]) -> Vec<String> {

@@ -226,7 +226,7 @@ pub fn get_reply(kind: MessageKind, body: &Bytes, request: &Request<'_>) -> Resu
                 FailedHead::Again => return Ok(Reply::Again),
             }))
         }
-        _ => Err(WireError::Malformed("a message that is no reply to a call of a method")),
+        _ => Err(WireError::Malformed("a message that is not a reply to a call of a method")),
     }
 }
 

@@ -127,15 +127,15 @@ impl Blocks {
             // SAFETY: the block was allocated with this layout, and the new size makes one too.
             return unsafe { realloc(block, layout, new) };
         }
-        let made = self.take(new);
-        if !made.is_null() {
+        let allocated = self.take(new);
+        if !allocated.is_null() {
             // SAFETY: both blocks have as many bytes, and are different ones.
             unsafe {
-                ptr::copy_nonoverlapping(block, made, old.min(new));
+                ptr::copy_nonoverlapping(block, allocated, old.min(new));
                 self.give(block, old);
             }
         }
-        made
+        allocated
     }
 }
 

@@ -263,15 +263,15 @@ pub(super) unsafe extern "C" fn allocate(
         }
         host.watch(new_bytes);
     }
-    let made = match old_bytes {
+    let allocated = match old_bytes {
         0 => host.blocks.take(new_bytes),
         // SAFETY: neither size is zero, and the block was made here with its old size.
         _ => unsafe { host.blocks.resize(block.cast(), old_bytes, new_bytes) },
     };
-    if !made.is_null() {
+    if !allocated.is_null() {
         host.used.set(host.used.get() - old_bytes + new_bytes);
     }
-    made.cast()
+    allocated.cast()
 }
 
 /// Called by Lua after every so many instructions.

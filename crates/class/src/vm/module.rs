@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Answer, ByteRange, ExtentKind, Fork, Key, KeyRange, Read, Write};
+use nacre_object::{Answer, ByteRange, ExtentKind, Fork, Key, KeyRange, ReadOp, WriteOp};
 
 use super::objclass::{attribute, keys, value};
 use super::stack::{Native, Raise, Stack, ValueKind};
@@ -69,7 +69,7 @@ fn size(stack: &Stack<'_>) -> Result<c_int, Raise> {
 
 fn forks(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let page = stack.operate(|call| {
-        let read = Read::Forks { after: None, limit: PAGE_ENTRIES_MAX as u32 };
+        let read = ReadOp::Forks { after: None, limit: PAGE_ENTRIES_MAX as u32 };
         match call.ask(read)? {
             Answer::Forks(page) if page.more => Err(Failed::from(errno::E2BIG)),
             Answer::Forks(page) => Ok(page.clone()),
@@ -134,9 +134,9 @@ fn write(stack: &Stack<'_>) -> Result<c_int, Raise> {
     stack.operate(|call| {
         Call::range(offset, data.len() as u64)?;
         if data.is_empty() {
-            return call.write(Write::Create);
+            return call.write(WriteOp::Create);
         }
-        call.write(Write::Extents { fork, extents: vec![(offset, data)] })
+        call.write(WriteOp::Extents { fork, extents: vec![(offset, data)] })
     })?;
     Ok(0)
 }
@@ -146,7 +146,7 @@ fn zero(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let fork = fork(stack, 3)?;
     stack.operate(|call| {
         let range = Call::range(offset, length)?;
-        call.write(Write::Zero { fork, range })
+        call.write(WriteOp::Zero { fork, range })
     })?;
     Ok(0)
 }
@@ -156,20 +156,20 @@ fn truncate(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let fork = fork(stack, 2)?;
     stack.operate(|call| {
         let ByteRange { len, .. } = Call::range(0, size)?;
-        call.write(Write::Truncate { fork, size: len })
+        call.write(WriteOp::Truncate { fork, size: len })
     })?;
     Ok(0)
 }
 
 fn remove_fork(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let fork = fork(stack, 1)?;
-    stack.operate(|call| call.write(Write::RemoveFork { fork }))?;
+    stack.operate(|call| call.write(WriteOp::RemoveFork { fork }))?;
     Ok(0)
 }
 
 fn get(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
-    let found = stack.operate(|call| match call.ask(Read::VersionedKey { key: call::key(key)? })? {
+    let found = stack.operate(|call| match call.ask(ReadOp::VersionedKey { key: call::key(key)? })? {
         Answer::VersionedValue(value) => Ok(value.clone()),
         _ => Err(errno::EIO.into()),
     })?;
@@ -189,13 +189,13 @@ fn get(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn set(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
     let value = stack.payload(2)?;
-    stack.operate(|call| call.write(Write::SetKey { key: call::key(key)?, value }))?;
+    stack.operate(|call| call.write(WriteOp::SetKey { key: call::key(key)?, value }))?;
     Ok(0)
 }
 
 fn unset(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
-    stack.operate(|call| call.write(Write::RemoveKey { key: call::key(key)? }))?;
+    stack.operate(|call| call.write(WriteOp::RemoveKey { key: call::key(key)? }))?;
     Ok(0)
 }
 
@@ -258,7 +258,7 @@ fn name(stack: &Stack<'_>) -> Result<Key, Raise> {
 
 fn get_attribute(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let name = name(stack)?;
-    match stack.operate(|call| value(call, Read::Attribute { name }))? {
+    match stack.operate(|call| value(call, ReadOp::Attribute { name }))? {
         Some(value) => stack.push_long(&value)?,
         None => stack.push_nil(),
     }
@@ -268,13 +268,13 @@ fn get_attribute(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn set_attribute(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let name = name(stack)?;
     let value = stack.payload(2)?;
-    stack.operate(|call| call.write(Write::SetAttribute { name, value }))?;
+    stack.operate(|call| call.write(WriteOp::SetAttribute { name, value }))?;
     Ok(0)
 }
 
 fn remove_attribute(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let name = name(stack)?;
-    stack.operate(|call| call.write(Write::RemoveAttribute { name }))?;
+    stack.operate(|call| call.write(WriteOp::RemoveAttribute { name }))?;
     Ok(0)
 }
 

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Answer, Fork, KeyPage, KeyRange, Read, Write};
+use nacre_object::{Answer, Fork, KeyPage, KeyRange, ReadOp, WriteOp};
 
 use super::host::Fatal;
 use super::stack::{Native, Raise, Stack, ValueKind};
@@ -64,7 +64,7 @@ pub(super) fn attribute(bytes: &[u8]) -> Result<nacre_object::Key, Failed> {
 }
 
 /// Returns the value of a key or an attribute.
-pub(super) fn value(call: &mut Call, read: Read) -> Result<Option<Bytes>, Failed> {
+pub(super) fn value(call: &mut Call, read: ReadOp) -> Result<Option<Bytes>, Failed> {
     match call.ask(read)? {
         Answer::Value(value) => Ok(value.clone()),
         _ => Err(errno::EIO.into()),
@@ -106,14 +106,14 @@ fn create(stack: &Stack<'_>) -> Result<c_int, Raise> {
         if exclusive && call.exists_now()? {
             return Err(errno::EEXIST.into());
         }
-        call.write(Write::Create)
+        call.write(WriteOp::Create)
     })?;
     Ok(0)
 }
 
 fn remove(stack: &Stack<'_>) -> Result<c_int, Raise> {
     stack.operate(|call| match call.exists_now()? {
-        true => call.write(Write::Remove),
+        true => call.write(WriteOp::Remove),
         false => Err(errno::ENOENT.into()),
     })?;
     Ok(0)
@@ -153,9 +153,9 @@ fn write(stack: &Stack<'_>) -> Result<c_int, Raise> {
     stack.operate(|call| {
         Call::range(offset, length)?;
         if length == 0 {
-            return call.write(Write::Create);
+            return call.write(WriteOp::Create);
         }
-        call.write(Write::Extents { fork: Fork::DEFAULT, extents: vec![(offset, data)] })
+        call.write(WriteOp::Extents { fork: Fork::DEFAULT, extents: vec![(offset, data)] })
     })?;
     Ok(0)
 }
@@ -163,11 +163,11 @@ fn write(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn write_full(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let data = stack.buffer_bytes(1)?;
     stack.operate(|call| {
-        call.write(Write::Truncate { fork: Fork::DEFAULT, size: data.len() as u64 })?;
+        call.write(WriteOp::Truncate { fork: Fork::DEFAULT, size: data.len() as u64 })?;
         if data.is_empty() {
             return Ok(());
         }
-        call.write(Write::Extents { fork: Fork::DEFAULT, extents: vec![(0, data)] })
+        call.write(WriteOp::Extents { fork: Fork::DEFAULT, extents: vec![(0, data)] })
     })?;
     Ok(0)
 }
@@ -176,7 +176,7 @@ fn getxattr(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let name = stack.bytes(1)?;
     let value = stack.operate(|call| {
         call.existing()?;
-        value(call, Read::Attribute { name: attribute(name)? })?.ok_or_else(|| errno::ENODATA.into())
+        value(call, ReadOp::Attribute { name: attribute(name)? })?.ok_or_else(|| errno::ENODATA.into())
     })?;
     stack.push_new_buffer(value)?;
     Ok(1)
@@ -185,7 +185,7 @@ fn getxattr(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn getxattrs(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let page = stack.operate(|call| {
         call.existing()?;
-        match call.ask(Read::Attributes)? {
+        match call.ask(ReadOp::Attributes)? {
             Answer::Keys(page) => Ok(page.clone()),
             _ => Err(errno::EIO.into()),
         }
@@ -213,14 +213,14 @@ fn push_values<'e>(
 fn setxattr(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let name = stack.bytes(1)?;
     let value = stack.buffer_bytes(2)?;
-    stack.operate(|call| call.write(Write::SetAttribute { name: attribute(name)?, value }))?;
+    stack.operate(|call| call.write(WriteOp::SetAttribute { name: attribute(name)?, value }))?;
     Ok(0)
 }
 
 fn map_get_val(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
     let value = stack.operate(|call| {
-        value(call, Read::Key { key: call::key(key)? })?.ok_or_else(|| errno::ENOENT.into())
+        value(call, ReadOp::Key { key: call::key(key)? })?.ok_or_else(|| errno::ENOENT.into())
     })?;
     stack.push_new_buffer(value)?;
     Ok(1)
@@ -241,7 +241,7 @@ pub(super) fn keys(
             return Ok((entries, true));
         }
         let KeyPage { entries: page, more } =
-            match call.ask(Read::Keys { range: range.clone(), limit, values })? {
+            match call.ask(ReadOp::Keys { range: range.clone(), limit, values })? {
                 Answer::Keys(page) => page.clone(),
                 _ => return Err(errno::EIO.into()),
             };
@@ -290,7 +290,7 @@ fn map_get_keys(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn map_set_val(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
     let value = stack.buffer_bytes(2)?;
-    stack.operate(|call| call.write(Write::SetKey { key: call::key(key)?, value }))?;
+    stack.operate(|call| call.write(WriteOp::SetKey { key: call::key(key)?, value }))?;
     Ok(0)
 }
 
@@ -322,10 +322,10 @@ fn map_set_vals(stack: &Stack<'_>) -> Result<c_int, Raise> {
     entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     stack.operate(|call| {
         if entries.is_empty() {
-            return call.write(Write::Create);
+            return call.write(WriteOp::Create);
         }
         for (key, value) in entries {
-            call.write(Write::SetKey { key: call::key(&key)?, value })?;
+            call.write(WriteOp::SetKey { key: call::key(&key)?, value })?;
         }
         Ok(())
     })?;
@@ -335,7 +335,7 @@ fn map_set_vals(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn map_remove_key(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let key = stack.bytes(1)?;
     stack.operate(|call| match call.exists_now()? {
-        true => call.write(Write::RemoveKey { key: call::key(key)? }),
+        true => call.write(WriteOp::RemoveKey { key: call::key(key)? }),
         false => Err(errno::ENOENT.into()),
     })?;
     Ok(0)
@@ -351,7 +351,7 @@ fn map_clear(stack: &Stack<'_>) -> Result<c_int, Raise> {
             .writes
             .iter()
             .filter_map(|write| match write {
-                Write::SetKey { key, .. } => Some(key.clone()),
+                WriteOp::SetKey { key, .. } => Some(key.clone()),
                 _ => None,
             })
             .collect();
@@ -360,7 +360,7 @@ fn map_clear(stack: &Stack<'_>) -> Result<c_int, Raise> {
             false => Vec::new(),
         };
         for key in set.into_iter().chain(stood.into_iter().map(|(key, _)| key)) {
-            call.write(Write::RemoveKey { key })?;
+            call.write(WriteOp::RemoveKey { key })?;
         }
         Ok(())
     })?;
@@ -370,7 +370,7 @@ fn map_clear(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn map_read_header(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let header = stack.operate(|call| {
         let name = call::key(HEADER_ATTRIBUTE.as_bytes())?;
-        value(call, Read::Attribute { name })
+        value(call, ReadOp::Attribute { name })
     })?;
     stack.push_new_buffer(header.unwrap_or_default())?;
     Ok(1)
@@ -380,7 +380,7 @@ fn map_write_header(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let value = stack.buffer_bytes(1)?;
     stack.operate(|call| {
         let name = call::key(HEADER_ATTRIBUTE.as_bytes())?;
-        call.write(Write::SetAttribute { name, value })
+        call.write(WriteOp::SetAttribute { name, value })
     })?;
     Ok(0)
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use nacre_class::{Bounds, CallError, Called, Catalogue, Class, Request, Runtime};
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{Answer, ObjectId, ObjectStore, Outcome, Read, Transaction};
+use nacre_object::{Answer, ObjectId, ObjectStore, Outcome, ReadOp, Transaction};
 
 /// A store with one class, named `c`.
 pub struct Bench {
@@ -58,7 +58,7 @@ impl Bench {
         block_on(self.store.apply(&self.object, transaction)).unwrap()
     }
 
-    pub fn ask(&self, read: Read) -> Answer {
+    pub fn ask(&self, read: ReadOp) -> Answer {
         match self.apply(Transaction::new().read(read)) {
             Outcome::Done(done) => done.answers.into_iter().next().unwrap(),
             Outcome::Refused(refusal) => panic!("{refusal:?}"),

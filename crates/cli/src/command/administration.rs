@@ -46,10 +46,10 @@ pub async fn info(session: &Context, args: InfoArgs) -> Result<(), Failure> {
         false => store.info_of_each().await?,
     };
     let (mut reports, mut missing) = (Vec::new(), Vec::new());
-    for (place, said) in parts {
+    for (server, said) in parts {
         match said {
-            Ok(report) => reports.push(Report { place, report }),
-            Err(error) => missing.push((place, error)),
+            Ok(report) => reports.push(Report { server, report }),
+            Err(error) => missing.push((server, error)),
         }
     }
     let servers = reports.len() + missing.len();
@@ -58,8 +58,8 @@ pub async fn info(session: &Context, args: InfoArgs) -> Result<(), Failure> {
         (_, None) => Ok(()),
         // A store of one part is told of as everywhere else.
         (1, Some((_, error))) if servers == 1 => Err(error.into()),
-        (count, Some((place, error))) => Err(Failure::Failed(format!(
-            "{count} of {servers} servers did not answer, {place} among them: {}",
+        (count, Some((server, error))) => Err(Failure::Failed(format!(
+            "{count} of {servers} servers did not answer, {server} among them: {}",
             error.message
         ))),
     }
@@ -81,7 +81,7 @@ fn print(session: &Context, reports: &[Report]) -> Result<(), Failure> {
             output::line("")?;
         }
         if reports.len() > 1 {
-            output::line(&part.place)?;
+            output::line(&part.server)?;
         }
         match &part.report {
             Value::Object(fields) => print_fields(fields)?,
@@ -133,7 +133,7 @@ fn text(name: &str, value: &Value) -> String {
 
 fn print_json(reports: &[Report]) -> Result<(), Failure> {
     let parts: Vec<Value> =
-        reports.iter().map(|part| json!({ "place": part.place, "report": part.report })).collect();
+        reports.iter().map(|part| json!({ "place": part.server, "report": part.report })).collect();
     Ok(output::line(&Value::from(parts).to_string())?)
 }
 
@@ -143,7 +143,7 @@ pub async fn scrub(session: &Context, args: ScrubArgs) -> Result<(), Failure> {
     let mut parts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let progress = move |part: Report| {
         let number = |name: &str| part.report.get(name).and_then(Value::as_u64).unwrap_or_default();
-        parts.insert(part.place.clone(), (number("bytes"), number("total_bytes")));
+        parts.insert(part.server.clone(), (number("bytes"), number("total_bytes")));
         let sum = |pick: fn(&(u64, u64)) -> u64| parts.values().map(pick).sum();
         bar.set(sum(|part| part.0), sum(|part| part.1));
     };
@@ -226,7 +226,7 @@ fn print_scrub(reports: &[Report], damaged: usize) -> Result<(), Failure> {
                 other => other.to_string(),
             };
             let cells = ["file", "offset", "bytes", "what", "objects"].map(cell);
-            table.row([part.place.clone()].into_iter().chain(cells));
+            table.row([part.server.clone()].into_iter().chain(cells));
         }
     }
     if damaged > 0 {

@@ -10,8 +10,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use nacre::{
-    Answer, ByteRange, Check, Done, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome, Read,
-    Refusal, Store, Transaction, Write, limit, stage,
+    Answer, ByteRange, Check, Done, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome, ReadOp,
+    Refusal, Store, Transaction, WriteOp, limit, stage,
 };
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -298,8 +298,8 @@ impl From<CheckText> for Check {
     }
 }
 
-impl From<ReadText> for Read {
-    fn from(read: ReadText) -> Read {
+impl From<ReadText> for ReadOp {
+    fn from(read: ReadText) -> ReadOp {
         let keys = |keys: KeysText| {
             let bound = |bound: Option<Data>| bound.map(|bound| bound.0);
             let range =
@@ -308,50 +308,50 @@ impl From<ReadText> for Read {
         };
         match read {
             ReadText::Range(RangeText { fork, offset, length }) => {
-                Read::Range { fork: fork.0, range: range(offset, length), intent: Intent::Look }
+                ReadOp::Range { fork: fork.0, range: range(offset, length), intent: Intent::Look }
             }
             ReadText::Extents(RangeText { fork, offset, length }) => {
-                Read::Extents { fork: fork.0, range: range(offset, length) }
+                ReadOp::Extents { fork: fork.0, range: range(offset, length) }
             }
-            ReadText::Stat => Read::Stat,
-            ReadText::Forks { after, limit } => Read::Forks { after: after.map(|after| after.0), limit },
-            ReadText::Key(key) => Read::Key { key: key.0 },
+            ReadText::Stat => ReadOp::Stat,
+            ReadText::Forks { after, limit } => ReadOp::Forks { after: after.map(|after| after.0), limit },
+            ReadText::Key(key) => ReadOp::Key { key: key.0 },
             ReadText::Keys(text) => {
                 let (range, limit, values) = keys(text);
-                Read::Keys { range, limit, values }
+                ReadOp::Keys { range, limit, values }
             }
-            ReadText::Attribute(name) => Read::Attribute { name: name.0 },
-            ReadText::Attributes => Read::Attributes,
-            ReadText::VersionedKey(key) => Read::VersionedKey { key: key.0 },
+            ReadText::Attribute(name) => ReadOp::Attribute { name: name.0 },
+            ReadText::Attributes => ReadOp::Attributes,
+            ReadText::VersionedKey(key) => ReadOp::VersionedKey { key: key.0 },
             ReadText::VersionedKeys(text) => {
                 let (range, limit, values) = keys(text);
-                Read::VersionedKeys { range, limit, values }
+                ReadOp::VersionedKeys { range, limit, values }
             }
-            ReadText::Fences => Read::Fences,
+            ReadText::Fences => ReadOp::Fences,
         }
     }
 }
 
-impl From<WriteText> for Write {
-    fn from(write: WriteText) -> Write {
+impl From<WriteText> for WriteOp {
+    fn from(write: WriteText) -> WriteOp {
         match write {
-            WriteText::Create => Write::Create,
+            WriteText::Create => WriteOp::Create,
             WriteText::Write { fork, offset, data } => {
-                Write::Extents { fork: fork.0, extents: vec![(offset, data.0)] }
+                WriteOp::Extents { fork: fork.0, extents: vec![(offset, data.0)] }
             }
             WriteText::Zero(RangeText { fork, offset, length }) => {
-                Write::Zero { fork: fork.0, range: range(offset, length) }
+                WriteOp::Zero { fork: fork.0, range: range(offset, length) }
             }
-            WriteText::Truncate { fork, size } => Write::Truncate { fork: fork.0, size },
-            WriteText::RemoveFork(fork) => Write::RemoveFork { fork: fork.0 },
-            WriteText::ReplaceFork { fork, from } => Write::ReplaceFork { fork: fork.0, from: from.0 },
-            WriteText::SetKey { key, value } => Write::SetKey { key: key.0, value: value.0 },
-            WriteText::RemoveKey(key) => Write::RemoveKey { key: key.0 },
-            WriteText::SetAttribute { name, value } => Write::SetAttribute { name: name.0, value: value.0 },
-            WriteText::RemoveAttribute(name) => Write::RemoveAttribute { name: name.0 },
-            WriteText::RaiseFence(token) => Write::RaiseFence { token },
-            WriteText::FenceSession(session) => Write::FenceSession { session },
-            WriteText::Remove => Write::Remove,
+            WriteText::Truncate { fork, size } => WriteOp::Truncate { fork: fork.0, size },
+            WriteText::RemoveFork(fork) => WriteOp::RemoveFork { fork: fork.0 },
+            WriteText::ReplaceFork { fork, from } => WriteOp::ReplaceFork { fork: fork.0, from: from.0 },
+            WriteText::SetKey { key, value } => WriteOp::SetKey { key: key.0, value: value.0 },
+            WriteText::RemoveKey(key) => WriteOp::RemoveKey { key: key.0 },
+            WriteText::SetAttribute { name, value } => WriteOp::SetAttribute { name: name.0, value: value.0 },
+            WriteText::RemoveAttribute(name) => WriteOp::RemoveAttribute { name: name.0 },
+            WriteText::RaiseFence(token) => WriteOp::RaiseFence { token },
+            WriteText::FenceSession(session) => WriteOp::FenceSession { session },
+            WriteText::Remove => WriteOp::Remove,
         }
     }
 }
@@ -361,16 +361,16 @@ impl Written {
     fn decode(self) -> Result<(ObjectId, Transaction), String> {
         let transaction = Transaction {
             guards: self.guards.into_iter().map(Guard::from).collect(),
-            reads: self.reads.into_iter().map(Read::from).collect(),
-            writes: self.writes.into_iter().map(Write::from).collect(),
+            reads: self.reads.into_iter().map(ReadOp::from).collect(),
+            writes: self.writes.into_iter().map(WriteOp::from).collect(),
         };
         for write in &transaction.writes {
             let forks = match write {
-                Write::Extents { fork, .. } | Write::Zero { fork, .. } | Write::Truncate { fork, .. } => {
+                WriteOp::Extents { fork, .. } | WriteOp::Zero { fork, .. } | WriteOp::Truncate { fork, .. } => {
                     [Some(fork), None]
                 }
-                Write::RemoveFork { fork } => [Some(fork), None],
-                Write::ReplaceFork { fork, from } => [Some(fork), Some(from)],
+                WriteOp::RemoveFork { fork } => [Some(fork), None],
+                WriteOp::ReplaceFork { fork, from } => [Some(fork), Some(from)],
                 _ => [None, None],
             };
             if forks.into_iter().flatten().any(stage::is_reserved) {
@@ -390,7 +390,7 @@ async fn missing_source(
     object: &ObjectId,
     transaction: &Transaction,
 ) -> Result<Option<Fork>, Failure> {
-    if !transaction.writes.iter().any(|write| matches!(write, Write::ReplaceFork { .. })) {
+    if !transaction.writes.iter().any(|write| matches!(write, WriteOp::ReplaceFork { .. })) {
         return Ok(None);
     }
     let found = store.object(object)?;
@@ -400,10 +400,10 @@ async fn missing_source(
     };
     for write in &transaction.writes {
         match write {
-            Write::Extents { fork, .. } | Write::Truncate { fork, .. } => drop(forks.insert(fork.clone())),
-            Write::RemoveFork { fork } => drop(forks.remove(fork)),
-            Write::Remove => forks.clear(),
-            Write::ReplaceFork { fork, from } => {
+            WriteOp::Extents { fork, .. } | WriteOp::Truncate { fork, .. } => drop(forks.insert(fork.clone())),
+            WriteOp::RemoveFork { fork } => drop(forks.remove(fork)),
+            WriteOp::Remove => forks.clear(),
+            WriteOp::ReplaceFork { fork, from } => {
                 if !forks.remove(from) {
                     return Ok(Some(from.clone()));
                 }
@@ -470,7 +470,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         match outcome {
             // Whoever does not read what became of them has asked for them all the same.
             Outcome::Done(done) if is_read => {
-                match output::line(&told(&object, done, &with_values).to_string()) {
+                match output::line(&describe(&object, done, &with_values).to_string()) {
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => is_read = false,
                     printed => printed?,
                 }
@@ -514,7 +514,7 @@ fn unreadable(error: &serde_json::Error) -> String {
 }
 
 /// Returns the outcome of a transaction that was applied.
-fn told(object: &ObjectId, done: Done, with_values: &[bool]) -> Value {
+fn describe(object: &ObjectId, done: Done, with_values: &[bool]) -> Value {
     let Done { version, existed, answers } = done;
     let mut json =
         json!({ "object": object.to_string(), "done": true, "version": version, "existed": existed });
@@ -541,8 +541,8 @@ fn refused(object: &ObjectId, refusal: Refusal) -> Value {
 }
 
 /// Returns whether the answer to a read has the values of keys.
-fn with_values(read: &Read) -> bool {
-    !matches!(read, Read::Keys { values: false, .. } | Read::VersionedKeys { values: false, .. })
+fn with_values(read: &ReadOp) -> bool {
+    !matches!(read, ReadOp::Keys { values: false, .. } | ReadOp::VersionedKeys { values: false, .. })
 }
 
 fn answer(answer: Answer, with_values: bool) -> Value {

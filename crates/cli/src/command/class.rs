@@ -138,18 +138,18 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             let store = session.open_to_fill()?;
             let bounds = bounds.over(Bounds::default()).unwrap_or_default();
             let version = store.classes().put(&name, text, bounds).await.map_err(failure)?;
-            tell_version(session, &name, version)
+            print_version(session, &name, version)
         }
         Action::Ls => list(session).await,
         Action::Show { class, version } => show(session, &class, version).await,
         Action::History { class } => history(session, &class).await,
         Action::Rollback { class, version } => {
             let version = session.open()?.classes().rollback(&class, version).await.map_err(failure)?;
-            tell_version(session, &class, version)
+            print_version(session, &class, version)
         }
         Action::Rm { class } => {
             let version = session.open()?.classes().remove(&class).await.map_err(failure)?;
-            tell_version(session, &class, version)
+            print_version(session, &class, version)
         }
         Action::Call { object, method, input, pack, unpack, bounds } => {
             let store = session.open_to_fill()?;
@@ -175,7 +175,7 @@ fn failure(error: ClassError) -> Failure {
     }
 }
 
-fn tell_version(session: &Context, class: &str, version: u64) -> Result<(), Failure> {
+fn print_version(session: &Context, class: &str, version: u64) -> Result<(), Failure> {
     let line = match session.json {
         true => json!({ "class": class, "version": version }).to_string(),
         false => version.to_string(),
@@ -341,7 +341,7 @@ async fn call(
         request.bounds = bounds.over(own);
     }
     match classes.call(&request).await {
-        Ok(called) => tell(session, &called, unpack),
+        Ok(called) => print_result(session, &called, unpack),
         Err(error) => Err(call_failure(error)),
     }
 }
@@ -366,7 +366,7 @@ fn complain(log: &[String]) {
     }
 }
 
-pub(super) fn tell(session: &Context, called: &Called, unpack: bool) -> Result<(), Failure> {
+pub(super) fn print_result(session: &Context, called: &Called, unpack: bool) -> Result<(), Failure> {
     let values = match unpack {
         true => Some(packed::unpack(&called.output).map_err(|text| {
             Failure::Failed(format!(

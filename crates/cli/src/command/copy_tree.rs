@@ -244,7 +244,7 @@ fn confirm(args: &Args, planned: &Planned) -> Result<bool, Failure> {
 }
 
 /// Does work and shows its progress, against a total that is counted meanwhile.
-pub fn shown<T>(copy: &Copy, what: &'static str, work: impl FnOnce() -> T) -> T {
+pub fn shown<T>(copy: &Copy, verb: &'static str, work: impl FnOnce() -> T) -> T {
     let (counting, counted) = (Control::default(), OnceLock::<Counted>::new());
     let ticker = Ticker::bytes();
     let show = || {
@@ -266,7 +266,7 @@ pub fn shown<T>(copy: &Copy, what: &'static str, work: impl FnOnce() -> T) -> T 
     ticker.show_during(
         |bar| {
             let entries = quantity::grouped(get(&counters.entries));
-            bar.set_message(format!("{what} {entries} entries").trim().to_owned());
+            bar.set_message(format!("{verb} {entries} entries").trim().to_owned());
             if let Some(total) = counted.get()
                 && bar.length().is_none()
             {

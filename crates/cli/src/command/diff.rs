@@ -75,7 +75,7 @@ fn text(changed: &Changed) -> String {
         false => format!("  ({})", changed.fields.join(", ")),
     };
     match (changed.change, &changed.from) {
-        (Change::Made, _) => format!("+ {path}"),
+        (Change::Created, _) => format!("+ {path}"),
         (Change::Removed, _) => format!("- {path}"),
         (Change::Moved, Some(from)) => format!("> {} -> {path}{fields}", output::text(from)),
         (Change::Changed | Change::Moved, _) => format!("~ {path}{fields}"),
@@ -97,17 +97,17 @@ fn json(changed: &Changed) -> String {
 }
 
 fn summarise(session: &Context, counts: &Counts) -> Result<(), Failure> {
-    let Counts { made, removed, changed, moved, unknown } = *counts;
+    let Counts { created, removed, changed, moved, unknown } = *counts;
     if session.json {
         let json = serde_json::json!({
-            "made": made, "removed": removed, "changed": changed, "moved": moved, "unknown_directories": unknown,
+            "made": created, "removed": removed, "changed": changed, "moved": moved, "unknown_directories": unknown,
         });
         return Ok(output::line(&json.to_string())?);
     }
     let grouped = quantity::grouped;
     let line = format!(
         "{} made, {} removed, {} changed, {} moved",
-        grouped(made),
+        grouped(created),
         grouped(removed),
         grouped(changed),
         grouped(moved)

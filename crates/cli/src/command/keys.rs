@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use bytes::Bytes;
 use nacre::{
-    Check, Found, Guard, Key, KeyRange, Object, ObjectId, Outcome, Refusal, Transaction, Write, limit,
+    Check, Found, Guard, Key, KeyRange, Object, ObjectId, Outcome, Refusal, Transaction, WriteOp, limit,
 };
 use serde_json::{Map, Value, json};
 
@@ -143,16 +143,16 @@ async fn run(session: &Context, kind: MapKind, action: Action) -> Result<(), Fai
             let value = if value == "-" { read_value(kind)?.into() } else { value };
             let name = place.name.clone();
             let write = match kind {
-                MapKind::Key => Write::SetKey { key: name, value },
-                MapKind::Attribute => Write::SetAttribute { name, value },
+                MapKind::Key => WriteOp::SetKey { key: name, value },
+                MapKind::Attribute => WriteOp::SetAttribute { name, value },
             };
             change(session, kind, place, conditions, write, "set").await
         }
         Action::Rm { place, conditions } => {
             let name = place.name.clone();
             let write = match kind {
-                MapKind::Key => Write::RemoveKey { key: name },
-                MapKind::Attribute => Write::RemoveAttribute { name },
+                MapKind::Key => WriteOp::RemoveKey { key: name },
+                MapKind::Attribute => WriteOp::RemoveAttribute { name },
             };
             change(session, kind, place, conditions, write, "removed").await
         }
@@ -211,10 +211,10 @@ async fn change(
     kind: MapKind,
     place: KeyArgs,
     conditions: Conditions,
-    write: Write,
+    write: WriteOp,
     participle: &str,
 ) -> Result<(), Failure> {
-    let removal = matches!(write, Write::RemoveKey { .. } | Write::RemoveAttribute { .. });
+    let removal = matches!(write, WriteOp::RemoveKey { .. } | WriteOp::RemoveAttribute { .. });
     let store = if removal { session.open()? } else { session.open_to_fill()? };
     let object = store.object(&place.object)?;
     let mut transaction = Transaction::new();
@@ -225,7 +225,7 @@ async fn change(
             transaction = transaction.guard(kind.guard(place.name.clone(), Check::Present));
         }
     }
-    let asked = conditions.check().is_some();
+    let conditional = conditions.check().is_some();
     if let Some(check) = conditions.check() {
         transaction = transaction.guard(kind.guard(place.name.clone(), check));
     }
@@ -241,7 +241,7 @@ async fn change(
         Outcome::Refused(Refusal { found: Found::Object { .. }, .. }) => {
             Err(session::no_such_object(&object))
         }
-        Outcome::Refused(Refusal { found: Found::Value(value), version, .. }) => match asked {
+        Outcome::Refused(Refusal { found: Found::Value(value), version, .. }) => match conditional {
             true => Err(refused(kind, &object, &place.name, value, version, participle)),
             false => Err(no_such(kind, &object, &place.name)),
         },

@@ -54,9 +54,9 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         }
     }
     if session.json {
-        let part = |report: &Report| json!({ "place": report.place, "report": report.report });
+        let part = |report: &Report| json!({ "place": report.server, "report": report.report });
         let missing =
-            |(place, error): &(String, StoreError)| json!({ "place": place, "error": error.message });
+            |(server, error): &(String, StoreError)| json!({ "place": server, "error": error.message });
         let parts: Vec<Value> = reports.iter().map(part).chain(away.iter().map(missing)).collect();
         output::line(&Value::from(parts).to_string())?;
     } else {
@@ -74,7 +74,7 @@ async fn break_session(session: &Context, store: &Store, number: u64) -> Result<
     let (broken, unknown): (Vec<_>, Vec<_>) =
         reports.iter().partition(|report| report.report["broken"] == true);
     let places = |reports: &[&Report]| {
-        let places: Vec<&str> = reports.iter().map(|report| report.place.as_str()).collect();
+        let places: Vec<&str> = reports.iter().map(|report| report.server.as_str()).collect();
         places.join(", ")
     };
     if session.json && !broken.is_empty() {
@@ -110,10 +110,10 @@ async fn break_session(session: &Context, store: &Store, number: u64) -> Result<
 /// Splits the answers of servers from the reasons why others gave none.
 fn split(members: Vec<MemberReport>) -> (Vec<Report>, Vec<(String, StoreError)>) {
     let (mut reports, mut away) = (Vec::new(), Vec::new());
-    for MemberReport { place, report } in members {
+    for MemberReport { server, report } in members {
         match report {
-            Ok(report) => reports.push(Report { place, report }),
-            Err(error) => away.push((place, error)),
+            Ok(report) => reports.push(Report { server, report }),
+            Err(error) => away.push((server, error)),
         }
     }
     (reports, away)
@@ -121,16 +121,16 @@ fn split(members: Vec<MemberReport>) -> (Vec<Report>, Vec<(String, StoreError)>)
 
 fn reasons(away: &[(String, StoreError)]) -> String {
     let reasons: Vec<String> =
-        away.iter().map(|(place, error)| format!("{place}: {}", error.message)).collect();
+        away.iter().map(|(server, error)| format!("{server}: {}", error.message)).collect();
     reasons.join("; ")
 }
 
 fn print(reports: &[Report]) -> Result<(), Failure> {
     let mut table = Table::new(&["file", "session", "mode", "state", "bytes", "waits_for_byte", "server"]);
-    for Report { place, report } in reports {
+    for Report { server, report } in reports {
         if report["in_grace"] == true {
             output::complain(&format!(
-                "nacre: {place} was restarted, and for some seconds accepts only locks held before"
+                "nacre: {server} was restarted, and for some seconds accepts only locks held before"
             ));
         }
         for cycle in report["cycles"].as_array().into_iter().flatten() {
@@ -156,7 +156,7 @@ fn print(reports: &[Report]) -> Result<(), Failure> {
                 text("state"),
                 bytes,
                 waits,
-                place.clone(),
+                server.clone(),
             ]);
         }
     }

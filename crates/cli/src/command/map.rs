@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use nacre::map::{
-    Committed, Followed, Limits, Map, ProposeError, Proposer, Record, Refused, Update, Validator, limit,
+    ClusterMap, Committed, Followed, Limits, ProposeError, Proposer, Record, Refused, Update, Validator, limit,
 };
 use nacre::{Engine, Key, Store, Uri};
 use nacre_object::Escaped;
@@ -163,7 +163,7 @@ struct Conditions {
 impl Conditions {
     /// Begins an update of these entries.
     fn update(&self, entries: &[Key]) -> Result<Update, Failure> {
-        let mut update = Update::new(self.who.clone().unwrap_or_else(who));
+        let mut update = Update::new(self.who.clone().unwrap_or_else(default_author));
         if let Some(epoch) = self.if_epoch {
             update = update.if_epoch(epoch);
         }
@@ -179,17 +179,17 @@ impl Conditions {
 }
 
 /// Returns the name of whoever runs the program.
-fn who() -> String {
+fn default_author() -> String {
     let user = ["USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
     let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let mut who = format!("{user}@{machine}");
-    who.truncate(
-        (0..=limit::WHO_BYTES_MAX.min(who.len())).rev().find(|at| who.is_char_boundary(*at)).unwrap_or(0),
+    let mut author = format!("{user}@{machine}");
+    author.truncate(
+        (0..=limit::AUTHOR_BYTES_MAX.min(author.len())).rev().find(|at| author.is_char_boundary(*at)).unwrap_or(0),
     );
-    who
+    author
 }
 
 /// Runs `nacre map`.
@@ -205,7 +205,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
                 .iter()
                 .fold(conditions.update(&entries)?, |update, entry| update.remove(entry.clone()));
             let proposed = proposer(&session.open()?, &map)?.propose(update).await;
-            tell(session, &map, &proposed.map_err(failure)?)
+            print_committed(session, &map, &proposed.map_err(failure)?)
         }
         Action::Watch { map, since, count } => watch(session, &map, since, count).await,
         Action::History { map, since, count } => history(session, &map, since, count).await,
@@ -248,7 +248,7 @@ fn failure(error: ProposeError) -> Failure {
 }
 
 /// Prints the epoch that an update made.
-fn tell(session: &Context, map: &str, committed: &Committed) -> Result<(), Failure> {
+fn print_committed(session: &Context, map: &str, committed: &Committed) -> Result<(), Failure> {
     let line = match session.json {
         true => {
             let changes: Vec<Value> = committed.changes.iter().map(change_json).collect();
@@ -288,7 +288,7 @@ async fn list(session: &Context) -> Result<(), Failure> {
     Ok(table.print()?)
 }
 
-fn no_such_entry(map: &Map, entry: &Key) -> Failure {
+fn no_such_entry(map: &ClusterMap, entry: &Key) -> Failure {
     let text = format!(
         "map \"{}\" has no entry \"{entry}\"; \"nacre map get {}\" shows all",
         map.name(),
@@ -362,7 +362,7 @@ async fn set(
         update = update.set(name, value);
     }
     let proposed = proposer(&session.open_to_fill()?, map)?.propose(update).await;
-    tell(session, map, &proposed.map_err(failure)?)
+    print_committed(session, map, &proposed.map_err(failure)?)
 }
 
 /// Reads an entry with its value.
@@ -445,7 +445,7 @@ async fn watch(
 }
 
 /// Returns records after an epoch up to `last`, as far as they are kept and fit into one reply.
-async fn page(map: &Map, after: u64, last: u64) -> Result<Vec<Record>, Failure> {
+async fn page(map: &ClusterMap, after: u64, last: u64) -> Result<Vec<Record>, Failure> {
     let mut records = map.history(after, 256).await?;
     // Those up to the last may have been removed meanwhile, so that only later ones are left.
     records.retain(|record| record.epoch <= last);
@@ -499,7 +499,7 @@ async fn limits(
                 entries: entries.unwrap_or(known.entries),
                 bytes: bytes.unwrap_or(known.bytes),
             };
-            proposer(&store, map)?.change_limits(&who(), change).await.map_err(failure)?
+            proposer(&store, map)?.change_limits(&default_author(), change).await.map_err(failure)?
         }
         false => store.map(map)?.state().await?.limits()?,
     };
@@ -528,8 +528,8 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             let text = String::from_utf8(text)
                 .map_err(|_| Failure::Failed(format!("{} is not valid UTF-8", file.display())))?;
             let proposer = proposer(&session.open_to_fill()?, &map)?;
-            let made = proposer.set_validator(&who(), &validator, &Validator { prefix, text }).await;
-            tell(session, &map, &made.map_err(failure)?)
+            let committed = proposer.set_validator(&default_author(), &validator, &Validator { prefix, text }).await;
+            print_committed(session, &map, &committed.map_err(failure)?)
         }
         ValidatorAction::Ls { map } => {
             let state = session.open()?.map(&map)?.state().await?;
@@ -560,7 +560,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             Ok(output::raw(found.text.as_bytes())?)
         }
         ValidatorAction::Rm { map, validator } => {
-            let removed = proposer(&session.open()?, &map)?.remove_validator(&who(), &validator).await;
+            let removed = proposer(&session.open()?, &map)?.remove_validator(&default_author(), &validator).await;
             match removed.map_err(failure)? {
                 true => Ok(()),
                 false => Err(no_such_validator(&map, &validator)),

@@ -103,7 +103,7 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
         }
     };
     done.expect("waiting does not panic")
-        .map_err(Failure::io(format_args!("go on with the mount on {shown}")))?;
+        .map_err(Failure::io(format_args!("continue the mount on {shown}")))?;
     close(rank).await;
     Ok(())
 }

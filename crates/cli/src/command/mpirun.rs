@@ -181,10 +181,10 @@ fn in_path(program: &str) -> bool {
 /// Asks a launcher to which MPI library it belongs.
 async fn ask(launcher: &Path) -> Result<Mpi, Failure> {
     let mut command = Command::new(launcher);
-    let told = command.arg("--version").stdin(Stdio::null()).output().await;
-    let told = told.map_err(|error| cannot_run(launcher, &error))?;
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let named = |names: &[&str]| names.iter().any(|name| told.contains(name));
+    let version = command.arg("--version").stdin(Stdio::null()).output().await;
+    let version = version.map_err(|error| cannot_run(launcher, &error))?;
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let named = |names: &[&str]| names.iter().any(|name| version.contains(name));
     match (named(&["Open MPI", "OpenRTE"]), named(&["HYDRA", "Intel(R) MPI", "MVAPICH"])) {
         (true, false) => Ok(Mpi::Openmpi),
         (false, true) => Ok(Mpi::Mpich),

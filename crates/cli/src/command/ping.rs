@@ -30,7 +30,7 @@ pub struct Args {
 /// The answers of one server.
 #[derive(Default)]
 struct Answers {
-    asked: u64,
+    sent: u64,
     times: Vec<Duration>,
 }
 
@@ -66,7 +66,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         for (server, answer) in answers {
             show(session, &server, round, &answer)?;
             let known = servers.entry(server).or_default();
-            known.asked += 1;
+            known.sent += 1;
             known.times.extend(answer);
         }
         if round == args.count {
@@ -80,7 +80,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     for (server, answers) in &mut servers {
         summarize(session, server, answers)?;
     }
-    let silent = servers.values().filter(|answers| (answers.times.len() as u64) < answers.asked).count();
+    let silent = servers.values().filter(|answers| (answers.times.len() as u64) < answers.sent).count();
     match silent {
         0 => Ok(()),
         silent => {
@@ -110,7 +110,7 @@ fn show(
 }
 
 fn summarize(session: &Context, server: &str, answers: &mut Answers) -> Result<(), Failure> {
-    let Answers { asked, times } = answers;
+    let Answers { sent, times } = answers;
     times.sort_unstable();
     let answered = times.len();
     let at = |index: usize| times.get(index).copied();
@@ -118,7 +118,7 @@ fn summarize(session: &Context, server: &str, answers: &mut Answers) -> Result<(
     if session.json {
         let of = |time: Option<Duration>| time.map_or(Value::Null, |time| ms(time).into());
         let summary = json!({
-            "server": server, "asked": asked, "answered": answered,
+            "server": server, "asked": sent, "answered": answered,
             "min_ms": of(least), "median_ms": of(median), "max_ms": of(most),
         });
         return Ok(output::line(&summary.to_string())?);
@@ -129,5 +129,5 @@ fn summarize(session: &Context, server: &str, answers: &mut Answers) -> Result<(
         }
         _ => String::new(),
     };
-    Ok(output::line(&format!("{server}: {answered} of {asked} answered{times}"))?)
+    Ok(output::line(&format!("{server}: {answered} of {sent} answered{times}"))?)
 }

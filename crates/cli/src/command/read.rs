@@ -1,6 +1,6 @@
 //! `nacre read`: reads a range, with its version and extents if asked.
 
-use nacre::{Answer, Intent, ObjectId, Read};
+use nacre::{Answer, Intent, ObjectId, ReadOp};
 use serde_json::Map;
 
 use crate::arguments::{ForkArgs, RangeArgs};
@@ -32,7 +32,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if !session.json {
         return transfer::copy(&object, range, tokio::io::stdout()).await;
     }
-    let read = Read::Range { fork: object.fork_name().clone(), range, intent: Intent::Look };
+    let read = ReadOp::Range { fork: object.fork_name().clone(), range, intent: Intent::Look };
     let Answer::Range(found) = session::ask(&object, read, "read").await? else {
         return Err(session::nonsense(&object));
     };

@@ -105,8 +105,8 @@ fn serve_logged(common: &arguments::Common, args: Args) -> Result<(), Failure> {
     options.listen = vec![match admin {
         Some(address) if common.key.is_none() && address != "none" && !address.starts_with("unix:") => {
             let text = format!(
-                "--admin {address}: whoever reaches it could move locations; give the operator's key with --key FILE, or name \
-                 a Unix socket"
+                "--admin {address}: anybody who reaches it could move locations; give the operator's key \
+                 with --key FILE, or name a Unix socket"
             );
             return Err(Failure::Usage(text));
         }

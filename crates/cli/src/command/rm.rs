@@ -61,8 +61,8 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         output::line(&json!({ "removed": removed }).to_string())?;
     } else if args.objects.len() > 1 && !failures.is_empty() {
         let (failed, all) = (failures.len(), args.objects.len());
-        let what = if args.staged || args.fork.fork.is_some() { "changed" } else { "removed" };
-        output::line(&format!("{} of {all} objects {what}", all - failed))?;
+        let verb = if args.staged || args.fork.fork.is_some() { "changed" } else { "removed" };
+        output::line(&format!("{} of {all} objects {verb}", all - failed))?;
     }
     let last = failures.pop();
     for failure in failures {
@@ -76,8 +76,8 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failur
     let object = store.object(id)?;
     if nacre_daemon::is_lock_ledger(id) && !args.force && !args.staged {
         let text = format!(
-            "object \"{id}\" of {} has a lock server's records, without which two clients can come to hold the same bytes; \
-             if no server grants locks there any more, say --force",
+            "object \"{id}\" of {} has a lock server's records, without which two clients can come to hold \
+             the same bytes; if no server grants locks there any more, pass --force",
             store.name()
         );
         return Err(Failure::Failed(text));

@@ -92,7 +92,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     done
 }
 
-fn failed(what: &str, name: &str, error: nacre::Error) -> Failure {
+fn failed(verb: &str, name: &str, error: nacre::Error) -> Failure {
     let advice = match error.kind {
         ErrorKind::Invalid => "; \"nacre sequencer ls\" lists those that are there",
         _ => "",
@@ -102,10 +102,10 @@ fn failed(what: &str, name: &str, error: nacre::Error) -> Failure {
         && error.message.contains("positions left")
     {
         // Room on a disk would not help.
-        let text = format!("cannot {what} sequencer \"{shown}\": {}; take fewer at once", error.message);
+        let text = format!("cannot {verb} sequencer \"{shown}\": {}; take fewer at once", error.message);
         return Failure::Failed(text);
     }
-    error.context(format_args!("cannot {what} sequencer \"{shown}\"")).into_failure(advice)
+    error.context(format_args!("cannot {verb} sequencer \"{shown}\"")).into_failure(advice)
 }
 
 /// The failure of an error with advice behind it.
@@ -139,8 +139,8 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
             typed::create_sequencer(store, &name, policy).await
         }
         Action::Create { name, policy } => {
-            let made = store.sequencer(&name).await?.create(policy).await;
-            made.map_err(|error| failed("make", &name, error))
+            let created = store.sequencer(&name).await?.create(policy).await;
+            created.map_err(|error| failed("make", &name, error))
         }
         Action::Next { name, count } => {
             let sequencer = open(store, &name, WRITE).await?;

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::output::{self, Table};
 use crate::session::Context;
 
-/// Show the servers of a store, with roles, state and load; exit with 1 if not all is well
+/// Show the servers of a store, with roles, state and load; exit with 1 unless all are healthy
 #[derive(clap::Args, Debug)]
 pub struct Args {}
 
@@ -67,11 +67,11 @@ impl ServerState {
 /// Runs `nacre status`.
 pub async fn run(session: &Context, _args: Args) -> Result<(), Failure> {
     let store = session.open()?;
-    let asked = store.status().await?;
+    let statuses = store.status().await?;
     let mut servers: BTreeMap<String, ServerState> = BTreeMap::new();
-    for (place, said) in asked {
+    for (server, said) in statuses {
         // A server is named as it names itself; one that does not answer, by its address.
-        let name = said.as_ref().ok().and_then(|said| said["server"].as_str()).map_or(place, str::to_owned);
+        let name = said.as_ref().ok().and_then(|said| said["server"].as_str()).map_or(server, str::to_owned);
         servers.entry(name).or_default().said = Some(said.map_err(|error| error.message));
     }
     // The map may be at a server that is away.
@@ -89,11 +89,11 @@ pub async fn run(session: &Context, _args: Args) -> Result<(), Failure> {
             known.entry = Some(entry);
         }
     }
-    let unwell = servers.values().filter(|known| !known.state().1).count();
-    let summary = match (unwell, &map) {
+    let unhealthy = servers.values().filter(|known| !known.state().1).count();
+    let summary = match (unhealthy, &map) {
         (_, Err(why)) => format!("the map of servers cannot be read: {why}"),
-        (0, _) => format!("all is well: {}", count(servers.len())),
-        (unwell, _) => format!("{unwell} of {} not well", count(servers.len())),
+        (0, _) => format!("all healthy: {}", count(servers.len())),
+        (unhealthy, _) => format!("{unhealthy} of {} unhealthy", count(servers.len())),
     };
     if session.json {
         print_json(&servers, epoch, &summary)?;
@@ -103,7 +103,7 @@ pub async fn run(session: &Context, _args: Args) -> Result<(), Failure> {
             output::line(&summary)?;
         }
     }
-    match unwell == 0 && map.is_ok() {
+    match unhealthy == 0 && map.is_ok() {
         true => Ok(()),
         false => Err(Failure::Failed(summary)),
     }
@@ -121,13 +121,13 @@ fn print_json(
     let list: Vec<Value> = servers
         .iter()
         .map(|(name, known)| {
-            let (state, well) = known.state();
+            let (state, healthy) = known.state();
             json!({
                 "server": name,
                 "rank": known.entry.as_ref().map(|entry| entry.rank),
                 "roles": known.roles().split(',').collect::<Vec<_>>(),
                 "state": state,
-                "well": well,
+                "well": healthy,
                 "downs": known.entry.as_ref().map(|entry| entry.downs),
                 "epoch": known.beacon.as_ref().map(|beacon| beacon.epoch),
                 "load": known.load(),

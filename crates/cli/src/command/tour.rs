@@ -239,8 +239,8 @@ fn conclude(session: &Context, tally: ClientResult, elapsed: Duration, counted: 
         return Ok(());
     }
     Err(Failure::Failed(format!(
-        "the blocks of object \"tour\" in {} count {counted} updates, but {} were acknowledged; was somebody else \
-         writing there? Else please report it",
+        "the blocks of object \"tour\" in {} count {counted} updates, but {} were acknowledged; if no other \
+         program wrote there, please report it",
         session.uri(),
         tally.updates
     )))

@@ -61,14 +61,14 @@ fn walk(
         && file.symlink_metadata().is_ok()
     {
         return Err(CommandError::Usage(format!(
-            "there is a file {file:?} already; go on from it with --resume, or remove it"
+            "the file {file:?} already exists; continue from it with --resume, or remove it"
         )));
     }
     let mut counted = Counted::new(&plan);
     let mut resumed = None;
     if let Some(file) = &args.resume {
         let cannot = |error: &dyn std::fmt::Display| {
-            CommandError::Usage(format!("cannot go on from {file:?}: {error}"))
+            CommandError::Usage(format!("cannot resume from {file:?}: {error}"))
         };
         let loaded = counted.load(file).map_err(|error| cannot(&error))?;
         plan.adopt(&loaded).map_err(|error| cannot(&error))?;
@@ -185,7 +185,7 @@ fn walk_on(
         if signalled {
             saved?;
             return Err(CommandError::Failed(format!(
-                "interrupted; the same command with --resume {} goes on from here",
+                "interrupted; run the same command with --resume {} to continue",
                 quoted(target)
             )));
         }

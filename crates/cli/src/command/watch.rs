@@ -65,7 +65,7 @@ pub async fn watch(session: &Context, args: WatchArgs) -> Result<(), Failure> {
         () = signals.next() => return Ok(()),
     };
     let began = json!({ "event": "watching", "version": watch.version(), "watcher": id(watch.id()) });
-    tell(session, &began, &format!("watching  version {}", watch.version()))?;
+    print_event(session, &began, &format!("watching  version {}", watch.version()))?;
     let mut left = args.count.unwrap_or(usize::MAX);
     while left > 0 {
         let event = tokio::select! {
@@ -77,16 +77,16 @@ pub async fn watch(session: &Context, args: WatchArgs) -> Result<(), Failure> {
         match event? {
             Event::Changed { version } => {
                 let value = json!({ "event": "changed", "version": version });
-                tell(session, &value, &format!("changed   version {version}"))?;
+                print_event(session, &value, &format!("changed   version {version}"))?;
             }
-            Event::Gap(gap) => tell(session, &gap_json(&gap), &gap_text(&gap))?,
+            Event::Gap(gap) => print_event(session, &gap_json(&gap), &gap_text(&gap))?,
             Event::Notified(notification) => {
                 let mut map = Map::new();
                 map.insert("event".into(), "notified".into());
                 map.insert("notification".into(), id(notification.id()));
                 output::put_bytes(&mut map, "payload", notification.payload());
                 let text = format!("notified  {}", shown(notification.payload()));
-                tell(session, &Value::Object(map), &text)?;
+                print_event(session, &Value::Object(map), &text)?;
                 notification.acknowledge(args.reply.clone())?;
                 // The acknowledgement goes its way while the program waits for what comes next; before the end it is
                 // given the time that it takes to be sent.
@@ -180,7 +180,7 @@ fn read_payload() -> Result<Bytes, Failure> {
     Ok(payload.into())
 }
 
-fn tell(session: &Context, value: &Value, text: &str) -> Result<(), Failure> {
+fn print_event(session: &Context, value: &Value, text: &str) -> Result<(), Failure> {
     match session.json {
         true => output::line(&value.to_string())?,
         false => output::line(text)?,

@@ -204,11 +204,11 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Info { log } => info(session, &open(session, &log, true).await?.info().await?),
         Action::Seal { log } => {
             let recovered = open(session, &log, false).await?.seal().await?;
-            tell(session, &log, &recovered)
+            print_recovered(session, &log, &recovered)
         }
         Action::Reshape { log, shape } => {
             let recovered = open(session, &log, false).await?.reshape(shape.shape()).await?;
-            tell(session, &log, &recovered)
+            print_recovered(session, &log, &recovered)
         }
         Action::Check { log } => check(session, &log).await,
         Action::Mv { log, to } => Ok(session.open()?.logs()?.rename(&log, &to).await?),
@@ -521,7 +521,7 @@ fn info(session: &Context, info: &Info) -> Result<(), Failure> {
     Ok(table.print()?)
 }
 
-fn tell(session: &Context, log: &str, recovered: &Recovered) -> Result<(), Failure> {
+fn print_recovered(session: &Context, log: &str, recovered: &Recovered) -> Result<(), Failure> {
     let Recovered { epoch, tail, sealed } = recovered;
     let line = match session.json {
         true => json!({ "log": log, "epoch": epoch, "tail": tail, "sealed": sealed }).to_string(),

@@ -219,10 +219,10 @@ impl Core {
             undeliverable: counters.undeliverable,
             too_old: counters.too_old,
             made: BTreeMap::from([
-                ("driver", counters.made.driver),
-                ("hook", counters.made.hook),
-                ("frames", counters.made.frames),
-                ("sockets", counters.made.sockets),
+                ("driver", counters.copy_counts.driver),
+                ("hook", counters.copy_counts.hook),
+                ("frames", counters.copy_counts.frames),
+                ("sockets", counters.copy_counts.sockets),
             ]),
             refused: refused(&counters),
             plane_counters: BTreeMap::from([

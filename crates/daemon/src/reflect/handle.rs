@@ -79,8 +79,8 @@ impl Handle {
         let locations = self.locations.clone();
         Reply::pending(async move {
             let mut reflectors = change.reflectors.into_iter();
-            let place = reflectors.next().map(|reflector| (reflector, change.group, reflectors.collect()));
-            let version = locations.relocate(&change.location, place).await;
+            let entry = reflectors.next().map(|reflector| (reflector, change.group, reflectors.collect()));
+            let version = locations.relocate(&change.location, entry).await;
             version.map_err(|why| StoreError::new(ErrorKind::Invalid, why))
         })
     }
@@ -92,10 +92,10 @@ impl Handle {
     pub fn expel(&self, order: Expulsion) -> Reply<u64> {
         let tasks = self.tasks.clone();
         Reply::pending(async move {
-            let Expulsion { who, group, seconds, lift } = order;
+            let Expulsion { subject, group, seconds, lift } = order;
             let done = tasks.ask(move |core| match lift {
-                true => Some(u64::from(core.control.pardon(who, group))),
-                false => core.control.expel(read_clocks(), who, group, seconds),
+                true => Some(u64::from(core.control.pardon(subject, group))),
+                false => core.control.expel(read_clocks(), subject, group, seconds),
             });
             let done =
                 done.await.map_err(|gone| StoreError::new(ErrorKind::Unavailable, gone.to_string()))?;
@@ -128,17 +128,17 @@ impl Handle {
         }
     }
 
-    async fn places(&self) -> Answer {
+    async fn entries(&self) -> Answer {
         let snapshot = self.locations.snapshot().await;
-        let places: BTreeMap<&str, Value> = snapshot
-            .places
+        let entries: BTreeMap<&str, Value> = snapshot
+            .entries
             .iter()
-            .map(|(name, place)| {
-                let reflectors = place.reflectors.as_slice();
-                (name.as_str(), json!({ "group": place.group, "reflectors": reflectors }))
+            .map(|(name, entry)| {
+                let reflectors = entry.reflectors.as_slice();
+                (name.as_str(), json!({ "group": entry.group, "reflectors": reflectors }))
             })
             .collect();
-        Answer::json(&json!({ "version": snapshot.version, "locations": places }))
+        Answer::json(&json!({ "version": snapshot.version, "locations": entries }))
     }
 }
 
@@ -182,7 +182,7 @@ impl Part for Handle {
         let query = query.to_owned();
         match path {
             "/groups" => self.groups(query).boxed(),
-            _ => self.places().boxed(),
+            _ => self.entries().boxed(),
         }
     }
 }

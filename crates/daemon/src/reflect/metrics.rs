@@ -29,7 +29,7 @@ impl Collector for Source {
         encoder.counter("copies", "Copies that devices took", about.copies)?;
         let help = "Copies that can never be sent: no route, or too long for the path";
         encoder.counter("copies_undeliverable", help, about.undeliverable)?;
-        let help = "Copies that were given up, because their devices had no space within the age limit";
+        let help = "Copies that were dropped, because their devices had no space within the age limit";
         encoder.counter("copies_too_old", help, about.too_old)?;
         let help = "Copies that devices took, by who made them: programs in the driver, or at the hook, or user space";
         encoder.counters("copies_made", help, labelled("by", &about.made))?;
@@ -58,7 +58,7 @@ impl Collector for Source {
         )?;
         let help = "Copies that devices took, by group";
         encoder.counters("group_copies", help, groups.iter().map(|group| (name(group), group.copies)))?;
-        let help = "Copies that were given up as too old, by group";
+        let help = "Copies that were dropped as too old, by group";
         encoder.counters(
             "group_copies_too_old",
             help,

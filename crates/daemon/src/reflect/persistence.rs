@@ -44,10 +44,10 @@ pub fn location_map(store: &Store) -> Result<ObjectLocationMap<Store>, nacre::Er
 /// A sentence, if there is no location to remove, nothing can be at the place, the store fails, or others keep changing
 /// the location.
 pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<LocationEntry>) -> Result<u64, String> {
-    to.map_or(Ok(()), |place| place.check())?;
+    to.map_or(Ok(()), |entry| entry.check())?;
     let failed = |error: nacre::Error| error.message;
     let mut from = match map.read(0).await.map_err(failed)? {
-        Some(snapshot) => snapshot.places.get(name).copied(),
+        Some(snapshot) => snapshot.entries.get(name).copied(),
         None => None,
     };
     if to.is_none() && from.is_none() {
@@ -67,7 +67,7 @@ pub(super) struct Locations {
     map: ObjectLocationMap<Store>,
     tasks: Tasks,
     /// The map as the control plane was last told of it.
-    told: Mutex<Snapshot>,
+    announced: Mutex<Snapshot>,
     /// The standbys of locations here for which none are named.
     standbys: Vec<SocketAddr>,
     /// True if other reflectors may use the store.
@@ -83,46 +83,46 @@ impl Locations {
         standbys: Vec<SocketAddr>,
         shared: bool,
     ) -> Result<Locations, nacre::Error> {
-        let told = Mutex::new(Snapshot::default());
+        let announced = Mutex::new(Snapshot::default());
         let has_secret = AtomicBool::new(false);
-        Ok(Locations { map: location_map(store)?, tasks, told, standbys, shared, has_secret })
+        Ok(Locations { map: location_map(store)?, tasks, announced, standbys, shared, has_secret })
     }
 
     /// Returns the map as it was last read.
     pub(super) async fn snapshot(&self) -> Snapshot {
-        self.told.lock().await.clone()
+        self.announced.lock().await.clone()
     }
 
     /// Reads the map and tells the control plane what has changed.
     pub(super) async fn follow(&self) -> Result<(), nacre::Error> {
-        let mut told = self.told.lock().await;
-        let Some(snapshot) = self.map.read(told.version).await? else { return Ok(()) };
-        if !snapshot.places.is_empty() && !self.has_secret.load(Ordering::Relaxed) {
+        let mut announced = self.announced.lock().await;
+        let Some(snapshot) = self.map.read(announced.version).await? else { return Ok(()) };
+        if !snapshot.entries.is_empty() && !self.has_secret.load(Ordering::Relaxed) {
             // Before any location can move.
             let (secret, shared) = (self.map.relay_secret().await?, self.shared);
             self.tasks.give(move |core| core.control.set_relay_secret(&secret, shared));
             self.has_secret.store(true, Ordering::Relaxed);
         }
-        let gone = told.places.keys().filter(|name| !snapshot.places.contains_key(*name));
+        let gone = announced.entries.keys().filter(|name| !snapshot.entries.contains_key(*name));
         let mut changes: Vec<(String, Option<LocationEntry>)> =
             gone.map(|name| (name.clone(), None)).collect();
         changes.extend(
             snapshot
-                .places
+                .entries
                 .iter()
-                .filter(|(name, place)| told.places.get(*name) != Some(*place))
-                .map(|(name, place)| (name.clone(), Some(*place))),
+                .filter(|(name, entry)| announced.entries.get(*name) != Some(*entry))
+                .map(|(name, entry)| (name.clone(), Some(*entry))),
         );
-        *told = snapshot;
+        *announced = snapshot;
         let (done, waiting) = oneshot::channel();
         self.tasks.give(move |core| {
             let now = read_clocks();
-            for (name, place) in changes {
-                match &place {
-                    Some(place) => tracing::info!(location = name, %place, "a location has its place"),
-                    None => tracing::info!(location = name, "a location is no more"),
+            for (name, entry) in changes {
+                match &entry {
+                    Some(entry) => tracing::info!(location = name, place = %entry, "a location has its place"),
+                    None => tracing::info!(location = name, "a location was removed"),
                 }
-                core.control.set_location(now, &name, place);
+                core.control.set_location(now, &name, entry);
             }
             // Whoever waited may have gone.
             let _ = done.send(());
@@ -160,7 +160,7 @@ impl Locations {
         name: &str,
         to: Option<(SocketAddr, u32, Vec<SocketAddr>)>,
     ) -> Result<u64, String> {
-        let place = match to {
+        let entry = match to {
             None => None,
             Some((reflector, group, mut standbys)) => {
                 if standbys.is_empty() {
@@ -172,7 +172,7 @@ impl Locations {
                 Some(LocationEntry { reflectors, group })
             }
         };
-        let version = relocate(&self.map, name, place).await?;
+        let version = relocate(&self.map, name, entry).await?;
         self.follow().await.map_err(|error| error.message)?;
         Ok(version)
     }
@@ -228,8 +228,8 @@ async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, repeated: SharedRe
 
 fn worked(repeated: &SharedRepeated) {
     let over = repeated.lock().unwrap_or_else(PoisonError::into_inner).ended();
-    if let Some(untold) = over {
-        tracing::info!(failures = untold, "states can be stored and loaded again");
+    if let Some(unreported) = over {
+        tracing::info!(failures = unreported, "states can be stored and loaded again");
     }
 }
 

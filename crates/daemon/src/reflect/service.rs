@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use nacre_object::{ErrorKind, Reply, StoreError};
-use nacre_reflect::control::Who;
+use nacre_reflect::control::Subject;
 use nacre_reflect::table::GroupId;
 use nacre_reflect::token::Identity;
 use nacre_reflect::wire::REFLECTORS_MAX;
@@ -48,7 +48,7 @@ pub struct Relocation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expulsion {
     /// The members.
-    pub who: Who,
+    pub subject: Subject,
     /// The group; `None` for all.
     pub group: Option<GroupId>,
     /// The time for which they are kept out, in seconds; 0 lets them in again.
@@ -60,12 +60,12 @@ pub struct Expulsion {
 /// Writes an order to throw members out.
 pub fn put_expulsion(outbox: &mut Outbox, id: u64, order: &Expulsion) {
     let open = outbox.begin(EXPEL, id);
-    match order.who {
-        Who::Identity(Identity(bytes)) => {
+    match order.subject {
+        Subject::Identity(Identity(bytes)) => {
             outbox.u8(1);
             outbox.slice(&bytes);
         }
-        Who::Network(ip, bits) => {
+        Subject::Network(ip, bits) => {
             put_ip(outbox, ip);
             outbox.u8(bits);
         }
@@ -85,15 +85,15 @@ pub fn put_expulsion(outbox: &mut Outbox, id: u64, order: &Expulsion) {
 /// If the body is malformed.
 pub fn get_expulsion(body: &bytes::Bytes) -> Result<Expulsion, WireError> {
     let mut cursor = Cursor::new(body);
-    let who = match cursor.u8()? {
-        1 => Who::Identity(Identity(octets::<16>(&mut cursor)?)),
+    let subject = match cursor.u8()? {
+        1 => Subject::Identity(Identity(octets::<16>(&mut cursor)?)),
         family => {
             let ip = get_ip(&mut cursor, family)?;
             let bits = cursor.u8()?;
             if bits > if ip.is_ipv4() { 32 } else { 128 } {
                 return Err(WireError::Malformed("a network with more bits than an address has"));
             }
-            Who::Network(ip, bits)
+            Subject::Network(ip, bits)
         }
     };
     let flags = cursor.u8()?;
@@ -103,7 +103,7 @@ pub fn get_expulsion(body: &bytes::Bytes) -> Result<Expulsion, WireError> {
     let group = GroupId { port: cursor.u16()?, id: cursor.u32()? };
     let seconds = cursor.u64()?;
     cursor.end()?;
-    Ok(Expulsion { who, group: (flags & 1 != 0).then_some(group), seconds, lift: flags & 2 != 0 })
+    Ok(Expulsion { subject, group: (flags & 1 != 0).then_some(group), seconds, lift: flags & 2 != 0 })
 }
 
 fn put_ip(outbox: &mut Outbox, ip: IpAddr) {
@@ -393,8 +393,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_change_whose_answer_is_lost_is_not_made_again() {
-        let asked = Arc::new(AtomicU64::new(0));
-        let services = Services::new().with(Silent(asked.clone()));
+        let requests = Arc::new(AtomicU64::new(0));
+        let services = Services::new().with(Silent(requests.clone()));
         let listen = vec!["127.0.0.1:0".parse().unwrap()];
         let server =
             Server::start(ServeOptions { listen, open: true, services, ..Default::default() }).unwrap();
@@ -402,7 +402,7 @@ mod tests {
         // A relay that breaks each connection as soon as a change has arrived.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let seen = asked.clone();
+        let seen = requests.clone();
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, upstream) = (client.unwrap(), TcpStream::connect(&upstream).unwrap());
@@ -419,7 +419,7 @@ mod tests {
         });
         let error = relocate_at(address, None, None, change()).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(requests.load(Ordering::SeqCst), 1);
     }
 
     fn change() -> Relocation {
@@ -454,12 +454,12 @@ mod tests {
     #[test]
     fn an_order_to_throw_out_is_read_as_it_was_written_and_nothing_else_is() {
         let group = Some(GroupId { port: 7400, id: 5 });
-        for (who, group, seconds, lift) in [
-            (Who::Identity(Identity([7; 16])), group, 3600, false),
-            (Who::Network("192.0.2.0".parse().unwrap(), 24), None, 0, true),
-            (Who::Network("2001:db8::".parse().unwrap(), 128), group, u64::MAX, false),
+        for (subject, group, seconds, lift) in [
+            (Subject::Identity(Identity([7; 16])), group, 3600, false),
+            (Subject::Network("192.0.2.0".parse().unwrap(), 24), None, 0, true),
+            (Subject::Network("2001:db8::".parse().unwrap(), 128), group, u64::MAX, false),
         ] {
-            let order = Expulsion { who, group, seconds, lift };
+            let order = Expulsion { subject, group, seconds, lift };
             let (mut outbox, mut bytes) = (Outbox::default(), BytesMut::new());
             put_expulsion(&mut outbox, 9, &order);
             outbox.copy_to(&mut bytes);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::part::{Outstanding, Part, cut};
 use super::{Method, Protocol};
-use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber};
+use crate::message::{LockSpec, Call, FileName, Refusal, Reply, RequestNumber};
 use crate::table::{Acquired, Mode};
 use crate::{OFFSET_MAX, Pattern, PatternError};
 
@@ -206,7 +206,7 @@ impl Acquisition {
                 Some(Outstanding::Release) => return None,
                 _ => part.below(),
             };
-            Some(Call::Assert { request: part.number, asked: self.asked(part), below })
+            Some(Call::Assert { request: part.number, spec: self.spec(part), below })
         })
         .collect()
     }
@@ -319,13 +319,13 @@ impl Acquisition {
     }
 
     fn send(&mut self, index: usize, outstanding: Outstanding, orders: &mut Vec<Order>) {
-        let asked = (!self.parts[index].sent).then(|| self.asked(&self.parts[index]));
+        let spec = (!self.parts[index].sent).then(|| self.spec(&self.parts[index]));
         let part = &mut self.parts[index];
         let request = part.number;
         let call = match outstanding {
             Outstanding::Acquire { until } => {
                 part.sent = true;
-                Call::Acquire { request, asked, until }
+                Call::Acquire { request, spec, until }
             }
             Outstanding::ReleaseFrom { offset } => Call::ReleaseFrom { request, offset },
             Outstanding::Release => Call::Release { request },
@@ -335,12 +335,12 @@ impl Acquisition {
         orders.push(Order { server: part.server, number: request, serial: part.serial, call });
     }
 
-    fn asked(&self, part: &Part) -> Asked {
-        Asked {
+    fn spec(&self, part: &Part) -> LockSpec {
+        LockSpec {
             file: self.wanted.file.clone(),
             operation: self.wanted.operation,
             mode: self.wanted.mode,
-            pattern: part.told.clone(),
+            pattern: part.announced.clone(),
         }
     }
 

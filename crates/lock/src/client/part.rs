@@ -19,7 +19,7 @@ pub struct Part {
     /// The request's number.
     pub number: RequestNumber,
     /// The pattern that the server is told: the bytes of this request and, for a datatype, those of the other servers.
-    pub(super) told: Pattern,
+    pub(super) announced: Pattern,
     /// The latest answer of the server.
     pub(super) progress: Acquired,
     pub(super) token: Token,
@@ -40,11 +40,11 @@ pub(super) enum Outstanding {
 }
 
 impl Part {
-    fn new(server: u32, number: RequestNumber, told: Pattern, first: u64) -> Self {
+    fn new(server: u32, number: RequestNumber, announced: Pattern, first: u64) -> Self {
         Self {
             server,
             number,
-            told,
+            announced,
             progress: Acquired { last: None, next: Some(first) },
             token: Token::default(),
             sent: false,
@@ -101,7 +101,7 @@ pub(super) fn cut(
     }
     parts.sort_unstable_by_key(|(first, ..)| *first);
     let numbered = parts.into_iter().zip(first_number..);
-    Ok(numbered.map(|((first, server, told), number)| Part::new(server, number, told, first)).collect())
+    Ok(numbered.map(|((first, server, announced), number)| Part::new(server, number, announced, first)).collect())
 }
 
 /// Refuses one request more than so many, if they are too many.

@@ -66,9 +66,9 @@ pub struct Client {
     deadlines: BTreeSet<(Duration, u32)>,
     operations: BTreeMap<OperationId, Operation>,
     calls: BTreeMap<u64, Expected>,
-    calls_made: u64,
-    operations_made: OperationId,
-    requests_made: RequestNumber,
+    calls_created: u64,
+    operations_created: OperationId,
+    requests_created: RequestNumber,
     lost: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct Client {
 struct Operation {
     acquisition: Acquisition,
     /// True if its owner knows that all is held.
-    told: bool,
+    reported: bool,
 }
 
 /// A client's knowledge of a server.
@@ -137,9 +137,9 @@ impl Client {
             deadlines: BTreeSet::new(),
             operations: BTreeMap::new(),
             calls: BTreeMap::new(),
-            calls_made: 0,
-            operations_made: 0,
-            requests_made: 0,
+            calls_created: 0,
+            operations_created: 0,
+            requests_created: 0,
             lost: false,
         }
     }
@@ -176,13 +176,13 @@ impl Client {
         mut wanted: Wanted,
         actions: &mut Vec<Action>,
     ) -> Result<OperationId, PatternError> {
-        self.operations_made += 1;
-        let id = self.operations_made;
+        self.operations_created += 1;
+        let id = self.operations_created;
         wanted.operation = id;
-        wanted.first_number = self.requests_made + 1;
+        wanted.first_number = self.requests_created + 1;
         wanted.servers = self.servers;
         let mut acquisition = Acquisition::new(wanted)?;
-        self.requests_made += acquisition.parts().len() as u64;
+        self.requests_created += acquisition.parts().len() as u64;
         self.tick(now, actions);
         if self.lost {
             actions.push(Action::Ended(id, Ended::Lost));
@@ -190,7 +190,7 @@ impl Client {
         }
         let mut orders = Vec::new();
         acquisition.begin(&mut orders);
-        self.operations.insert(id, Operation { acquisition, told: false });
+        self.operations.insert(id, Operation { acquisition, reported: false });
         self.advance(now, id, orders, actions);
         Ok(id)
     }
@@ -481,8 +481,8 @@ impl Client {
         }
         let Some(operation) = self.operations.get_mut(&id) else { return };
         let ended = match operation.acquisition.outcome() {
-            Outcome::Held if !operation.told => {
-                operation.told = true;
+            Outcome::Held if !operation.reported => {
+                operation.reported = true;
                 return actions.push(Action::Held(id));
             }
             Outcome::Pending | Outcome::Held => return,
@@ -524,9 +524,9 @@ impl Client {
     }
 
     fn call(&mut self, server: u32, message: Call, expected: Expected, actions: &mut Vec<Action>) {
-        self.calls_made += 1;
-        self.calls.insert(self.calls_made, expected);
-        actions.push(Action::Send { server, call: self.calls_made, message });
+        self.calls_created += 1;
+        self.calls.insert(self.calls_created, expected);
+        actions.push(Action::Send { server, call: self.calls_created, message });
     }
 
     fn linked(&self) -> Vec<u32> {

@@ -39,7 +39,7 @@ impl Type {
             return Ok(Type { bytes: None, lower: 0, upper: 0 });
         }
         let last =
-            stride.checked_mul(i128::from(count - 1)).ok_or(PatternError::Overflow { what: "a count" })?;
+            stride.checked_mul(i128::from(count - 1)).ok_or(PatternError::Overflow { quantity: "a count" })?;
         let lower = position(last.min(0).saturating_add(i128::from(self.lower)))?;
         let upper = position(last.max(0).saturating_add(i128::from(self.upper)))?;
         let parts = repeat(self.bytes.iter().cloned().collect(), count, stride, budget)?;
@@ -52,10 +52,10 @@ fn place(blocks: &[Placed<'_>], budget: &mut Budget) -> Result<Type, PatternErro
     let mut parts = Vec::with_capacity(blocks.len());
     let mut bounds: Option<(i64, i64)> = None;
     // Blocks of one length are made once.
-    let mut made: Option<(*const Type, u64, Type)> = None;
+    let mut created: Option<(*const Type, u64, Type)> = None;
     for block in blocks.iter().filter(|block| block.count > 0) {
-        let fresh = match made.take() {
-            Some((of, count, made)) if std::ptr::eq(of, block.of) && count == block.count => made,
+        let fresh = match created.take() {
+            Some((of, count, created)) if std::ptr::eq(of, block.of) && count == block.count => created,
             _ => block.of.repeated(block.count, block.of.extent(), budget)?,
         };
         let lower = position(block.displacement.saturating_add(i128::from(fresh.lower)))?;
@@ -64,7 +64,7 @@ fn place(blocks: &[Placed<'_>], budget: &mut Budget) -> Result<Type, PatternErro
         if let Some(part) = &fresh.bytes {
             parts.push(part.shifted(block.displacement)?);
         }
-        made = Some((block.of, block.count, fresh));
+        created = Some((block.of, block.count, fresh));
     }
     let (lower, upper) = bounds.unwrap_or((0, 0));
     Ok(Type { bytes: join(unite(parts, budget)?)?, lower, upper })
@@ -101,7 +101,7 @@ impl Builder {
                 let of = self.build(of, depth + 1)?;
                 let stride = i128::from(*stride)
                     .checked_mul(of.extent())
-                    .ok_or(PatternError::Overflow { what: "a stride" })?;
+                    .ok_or(PatternError::Overflow { quantity: "a stride" })?;
                 self.blocks(&of, *count, *block, stride)
             }
             Datatype::Hvector { count, block, stride, of } => {
@@ -200,7 +200,7 @@ impl Builder {
         for (count, displacement) in blocks {
             let displacement = i128::from(displacement)
                 .checked_mul(unit)
-                .ok_or(PatternError::Overflow { what: "a displacement" })?;
+                .ok_or(PatternError::Overflow { quantity: "a displacement" })?;
             placed.push(Placed { of, count, displacement });
         }
         place(&placed, &mut self.budget)
@@ -261,7 +261,7 @@ fn share(
     if block == 0 {
         return Err(wrong("a block has at least one element".into()));
     }
-    let overflow = PatternError::Overflow { what: "a distributed array" };
+    let overflow = PatternError::Overflow { quantity: "a distributed array" };
     let first = coordinate.checked_mul(block).ok_or(overflow.clone())?;
     let stride = block.checked_mul(processes).ok_or(overflow)?;
     let available = size.saturating_sub(first);
@@ -280,7 +280,7 @@ fn within(of: &Type, displacement: i128, size: u64, extent: i128) -> Result<Type
 
 /// Returns the length of so many elements of an array in bytes.
 fn elements(count: u64, extent: i128) -> Result<i128, PatternError> {
-    i128::from(count).checked_mul(extent).ok_or(PatternError::Overflow { what: "an array" })
+    i128::from(count).checked_mul(extent).ok_or(PatternError::Overflow { quantity: "an array" })
 }
 
 /// Returns the dimensions of an array, that in which neighbours in the file differ first.
@@ -349,7 +349,7 @@ pub(super) fn list(regions: &[Region]) -> Result<Pattern, PatternError> {
     let mut parts = Vec::with_capacity(regions.len());
     for region in regions.iter().filter(|region| region.length > 0) {
         if region.offset.checked_add(region.length).is_none_or(|end| end > OFFSET_MAX) {
-            return Err(PatternError::Overflow { what: "a region" });
+            return Err(PatternError::Overflow { quantity: "a region" });
         }
         parts.push(Part::new(region.offset as i64, Node::Block(region.length)));
     }

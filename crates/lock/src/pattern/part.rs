@@ -39,7 +39,7 @@ impl Part {
 
 /// Returns a position as a number of 64 bits.
 pub(super) fn position(position: i128) -> Result<i64, PatternError> {
-    i64::try_from(position).map_err(|_| PatternError::Overflow { what: "a displacement" })
+    i64::try_from(position).map_err(|_| PatternError::Overflow { quantity: "a displacement" })
 }
 
 /// Makes one part of parts in order with gaps between them; none of none.
@@ -51,7 +51,7 @@ pub(super) fn join(mut parts: Vec<Part>) -> Result<Option<Part>, PatternError> {
     let start = first.at;
     // Two ends of a pattern may be further apart than a signed number can say.
     let end = parts[parts.len() - 1].end();
-    end.checked_sub(start).ok_or(PatternError::Overflow { what: "the span of a datatype" })?;
+    end.checked_sub(start).ok_or(PatternError::Overflow { quantity: "the span of a datatype" })?;
     let mut items = Vec::with_capacity(parts.len());
     for part in parts {
         items.push(Item { at: (part.at - start) as u64, node: part.node });

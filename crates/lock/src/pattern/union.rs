@@ -58,7 +58,7 @@ pub(super) fn unite(mut parts: Vec<Part>, budget: &mut Budget) -> Result<Vec<Par
     parts.sort_unstable_by_key(|part| part.at);
     // From here on all distances are below 2^63.
     if let (Some(first), Some(end)) = (parts.first(), parts.iter().map(Part::end).max()) {
-        end.checked_sub(first.at).ok_or(PatternError::Overflow { what: "the span of a datatype" })?;
+        end.checked_sub(first.at).ok_or(PatternError::Overflow { quantity: "the span of a datatype" })?;
     }
     if parts.is_sorted_by(|left, right| left.end() < right.at) {
         return Ok(compress(parts));
@@ -325,11 +325,11 @@ pub(super) fn repeat(
     }
     let distance = stride
         .checked_mul(i128::from(count - 1))
-        .ok_or(PatternError::Overflow { what: "the distance of the last copy" })?;
+        .ok_or(PatternError::Overflow { quantity: "the distance of the last copy" })?;
     // A run backwards is a run forwards from the last copy.
     let shift = distance.min(0);
     let stride = u64::try_from(stride.unsigned_abs());
-    let stride = stride.map_err(|_| PatternError::Overflow { what: "a stride" })?;
+    let stride = stride.map_err(|_| PatternError::Overflow { quantity: "a stride" })?;
     let parts: Vec<Part> = parts.iter().map(|part| part.shifted(shift)).collect::<Result<_, _>>()?;
     let end = distance.saturating_abs().saturating_add(i128::from(parts[parts.len() - 1].end()));
     position(end)?;

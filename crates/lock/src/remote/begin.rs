@@ -36,7 +36,7 @@ pub(super) async fn run(
         // Nobody waits for the session any more.
         () = ready.closed() => return,
     };
-    let (session, place, first) = match begun {
+    let (session, slot, first) = match begun {
         Ok(begun) => begun,
         Err(error) => {
             // Whoever asked may be gone.
@@ -49,10 +49,10 @@ pub(super) async fn run(
         lost: OnceLock::new(),
         ends_ns: AtomicU64::new(u64::MAX),
         ended: AtomicBool::new(false),
-        told: Notify::new(),
+        changed: Notify::new(),
     });
     let shared = Shared::new(state.clone(), kick.clone(), runtime::Handle::current(), |shared| {
-        Core::new(shared.clone(), state.clone(), Servers { place, servers, options, host, kick }, first)
+        Core::new(shared.clone(), state.clone(), Servers { slot, servers, options, host, kick }, first)
     });
     let (over, ended) = tokio::sync::watch::channel(false);
     let inner = Inner { shared: shared.clone(), tickets: AtomicU64::new(0), ended };
@@ -90,20 +90,20 @@ async fn begin(
     };
     let keeper = Waker::from(kick.clone());
     let link = Link::shared(first.clone(), (), options.clone(), host.clone(), keeper);
-    let (session, place) = tokio::select! {
+    let (session, slot) = tokio::select! {
         numbered = number(link.clone()) => numbered?,
         () = attend(&link, kick) => unreachable!("a link is attended to without end"),
     };
-    if place.server != 0 || place.servers as usize != servers.len() {
+    if slot.server != 0 || slot.servers as usize != servers.len() {
         let text = format!(
             "{first} is lock server {} of {}, and not the first of {}",
-            place.server + 1,
-            place.servers,
+            slot.server + 1,
+            slot.servers,
             servers.len()
         );
         return Err(StoreError::new(ErrorKind::Invalid, text));
     }
-    Ok((SessionId(session), place, link))
+    Ok((SessionId(session), slot, link))
 }
 
 /// The pause before a link that cannot be watched, for want of descriptors, is looked at again.

@@ -29,7 +29,7 @@ pub(super) fn post(link: &Link, number: u64, call: &Call, description: &Bytes) -
 /// The server's.
 pub(super) fn answer(link: &Link, frame: &Frame) -> Result<Option<Reply>, StoreError> {
     let nonsense = |error: WireError| {
-        let text = format!("the lock server at {} sent a reply that makes no sense: {error}", link.address());
+        let text = format!("the lock server at {} sent an invalid reply: {error}", link.address());
         StoreError::new(ErrorKind::Invalid, text)
     };
     match frame.kind {
@@ -98,7 +98,7 @@ pub(super) fn failure(link: &Link, frame: &Frame) -> StoreError {
         }
         Ok(error) => error,
         Err(error) => {
-            let text = format!("the server at {} sent a reply that makes no sense: {error}", link.address());
+            let text = format!("the server at {} sent an invalid reply: {error}", link.address());
             StoreError::new(ErrorKind::Unavailable, text)
         }
     }

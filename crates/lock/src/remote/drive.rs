@@ -18,7 +18,7 @@ use super::share::{Attendant, Kick, Shared};
 use super::watch::watch;
 use super::{LockError, State};
 use crate::client::{Acquisition, Action, Client, Ended, Method, OperationId, Protocol, Wanted};
-use crate::message::{Asked, Call, FileName};
+use crate::message::{LockSpec, Call, FileName};
 use crate::table::Mode;
 use crate::wire::{self, ServerSlot, described};
 use crate::{Pattern, clock};
@@ -60,7 +60,7 @@ pub(super) struct Order {
 pub(super) type Reply = oneshot::Sender<Result<(), LockError>>;
 
 /// News for those who wait, which are told when the session's lock is given back.
-pub(super) enum Told {
+pub(super) enum Notice {
     /// The operation holds all its bytes.
     Had(OperationId, Reply),
     Failed(Reply, LockError),
@@ -98,7 +98,7 @@ pub(super) struct Line {
 
 /// The servers, and how they are reached.
 pub(super) struct Servers {
-    pub place: ServerSlot,
+    pub slot: ServerSlot,
     pub servers: Vec<Address>,
     pub options: Arc<LinkOptions>,
     pub host: Arc<Host>,
@@ -118,7 +118,7 @@ pub(super) struct Core {
     pub touched: Vec<u32>,
     /// The number of calls that wait for room.
     pub waiting: usize,
-    pub told: Vec<Told>,
+    pub notices: Vec<Notice>,
     arrivals: Vec<(u64, Frame)>,
     owned: BTreeMap<OperationId, Owned>,
     tickets: HashMap<u64, OperationId>,
@@ -153,7 +153,7 @@ impl Line {
 impl Core {
     /// Creates the state of a session that has its number from the first server.
     pub(super) fn new(shared: Weak<Shared>, state: Arc<State>, reached: Servers, first: Arc<Link>) -> Core {
-        let client = Client::new(state.session, reached.place.servers);
+        let client = Client::new(state.session, reached.slot.servers);
         Core {
             client,
             state,
@@ -163,7 +163,7 @@ impl Core {
             lines: BTreeMap::from([(0, Line::new(first))]),
             touched: Vec::new(),
             waiting: 0,
-            told: Vec::new(),
+            notices: Vec::new(),
             arrivals: Vec::new(),
             owned: BTreeMap::new(),
             tickets: HashMap::new(),
@@ -242,7 +242,7 @@ impl Core {
             let why = "it has ended".to_owned();
             let error = self.state.check().err();
             let error = error.unwrap_or(LockError::Lost { session: self.state.session.0, why });
-            return self.told.push(Told::Failed(reply, error));
+            return self.notices.push(Notice::Failed(reply, error));
         }
         let wanted = Wanted {
             file,
@@ -250,8 +250,8 @@ impl Core {
             first_number: 0,
             mode,
             pattern,
-            stripe_bytes: self.reached.place.stripe_bytes,
-            servers: self.reached.place.servers,
+            stripe_bytes: self.reached.slot.stripe_bytes,
+            servers: self.reached.slot.servers,
             method,
             protocol,
             waits: wait != Some(Duration::ZERO),
@@ -259,7 +259,7 @@ impl Core {
         // Its operation is known before anything is done about it.
         let mut actions = Vec::new();
         match self.client.lock(clock::now(), wanted, &mut actions) {
-            Err(error) => self.told.push(Told::Failed(reply, error.into())),
+            Err(error) => self.notices.push(Notice::Failed(reply, error.into())),
             Ok(id) => {
                 let (reply, released, late) = (Some(reply), None, false);
                 let tries = wait == Some(Duration::ZERO);
@@ -299,9 +299,9 @@ impl Core {
 
     /// Forgets those who wait, whose session is no longer driven. What is returned tells them when it is dropped, which is to
     /// be done without the session's lock.
-    pub(super) fn abandon(&mut self) -> (BTreeMap<OperationId, Owned>, Vec<Told>) {
+    pub(super) fn abandon(&mut self) -> (BTreeMap<OperationId, Owned>, Vec<Notice>) {
         self.tickets.clear();
-        (std::mem::take(&mut self.owned), std::mem::take(&mut self.told))
+        (std::mem::take(&mut self.owned), std::mem::take(&mut self.notices))
     }
 
     /// Lets go of the servers.
@@ -397,7 +397,7 @@ impl Core {
             if self.client.operation(*id).is_some_and(needs)
                 && let Some(reply) = owned.reply.take()
             {
-                self.told.push(Told::Failed(reply, error.clone().into()));
+                self.notices.push(Notice::Failed(reply, error.clone().into()));
                 self.client.release(clock::now(), *id, &mut self.actions);
             }
         }
@@ -415,7 +415,7 @@ impl Core {
         let is_relied_on = self.owned.values().any(|owned| owned.reply.is_none());
         for owned in self.owned.values_mut() {
             if let Some(reply) = owned.reply.take() {
-                self.told.push(Told::Failed(reply, error.clone().into()));
+                self.notices.push(Notice::Failed(reply, error.clone().into()));
             }
         }
         self.state.lose(error.message.clone());
@@ -440,7 +440,7 @@ impl Core {
                     }
                     // A server that does not answer does not hold up the answer; it is told when it is back.
                     let reply = owned.reply.take();
-                    self.told.extend(reply.map(|reply| Told::Failed(reply, LockError::Unanswered)));
+                    self.notices.extend(reply.map(|reply| Notice::Failed(reply, LockError::Unanswered)));
                     self.unanswered = true;
                     continue;
                 }
@@ -493,17 +493,17 @@ impl Core {
     }
 
     fn connect(&mut self, server: u32) {
-        let (place, shared) = (self.reached.place, self.shared.upgrade());
+        let (slot, shared) = (self.reached.slot, self.shared.upgrade());
         let line = self.line(server).map(|line| (line.link.clone(), line.broken.clone()));
         if let (Some((link, broken)), Some(shared)) = (line, shared) {
             shared.need();
-            self.runtime.spawn(watch(shared, link, server, place, broken));
+            self.runtime.spawn(watch(shared, link, server, slot, broken));
         }
     }
 
     fn send(&mut self, server: u32, number: u64, message: Call) {
         let description = match &message {
-            Call::Acquire { asked: Some(asked), .. } | Call::Assert { asked, .. } => self.description(asked),
+            Call::Acquire { spec: Some(spec), .. } | Call::Assert { spec, .. } => self.description(spec),
             _ => Ok(Bytes::new()),
         };
         let description = match description {
@@ -545,13 +545,13 @@ impl Core {
     }
 
     /// Returns the description of a request's pattern: that of its operation if it is the whole.
-    fn description(&self, asked: &Asked) -> Result<Bytes, crate::PatternError> {
+    fn description(&self, spec: &LockSpec) -> Result<Bytes, crate::PatternError> {
         let whole = self
             .client
-            .operation(asked.operation)
+            .operation(spec.operation)
             .is_some_and(|operation| operation.wanted().method == Method::Datatype);
-        let owned = self.owned.get(&asked.operation).filter(|_| whole);
-        described(&asked.pattern, owned.map(|owned| &owned.description))
+        let owned = self.owned.get(&spec.operation).filter(|_| whole);
+        described(&spec.pattern, owned.map(|owned| &owned.description))
     }
 
     fn held(&mut self, id: OperationId) {
@@ -565,7 +565,7 @@ impl Core {
         }
         // Whoever asked may be gone: then nobody holds it.
         match owned.reply.take() {
-            Some(reply) => self.told.push(Told::Had(id, reply)),
+            Some(reply) => self.notices.push(Notice::Had(id, reply)),
             None => self.client.release(clock::now(), id, &mut self.actions),
         }
     }
@@ -587,10 +587,10 @@ impl Core {
                     LockError::Lost { session: self.state.session.0, why }
                 }
             };
-            self.told.push(Told::Failed(reply, error));
+            self.notices.push(Notice::Failed(reply, error));
         }
         if let Some(released) = owned.released {
-            self.told.push(Told::Released(released));
+            self.notices.push(Notice::Released(released));
         }
     }
 }

@@ -35,7 +35,7 @@ use tokio::runtime;
 use tokio::sync::Notify;
 
 use super::State;
-use super::drive::{Core, Told};
+use super::drive::{Core, Notice};
 
 /// The longest time for which the background leaves the sockets to attendants before it looks itself.
 const REST: Duration = Duration::from_millis(10);
@@ -117,26 +117,26 @@ impl Shared {
         self.send(&mut core, driver);
         self.crowded.store(core.waiting > 0, Ordering::Relaxed);
         self.awaits.store(core.awaits(), Ordering::Relaxed);
-        let told = std::mem::take(&mut core.told);
+        let notices = std::mem::take(&mut core.notices);
         drop(core);
-        if !told.is_empty() {
-            self.tell(told, driver);
+        if !notices.is_empty() {
+            self.notify(notices, driver);
         }
         result
     }
 
-    fn tell(&self, told: Vec<Told>, driver: Driver) {
+    fn notify(&self, notices: Vec<Notice>, driver: Driver) {
         let mut unheard = Vec::new();
-        for told in told {
-            match told {
-                Told::Had(id, reply) => {
+        for notice in notices {
+            match notice {
+                Notice::Had(id, reply) => {
                     // Whoever asked may be gone: then nobody holds it.
                     if reply.send(Ok(())).is_err() {
                         unheard.push(id);
                     }
                 }
-                Told::Failed(reply, error) => _ = reply.send(Err(error)),
-                Told::Released(released) => _ = released.send(()),
+                Notice::Failed(reply, error) => _ = reply.send(Err(error)),
+                Notice::Released(released) => _ = released.send(()),
             }
         }
         if !unheard.is_empty() {
@@ -482,16 +482,16 @@ mod tests {
             lost: OnceLock::new(),
             ends_ns: AtomicU64::new(u64::MAX),
             ended: AtomicBool::new(false),
-            told: Notify::new(),
+            changed: Notify::new(),
         });
         let (options, host) = (Arc::new(LinkOptions::default()), Arc::new(Host::new(false)));
         // Nobody listens there, and nobody is asked.
         let address: nacre_rpc::Address = "127.0.0.1:1".parse().unwrap();
         let kick = Arc::<Kick>::default();
-        let place = ServerSlot { server: 0, servers: 1, stripe_bytes: 1 << 16 };
+        let slot = ServerSlot { server: 0, servers: 1, stripe_bytes: 1 << 16 };
         let link = Link::shared(address.clone(), (), options.clone(), host.clone(), kick.clone().into());
         let shared = Shared::new(state.clone(), kick.clone(), runtime::Handle::current(), |shared| {
-            let reached = Servers { place, servers: vec![address], options, host, kick };
+            let reached = Servers { slot, servers: vec![address], options, host, kick };
             Core::new(shared.clone(), state, reached, link)
         });
         let description = Description::contiguous(0, 10);

@@ -21,7 +21,7 @@ pub(super) async fn watch(
     shared: Arc<Shared>,
     link: Arc<Link>,
     server: u32,
-    place: ServerSlot,
+    slot: ServerSlot,
     broken: Arc<Notify>,
 ) {
     let session = shared.state.session.0;
@@ -30,9 +30,9 @@ pub(super) async fn watch(
     loop {
         let request = AttachRequest { session, connections: connections.clone() };
         let attached = match Subscription::start(link.clone(), request).await {
-            Ok((frame, Some(subscription))) => match wire::get_place(&frame.body) {
-                Ok(found) if found == (ServerSlot { server, ..place }) => Ok(subscription),
-                Ok(found) => Err((misplaced(&link, ServerSlot { server, ..place }, found), true)),
+            Ok((frame, Some(subscription))) => match wire::get_slot(&frame.body) {
+                Ok(found) if found == (ServerSlot { server, ..slot }) => Ok(subscription),
+                Ok(found) => Err((misplaced(&link, ServerSlot { server, ..slot }, found), true)),
                 Err(error) => Err((error.into(), true)),
             },
             Ok((frame, None)) => Err(refused(failure(&link, &frame))),
@@ -69,12 +69,12 @@ fn refused(error: StoreError) -> (StoreError, bool) {
 }
 
 fn misplaced(link: &Link, expected: ServerSlot, found: ServerSlot) -> StoreError {
-    let show = |place: ServerSlot| {
+    let show = |slot: ServerSlot| {
         format!(
             "lock server {} of {} with stripes of {} bytes",
-            place.server + 1,
-            place.servers,
-            place.stripe_bytes
+            slot.server + 1,
+            slot.servers,
+            slot.stripe_bytes
         )
     };
     let text = format!("{} is {}, and not {}", link.address(), show(found), show(expected));

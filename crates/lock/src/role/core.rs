@@ -39,7 +39,7 @@ pub(super) struct Shared {
     pub core: Mutex<Core>,
     /// Wakes the role's thread.
     pub work: Notify,
-    pub place: ServerSlot,
+    pub slot: ServerSlot,
     pub connections: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Core {
     /// The latest waiting call about each request.
     latest: HashMap<(SessionId, RequestNumber), CallId>,
     attached: HashMap<SessionId, Attached>,
-    calls_made: CallId,
+    calls_created: CallId,
     /// The longest lease that a session may rely on: this epoch's or one before it.
     longest_lease: Duration,
     /// The number of the next session, and the number below which numbers are on record as given.
@@ -116,7 +116,7 @@ impl Core {
             waiters: HashMap::new(),
             latest: HashMap::new(),
             attached: HashMap::new(),
-            calls_made: 0,
+            calls_created: 0,
             longest_lease,
             next_number: numbers.max(1),
             numbers,
@@ -210,24 +210,24 @@ impl Core {
     /// Returns whether the reply to a call may have to wait for a record that is there already, or for the epoch. That of a
     /// call which makes a record is bounded by the number of records.
     fn may_withhold(&self, session: SessionId, message: &Call) -> bool {
-        let asked = match message {
+        let spec = match message {
             Call::Open | Call::Renew => return !self.backlog.has_begun(),
-            Call::Acquire { asked: Some(asked), .. } => Some((&asked.file, asked.mode)),
-            Call::Acquire { asked: None, .. } | Call::ReleaseFrom { .. } => None,
+            Call::Acquire { spec: Some(spec), .. } => Some((&spec.file, spec.mode)),
+            Call::Acquire { spec: None, .. } | Call::ReleaseFrom { .. } => None,
             // Those of requests that are new are bounded by the number of requests: a lock that is asserted is not lost for
             // want of memory for the answer.
             Call::Assert { .. } => None,
             Call::Release { .. } | Call::Close | Call::Asserted => return false,
         };
         let known = message.request().and_then(|request| self.server.request(session, request));
-        known.or(asked).is_some_and(|(file, mode)| self.backlog.withholds(session, file, mode))
+        known.or(spec).is_some_and(|(file, mode)| self.backlog.withholds(session, file, mode))
     }
 
     /// Returns whether a call asks for a lock that has to be put on record before it is told.
     fn needs_record(&self, session: SessionId, message: &Call) -> bool {
         match message {
-            Call::Acquire { asked: Some(asked), .. } => {
-                asked.mode == Mode::Exclusive && self.server.needs_record(session, &asked.file)
+            Call::Acquire { spec: Some(spec), .. } => {
+                spec.mode == Mode::Exclusive && self.server.needs_record(session, &spec.file)
             }
             _ => false,
         }
@@ -363,8 +363,8 @@ impl Shared {
             return Ok(Some(Reply::Refused(Refusal::Full(UNWRITTEN))));
         }
         core.counts.calls += 1;
-        core.calls_made += 1;
-        let id = core.calls_made;
+        core.calls_created += 1;
+        let id = core.calls_created;
         let request = match &message {
             Call::Acquire { request, .. } => Some(*request),
             _ => None,

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, ErrorKind, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+    Answer, ErrorKind, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction, WriteOp,
 };
 
 use crate::message::{FileName, SessionId};
@@ -85,7 +85,7 @@ impl Ledger {
         let mut after: Option<Bytes> = None;
         loop {
             let range = KeyRange { after: after.clone(), ..KeyRange::all() };
-            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
+            let read = ReadOp::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
             let outcome = store.apply(&object, Transaction::new().read(read)).await?;
             let Outcome::Done(done) = outcome else { return Err(damaged(&object)) };
             let Some(Answer::Keys(page)) = done.answers.into_iter().next() else {
@@ -107,7 +107,7 @@ impl Ledger {
     ///
     /// # Errors
     /// `Invalid` if a change cannot be put down.
-    pub fn take(&mut self, changes: &[Change]) -> Result<Vec<Write>, StoreError> {
+    pub fn take(&mut self, changes: &[Change]) -> Result<Vec<WriteOp>, StoreError> {
         let mut writes = Vec::new();
         for change in changes {
             self.put(change, &mut writes)?;
@@ -119,7 +119,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
+    pub async fn write(&self, writes: &[WriteOp]) -> Result<(), StoreError> {
         for batch in writes.chunks(CHANGES_MAX) {
             let transaction = Transaction { writes: batch.to_vec(), ..Transaction::new() };
             self.store.apply(&self.object, transaction).await?;
@@ -127,9 +127,9 @@ impl Ledger {
         Ok(())
     }
 
-    fn put(&mut self, change: &Change, writes: &mut Vec<Write>) -> Result<(), StoreError> {
+    fn put(&mut self, change: &Change, writes: &mut Vec<WriteOp>) -> Result<(), StoreError> {
         let mut set = |name: &str, value: Bytes| -> Result<(), StoreError> {
-            writes.push(Write::SetKey { key: name.parse()?, value });
+            writes.push(WriteOp::SetKey { key: name.parse()?, value });
             Ok(())
         };
         let number = |number: u64| Bytes::copy_from_slice(&number.to_le_bytes());
@@ -143,7 +143,7 @@ impl Ledger {
             Change::Numbers(below) => set(NUMBERS, number(*below)),
             Change::Record(Record::Uses { session, file }) => {
                 self.records.entry(*session).or_default().insert(file.clone());
-                writes.push(Write::SetKey { key: use_key(*session, file)?, value: Bytes::new() });
+                writes.push(WriteOp::SetKey { key: use_key(*session, file)?, value: Bytes::new() });
                 Ok(())
             }
             Change::Record(Record::Left { session, file }) => {
@@ -153,17 +153,17 @@ impl Ledger {
                 {
                     self.records.remove(session);
                 }
-                writes.push(Write::RemoveKey { key: use_key(*session, file)? });
+                writes.push(WriteOp::RemoveKey { key: use_key(*session, file)? });
                 Ok(())
             }
             Change::Record(Record::Floor { file, floor }) => {
                 let key = Key::new([FLOOR, file.as_bytes()].concat())?;
-                writes.push(Write::SetKey { key, value: number(floor.0) });
+                writes.push(WriteOp::SetKey { key, value: number(floor.0) });
                 Ok(())
             }
             Change::Record(Record::Gone { session }) => {
                 for file in self.records.remove(session).unwrap_or_default() {
-                    writes.push(Write::RemoveKey { key: use_key(*session, &file)? });
+                    writes.push(WriteOp::RemoveKey { key: use_key(*session, &file)? });
                 }
                 Ok(())
             }

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use nacre_object::limit::FENCED_SESSIONS_MAX;
 use nacre_object::{
-    Answer, ErrorKind, Fences, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+    Answer, ErrorKind, Fences, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction, WriteOp,
 };
 use tokio::sync::oneshot;
 
@@ -190,13 +190,13 @@ async fn raise(
     file: &FileName,
 ) -> Result<Option<SessionId>, StoreError> {
     let object = ObjectId::new(file.as_bytes().to_vec())?;
-    let write = Transaction::new().read(Read::Fences).change(Write::FenceSession { session: session.0 });
+    let write = Transaction::new().read(ReadOp::Fences).change(WriteOp::FenceSession { session: session.0 });
     let before = fences_of(objects.apply(&object, write).await?)?;
     let floor = if before.sessions.len() < FENCED_SESSIONS_MAX {
         before.fence
     } else {
         // One more has raised the fence over the lowest of them, and over all that are lower and not fenced.
-        fences_of(objects.apply(&object, Transaction::new().read(Read::Fences)).await?)?.fence
+        fences_of(objects.apply(&object, Transaction::new().read(ReadOp::Fences)).await?)?.fence
     };
     if floor > before.fence {
         tracing::warn!(

@@ -55,12 +55,12 @@ impl LockService {
             self.shared.detach(connection.link, before);
         }
         if !self.shared.attach(connection.link, attach, publisher) {
-            let text = format!("lock session {} goes on over a later connection", attach.session);
+            let text = format!("lock session {} continues on a later connection", attach.session);
             return Err(StoreError::new(ErrorKind::Closed, text));
         }
         connection.session = Some(SessionId(attach.session));
         let mut body = Vec::with_capacity(16);
-        wire::put_place(&mut body, &self.shared.place);
+        wire::put_slot(&mut body, &self.shared.slot);
         put(outbox, wire::ATTACHED, request.id, &body);
         Ok(())
     }
@@ -97,7 +97,7 @@ impl LockService {
 
     fn put_number(&self, outbox: &mut Outbox, id: u64, number: u64) {
         let mut body = number.to_le_bytes().to_vec();
-        wire::put_place(&mut body, &self.shared.place);
+        wire::put_slot(&mut body, &self.shared.slot);
         put(outbox, wire::NUMBERED, id, &body);
     }
 }
@@ -136,7 +136,7 @@ impl Service for LockService {
     ) -> Handled<Self::Pending> {
         match request.kind {
             wire::NUMBER => {
-                if self.shared.place.server != 0 {
+                if self.shared.slot.server != 0 {
                     let text = "sessions are numbered by the first of the lock servers";
                     control::put_error(outbox, request.id, &StoreError::new(ErrorKind::Invalid, text));
                     return Handled::Answered;

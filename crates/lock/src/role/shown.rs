@@ -40,7 +40,7 @@ impl HeldLock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// The server's place among the lock servers.
-    pub place: ServerSlot,
+    pub slot: ServerSlot,
     /// Its epoch.
     pub epoch: u64,
     /// The lease of its sessions.
@@ -74,7 +74,7 @@ impl Handle {
         let (requests, waiting) = core.server.request_counts();
         let settings = core.server.settings();
         Totals {
-            place: self.shared.place,
+            slot: self.shared.slot,
             epoch: settings.epoch,
             lease: settings.lease,
             in_grace: core.server.in_grace(),

@@ -31,7 +31,7 @@ pub struct Backlog {
     /// The records that are not being written yet.
     records: Vec<Record>,
     /// The number of records so far, and how many of them are being written or durable, and durable.
-    made: u64,
+    created: u64,
     taken: u64,
     durable: u64,
     /// The latest record of a session's use of a file that is not durable.
@@ -60,7 +60,7 @@ impl Backlog {
 
     /// The number of records that are not durable.
     pub fn records(&self) -> u64 {
-        self.made - self.durable
+        self.created - self.durable
     }
 
     /// Returns whether there is something to be made durable that is not being written yet.
@@ -91,12 +91,12 @@ impl Backlog {
     }
 
     fn note(&mut self, record: Record) {
-        self.made += 1;
+        self.created += 1;
         match &record {
             Record::Uses { session, file } => {
-                _ = self.uses.insert((*session, file.clone()), self.made);
+                _ = self.uses.insert((*session, file.clone()), self.created);
             }
-            Record::Left { file, .. } => _ = self.left.insert(file.clone(), self.made),
+            Record::Left { file, .. } => _ = self.left.insert(file.clone(), self.created),
             Record::Gone { .. } | Record::Floor { .. } => {}
         }
         self.records.push(record);
@@ -118,7 +118,7 @@ impl Backlog {
     /// durable, and before any others are taken.
     pub fn take(&mut self) -> Vec<Record> {
         debug_assert_eq!(self.taken, self.durable, "one write at a time");
-        self.taken = self.made;
+        self.taken = self.created;
         std::mem::take(&mut self.records)
     }
 

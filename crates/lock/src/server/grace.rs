@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Output, Record, Server, Settings};
-use crate::message::{Asked, FileName, Refusal, Reply, RequestNumber, SessionId};
+use crate::message::{LockSpec, FileName, Refusal, Reply, RequestNumber, SessionId};
 use crate::table::Mode;
 
 impl Server {
@@ -65,12 +65,12 @@ impl Server {
         &mut self,
         session: SessionId,
         number: RequestNumber,
-        asked: Asked,
+        spec: LockSpec,
         below: u64,
         out: &mut Vec<Output>,
     ) -> Result<Reply, Refusal> {
-        let (mode, file) = (asked.mode, asked.file.clone());
-        let holds = asked.pattern.bounds().is_some_and(|bounds| bounds.offset < below);
+        let (mode, file) = (spec.mode, spec.file.clone());
+        let holds = spec.pattern.bounds().is_some_and(|bounds| bounds.offset < below);
         let recorded = |found: &super::SessionRecord| found.recorded.contains(&file);
         let shut_out = self.is_shut_out(session, &file, mode);
         if mode == Mode::Exclusive
@@ -81,7 +81,7 @@ impl Server {
         }
         let key = match self.key(session, number) {
             Some(key) => key,
-            None => self.add(session, number, asked, Some(below))?,
+            None => self.add(session, number, spec, Some(below))?,
         };
         let progress = self.files.get(&file).and_then(|file| file.table.progress(key));
         let progress = progress.ok_or(Refusal::UnknownRequest)?;

@@ -173,10 +173,10 @@ impl Server {
     pub(super) fn renew(&mut self, now: Duration, id: SessionId) {
         let expires = now + self.settings.lease;
         let session = self.sessions.entry(id).or_insert_with(|| {
-            self.programs_made += 1;
-            self.programs.insert(self.programs_made, id);
+            self.programs_created += 1;
+            self.programs.insert(self.programs_created, id);
             SessionRecord {
-                program: self.programs_made,
+                program: self.programs_created,
                 expires,
                 state: State::Live,
                 requests: BTreeMap::new(),

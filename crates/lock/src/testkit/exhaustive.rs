@@ -109,7 +109,7 @@ struct World {
     to_client: BTreeMap<(usize, usize), VecDeque<Answer>>,
     /// The calls that are not answered: client, request and serial of each.
     calls: BTreeMap<CallId, (usize, RequestNumber, u32)>,
-    calls_made: CallId,
+    calls_created: CallId,
 }
 
 /// A reply, with the number and the serial of what it answers.
@@ -221,7 +221,7 @@ impl World {
             to_server: BTreeMap::new(),
             to_client: BTreeMap::new(),
             calls: BTreeMap::new(),
-            calls_made: 0,
+            calls_created: 0,
         }
     }
 
@@ -279,17 +279,17 @@ impl World {
         let Order { number, serial, mut call, .. } = order;
         match (system.broken, &mut call) {
             (Broken::KeepsOutOfOrder, Call::ReleaseFrom { request, .. }) => {
-                call = Call::Acquire { request: *request, asked: None, until: None };
+                call = Call::Acquire { request: *request, spec: None, until: None };
             }
             (Broken::NeverWaits, Call::Acquire { until, .. }) => *until = None,
-            (Broken::AllShared, Call::Acquire { asked: Some(asked), .. }) => asked.mode = Mode::Shared,
+            (Broken::AllShared, Call::Acquire { spec: Some(spec), .. }) => spec.mode = Mode::Shared,
             _ => {}
         }
-        self.calls_made += 1;
-        self.calls.insert(self.calls_made, (client, number, serial));
+        self.calls_created += 1;
+        self.calls.insert(self.calls_created, (client, number, serial));
         let mut out = Vec::new();
         let session = SessionId(client as u64);
-        self.servers[server].handle(Duration::ZERO, session, self.calls_made, call, &mut out);
+        self.servers[server].handle(Duration::ZERO, session, self.calls_created, call, &mut out);
         for output in out {
             let Output::Reply { call, reply, .. } = output else { continue };
             if let Some((client, number, serial)) = self.calls.remove(&call) {
@@ -362,7 +362,7 @@ impl World {
         for (path, queue) in &self.to_server {
             for order in queue {
                 let until = match &order.call {
-                    Call::Acquire { until, asked, .. } => (0, *until, asked.is_some()),
+                    Call::Acquire { until, spec, .. } => (0, *until, spec.is_some()),
                     Call::ReleaseFrom { offset, .. } => (1, Some(*offset), false),
                     _ => (2, None, false),
                 };

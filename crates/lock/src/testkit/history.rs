@@ -68,7 +68,7 @@ pub enum Broken {
 
 /// The events of a history, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Counts {
     /// Messages that arrived.
     pub messages: u64,
     /// Operations that held all their bytes.
@@ -253,20 +253,20 @@ struct History<'a> {
     random: StdRng,
     now: Duration,
     events: BTreeMap<(Duration, u64), Event>,
-    events_made: u64,
+    events_created: u64,
     hosts: Vec<Host>,
     workers: Vec<Worker>,
     connections: BTreeMap<(usize, u32), Connection>,
     /// The calls that servers have not answered: worker, server, generation of the connection, call of the client.
     calls: BTreeMap<CallId, (usize, u32, u64, u64)>,
-    calls_made: CallId,
+    calls_created: CallId,
     users: Vec<User>,
     fences: BTreeSet<(SessionId, FileName)>,
-    sessions_made: u64,
+    sessions_created: u64,
     faults_left: usize,
     /// The workers that have operations left.
     working: usize,
-    told: Told,
+    counts: Counts,
     violation: Option<Violation>,
 }
 
@@ -275,10 +275,10 @@ struct History<'a> {
 /// # Errors
 ///
 /// The first violation.
-pub fn run(plan: &Plan, seed: u64) -> Result<Told, Violation> {
+pub fn run(plan: &Plan, seed: u64) -> Result<Counts, Violation> {
     let mut history = History::new(plan, seed);
     history.run()?;
-    Ok(history.told)
+    Ok(history.counts)
 }
 
 impl<'a> History<'a> {
@@ -288,18 +288,18 @@ impl<'a> History<'a> {
             random: StdRng::seed_from_u64(seed),
             now: Duration::ZERO,
             events: BTreeMap::new(),
-            events_made: 0,
+            events_created: 0,
             hosts: Vec::new(),
             workers: Vec::new(),
             connections: BTreeMap::new(),
             calls: BTreeMap::new(),
-            calls_made: 0,
+            calls_created: 0,
             users: Vec::new(),
             fences: BTreeSet::new(),
-            sessions_made: 0,
+            sessions_created: 0,
             faults_left: plan.faults,
             working: if plan.operations > 0 { plan.clients } else { 0 },
-            told: Told::default(),
+            counts: Counts::default(),
             violation: None,
         };
         for server in 0..plan.servers {
@@ -345,13 +345,13 @@ impl<'a> History<'a> {
     }
 
     fn new_client(&mut self) -> Client {
-        self.sessions_made += 1;
-        Client::new(SessionId(self.sessions_made), self.plan.servers)
+        self.sessions_created += 1;
+        Client::new(SessionId(self.sessions_created), self.plan.servers)
     }
 
     fn at(&mut self, time: Duration, event: Event) {
-        self.events_made += 1;
-        self.events.insert((time, self.events_made), event);
+        self.events_created += 1;
+        self.events.insert((time, self.events_created), event);
     }
 
     fn later_up_to(&mut self, milliseconds: u64, event: Event) {
@@ -427,7 +427,7 @@ impl<'a> History<'a> {
             }
             Event::ToClient { worker, server, generation, call, reply } => {
                 if self.connections[&(worker, server)].generation == generation {
-                    self.told.messages += 1;
+                    self.counts.messages += 1;
                     self.with_client(worker, |client, now, actions| client.handle(now, call, reply, actions));
                 }
             }
@@ -464,7 +464,7 @@ impl<'a> History<'a> {
                     self.users.retain(|user| user.session != session || user.file != file);
                     self.fences.insert((session, file.clone()));
                 }
-                self.told.fences += 1;
+                self.counts.fences += 1;
                 if self.hosts[server as usize].epoch == epoch {
                     self.with_server(server, |server, _, out| server.fenced(session, &file, out));
                 }

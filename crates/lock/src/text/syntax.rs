@@ -63,13 +63,13 @@ impl Parser<'_> {
         found
     }
 
-    fn expected(&mut self, what: &str) -> PatternError {
+    fn expected(&mut self, expectation: &str) -> PatternError {
         let found = match self.peek() {
             None => "the end".to_string(),
             Some(byte) if byte.is_ascii_graphic() => format!("\"{}\"", char::from(byte)),
             Some(_) => "another character".to_string(),
         };
-        PatternError::Syntax { reason: format!("expected {what}, found {found}"), position: self.at + 1 }
+        PatternError::Syntax { reason: format!("expected {expectation}, found {found}"), position: self.at + 1 }
     }
 
     fn value(&mut self, open: usize) -> Result<Value, PatternError> {

@@ -112,7 +112,7 @@ pub(super) fn refusal(link: &Link, frame: &Frame) -> Lost {
                 StoreError::new(ErrorKind::Unsupported, text)
             }
             Ok(error) => error,
-            Err(_) => error("sent a reply that makes no sense"),
+            Err(_) => error("sent an invalid reply"),
         }),
     }
 }

@@ -78,13 +78,13 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
     let mut hint: Vec<String> = Vec::new();
     let mut pause = PAUSE_MIN;
     let mut bound_to_the_end = None;
-    let told = loop {
+    let acknowledge = loop {
         if lease.is_over() {
             let_go(&inner, &mut lease);
         }
         let bound = tokio::select! {
             bound = bind(&inner, &mut links, &hint) => bound,
-            told = &mut ended => break told.ok(),
+            acknowledge = &mut ended => break acknowledge.ok(),
             // What is held is given up in time, whether the rank answers or not.
             () = lease.over() => continue,
         };
@@ -93,17 +93,17 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                 pause = PAUSE_MIN;
                 lease.renewed(sent, attached.lease);
                 inner.route.send_replace(Some(route.clone()));
-                match stay(&inner, &route, &mut subscription, &mut lease, attached.lease, &mut ended).await {
-                    Stayed::Ended(told) => {
+                match serve_session(&inner, &route, &mut subscription, &mut lease, attached.lease, &mut ended).await {
+                    Ending::Ended(acknowledge) => {
                         // Without the subscription the rank would take nothing back from the session any more.
                         bound_to_the_end = Some(subscription);
-                        break told;
+                        break acknowledge;
                     }
-                    Stayed::Lapsed => {
+                    Ending::Lapsed => {
                         inner.route.send_replace(None);
                         let_go(&inner, &mut lease);
                     }
-                    Stayed::Moved(addresses) => {
+                    Ending::Moved(addresses) => {
                         inner.route.send_replace(None);
                         hint = addresses;
                         links.discard(&route.link);
@@ -120,7 +120,7 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                 hint = addresses;
                 tokio::select! {
                     () = tokio::time::sleep(pause) => {}
-                    told = &mut ended => break told.ok(),
+                    acknowledge = &mut ended => break acknowledge.ok(),
                 }
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -131,9 +131,9 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
     for link in links.0 {
         link.close();
     }
-    if let Some(told) = told {
+    if let Some(acknowledge) = acknowledge {
         // Whoever waited may be gone.
-        let _ = told.send(());
+        let _ = acknowledge.send(());
     }
 }
 
@@ -206,7 +206,7 @@ async fn assert_holds(inner: &Inner, route: &Route) -> Result<(), Lost> {
 }
 
 /// The reason why a binding is of no use any more.
-enum Stayed {
+enum Ending {
     /// The session ends; whom to tell, if anybody waits.
     Ended(Option<oneshot::Sender<()>>),
     Lapsed,
@@ -214,18 +214,18 @@ enum Stayed {
 }
 
 /// Renews the lease and handles what the rank asks for, as long as the binding lasts.
-async fn stay(
+async fn serve_session(
     inner: &Arc<Inner>,
     route: &Route,
     subscription: &mut Subscription<AttachRequest>,
     lease: &mut Lease,
     length: Duration,
     ended: &mut oneshot::Receiver<oneshot::Sender<()>>,
-) -> Stayed {
+) -> Ending {
     let mut renew_at = clock::now() + lease.renew;
     loop {
         if inner.useless.load(Ordering::Relaxed) >= route.number {
-            return Stayed::Moved(Vec::new());
+            return Ending::Moved(Vec::new());
         }
         tokio::select! {
             event = subscription.next() => match event {
@@ -233,34 +233,34 @@ async fn stay(
                     if let Ok(revoked) = wire::get_revoked(&payload) {
                         match inner.state(&revoked.id) {
                             Some(state) => state.revoked(route, revoked.grant, revoked.quota),
-                            None => return Stayed::Moved(Vec::new()),
+                            None => return Ending::Moved(Vec::new()),
                         }
                     }
                 }
                 // Bound anew, it is told again what it missed.
-                Some(Ok(Event::Missed(_)) | Err(_)) | None => return Stayed::Moved(Vec::new()),
+                Some(Ok(Event::Missed(_)) | Err(_)) | None => return Ending::Moved(Vec::new()),
             },
             () = inner.moved.notified() => {}
-            told = &mut *ended => return Stayed::Ended(told.ok()),
-            () = lease.over() => return Stayed::Lapsed,
+            acknowledge = &mut *ended => return Ending::Ended(acknowledge.ok()),
+            () = lease.over() => return Ending::Lapsed,
             () = tokio::time::sleep(renew_at.saturating_sub(clock::now())) => {
                 let sent = clock::now();
                 let renewed = tokio::time::timeout(RENEWED_MAX.min(length / 4), call::exchange(&route.link, BareRequest(wire::RENEW)));
                 let renewed = tokio::select! {
                     renewed = renewed => renewed,
-                    () = lease.over() => return Stayed::Lapsed,
+                    () = lease.over() => return Ending::Lapsed,
                 };
                 match renewed {
                     Ok(Ok(frame)) if frame.kind == wire::DONE => {
                         lease.renewed(sent, length);
                         renew_at = sent + lease.renew;
                     }
-                    Ok(Ok(frame)) if frame.kind == wire::LAPSED => return Stayed::Lapsed,
+                    Ok(Ok(frame)) if frame.kind == wire::LAPSED => return Ending::Lapsed,
                     Ok(Ok(frame)) => return match call::refusal(&route.link, &frame) {
-                        Lost::Moved(addresses, _) => Stayed::Moved(addresses),
-                        Lost::Failed(_) => Stayed::Moved(Vec::new()),
+                        Lost::Moved(addresses, _) => Ending::Moved(addresses),
+                        Lost::Failed(_) => Ending::Moved(Vec::new()),
                     },
-                    Ok(Err(_)) | Err(_) => return Stayed::Moved(Vec::new()),
+                    Ok(Err(_)) | Err(_) => return Ending::Moved(Vec::new()),
                 }
             }
         }

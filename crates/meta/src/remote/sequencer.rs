@@ -392,7 +392,7 @@ impl Sequencer {
                     held => held,
                 }
             };
-            let asked = match held {
+            let taken = match held {
                 Some(held) => {
                     let more = call::ask(&route, &state.id, Call::Extend(held.grant)).await;
                     self.take_more(held, more)
@@ -405,17 +405,17 @@ impl Sequencer {
                     first
                 }
             };
-            match asked {
+            match taken {
                 Ok(Some(first)) => return Ok(first),
                 Ok(None) => {}
-                Err(Asked::Lost(lost)) => patience.again(&route, lost).await?,
-                Err(Asked::Refused(reply)) => return Err(self.refused(reply)),
+                Err(TakeError::Lost(lost)) => patience.again(&route, lost).await?,
+                Err(TakeError::Refused(reply)) => return Err(self.refused(reply)),
             }
         }
     }
 
-    fn take_more(&self, held: Held, more: Result<Reply, Lost>) -> Result<Option<u64>, Asked> {
-        match more.map_err(Asked::Lost)? {
+    fn take_more(&self, held: Held, more: Result<Reply, Lost>) -> Result<Option<u64>, TakeError> {
+        match more.map_err(TakeError::Lost)? {
             Reply::Granted { grant, bound, .. } => {
                 self.state.extended(grant, bound);
                 Ok(None)
@@ -424,7 +424,7 @@ impl Sequencer {
                 self.state.asserted(held.grant, None);
                 Ok(None)
             }
-            reply => Err(Asked::Refused(reply)),
+            reply => Err(TakeError::Refused(reply)),
         }
     }
 
@@ -433,8 +433,8 @@ impl Sequencer {
         route: &Route,
         count: u64,
         granted: Result<Reply, Lost>,
-    ) -> Result<Option<u64>, Asked> {
-        match granted.map_err(Asked::Lost)? {
+    ) -> Result<Option<u64>, TakeError> {
+        match granted.map_err(TakeError::Lost)? {
             Reply::Granted { grant, first, bound } if first <= bound => {
                 Ok(self.state.granted(self.inner(), route, (grant, first, bound), count))
             }
@@ -445,9 +445,9 @@ impl Sequencer {
             // The session has to be bound anew.
             Reply::NotHeld => {
                 let error = StoreError::new(ErrorKind::Closed, "the session was not known to the rank");
-                Err(Asked::Lost(Lost::Moved(Vec::new(), error)))
+                Err(TakeError::Lost(Lost::Moved(Vec::new(), error)))
             }
-            reply => Err(Asked::Refused(reply)),
+            reply => Err(TakeError::Refused(reply)),
         }
     }
 
@@ -456,14 +456,14 @@ impl Sequencer {
             Reply::Unknown => (ErrorKind::Invalid, "there is no such sequencer"),
             Reply::Exists => (ErrorKind::Busy, "there is such a sequencer already"),
             Reply::Exhausted => (ErrorKind::OutOfSpace, "it has not so many positions left"),
-            _ => (ErrorKind::Unavailable, "the rank gave an answer that makes no sense"),
+            _ => (ErrorKind::Unavailable, "the rank sent an invalid reply"),
         };
         StoreError::new(kind, text)
     }
 }
 
 /// The reason why there are no positions yet.
-enum Asked {
+enum TakeError {
     Lost(Lost),
     Refused(Reply),
 }

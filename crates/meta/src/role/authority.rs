@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{
-    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError,
-    Transaction, Write,
+    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError,
+    Transaction, WriteOp,
 };
 
 use crate::wire::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
@@ -117,7 +117,7 @@ impl Authority {
 /// Those of the store; `Corrupt` if the object holds something else.
 pub async fn read(store: &dyn ObjectStore, rank: u32) -> Result<Option<Authority>, StoreError> {
     let id = object(rank)?;
-    let look = Transaction::new().read(Read::Key { key: AUTHORITY.parse()? });
+    let look = Transaction::new().read(ReadOp::Key { key: AUTHORITY.parse()? });
     let Outcome::Done(done) = store.apply(&id, look).await? else { return Err(damaged(&id)) };
     match done.answers.into_iter().next() {
         Some(Answer::Value(None)) => Ok(None),
@@ -209,11 +209,11 @@ impl AuthorityStore {
     }
 
     pub async fn look(&self) -> Result<Seen, StoreError> {
-        let standbys = Read::Keys { range: KeyRange::prefix(STANDBY), limit: 1, values: false };
+        let standbys = ReadOp::Keys { range: KeyRange::prefix(STANDBY), limit: 1, values: false };
         let look = Transaction::new()
-            .read(Read::Key { key: AUTHORITY.parse()? })
+            .read(ReadOp::Key { key: AUTHORITY.parse()? })
             .read(standbys)
-            .read(Read::Key { key: self.standby.clone() });
+            .read(ReadOp::Key { key: self.standby.clone() });
         let Outcome::Done(done) = self.store.apply(&self.id, look).await? else {
             return Err(damaged(&self.id));
         };
@@ -227,31 +227,31 @@ impl AuthorityStore {
         }
     }
 
-    fn next_stand(&mut self) -> Write {
+    fn next_stand(&mut self) -> WriteOp {
         self.stood += 1;
         let value = encode_standby(self.stood, self.own.takeover);
-        Write::SetKey { key: self.standby.clone(), value }
+        WriteOp::SetKey { key: self.standby.clone(), value }
     }
 
     /// Tells whoever has the authority that this daemon stands by.
     pub async fn stand_by(&mut self) -> Result<(), StoreError> {
-        let tell = Transaction::new().change(self.next_stand());
-        self.store.apply(&self.id, tell).await.map(drop)
+        let announcement = Transaction::new().change(self.next_stand());
+        self.store.apply(&self.id, announcement).await.map(drop)
     }
 
     /// Tells that this daemon still stands by. Returns false if it does not: its key was removed, because it was silent for
     /// too long.
     pub async fn stand_on(&mut self) -> Result<bool, StoreError> {
         // On condition, since a key that was removed must not come back without the wait that belongs to it.
-        let tell = Transaction::new()
+        let announcement = Transaction::new()
             .guard(Guard::Key { key: self.standby.clone(), check: Check::Present })
             .change(self.next_stand());
-        Ok(matches!(self.store.apply(&self.id, tell).await?, Outcome::Done(_)))
+        Ok(matches!(self.store.apply(&self.id, announcement).await?, Outcome::Done(_)))
     }
 
     /// Tells that it does not any more.
     pub async fn leave(&self) -> Result<(), StoreError> {
-        let leave = Transaction::new().change(Write::RemoveKey { key: self.standby.clone() });
+        let leave = Transaction::new().change(WriteOp::RemoveKey { key: self.standby.clone() });
         self.store.apply(&self.id, leave).await.map(drop)
     }
 
@@ -265,9 +265,9 @@ impl AuthorityStore {
         let take = Transaction::new()
             .guard(Guard::Fence { token: epoch })
             .guard(Guard::Key { key: AUTHORITY.parse()?, check })
-            .change(Write::SetKey { key: AUTHORITY.parse()?, value: own.encode() })
-            .change(Write::RemoveKey { key: self.standby.clone() })
-            .change(Write::RaiseFence { token: epoch });
+            .change(WriteOp::SetKey { key: AUTHORITY.parse()?, value: own.encode() })
+            .change(WriteOp::RemoveKey { key: self.standby.clone() })
+            .change(WriteOp::RaiseFence { token: epoch });
         let taken = match self.store.apply(&self.id, take).await? {
             Outcome::Done(_) => true,
             Outcome::Refused(refusal) => is(&refusal.found, &own),
@@ -295,10 +295,10 @@ impl AuthorityStore {
         }
         let range = KeyRange::prefix(STANDBY);
         show = show
-            .read(Read::Keys { range, limit: STANDBYS_MAX, values: true })
-            .change(Write::SetKey { key: AUTHORITY.parse()?, value: next.encode() });
+            .read(ReadOp::Keys { range, limit: STANDBYS_MAX, values: true })
+            .change(WriteOp::SetKey { key: AUTHORITY.parse()?, value: next.encode() });
         for (key, _) in &silent {
-            show = show.change(Write::RemoveKey { key: key.clone() });
+            show = show.change(WriteOp::RemoveKey { key: key.clone() });
         }
         let done = match self.store.apply(&self.id, show).await? {
             Outcome::Done(done) => done,
@@ -346,7 +346,7 @@ impl AuthorityStore {
     async fn replace(&mut self, next: Authority) -> Result<bool, StoreError> {
         let change = Transaction::new()
             .guard(Guard::Fence { token: next.epoch })
-            .change(Write::SetKey { key: AUTHORITY.parse()?, value: next.encode() });
+            .change(WriteOp::SetKey { key: AUTHORITY.parse()?, value: next.encode() });
         let done = matches!(self.store.apply(&self.id, change).await?, Outcome::Done(_));
         self.written = done.then_some(next);
         Ok(done)

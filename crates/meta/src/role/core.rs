@@ -135,7 +135,7 @@ impl Core {
 
     /// Tells those who wait that the rank has moved once its authority is over: the store, for which they may wait, may be out
     /// of its reach for long.
-    pub fn tell_waiters(&mut self, now: Duration) {
+    pub fn notify_waiters(&mut self, now: Duration) {
         if matches!(&self.state, State::Active(_, until) if now >= *until) {
             self.waiters.clear();
         }

@@ -20,7 +20,7 @@ use nacre_object::limit::PROPOSAL_MAX;
 use nacre_object::{
     Answer, ByteRange, Check, Done, ErrorKind, Fork, Found, Guard, Key, ObjectId, ObjectStore,
 };
-use nacre_object::{Outcome, Read, StoreError, Transaction, Write};
+use nacre_object::{Outcome, ReadOp, StoreError, Transaction, WriteOp};
 
 use crate::capability::Policy;
 use crate::inode::{Ino, Inode, InodeKind, RECORD, SEQUENCER};
@@ -97,7 +97,7 @@ pub(super) async fn load(
     epoch: u64,
 ) -> Result<OrderOutcome<Option<Record>>, StoreError> {
     // Looked at before anything is written: most of what does not exist is a mistyped name.
-    let look = Transaction::new().read(Read::Key { key: key()? });
+    let look = Transaction::new().read(ReadOp::Key { key: key()? });
     if value(store.apply(id, look).await?)?.is_none() {
         return match Ino::of_state_object(id) {
             Some(ino) => begin(store, id, epoch, ino).await,
@@ -106,8 +106,8 @@ pub(super) async fn load(
     }
     let fence = Transaction::new()
         .guard(Guard::Fence { token: epoch })
-        .read(Read::Key { key: key()? })
-        .change(Write::RaiseFence { token: epoch });
+        .read(ReadOp::Key { key: key()? })
+        .change(WriteOp::RaiseFence { token: epoch });
     let found = match store.apply(id, fence).await? {
         Outcome::Refused(_) => return Ok(OrderOutcome::Superseded),
         done => value(done)?,
@@ -128,7 +128,7 @@ async fn begin(
     epoch: u64,
     ino: Ino,
 ) -> Result<OrderOutcome<Option<Record>>, StoreError> {
-    let look = Transaction::new().read(Read::Key { key: Key::new(Bytes::from_static(RECORD))? });
+    let look = Transaction::new().read(ReadOp::Key { key: Key::new(Bytes::from_static(RECORD))? });
     let Some(inode) = value(store.apply(&ino.object(), look).await?)? else {
         return Ok(OrderOutcome::Done(None));
     };
@@ -144,13 +144,13 @@ async fn begin(
         }
         OrderOutcome::Done(Some(record)) => {
             // The inode may have been removed since, and its state, which was not there yet, before this one was made.
-            let look = Transaction::new().read(Read::Key { key: Key::new(Bytes::from_static(RECORD))? });
+            let look = Transaction::new().read(ReadOp::Key { key: Key::new(Bytes::from_static(RECORD))? });
             match value(store.apply(&ino.object(), look).await?)? {
                 Some(_) => Ok(OrderOutcome::Done(Some(record))),
                 None => Ok(remove(store, id, epoch, &record).await?.map(|()| None)),
             }
         }
-        made => Ok(made),
+        created => Ok(created),
     }
 }
 
@@ -173,7 +173,7 @@ pub(super) async fn create(
     epoch: u64,
     policy: Policy,
 ) -> Result<OrderOutcome<Option<Record>>, StoreError> {
-    let look = Transaction::new().read(Read::Key { key: key()? });
+    let look = Transaction::new().read(ReadOp::Key { key: key()? });
     let Outcome::Done(Done { version, .. }) = store.apply(id, look).await? else {
         return Err(StoreError::new(ErrorKind::Unknown, "the store refused a read without guards"));
     };
@@ -182,8 +182,8 @@ pub(super) async fn create(
         .guard(Guard::Fence { token: epoch })
         .guard(Guard::Key { key: key()?, check: Check::Absent })
         .guard(Guard::Version { version })
-        .change(Write::SetKey { key: key()?, value: encode(&record) })
-        .change(Write::RaiseFence { token: epoch });
+        .change(WriteOp::SetKey { key: key()?, value: encode(&record) })
+        .change(WriteOp::RaiseFence { token: epoch });
     match store.apply(id, make).await? {
         Outcome::Done(_) => Ok(OrderOutcome::Done(Some(record))),
         Outcome::Refused(refusal) => match refusal.guard {
@@ -206,7 +206,7 @@ pub(super) async fn write(
     let change = Transaction::new()
         .guard(Guard::Fence { token: epoch })
         .guard(Guard::Key { key: key()?, check: Check::Equal(encode(before)) })
-        .change(Write::SetKey { key: key()?, value: value.clone() });
+        .change(WriteOp::SetKey { key: key()?, value: value.clone() });
     Ok(match store.apply(id, change).await? {
         Outcome::Done(_) => OrderOutcome::Done(()),
         // An earlier attempt, of which no reply came, has taken effect.
@@ -232,7 +232,7 @@ pub(super) async fn remove(
     let remove = Transaction::new()
         .guard(Guard::Fence { token: epoch })
         .guard(Guard::Key { key: key()?, check: Check::Equal(encode(before)) })
-        .change(Write::Remove);
+        .change(WriteOp::Remove);
     let (fork, range) = (Fork::DEFAULT, ByteRange::new(0, 1));
     let version = (before.reserved + 1).min(PROPOSAL_MAX);
     let above = remove.clone().guard(Guard::Proposal { fork, range, version });
@@ -269,13 +269,13 @@ mod tests {
     impl ObjectStore for Overtaken {
         fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
             let store = self.0.clone();
-            let is_made = *object == self.1.state_object() && !transaction.writes.is_empty();
-            let ino = (is_made && !self.2.swap(true, Ordering::Relaxed)).then_some(self.1);
+            let is_created = *object == self.1.state_object() && !transaction.writes.is_empty();
+            let ino = (is_created && !self.2.swap(true, Ordering::Relaxed)).then_some(self.1);
             let object = object.clone();
             Reply::pending(async move {
                 if let Some(ino) = ino {
                     for object in [ino.object(), ino.state_object()] {
-                        let remove = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+                        let remove = Transaction::new().guard(Guard::Exists).change(WriteOp::Remove);
                         store.apply(&object, remove).await?;
                     }
                 }
@@ -309,7 +309,7 @@ mod tests {
             target: Bytes::new(),
         };
         let key = Key::new(Bytes::from_static(RECORD)).unwrap();
-        let make = Transaction::new().change(Write::SetKey { key, value: inode.encode() });
+        let make = Transaction::new().change(WriteOp::SetKey { key, value: inode.encode() });
         store.apply(&ino.object(), make).await.unwrap();
         let overtaken = Overtaken(store.clone(), ino, AtomicBool::new(false));
         let loaded = load(&overtaken, &ino.state_object(), 3).await.unwrap();

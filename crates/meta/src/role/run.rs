@@ -84,7 +84,7 @@ impl Watcher {
                 return Ok(Looked::Taken(epoch, sent + takeover));
             }
             self.still = None;
-        } else if self.registered.is_some_and(|told| now.saturating_sub(told) >= takeover) {
+        } else if self.registered.is_some_and(|registered| now.saturating_sub(registered) >= takeover) {
             match self.keeper.stand_on().await? {
                 true => self.registered = Some(now),
                 false => self.still = None,
@@ -148,7 +148,7 @@ pub(super) async fn run(
             let mut core = shared.core.lock();
             let now = clock::now();
             core.with_rank(|rank, out| rank.tick(now, out));
-            core.tell_waiters(now);
+            core.notify_waiters(now);
             if let State::Active(rank, _) = &core.state {
                 let epoch = rank.epoch();
                 for (id, order) in std::mem::take(&mut core.orders) {
@@ -296,7 +296,7 @@ fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<Carri
     };
     core.with_rank(|rank, out| match carried {
         Carried::Loaded(record) => rank.loaded(now, id, record, out),
-        Carried::Created(made) => rank.created(now, id, made, out),
+        Carried::Created(created) => rank.created(now, id, created, out),
         Carried::Written => rank.written(now, id, out),
         Carried::Removed => rank.removed(id, out),
     });

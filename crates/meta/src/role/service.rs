@@ -172,7 +172,7 @@ fn get_call(request: &Incoming<'_>) -> Result<(ObjectId, Call), StoreError> {
     }
     match id.as_bytes().strip_prefix(SEQUENCER_PREFIX.as_bytes()) {
         Some(name) if !name.is_empty() => Ok((id, call)),
-        _ => Err(StoreError::new(ErrorKind::Invalid, format!("object \"{id}\" is no place for a sequencer"))),
+        _ => Err(StoreError::new(ErrorKind::Invalid, format!("object \"{id}\" cannot hold a sequencer"))),
     }
 }
 

@@ -8,7 +8,7 @@ use nacre_meta::{
     Attributes, Creation, Credentials, EXECUTE, Error, READ, Rank, RankOptions, SetAttributes, SetTime, WRITE,
 };
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{ObjectStore, Transaction, Write};
+use nacre_object::{ObjectStore, Transaction, WriteOp};
 
 use crate::scheduler::{SlowStore, at_once};
 
@@ -96,8 +96,8 @@ fn names_are_checked() {
     at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
         for name in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
-            let made = rank.create(&root, Ino::ROOT, name, file(0o644)).await;
-            assert!(matches!(made, Err(Error::Invalid(_))), "{name:?}");
+            let created = rank.create(&root, Ino::ROOT, name, file(0o644)).await;
+            assert!(matches!(created, Err(Error::Invalid(_))), "{name:?}");
         }
         let long = [b'n'; 256];
         assert_eq!(rank.create(&root, Ino::ROOT, &long, file(0o644)).await.err(), Some(Error::NameTooLong));
@@ -154,8 +154,8 @@ fn permissions_are_those_of_posix() {
         assert_eq!(rank.lookup(&bob, ada_home.ino, b"f").await.err(), Some(Error::Denied));
         assert_eq!(rank.readdir(&bob, ada_home.ino, b"", 9, false).await.err(), Some(Error::Denied));
         for user in [&carl, &bob] {
-            let made = rank.create(user, ada_home.ino, b"mine", file(0o644)).await;
-            assert_eq!(made.err(), Some(Error::Denied));
+            let created = rank.create(user, ada_home.ino, b"mine", file(0o644)).await;
+            assert_eq!(created.err(), Some(Error::Denied));
             assert_eq!(rank.unlink(user, ada_home.ino, b"f").await.err(), Some(Error::Denied));
             let moved = rank.rename(user, (ada_home.ino, b"f"), (home.ino, b"f"), false).await;
             assert_eq!(moved.err(), Some(Error::Denied));
@@ -304,8 +304,8 @@ fn an_inode_of_a_type_of_its_own_has_a_state_that_goes_with_it() {
         let change = || {
             let value = Bytes::from_static(b"7");
             Transaction::new()
-                .change(Write::SetKey { key: "counter".parse().unwrap(), value })
-                .change(Write::RaiseFence { token: 9 })
+                .change(WriteOp::SetKey { key: "counter".parse().unwrap(), value })
+                .change(WriteOp::RaiseFence { token: 9 })
         };
         store.apply(&ino.state_object(), change()).await.unwrap();
         rank.rename(&root, (Ino::ROOT, b"count"), (Ino::ROOT, b"renamed"), false).await.unwrap();
@@ -418,7 +418,7 @@ async fn a_namespace_is_kept_by_any_store() {
         Rank::open(Arc::new(MemoryStore::new()), RankOptions { create: true, ..RankOptions::default() });
     let rank = Arc::new(rank.await.unwrap());
     let root = Credentials::root();
-    let made = (0..64).map(|number| {
+    let created = (0..64).map(|number| {
         let (rank, root) = (rank.clone(), root.clone());
         tokio::spawn(async move {
             let name = format!("{number}");
@@ -426,7 +426,7 @@ async fn a_namespace_is_kept_by_any_store() {
         })
     });
     let mut inodes = std::collections::HashSet::new();
-    for task in made.collect::<Vec<_>>() {
+    for task in created.collect::<Vec<_>>() {
         inodes.insert(task.await.unwrap());
     }
     assert_eq!(inodes.len(), 64);
@@ -444,7 +444,7 @@ fn a_page_whose_inodes_are_all_gone_is_not_taken_for_the_last_one() {
         // The first two lose their inodes, as if they were removed after the entries had been read.
         for path in ["/a", "/b"] {
             let object = find(&rank, path).await.unwrap().ino.object();
-            store.apply(&object, Transaction::new().change(Write::Remove)).await.unwrap();
+            store.apply(&object, Transaction::new().change(WriteOp::Remove)).await.unwrap();
         }
         let page = rank.readdir(&root, Ino::ROOT, b"", 2, true).await.unwrap();
         let names: Vec<&[u8]> = page.entries.iter().map(|listed| &listed.name[..]).collect();

@@ -129,16 +129,16 @@ fn a_byte_far_behind_the_end_costs_no_more_than_a_byte() {
     let store = SlowStore::default();
     at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
-        let made = rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
+        let created = rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
         let far = (1 << 62) + 12_345;
-        rank.write_file(made.ino, 10, Bytes::from_static(b"near")).await.unwrap();
-        rank.write_file(made.ino, far, Bytes::from_static(b"far")).await.unwrap();
-        assert_eq!(&rank.read_file(made.ino, far - 1, 10).await.unwrap()[..], b"\0far");
+        rank.write_file(created.ino, 10, Bytes::from_static(b"near")).await.unwrap();
+        rank.write_file(created.ino, far, Bytes::from_static(b"far")).await.unwrap();
+        assert_eq!(&rank.read_file(created.ino, far - 1, 10).await.unwrap()[..], b"\0far");
         // What stands behind an end is not seen when the file grows over it.
-        rank.truncate(&root, made.ino, 12).await.unwrap();
-        rank.truncate(&root, made.ino, u64::MAX >> 1).await.unwrap();
-        assert_eq!(&rank.read_file(made.ino, 10, 4).await.unwrap()[..], b"ne\0\0");
-        assert_eq!(&rank.read_file(made.ino, far, 3).await.unwrap()[..], b"\0\0\0");
+        rank.truncate(&root, created.ino, 12).await.unwrap();
+        rank.truncate(&root, created.ino, u64::MAX >> 1).await.unwrap();
+        assert_eq!(&rank.read_file(created.ino, 10, 4).await.unwrap()[..], b"ne\0\0");
+        assert_eq!(&rank.read_file(created.ino, far, 3).await.unwrap()[..], b"\0\0\0");
         rank.unlink(&root, Ino::ROOT, b"f").await.unwrap();
         assert!(store.objects().iter().all(|object| !object.contains("/d/")), "{:?}", store.objects());
     });
@@ -149,18 +149,18 @@ fn a_file_that_many_puts_were_left_in_says_what_to_do() {
     let store = SlowStore::default();
     at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
-        let made = rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
-        rank.write_file(made.ino, 0, Bytes::from_static(b"old")).await.unwrap();
+        let created = rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
+        rank.write_file(created.ino, 0, Bytes::from_static(b"old")).await.unwrap();
         let left = open(&store).await;
         for _ in 0..15 {
-            left.put(&root, made.ino).await.unwrap();
+            left.put(&root, created.ino).await.unwrap();
         }
-        let error = rank.put(&root, made.ino).await.err().unwrap().to_string();
+        let error = rank.put(&root, created.ino).await.err().unwrap().to_string();
         assert!(error.contains("nacre fs check --mend"), "{error}");
         rank.check(true).await.unwrap();
-        let mut put = rank.put(&root, made.ino).await.unwrap();
+        let mut put = rank.put(&root, created.ino).await.unwrap();
         put.write(b"new").await.unwrap();
         put.commit().await.unwrap();
-        assert_eq!(&rank.read_file(made.ino, 0, 10).await.unwrap()[..], b"new");
+        assert_eq!(&rank.read_file(created.ino, 0, 10).await.unwrap()[..], b"new");
     });
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{Creation, Credentials, Error, Rank, RankOptions, SetAttributes};
-use nacre_object::{Check, Guard, Transaction, Write};
+use nacre_object::{Check, Guard, Transaction, WriteOp};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -111,13 +111,13 @@ async fn run(rank: Arc<Rank>, call: Call) -> Outcome {
     match call {
         Call::Create(directory, name) => {
             let creation = Creation::new(InodeKind::File, 0o644);
-            let made = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
-            Ok(Some(made.ino.0))
+            let created = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
+            Ok(Some(created.ino.0))
         }
         Call::Mkdir(directory, name) => {
             let creation = Creation::new(InodeKind::Directory, 0o755);
-            let made = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
-            Ok(Some(made.ino.0))
+            let created = rank.create(&root, Ino(directory), name.as_bytes(), creation).await?;
+            Ok(Some(created.ino.0))
         }
         Call::Unlink(directory, name) => {
             rank.unlink(&root, Ino(directory), name.as_bytes()).await.map(|()| None)
@@ -212,7 +212,7 @@ fn can_fail(before: &Tree, calls: &[Seen], failed: usize, used: &mut Vec<bool>) 
 }
 
 /// Checks that results and tree are explained by some order of the calls.
-fn judge(before: &Tree, seen: &[Seen], after: &Tree) -> Result<(), String> {
+fn compare(before: &Tree, seen: &[Seen], after: &Tree) -> Result<(), String> {
     if !is_explained(before, seen, after) {
         let (was, is) = (before.shape(), after.shape());
         return Err(format!("no order of the calls explains the tree\n  was {was:#?}\n  is {is:#?}"));
@@ -352,7 +352,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
             // Nobody checks: whoever comes by finishes what was left. So the tree is whole, whatever else is in the store.
             let after = read(&store, &ranks[0]).map_err(|text| wrong(text, &seen))?;
             seen.append(&mut left);
-            judge(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
+            compare(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
             let has_intent =
                 |call: &Call| matches!(call, Call::Rename(..) | Call::Link(..) | Call::Rmdir(..));
             left = seen.into_iter().filter(|(call, result)| result.is_none() && has_intent(call)).collect();
@@ -360,7 +360,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         }
         let doctor = open(&store);
         let report = at_once(&store, doctor.check(true)).map_err(|error| error.to_string())?;
-        if let Some(finding) = report.findings.iter().find(|finding| !finding.mended) {
+        if let Some(finding) = report.findings.iter().find(|finding| !finding.repaired) {
             return Err(wrong(format!("the check finds: {}", finding.text), &seen));
         }
         // Nothing that could happen in a round is more than something left to be done.
@@ -391,7 +391,7 @@ fn history(seed: u64, counts: &mut Counts, sabotage: Option<Sabotage>) -> Result
         ranks = vec![open(&store), open(&store)];
         let after = read(&store, &ranks[0]).map_err(|text| wrong(text, &seen))?;
         seen.append(&mut left);
-        judge(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
+        compare(&before, &seen, &after).map_err(|text| wrong(text, &seen))?;
         let inodes = store.objects().iter().filter(|object| object.starts_with("nacre/fs/i/")).count();
         if inodes != after.nodes.len() {
             return Err(wrong(
@@ -432,7 +432,7 @@ fn is_noticed(sabotage: Sabotage) -> bool {
 }
 
 fn sets(transaction: &Transaction, name: &[u8]) -> bool {
-    let sets = |write: &Write| matches!(write, Write::SetKey { key, .. } if key.as_bytes() == name);
+    let sets = |write: &WriteOp| matches!(write, WriteOp::SetKey { key, .. } if key.as_bytes() == name);
     transaction.writes.iter().any(sets)
 }
 
@@ -466,6 +466,6 @@ fn a_step_of_intents_that_is_left_out_is_noticed() {
     assert!(is_noticed(|_, transaction| {
         transaction
             .writes
-            .retain(|write| !matches!(write, Write::SetKey { key, .. } if key.as_bytes().starts_with(b"g")));
+            .retain(|write| !matches!(write, WriteOp::SetKey { key, .. } if key.as_bytes().starts_with(b"g")));
     }));
 }

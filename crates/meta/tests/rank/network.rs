@@ -12,7 +12,7 @@ use nacre_meta::role::{Handle, MetaRole, Options};
 use nacre_meta::{Creation, Credentials, Rank, RankOptions, SetAttributes};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
-    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction, Write,
+    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
 };
 use nacre_rpc::{Address, ServeOptions, Server, ServerLimits, Services};
 
@@ -232,7 +232,7 @@ fn a_standby_takes_over_and_nobody_sees_an_error() {
 /// Returns the version of the object of the authority, and the number of daemons that stand by.
 fn authority(store: &MemoryStore) -> (u64, usize) {
     let range = KeyRange::prefix("standby/");
-    let look = Transaction::new().read(Read::Keys { range, limit: 10, values: false });
+    let look = Transaction::new().read(ReadOp::Keys { range, limit: 10, values: false });
     match wait(store.apply(&"nacre/ranks/0".parse().unwrap(), look)).unwrap() {
         Outcome::Done(done) => match &done.answers[..] {
             [Answer::Keys(page)] => (done.version, page.entries.len()),
@@ -370,7 +370,7 @@ fn what_is_no_sequencer_is_left_alone() {
     let session = session(&store, &[&daemon.address]);
     // An object that holds something else.
     let foreign = Transaction::new()
-        .change(Write::SetKey { key: "sequencer".parse().unwrap(), value: "something else".into() });
+        .change(WriteOp::SetKey { key: "sequencer".parse().unwrap(), value: "something else".into() });
     assert!(matches!(wait(store.apply(&id(), foreign)), Ok(Outcome::Done(_))));
     let sequencer = session.sequencer(&id());
     let (done, ended) = std::sync::mpsc::channel();
@@ -385,7 +385,7 @@ fn what_is_no_sequencer_is_left_alone() {
     for id in ["nacre/ranks/0", "results", "nacre/sequencers/"] {
         let sequencer = session.sequencer(&id.parse().unwrap());
         let error = wait(sequencer.create(Policy::BestEffort)).unwrap_err();
-        assert!(error.to_string().contains("no place for a sequencer"), "{id}: {error}");
+        assert!(error.to_string().contains("cannot hold a sequencer"), "{id}: {error}");
     }
 }
 

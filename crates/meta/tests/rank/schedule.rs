@@ -465,9 +465,9 @@ impl World {
             }
             StoreOrder::Create(policy) => {
                 let record = Record { policy, ..Record::default() };
-                let made = self.record.is_none().then_some(record);
+                let created = self.record.is_none().then_some(record);
                 self.record.get_or_insert(record);
-                Stored::Created(made)
+                Stored::Created(created)
             }
             StoreOrder::Write(before, after) => {
                 if self.record == Some(before) || self.broken == Broken::NoFence {
@@ -500,7 +500,7 @@ impl World {
         let mut out = Vec::new();
         match ending {
             Stored::Loaded(record) => process.rank.loaded(now, &id, record, &mut out),
-            Stored::Created(made) => process.rank.created(now, &id, made, &mut out),
+            Stored::Created(created) => process.rank.created(now, &id, created, &mut out),
             Stored::Written => process.rank.written(now, &id, &mut out),
             Stored::Removed => process.rank.removed(&id, &mut out),
             Stored::Superseded => {

@@ -197,9 +197,9 @@ impl Cut {
     ) -> Result<Option<Stat>, StoreError> {
         self.names.clear();
         loop {
-            let page = Read::Forks { after: self.names.last().cloned(), limit: PAGE_ENTRIES_MAX as u32 };
-            let mut reads = vec![Read::Stat, page];
-            reads.extend(self.fences.then_some(Read::Fences));
+            let page = ReadOp::Forks { after: self.names.last().cloned(), limit: PAGE_ENTRIES_MAX as u32 };
+            let mut reads = vec![ReadOp::Stat, page];
+            reads.extend(self.fences.then_some(ReadOp::Fences));
             let answers = match ask(store, object, &reads).await {
                 Err(error)
                     if self.fences && matches!(error.kind, ErrorKind::Invalid | ErrorKind::Unsupported) =>
@@ -219,13 +219,13 @@ impl Cut {
         }
     }
 
-    fn reads(&self, more_forks: &[Fork], content: bool, ranges: &[(Fork, ByteRange)]) -> Vec<Read> {
-        let mut reads = vec![Read::Stat];
-        reads.extend(self.fences.then_some(Read::Fences));
+    fn reads(&self, more_forks: &[Fork], content: bool, ranges: &[(Fork, ByteRange)]) -> Vec<ReadOp> {
+        let mut reads = vec![ReadOp::Stat];
+        reads.extend(self.fences.then_some(ReadOp::Fences));
         let limit = PAGE_ENTRIES_MAX as u32;
-        reads.push(Read::Forks { after: None, limit });
+        reads.push(ReadOp::Forks { after: None, limit });
         for page in self.names.chunks_exact(PAGE_ENTRIES_MAX) {
-            reads.push(Read::Forks { after: page.last().cloned(), limit });
+            reads.push(ReadOp::Forks { after: page.last().cloned(), limit });
         }
         // A fork that nobody has shows nothing but the hole that the object's last removal left.
         let mut unused = Fork::new(vec![0xff; 255]).unwrap_or_default();
@@ -234,7 +234,7 @@ impl Cut {
             digit = digit.wrapping_sub(1);
             unused = Fork::new(vec![digit; 254]).unwrap_or_default();
         }
-        reads.push(Read::Extents { fork: unused, range: ByteRange::new(0, 1) });
+        reads.push(ReadOp::Extents { fork: unused, range: ByteRange::new(0, 1) });
         // The default fork is looked at whether it exists or not: all objects have the same name for it.
         let default = Fork::DEFAULT;
         let mut forks: Vec<&Fork> = self.names.iter().chain(more_forks).chain([&default]).collect();
@@ -246,28 +246,28 @@ impl Cut {
             let starts = std::iter::once(&0).chain(starts);
             let ends = self.extents.get(fork).into_iter().flatten().copied().chain([ByteRange::ALL.end()]);
             for (start, end) in starts.zip(ends) {
-                reads.push(Read::Extents { fork: fork.clone(), range: ByteRange::from(*start..end) });
+                reads.push(ReadOp::Extents { fork: fork.clone(), range: ByteRange::from(*start..end) });
             }
         }
         if content {
-            reads.push(Read::Attributes);
+            reads.push(ReadOp::Attributes);
             if let Some(lasts) = &self.keys {
                 let afters = std::iter::once(None).chain(lasts.iter().map(Some));
                 let befores = lasts.iter().map(|last| Some(behind(last))).chain([None]);
                 for (after, before) in afters.zip(befores) {
                     let range = KeyRange { after: after.cloned(), before, ..KeyRange::all() };
-                    reads.push(Read::Keys { range, limit, values: true });
+                    reads.push(ReadOp::Keys { range, limit, values: true });
                 }
             }
             for (fork, range) in ranges.iter().filter(|(fork, _)| !is_reserved(fork)) {
-                reads.push(Read::Range { fork: fork.clone(), range: *range, intent: Intent::Look });
+                reads.push(ReadOp::Range { fork: fork.clone(), range: *range, intent: Intent::Look });
             }
         }
         reads
     }
 
     /// Assembles a look from answers.
-    fn gather(&self, reads: &[Read], answers: Vec<Answer>) -> Result<Result<Look, Again>, StoreError> {
+    fn gather(&self, reads: &[ReadOp], answers: Vec<Answer>) -> Result<Result<Look, Again>, StoreError> {
         let mut look = Look {
             stat: Stat::default(),
             marked: false,
@@ -285,17 +285,17 @@ impl Cut {
                 (_, Answer::Stat(stat)) => look.stat = stat,
                 (_, Answer::Fences(fences)) => look.fences = Some(fences),
                 (_, Answer::Forks(page)) => sizes.extend(page.entries),
-                (Read::Extents { .. }, Answer::Range(found)) if std::mem::take(&mut first_extents) => {
+                (ReadOp::Extents { .. }, Answer::Range(found)) if std::mem::take(&mut first_extents) => {
                     look.tombstone_version = found.version;
                 }
-                (Read::Extents { fork, .. }, Answer::Range(found)) => {
+                (ReadOp::Extents { fork, .. }, Answer::Range(found)) => {
                     if found.next.is_some() {
                         return Ok(Err(Again::Extents(fork.clone())));
                     }
                     let state = look.forks.entry(fork.clone()).or_default();
                     found.extents.into_iter().for_each(|extent| coalesce(&mut state.extents, extent));
                 }
-                (Read::Attributes, Answer::Keys(page)) => {
+                (ReadOp::Attributes, Answer::Keys(page)) => {
                     if page.more {
                         // There is no way to ask for the rest of them.
                         let text = "its attributes are more than one reply holds";
@@ -303,13 +303,13 @@ impl Cut {
                     }
                     look.attributes = page.entries;
                 }
-                (Read::Keys { .. }, Answer::Keys(page)) => {
+                (ReadOp::Keys { .. }, Answer::Keys(page)) => {
                     if page.more {
                         return Ok(Err(Again::Keys));
                     }
                     look.keys.get_or_insert_default().extend(page.entries);
                 }
-                (Read::Range { fork, range, .. }, Answer::Range(found)) => {
+                (ReadOp::Range { fork, range, .. }, Answer::Range(found)) => {
                     look.bytes.entry(fork.clone()).or_default().insert(range.offset, found.data);
                 }
                 _ => {
@@ -351,7 +351,7 @@ impl Cut {
                 let mut start = 0;
                 loop {
                     let range = ByteRange::from(start..ByteRange::ALL.end());
-                    let answers = ask(store, object, &[Read::Extents { fork: fork.clone(), range }]).await?;
+                    let answers = ask(store, object, &[ReadOp::Extents { fork: fork.clone(), range }]).await?;
                     let Some([Answer::Range(found)]) = answers.as_deref() else { break };
                     let Some(next) = found.next.filter(|next| *next > start) else { break };
                     // In halves, so that there may be more of them by the next look.
@@ -367,7 +367,7 @@ impl Cut {
                     (Vec::new(), 0, None);
                 loop {
                     let range = KeyRange { after, ..KeyRange::all() };
-                    let page = Read::Keys { range, limit: KEYS_PER_READ, values: true };
+                    let page = ReadOp::Keys { range, limit: KEYS_PER_READ, values: true };
                     let answers = ask(store, object, &[page]).await?;
                     let Some([Answer::Keys(page)]) = answers.as_deref() else { break };
                     bytes += page
@@ -395,15 +395,15 @@ impl Cut {
 async fn ask(
     store: &dyn ObjectStore,
     object: &ObjectId,
-    reads: &[Read],
+    reads: &[ReadOp],
 ) -> Result<Option<Vec<Answer>>, StoreError> {
     let mut all = Vec::with_capacity(reads.len());
     let mut version = None;
     let mut rest = reads;
     while !rest.is_empty() {
         let mut extent_reads = 0;
-        let fits = |read: &&Read| {
-            extent_reads += usize::from(matches!(read, Read::Extents { .. } | Read::Range { .. }));
+        let fits = |read: &&ReadOp| {
+            extent_reads += usize::from(matches!(read, ReadOp::Extents { .. } | ReadOp::Range { .. }));
             extent_reads <= EXTENT_READS_MAX
         };
         let count = rest.iter().take(READS_MAX).take_while(fits).count().max(1);

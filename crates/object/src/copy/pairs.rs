@@ -22,7 +22,7 @@ pub(super) struct Pairs {
     keys_done: bool,
     done: bool,
     /// The changes that were found and not made.
-    waiting: VecDeque<Write>,
+    waiting: VecDeque<WriteOp>,
 }
 
 impl Pairs {
@@ -30,7 +30,7 @@ impl Pairs {
     pub(super) fn new(from: &Look, fresh: bool, fenced: Vec<u64>) -> Self {
         let done = !from.stat.exists;
         let held = from.keys.clone().map(VecDeque::from);
-        let waiting = fenced.into_iter().map(|session| Write::FenceSession { session }).collect();
+        let waiting = fenced.into_iter().map(|session| WriteOp::FenceSession { session }).collect();
         Self { fresh, held, after: None, keys_done: false, done, waiting }
     }
 
@@ -42,12 +42,12 @@ impl Pairs {
         from: &Look,
         operations: usize,
         bytes: usize,
-    ) -> Result<Option<Vec<Write>>, StoreError> {
+    ) -> Result<Option<Vec<WriteOp>>, StoreError> {
         while self.waiting.len() < WAITING_MAX && !self.done {
             let Some(()) = self.fetch(copy, from).await? else { return Ok(None) };
         }
         let mut taken = 0;
-        let fits = |write: &&Write| {
+        let fits = |write: &&WriteOp| {
             taken += payload_bytes(write);
             taken <= bytes
         };
@@ -72,7 +72,7 @@ impl Pairs {
         let limit = PAGE_ENTRIES_MAX as u32;
         let keys = |after: &Option<Bytes>, before: Option<Bytes>| {
             let range = KeyRange { after: after.clone(), before, ..KeyRange::all() };
-            Transaction::new().read(Read::Keys { range, limit, values: true })
+            Transaction::new().read(ReadOp::Keys { range, limit, values: true })
         };
         let (ours, more) = match (&mut self.held, self.keys_done) {
             (_, true) => (from.attributes.clone(), false),
@@ -95,7 +95,7 @@ impl Pairs {
         let mut theirs_more = !self.fresh;
         while theirs_more {
             let read = match self.keys_done {
-                true => Transaction::new().read(Read::Attributes),
+                true => Transaction::new().read(ReadOp::Attributes),
                 false => keys(&after, last.as_ref().map(behind)),
             };
             let Outcome::Done(done) = copy.destination.apply(copy.object, read).await? else {
@@ -111,15 +111,15 @@ impl Pairs {
         for (key, value) in ours {
             if theirs.remove(&key).is_none_or(|theirs| theirs != value) {
                 set.push(match attributes {
-                    false => Write::SetKey { key, value },
-                    true => Write::SetAttribute { name: key, value },
+                    false => WriteOp::SetKey { key, value },
+                    true => WriteOp::SetAttribute { name: key, value },
                 });
             }
         }
         // Removals first, so that there are never too many attributes.
         self.waiting.extend(theirs.into_keys().map(|key| match attributes {
-            false => Write::RemoveKey { key },
-            true => Write::RemoveAttribute { name: key },
+            false => WriteOp::RemoveKey { key },
+            true => WriteOp::RemoveAttribute { name: key },
         }));
         self.waiting.extend(set);
         self.after = last;
@@ -131,10 +131,10 @@ impl Pairs {
 }
 
 /// Returns the payload of a change, in bytes.
-pub(super) fn payload_bytes(write: &Write) -> usize {
+pub(super) fn payload_bytes(write: &WriteOp) -> usize {
     match write {
-        Write::SetKey { value, .. } | Write::SetAttribute { value, .. } => value.len(),
-        Write::Extents { extents, .. } => extents.iter().map(|(_, data)| data.len()).sum(),
+        WriteOp::SetKey { value, .. } | WriteOp::SetAttribute { value, .. } => value.len(),
+        WriteOp::Extents { extents, .. } => extents.iter().map(|(_, data)| data.len()).sum(),
         _ => 0,
     }
 }

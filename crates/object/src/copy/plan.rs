@@ -27,7 +27,7 @@ pub(super) struct Step {
     /// Forks that were replaced whole, with content that is more than one transaction holds.
     pub(super) replaced: Vec<Replacement>,
     /// Changes of forks, before the data, in order.
-    pub(super) changes: Vec<Write>,
+    pub(super) changes: Vec<WriteOp>,
     /// Ranges of forks whose bytes are copied.
     pub(super) data: BTreeMap<Fork, Vec<ByteRange>>,
 }
@@ -130,7 +130,7 @@ fn fork(
     if original.size.is_some() {
         let newer = original.extents.iter().map(|extent| extent.version).filter(|version| *version > base);
         let version = newer.min().unwrap_or(last);
-        let zero = |range| Write::Zero { fork: name.clone(), range };
+        let zero = |range| WriteOp::Zero { fork: name.clone(), range };
         steps.entry(version).or_default().changes.extend(lacking.into_iter().map(zero));
     }
     changes(name, original, copy, base, steps)
@@ -146,7 +146,7 @@ fn changes(
 ) -> Option<()> {
     resize(name, original, copy, base, steps)?;
     for (range, version) in runs(&original.extents, ExtentKind::Hole, base) {
-        steps.entry(version).or_default().changes.push(Write::Zero { fork: name.clone(), range });
+        steps.entry(version).or_default().changes.push(WriteOp::Zero { fork: name.clone(), range });
     }
     for (range, version) in runs(&original.extents, ExtentKind::Data, base) {
         steps.entry(version).or_default().data.entry(name.clone()).or_default().push(range);
@@ -227,11 +227,11 @@ fn resize(
     base: u64,
     steps: &mut BTreeMap<u64, Step>,
 ) -> Option<()> {
-    let mut change = |version: u64, writes: Vec<Write>| {
+    let mut change = |version: u64, writes: Vec<WriteOp>| {
         let changes = &mut steps.entry(version).or_default().changes;
         changes.extend(writes);
     };
-    let byte = |offset: u64| Write::Extents {
+    let byte = |offset: u64| WriteOp::Extents {
         fork: name.clone(),
         extents: vec![(offset, Bytes::from_static(&[0]))],
     };
@@ -239,7 +239,7 @@ fn resize(
         if copy.size.is_some() {
             // It was removed since: that painted all of it, at the least of the versions that are there now.
             let version = oldest(original, 0).filter(|version| *version > base)?;
-            change(version, vec![Write::RemoveFork { fork: name.clone() }]);
+            change(version, vec![WriteOp::RemoveFork { fork: name.clone() }]);
         }
         return Some(());
     };
@@ -260,7 +260,7 @@ fn resize(
         // It was cut to that size, which painted a hole from there to the end of the offset space.
         _ => {
             let version = oldest(original, size).filter(|version| *version > base)?;
-            let mut writes = vec![Write::Truncate { fork: name.clone(), size }];
+            let mut writes = vec![WriteOp::Truncate { fork: name.clone(), size }];
             if copied < size {
                 // Something to cut off, so that nothing before the cut is painted.
                 writes.insert(0, byte(size));

@@ -77,22 +77,22 @@ impl Copy<'_> {
             }
             let mut writes = Vec::new();
             if step.remove {
-                writes.push(Write::Remove);
+                writes.push(WriteOp::Remove);
                 marked = false;
             }
             writes.extend(staged.into_iter().flatten());
             writes.extend(step.changes.iter().cloned());
             for (fork, ranges) in &step.data {
                 let Some(extents) = self.read(from, fork, ranges, target).await? else { return Ok(None) };
-                writes.push(Write::Extents { fork: fork.clone(), extents });
+                writes.push(WriteOp::Extents { fork: fork.clone(), extents });
             }
             if step.last {
                 let empty = from.forks.iter().filter(|(_, fork)| fork.size == Some(0));
                 writes.extend(
-                    empty.map(|(fork, _)| Write::Extents { fork: fork.clone(), extents: Vec::new() }),
+                    empty.map(|(fork, _)| WriteOp::Extents { fork: fork.clone(), extents: Vec::new() }),
                 );
                 if marked {
-                    writes.push(Write::RemoveFork { fork: state.mark.clone() });
+                    writes.push(WriteOp::RemoveFork { fork: state.mark.clone() });
                 }
             }
             let taken: usize = writes.iter().map(payload_bytes).sum();
@@ -113,7 +113,7 @@ impl Copy<'_> {
                     }
                 }
                 if writes.is_empty() {
-                    writes.push(Write::Create);
+                    writes.push(WriteOp::Create);
                 }
             }
             self.write(&mut state, writes, Some(target), !step.last && from.stat.exists).await?;
@@ -131,14 +131,14 @@ impl Copy<'_> {
         number: usize,
         new: &Replacement,
         target: u64,
-    ) -> Result<Option<Vec<Write>>, StoreError> {
+    ) -> Result<Option<Vec<WriteOp>>, StoreError> {
         let fork = Fork::try_from(format!("{STAGED}{number}").as_str())?;
         let label = label(target, &new.fork);
         let mut left: Vec<ByteRange> = new.data.iter().filter_map(|range| behind_label(*range)).collect();
         let mut begin = vec![
-            Write::RemoveFork { fork: fork.clone() },
-            Write::Truncate { fork: fork.clone(), size: new.size },
-            Write::Extents { fork: fork.clone(), extents: vec![(0, label.clone())] },
+            WriteOp::RemoveFork { fork: fork.clone() },
+            WriteOp::Truncate { fork: fork.clone(), size: new.size },
+            WriteOp::Extents { fork: fork.clone(), extents: vec![(0, label.clone())] },
         ];
         if let Some(staged) = self.staged(&fork, &label).await? {
             begin.clear();
@@ -149,25 +149,25 @@ impl Copy<'_> {
         while let Some(piece) = pieces.next() {
             let Some(extents) = self.read(from, &new.fork, &piece, target).await? else { return Ok(None) };
             let mut writes = std::mem::take(&mut begin);
-            writes.push(Write::Extents { fork: fork.clone(), extents });
+            writes.push(WriteOp::Extents { fork: fork.clone(), extents });
             if state.version + 1 < target {
                 self.write(state, writes, None, true).await?;
             } else if pieces.peek().is_none() {
                 // There is no version left below, but room beside the replacement itself.
                 last = writes;
             } else {
-                let text = "its content was made in fewer transactions than it takes to copy it";
+                let text = "its content was written in fewer transactions than it takes to copy it";
                 return Err(StoreError::new(ErrorKind::Unsupported, text));
             }
         }
         last.splice(0..0, begin);
-        last.push(Write::Zero { fork: fork.clone(), range: ByteRange::new(0, LABEL_BYTES) });
+        last.push(WriteOp::Zero { fork: fork.clone(), range: ByteRange::new(0, LABEL_BYTES) });
         let first: Vec<ByteRange> = new.data.iter().filter_map(|range| within_label(*range)).collect();
         let Some(extents) = self.read(from, &new.fork, &first, target).await? else { return Ok(None) };
         if !extents.is_empty() {
-            last.push(Write::Extents { fork: fork.clone(), extents });
+            last.push(WriteOp::Extents { fork: fork.clone(), extents });
         }
-        last.push(Write::ReplaceFork { fork: new.fork.clone(), from: fork });
+        last.push(WriteOp::ReplaceFork { fork: new.fork.clone(), from: fork });
         Ok(Some(last))
     }
 
@@ -177,7 +177,7 @@ impl Copy<'_> {
         let mut ranges = Vec::new();
         loop {
             let read = Transaction::new().read_range(fork.clone(), ByteRange::new(0, LABEL_BYTES));
-            let read = read.read(Read::Extents { fork: fork.clone(), range: at });
+            let read = read.read(ReadOp::Extents { fork: fork.clone(), range: at });
             let Outcome::Done(done) = self.destination.apply(self.object, read).await? else {
                 return Ok(None);
             };
@@ -245,24 +245,24 @@ impl Copy<'_> {
     async fn write(
         &mut self,
         state: &mut State,
-        mut writes: Vec<Write>,
+        mut writes: Vec<WriteOp>,
         target: Option<u64>,
         more: bool,
     ) -> Result<(), StoreError> {
         let version = target.unwrap_or(state.version + 1);
         if more {
-            let mark = Write::Extents { fork: state.mark.clone(), extents: Vec::new() };
+            let mark = WriteOp::Extents { fork: state.mark.clone(), extents: Vec::new() };
             // A removal of the object takes its mark along.
-            let at = writes.iter().rposition(|write| matches!(write, Write::Remove)).map_or(0, |at| at + 1);
+            let at = writes.iter().rposition(|write| matches!(write, WriteOp::Remove)).map_or(0, |at| at + 1);
             writes.insert(at, mark);
         }
         let fenced = std::mem::take(&mut state.fenced).into_iter();
-        writes.splice(0..0, fenced.map(|session| Write::FenceSession { session }));
+        writes.splice(0..0, fenced.map(|session| WriteOp::FenceSession { session }));
         if state.fence > 0 {
-            writes.insert(0, Write::RaiseFence { token: std::mem::take(&mut state.fence) });
+            writes.insert(0, WriteOp::RaiseFence { token: std::mem::take(&mut state.fence) });
         }
         let bytes: usize =
-            writes.iter().filter(|write| matches!(write, Write::Extents { .. })).map(payload_bytes).sum();
+            writes.iter().filter(|write| matches!(write, WriteOp::Extents { .. })).map(payload_bytes).sum();
         let mut transaction = Transaction { writes, ..Transaction::default() };
         let range = ByteRange::new(0, 0);
         // The next version comes by itself, where there is no room to ask for it.
@@ -276,7 +276,7 @@ impl Copy<'_> {
                 Ok(())
             }
             Outcome::Done(Done { version, .. }) | Outcome::Refused(Refusal { version, .. }) => {
-                let text = format!("somebody else writes the copy, which has version {version} by now");
+                let text = format!("another client is writing the copy, which has version {version} by now");
                 Err(StoreError::new(ErrorKind::Busy, text))
             }
         }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use crate::pace::{Admission, Pacer, PacerLimits, RegionHash, RegionStatistics, Statistics, Waiter};
 use crate::watch::{Notified, Watch, WatchOptions};
 use crate::{
-    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Reply,
+    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply,
     StoreError, Transaction, WindowPosition,
 };
 
@@ -248,7 +248,7 @@ impl<S: ObjectStore> ObjectStore for Paced<S> {
 /// Returns the first range that a transaction reads in order to update it.
 fn announced(transaction: &Transaction) -> Option<(&Fork, ByteRange)> {
     transaction.reads.iter().find_map(|read| match read {
-        Read::Range { fork, range, intent: Intent::Update } => Some((fork, *range)),
+        ReadOp::Range { fork, range, intent: Intent::Update } => Some((fork, *range)),
         _ => None,
     })
 }
@@ -310,12 +310,12 @@ impl<S: ObjectStore> Shared<S> {
             return self.write(object, transaction, once);
         };
         match self.write(object, transaction, once) {
-            Reply::Ready(Some(result)) => self.judged(region, result),
+            Reply::Ready(Some(result)) => self.evaluate(region, result),
             reply => {
                 let shared = self.clone();
                 Reply::pending(async move {
                     let result = reply.await;
-                    shared.judged(region, result).await
+                    shared.evaluate(region, result).await
                 })
             }
         }
@@ -366,7 +366,7 @@ impl<S: ObjectStore> Shared<S> {
     }
 
     /// Handles the outcome of a conditional write.
-    fn judged(self: &Arc<Self>, region: Region, result: Result<Outcome, StoreError>) -> Reply<Outcome> {
+    fn evaluate(self: &Arc<Self>, region: Region, result: Result<Outcome, StoreError>) -> Reply<Outcome> {
         let succeeded = match &result {
             Ok(Outcome::Done(_)) => true,
             Ok(Outcome::Refused(refusal)) if refusal.guard == region.index => false,

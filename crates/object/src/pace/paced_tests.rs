@@ -14,7 +14,7 @@ fn object() -> ObjectId {
 
 /// Reads, adds one, and writes on condition, until it succeeds. Returns the number of failures.
 fn increment(store: &dyn ObjectStore, intent: Intent) -> usize {
-    let read = Transaction::new().read(Read::Range { fork: Fork::DEFAULT, range: RANGE, intent });
+    let read = Transaction::new().read(ReadOp::Range { fork: Fork::DEFAULT, range: RANGE, intent });
     let Outcome::Done(Done { answers, .. }) = block_on(store.apply(&object(), read)).unwrap() else {
         panic!("a read without guards was refused");
     };
@@ -123,7 +123,7 @@ fn looking_and_writing_without_a_condition_never_wait() {
 fn who_goes_away_while_waiting_is_not_waited_for() {
     let store = Paced::new(MemoryStore::new(), patient());
     contend(&store);
-    let read = Read::Range { fork: Fork::DEFAULT, range: RANGE, intent: Intent::Update };
+    let read = ReadOp::Range { fork: Fork::DEFAULT, range: RANGE, intent: Intent::Update };
     let mut waiting: Vec<Reply<Outcome>> =
         (0..5).map(|_| store.apply(&object(), Transaction::new().read(read.clone()))).collect();
     assert_eq!(store.totals().waiting, 5);

@@ -54,7 +54,7 @@ pub struct Content {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// False as long as the first content is being put: there is no stream yet.
-    pub made: bool,
+    pub created: bool,
     /// The layout of the next content.
     pub layout: Layout,
     /// All contents that have objects, or may have.
@@ -74,7 +74,7 @@ impl Record {
     pub fn encode(&self) -> Bytes {
         let plain = self.contents.iter().all(|content| (content.dense, content.owner) == (0, 0));
         let format = if plain { FORMAT_PLAIN } else { FORMAT };
-        let mut out = vec![format, u8::from(self.made), self.contents.len() as u8];
+        let mut out = vec![format, u8::from(self.created), self.contents.len() as u8];
         encode_layout(&self.layout, &mut out);
         for content in &self.contents {
             out.extend(content.number.to_le_bytes());
@@ -94,7 +94,7 @@ impl Record {
     /// Decodes a record; `None` if it is none of a known format.
     pub fn decode(record: &[u8]) -> Option<Record> {
         let (head, rest) = record.split_at_checked(RECORD_HEAD_BYTES)?;
-        let &[format, made @ 0..=1, count, ref layout @ ..] = head else { return None };
+        let &[format, created @ 0..=1, count, ref layout @ ..] = head else { return None };
         let len = match format {
             FORMAT_PLAIN => PLAIN_CONTENT_BYTES,
             FORMAT => CONTENT_BYTES,
@@ -104,7 +104,7 @@ impl Record {
             rest.chunks(len).map(|bytes| decode_content(bytes, len)).collect::<Option<Vec<_>>>()?;
         let present = contents.iter().filter(|content| content.state == State::Present).count();
         let sound = contents.len() == usize::from(count) && count as usize <= CONTENTS_MAX && present <= 1;
-        sound.then_some(Record { made: made == 1, layout: decode_layout(layout)?, contents })
+        sound.then_some(Record { created: created == 1, layout: decode_layout(layout)?, contents })
     }
 
     /// Returns the present content.
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn the_record_is_pinned() {
         let contents = vec![content(State::Present), content(State::Dead)];
-        let record = Record { made: true, layout: Layout::default(), contents };
+        let record = Record { created: true, layout: Layout::default(), contents };
         let text = record.encode();
         let hex: String = text.iter().take(84).map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
@@ -263,7 +263,7 @@ mod tests {
     fn a_record_with_owners_is_pinned() {
         let owned = Content { dense: 4, owner: hash(&"a".try_into().unwrap()), ..content(State::Present) };
         let contents = vec![owned, content(State::Dead)];
-        let record = Record { made: true, layout: Layout::default(), contents };
+        let record = Record { created: true, layout: Layout::default(), contents };
         let text = record.encode();
         let hex: String = text.iter().take(100).map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
@@ -279,7 +279,7 @@ mod tests {
     fn what_is_no_record_is_refused_and_never_panics() {
         for owner in [0, 77] {
             let pending = Content { owner, ..content(State::Pending) };
-            refuses_damage(&Record { made: false, layout: Layout::default(), contents: vec![pending] });
+            refuses_damage(&Record { created: false, layout: Layout::default(), contents: vec![pending] });
         }
     }
 

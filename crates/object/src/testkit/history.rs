@@ -224,11 +224,11 @@ impl Generator {
 
     /// Makes a replacement of one fork by another. Where the shape has one fork only, its content goes to a second one,
     /// and comes back from there.
-    fn replacement(&mut self) -> Write {
+    fn replacement(&mut self) -> WriteOp {
         let count = self.shape.forks.max(2);
         let fork = self.rng.random_range(0..count);
         let from = (fork + self.rng.random_range(1..count)) % count;
-        Write::ReplaceFork { fork: fork_of(fork), from: fork_of(from) }
+        WriteOp::ReplaceFork { fork: fork_of(fork), from: fork_of(from) }
     }
 
     fn key(&mut self, names: usize) -> Key {
@@ -349,13 +349,13 @@ impl Generator {
         candidates[self.rng.random_range(0..candidates.len())].clone()
     }
 
-    fn read(&mut self, state: &ObjectState) -> Read {
+    fn read(&mut self, state: &ObjectState) -> ReadOp {
         let limit = self.rng.random_range(0..6);
         if self.shape.key_versions_and_sessions && self.percent(15) {
             return match self.rng.random_range(0..3) {
-                0 => Read::VersionedKey { key: self.key(self.shape.keys) },
-                1 => Read::VersionedKeys { range: self.key_range(), limit, values: self.percent(50) },
-                _ => Read::Fences,
+                0 => ReadOp::VersionedKey { key: self.key(self.shape.keys) },
+                1 => ReadOp::VersionedKeys { range: self.key_range(), limit, values: self.percent(50) },
+                _ => ReadOp::Fences,
             };
         }
         match self.rng.random_range(0..16) {
@@ -365,18 +365,18 @@ impl Generator {
                 let small = state.fork_size(&fork).unwrap_or(0) <= 4 * self.shape.span_bytes;
                 let range = if small && self.percent(20) { ByteRange::ALL } else { self.range() };
                 let intent = if self.percent(20) { Intent::Update } else { Intent::Look };
-                Read::Range { fork, range, intent }
+                ReadOp::Range { fork, range, intent }
             }
             6..=8 => {
                 let range = if self.percent(30) { ByteRange::ALL } else { self.range() };
-                Read::Extents { fork: self.fork(), range }
+                ReadOp::Extents { fork: self.fork(), range }
             }
-            9 => Read::Stat,
-            10 => Read::Forks { after: if self.percent(50) { None } else { Some(self.fork()) }, limit },
-            11 => Read::Key { key: self.key(self.shape.keys) },
-            12 | 13 => Read::Keys { range: self.key_range(), limit, values: self.percent(50) },
-            14 => Read::Attribute { name: self.key(self.shape.attributes) },
-            _ => Read::Attributes,
+            9 => ReadOp::Stat,
+            10 => ReadOp::Forks { after: if self.percent(50) { None } else { Some(self.fork()) }, limit },
+            11 => ReadOp::Key { key: self.key(self.shape.keys) },
+            12 | 13 => ReadOp::Keys { range: self.key_range(), limit, values: self.percent(50) },
+            14 => ReadOp::Attribute { name: self.key(self.shape.attributes) },
+            _ => ReadOp::Attributes,
         }
     }
 
@@ -394,37 +394,37 @@ impl Generator {
         range
     }
 
-    fn write(&mut self) -> Write {
+    fn write(&mut self) -> WriteOp {
         if self.shape.key_versions_and_sessions && self.percent(4) {
-            return Write::FenceSession { session: self.rng.random_range(0..24) };
+            return WriteOp::FenceSession { session: self.rng.random_range(0..24) };
         }
         if self.percent(self.shape.remove_percent) {
-            return Write::Remove;
+            return WriteOp::Remove;
         }
         if self.shape.replace_percent > 0 && self.percent(self.shape.replace_percent) {
             return self.replacement();
         }
         match self.rng.random_range(0..24) {
-            0 => Write::Create,
+            0 => WriteOp::Create,
             1..=10 => {
                 let mut extents = Vec::new();
                 for _ in 0..self.rng.random_range(1..=self.shape.extents_max.max(1)) {
                     let range = self.range();
                     extents.push((range.offset, self.bytes(range.len as usize)));
                 }
-                Write::Extents { fork: self.fork(), extents }
+                WriteOp::Extents { fork: self.fork(), extents }
             }
             11..=13 => {
                 let range = if self.percent(5) { ByteRange::ALL } else { self.range() };
-                Write::Zero { fork: self.fork(), range }
+                WriteOp::Zero { fork: self.fork(), range }
             }
-            14 | 15 => Write::Truncate { fork: self.fork(), size: self.range().offset },
-            16 => Write::RemoveFork { fork: self.fork() },
-            17 | 18 => Write::SetKey { key: self.key(self.shape.keys), value: self.value() },
-            19 => Write::RemoveKey { key: self.key(self.shape.keys) },
-            20 | 21 => Write::SetAttribute { name: self.key(self.shape.attributes), value: self.value() },
-            22 => Write::RemoveAttribute { name: self.key(self.shape.attributes) },
-            _ => Write::RaiseFence { token: self.rng.random_range(0..20) },
+            14 | 15 => WriteOp::Truncate { fork: self.fork(), size: self.range().offset },
+            16 => WriteOp::RemoveFork { fork: self.fork() },
+            17 | 18 => WriteOp::SetKey { key: self.key(self.shape.keys), value: self.value() },
+            19 => WriteOp::RemoveKey { key: self.key(self.shape.keys) },
+            20 | 21 => WriteOp::SetAttribute { name: self.key(self.shape.attributes), value: self.value() },
+            22 => WriteOp::RemoveAttribute { name: self.key(self.shape.attributes) },
+            _ => WriteOp::RaiseFence { token: self.rng.random_range(0..20) },
         }
     }
 }

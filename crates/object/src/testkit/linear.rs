@@ -215,7 +215,7 @@ impl<'a> Search<'a> {
                 Observed::Outcome(Outcome::Done(done)) => {
                     for (read, answer) in record.transaction.reads.iter().zip(&done.answers) {
                         if let (
-                            Read::Range { fork, range, .. } | Read::Extents { fork, range },
+                            ReadOp::Range { fork, range, .. } | ReadOp::Extents { fork, range },
                             Answer::Range(found),
                         ) = (read, answer)
                         {

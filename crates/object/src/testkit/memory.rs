@@ -10,7 +10,7 @@ use crate::testkit::Model;
 use crate::watch::{Hub, Notified, Watch, WatchOptions};
 use crate::window::{Recall, WINDOW_WRITES_MAX, Window};
 use crate::{
-    ObjectId, ObjectStore, Once, Outcome, Read, Reply, StoreError, Transaction, WindowPosition, once,
+    ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction, WindowPosition, once,
 };
 
 /// A [`Model`] behind a mutex: a stand-in wherever a test needs any store.
@@ -139,7 +139,7 @@ impl ObjectStore for MemoryStore {
 
     fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
         let mut model = self.model();
-        let version = match model.apply(object, &Transaction::new().read(Read::Stat)) {
+        let version = match model.apply(object, &Transaction::new().read(ReadOp::Stat)) {
             Ok(Outcome::Done(done)) => done.version,
             _ => 0,
         };

@@ -267,31 +267,31 @@ impl ObjectState {
     }
 
     /// Answers reads in order, out of one budget of bytes.
-    fn answer(&self, reads: &[Read]) -> Vec<Answer> {
+    fn answer(&self, reads: &[ReadOp]) -> Vec<Answer> {
         let mut budget = REPLY_BYTES_MAX;
         let mut answers = Vec::new();
         for read in reads {
             let first = answers.is_empty();
             answers.push(match read {
-                Read::Range { fork, range, .. } => Answer::Range(self.range(fork, *range, Some(&mut budget))),
-                Read::Extents { fork, range } => Answer::Range(self.range(fork, *range, None)),
-                Read::Stat => Answer::Stat(self.stat()),
-                Read::Forks { after, limit } => Answer::Forks(self.fork_page(after.as_ref(), *limit)),
-                Read::Key { key } => Answer::Value(charge(self.keys.get(key), &mut budget)),
-                Read::Keys { range, limit, values } => {
+                ReadOp::Range { fork, range, .. } => Answer::Range(self.range(fork, *range, Some(&mut budget))),
+                ReadOp::Extents { fork, range } => Answer::Range(self.range(fork, *range, None)),
+                ReadOp::Stat => Answer::Stat(self.stat()),
+                ReadOp::Forks { after, limit } => Answer::Forks(self.fork_page(after.as_ref(), *limit)),
+                ReadOp::Key { key } => Answer::Value(charge(self.keys.get(key), &mut budget)),
+                ReadOp::Keys { range, limit, values } => {
                     let keys = self.keys.iter().filter(|(key, _)| range.contains(key.as_bytes()));
                     Answer::Keys(key_page(keys, *limit, *values, first, &mut budget))
                 }
-                Read::Attribute { name } => Answer::Value(charge(self.attributes.get(name), &mut budget)),
-                Read::Attributes => {
+                ReadOp::Attribute { name } => Answer::Value(charge(self.attributes.get(name), &mut budget)),
+                ReadOp::Attributes => {
                     Answer::Keys(key_page(self.attributes.iter(), u32::MAX, true, first, &mut budget))
                 }
-                Read::VersionedKey { key } => {
+                ReadOp::VersionedKey { key } => {
                     let value = charge(self.keys.get(key), &mut budget);
                     let versioned = |value| Versioned { value, version: self.key_version(key) };
                     Answer::VersionedValue(value.map(versioned))
                 }
-                Read::VersionedKeys { range, limit, values } => {
+                ReadOp::VersionedKeys { range, limit, values } => {
                     let keys = self.keys.iter().filter(|(key, _)| range.contains(key.as_bytes()));
                     let page = key_page(keys, *limit, *values, first, &mut budget);
                     let versioned = |(key, value)| {
@@ -301,7 +301,7 @@ impl ObjectState {
                     let entries = page.entries.into_iter().map(versioned).collect();
                     Answer::VersionedKeys(VersionedKeyPage { entries, more: page.more })
                 }
-                Read::Fences => Answer::Fences(self.fences()),
+                ReadOp::Fences => Answer::Fences(self.fences()),
             });
         }
         answers
@@ -391,17 +391,17 @@ impl ObjectState {
     }
 
     /// Refuses writes that would leave the object with too many attributes.
-    fn check_attributes(&self, writes: &[Write]) -> Result<(), StoreError> {
+    fn check_attributes(&self, writes: &[WriteOp]) -> Result<(), StoreError> {
         let mut names: std::collections::BTreeSet<&Key> = self.attributes.keys().collect();
         for write in writes {
             match write {
-                Write::SetAttribute { name, .. } => {
+                WriteOp::SetAttribute { name, .. } => {
                     names.insert(name);
                 }
-                Write::RemoveAttribute { name } => {
+                WriteOp::RemoveAttribute { name } => {
                     names.remove(name);
                 }
-                Write::Remove => names.clear(),
+                WriteOp::Remove => names.clear(),
                 _ => {}
             }
         }
@@ -413,12 +413,12 @@ impl ObjectState {
     }
 
     /// Makes one change, at the object's version.
-    fn change(&mut self, write: &Write) {
+    fn change(&mut self, write: &WriteOp) {
         let stamp = self.version;
         self.exists = true;
         match write {
-            Write::Create => {}
-            Write::Extents { fork, extents } => {
+            WriteOp::Create => {}
+            WriteOp::Extents { fork, extents } => {
                 let fork = self.forks.entry(fork.clone()).or_default();
                 fork.exists = true;
                 for (offset, data) in extents {
@@ -429,47 +429,47 @@ impl ObjectState {
                     }
                 }
             }
-            Write::Zero { fork, range } => {
+            WriteOp::Zero { fork, range } => {
                 if range.len > 0 {
                     self.forks.entry(fork.clone()).or_default().paint(range.offset, range.end(), stamp, None);
                 }
             }
-            Write::Truncate { fork, size } => {
+            WriteOp::Truncate { fork, size } => {
                 let fork = self.forks.entry(fork.clone()).or_default();
                 fork.paint(fork.size.min(*size), OFFSET_MAX, stamp, None);
                 fork.exists = true;
                 fork.size = *size;
             }
-            Write::RemoveFork { fork } => {
+            WriteOp::RemoveFork { fork } => {
                 if let Some(fork) = self.forks.get_mut(fork) {
                     fork.paint(0, OFFSET_MAX, stamp, None);
                     fork.exists = false;
                     fork.size = 0;
                 }
             }
-            Write::ReplaceFork { fork, from } => {
+            WriteOp::ReplaceFork { fork, from } => {
                 if let Some(taken) = self.forks.get_mut(from).filter(|taken| taken.exists) {
                     let hole = ForkState::default().repainted(stamp);
                     let taken = std::mem::replace(taken, hole);
                     self.forks.insert(fork.clone(), taken.repainted(stamp));
                 }
             }
-            Write::SetKey { key, value } => {
+            WriteOp::SetKey { key, value } => {
                 self.keys.insert(key.clone(), value.clone());
                 self.key_versions.insert(key.clone(), stamp);
             }
-            Write::RemoveKey { key } => {
+            WriteOp::RemoveKey { key } => {
                 self.keys.remove(key);
                 self.key_versions.remove(key);
             }
-            Write::SetAttribute { name, value } => {
+            WriteOp::SetAttribute { name, value } => {
                 self.attributes.insert(name.clone(), value.clone());
             }
-            Write::RemoveAttribute { name } => {
+            WriteOp::RemoveAttribute { name } => {
                 self.attributes.remove(name);
             }
-            Write::RaiseFence { token } => self.raise_fence(*token),
-            Write::FenceSession { session } => {
+            WriteOp::RaiseFence { token } => self.raise_fence(*token),
+            WriteOp::FenceSession { session } => {
                 if *session >= self.fence {
                     self.fenced.insert(*session);
                 }
@@ -480,7 +480,7 @@ impl ObjectState {
                     self.raise_fence(lowest + 1);
                 }
             }
-            Write::Remove => {
+            WriteOp::Remove => {
                 let fenced = std::mem::take(&mut self.fenced);
                 *self = Self {
                     version: stamp,

@@ -220,9 +220,9 @@ impl Hub {
             Some(Item {
                 sequence: last,
                 durable: last_durable,
-                content: Content::Changed { version: told, skipped },
+                content: Content::Changed { version: latest, skipped },
             }) if full => {
-                (*last, *last_durable, *told) = (sequence, durable, version);
+                (*last, *last_durable, *latest) = (sequence, durable, version);
                 *skipped += 1;
             }
             _ => {
@@ -339,7 +339,7 @@ impl HubShared {
         let shared = self.clone();
         let started = std::thread::Builder::new().name("nacre-watch".to_owned()).spawn(move || shared.run());
         started.map_err(|error| {
-            let text = format!("cannot start the thread that tells watchers of changes: {error}");
+            let text = format!("cannot start the thread that notifies watchers of changes: {error}");
             StoreError::new(ErrorKind::Io, text)
         })?;
         state.running = true;

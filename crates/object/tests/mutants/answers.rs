@@ -12,7 +12,7 @@ fn wrong_versions() {
                 let mut generations = generations.lock().unwrap();
                 let generation = generations.entry(object.clone()).or_default();
                 let name = [object.as_bytes(), &generation.to_be_bytes()].concat();
-                let removes = tx.writes == [Write::Remove];
+                let removes = tx.writes == [WriteOp::Remove];
                 let outcome = applied(store, &ObjectId::new(name)?, tx)?;
                 *generation += u64::from(removes && matches!(outcome, Outcome::Done(_)));
                 Ok(outcome)
@@ -154,7 +154,7 @@ fn wrong_answers() {
         (
             "values are always given",
             reads(|read| {
-                if let Read::Keys { values, .. } = read {
+                if let ReadOp::Keys { values, .. } = read {
                     *values = true;
                 }
             }),
@@ -162,7 +162,7 @@ fn wrong_answers() {
         (
             "prefixes are ignored",
             reads(|read| {
-                if let Read::Keys { range, .. } = read {
+                if let ReadOp::Keys { range, .. } = read {
                     range.prefix.clear();
                 }
             }),
@@ -170,7 +170,7 @@ fn wrong_answers() {
         (
             "keys before the end are given with the end",
             reads(|read| {
-                if let Read::Keys { range: KeyRange { before: Some(before), .. }, .. } = read {
+                if let ReadOp::Keys { range: KeyRange { before: Some(before), .. }, .. } = read {
                     *before = [&before[..], b"\0"].concat().into();
                 }
             }),
@@ -178,15 +178,15 @@ fn wrong_answers() {
         (
             "the intent to update is not understood",
             reads(|read| {
-                if matches!(read, Read::Range { intent: Intent::Update, .. }) {
-                    *read = Read::Stat;
+                if matches!(read, ReadOp::Range { intent: Intent::Update, .. }) {
+                    *read = ReadOp::Stat;
                 }
             }),
         ),
         (
             "pages of forks have one more",
             reads(|read| {
-                if let Read::Forks { limit, .. } = read {
+                if let ReadOp::Forks { limit, .. } = read {
                     *limit = limit.saturating_add(1);
                 }
             }),

@@ -11,10 +11,10 @@ fn fences_of(store: &MemoryStore, object: &ObjectId) -> Fences {
 
 #[test]
 fn wrong_fences() {
-    let fencing = |change: fn(&MemoryStore, &ObjectId, u64) -> Write| {
+    let fencing = |change: fn(&MemoryStore, &ObjectId, u64) -> WriteOp| {
         applying(move |store, object, mut tx| {
             for write in &mut tx.writes {
-                if let Write::FenceSession { session } = write {
+                if let WriteOp::FenceSession { session } = write {
                     *write = change(store, object, *session);
                 }
             }
@@ -29,24 +29,24 @@ fn wrong_fences() {
         })
     };
     caught(vec![
-        ("sessions are not fenced", fencing(|_, _, _| Write::Create)),
+        ("sessions are not fenced", fencing(|_, _, _| WriteOp::Create)),
         (
             "a session is fenced with those before it",
-            fencing(|_, _, session| Write::RaiseFence { token: session.saturating_add(1) }),
+            fencing(|_, _, session| WriteOp::RaiseFence { token: session.saturating_add(1) }),
         ),
         (
             "the session after it is fenced",
-            fencing(|_, _, session| Write::FenceSession { session: session.saturating_add(1) }),
+            fencing(|_, _, session| WriteOp::FenceSession { session: session.saturating_add(1) }),
         ),
         (
             "sessions are numbers of 32 bits",
-            fencing(|_, _, session| Write::FenceSession { session: u64::from(session as u32) }),
+            fencing(|_, _, session| WriteOp::FenceSession { session: u64::from(session as u32) }),
         ),
         (
             "the fence rises above any session below it",
             fencing(|store, object, session| match fences_of(store, object).fence {
-                fence if session < fence => Write::RaiseFence { token: fence.saturating_add(1) },
-                _ => Write::FenceSession { session },
+                fence if session < fence => WriteOp::RaiseFence { token: fence.saturating_add(1) },
+                _ => WriteOp::FenceSession { session },
             }),
         ),
         (
@@ -55,24 +55,24 @@ fn wrong_fences() {
                 let fences = fences_of(store, object);
                 match fences.sessions.first() {
                     Some(lowest) if fences.sessions.len() == FENCED_SESSIONS_MAX - 1 => {
-                        Write::RaiseFence { token: lowest + 1 }
+                        WriteOp::RaiseFence { token: lowest + 1 }
                     }
-                    _ => Write::FenceSession { session },
+                    _ => WriteOp::FenceSession { session },
                 }
             }),
         ),
         (
             "a session too many is not fenced",
             fencing(|store, object, session| match fences_of(store, object).sessions.len() {
-                FENCED_SESSIONS_MAX => Write::Create,
-                _ => Write::FenceSession { session },
+                FENCED_SESSIONS_MAX => WriteOp::Create,
+                _ => WriteOp::FenceSession { session },
             }),
         ),
         (
             "a session too many raises the fence above itself",
             fencing(|store, object, session| match fences_of(store, object).sessions.len() {
-                FENCED_SESSIONS_MAX => Write::RaiseFence { token: session.saturating_add(1) },
-                _ => Write::FenceSession { session },
+                FENCED_SESSIONS_MAX => WriteOp::RaiseFence { token: session.saturating_add(1) },
+                _ => WriteOp::FenceSession { session },
             }),
         ),
         (

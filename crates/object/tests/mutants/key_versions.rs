@@ -36,11 +36,11 @@ fn wrong_key_versions() {
         })
     };
     // Sets keys in another way, given what the key holds.
-    let setting = |change: fn(Option<&Bytes>, &Key, &Bytes) -> Option<Write>| {
+    let setting = |change: fn(Option<&Bytes>, &Key, &Bytes) -> Option<WriteOp>| {
         applying(move |store, object, mut tx| {
             let state = store.model().object(object).cloned().unwrap_or_default();
             for write in &mut tx.writes {
-                if let Write::SetKey { key, value } = write
+                if let WriteOp::SetKey { key, value } = write
                     && let Some(other) = change(state.keys().get(key), key, value)
                 {
                     *write = other;
@@ -100,7 +100,7 @@ fn wrong_key_versions() {
         ),
         (
             "a key that is set to its value again keeps its version",
-            setting(|old, _, value| (old == Some(value)).then_some(Write::Create)),
+            setting(|old, _, value| (old == Some(value)).then_some(WriteOp::Create)),
         ),
         (
             "refusals do not show the key's version",
@@ -137,7 +137,7 @@ fn wrong_key_versions() {
         (
             "values are always given with versions",
             reads(|read| {
-                if let Read::VersionedKeys { values, .. } = read {
+                if let ReadOp::VersionedKeys { values, .. } = read {
                     *values = true;
                 }
             }),
@@ -145,7 +145,7 @@ fn wrong_key_versions() {
         (
             "values with versions are taken from no budget",
             applying(|store, object, tx| {
-                let single = |read: &Read| {
+                let single = |read: &ReadOp| {
                     applied(store, object, Transaction::new().read(read.clone())).map(|outcome| match outcome
                     {
                         Outcome::Done(mut done) => done.answers.pop(),
@@ -155,7 +155,7 @@ fn wrong_key_versions() {
                 let mut alone = Vec::new();
                 for read in &tx.reads {
                     alone.push(match read {
-                        Read::VersionedKeys { .. } => single(read)?,
+                        ReadOp::VersionedKeys { .. } => single(read)?,
                         _ => None,
                     });
                 }

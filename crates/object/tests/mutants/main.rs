@@ -103,11 +103,11 @@ fn guards(change: impl Fn(&mut Guard) + Send + Sync + 'static) -> Box<dyn Object
     hearing(move |transaction| transaction.guards.iter_mut().for_each(&change))
 }
 
-fn writes(change: impl Fn(&mut Write) + Send + Sync + 'static) -> Box<dyn ObjectStore> {
+fn writes(change: impl Fn(&mut WriteOp) + Send + Sync + 'static) -> Box<dyn ObjectStore> {
     hearing(move |transaction| transaction.writes.iter_mut().for_each(&change))
 }
 
-fn reads(change: impl Fn(&mut Read) + Send + Sync + 'static) -> Box<dyn ObjectStore> {
+fn reads(change: impl Fn(&mut ReadOp) + Send + Sync + 'static) -> Box<dyn ObjectStore> {
     hearing(move |transaction| transaction.reads.iter_mut().for_each(&change))
 }
 

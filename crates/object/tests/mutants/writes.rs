@@ -11,7 +11,7 @@ fn replacing(
     + 'static,
 ) -> Box<dyn ObjectStore> {
     applying(move |store, object, tx| {
-        let [Write::ReplaceFork { fork, from }] = &tx.writes[..] else { return applied(store, object, tx) };
+        let [WriteOp::ReplaceFork { fork, from }] = &tx.writes[..] else { return applied(store, object, tx) };
         let size = store.model().object(object).and_then(|state| state.fork_size(from));
         if fork == from
             || size.is_none_or(|size| size > 1 << 20)
@@ -29,7 +29,7 @@ fn replacing(
 
 #[test]
 fn wrong_writes() {
-    let zeros = |fork: &Fork, range: ByteRange| Write::Extents {
+    let zeros = |fork: &Fork, range: ByteRange| WriteOp::Extents {
         fork: fork.clone(),
         extents: vec![(range.offset, vec![0; range.len.min(1 << 20) as usize].into())],
     };
@@ -38,15 +38,15 @@ fn wrong_writes() {
         (
             "zeroing does nothing",
             writes(|write| {
-                if matches!(write, Write::Zero { .. }) {
-                    *write = Write::Create
+                if matches!(write, WriteOp::Zero { .. }) {
+                    *write = WriteOp::Create
                 }
             }),
         ),
         (
             "zeroing writes zeros",
             writes(move |write| {
-                if let Write::Zero { fork, range } = write {
+                if let WriteOp::Zero { fork, range } = write {
                     *write = zeros(fork, *range);
                 }
             }),
@@ -54,7 +54,7 @@ fn wrong_writes() {
         (
             "zeroing spares the last byte",
             writes(|write| {
-                if let Write::Zero { range, .. } = write {
+                if let WriteOp::Zero { range, .. } = write {
                     range.len = range.len.saturating_sub(1);
                 }
             }),
@@ -62,23 +62,23 @@ fn wrong_writes() {
         (
             "removing a fork truncates it",
             writes(|write| {
-                if let Write::RemoveFork { fork } = write {
-                    *write = Write::Truncate { fork: fork.clone(), size: 0 };
+                if let WriteOp::RemoveFork { fork } = write {
+                    *write = WriteOp::Truncate { fork: fork.clone(), size: 0 };
                 }
             }),
         ),
         (
             "replacing a fork does nothing",
             writes(|write| {
-                if matches!(write, Write::ReplaceFork { .. }) {
-                    *write = Write::Create
+                if matches!(write, WriteOp::ReplaceFork { .. }) {
+                    *write = WriteOp::Create
                 }
             }),
         ),
         (
             "replacing a fork goes the other way",
             writes(|write| {
-                if let Write::ReplaceFork { fork, from } = write {
+                if let WriteOp::ReplaceFork { fork, from } = write {
                     std::mem::swap(fork, from);
                 }
             }),
@@ -87,11 +87,11 @@ fn wrong_writes() {
             "replacing by a missing fork removes",
             hearing(|tx| {
                 for write in std::mem::take(&mut tx.writes) {
-                    if let Write::ReplaceFork { fork, from } = &write {
+                    if let WriteOp::ReplaceFork { fork, from } = &write {
                         // Behind it, the source makes the difference: it is there only if it was none.
-                        let keep = Write::Extents { fork: from.clone(), extents: Vec::new() };
-                        let again = Write::ReplaceFork { fork: fork.clone(), from: from.clone() };
-                        let gone = Write::RemoveFork { fork: from.clone() };
+                        let keep = WriteOp::Extents { fork: from.clone(), extents: Vec::new() };
+                        let again = WriteOp::ReplaceFork { fork: fork.clone(), from: from.clone() };
+                        let gone = WriteOp::RemoveFork { fork: from.clone() };
                         tx.writes.extend([keep, again, gone]);
                     } else {
                         tx.writes.push(write);
@@ -102,25 +102,25 @@ fn wrong_writes() {
         (
             "replacing a fork copies it",
             replacing(|store, object, fork, _, content| {
-                let empty = Write::Truncate { fork: fork.clone(), size: 0 };
-                let copy = Write::Extents { fork: fork.clone(), extents: vec![(0, content)] };
+                let empty = WriteOp::Truncate { fork: fork.clone(), size: 0 };
+                let copy = WriteOp::Extents { fork: fork.clone(), extents: vec![(0, content)] };
                 applied(store, object, Transaction::new().change(empty).change(copy))
             }),
         ),
         (
             "replacing a fork writes over it",
             replacing(|store, object, fork, from, content| {
-                let copy = Write::Extents { fork: fork.clone(), extents: vec![(0, content)] };
-                let gone = Write::RemoveFork { fork: from.clone() };
+                let copy = WriteOp::Extents { fork: fork.clone(), extents: vec![(0, content)] };
+                let gone = WriteOp::RemoveFork { fork: from.clone() };
                 applied(store, object, Transaction::new().change(copy).change(gone))
             }),
         ),
         (
             "replacing a fork fills its holes",
             replacing(|store, object, fork, from, content| {
-                let empty = Write::Truncate { fork: fork.clone(), size: 0 };
-                let copy = Write::Extents { fork: fork.clone(), extents: vec![(0, content)] };
-                let gone = Write::RemoveFork { fork: from.clone() };
+                let empty = WriteOp::Truncate { fork: fork.clone(), size: 0 };
+                let copy = WriteOp::Extents { fork: fork.clone(), extents: vec![(0, content)] };
+                let gone = WriteOp::RemoveFork { fork: from.clone() };
                 applied(store, object, Transaction::new().change(empty).change(copy).change(gone))
             }),
         ),
@@ -128,10 +128,10 @@ fn wrong_writes() {
             "replacing a fork by itself removes it",
             hearing(|tx| {
                 for write in &mut tx.writes {
-                    if let Write::ReplaceFork { fork, from } = write
+                    if let WriteOp::ReplaceFork { fork, from } = write
                         && fork == from
                     {
-                        *write = Write::RemoveFork { fork: fork.clone() };
+                        *write = WriteOp::RemoveFork { fork: fork.clone() };
                     }
                 }
             }),
@@ -140,9 +140,9 @@ fn wrong_writes() {
             "truncating leaves no hole to the end",
             hearing(move |tx| {
                 for write in std::mem::take(&mut tx.writes) {
-                    if let Write::Truncate { fork, size } = &write {
+                    if let WriteOp::Truncate { fork, size } = &write {
                         let range = ByteRange::new(0, *size);
-                        tx.writes.extend([Write::RemoveFork { fork: fork.clone() }, zeros(fork, range)]);
+                        tx.writes.extend([WriteOp::RemoveFork { fork: fork.clone() }, zeros(fork, range)]);
                     } else {
                         tx.writes.push(write);
                     }
@@ -153,8 +153,8 @@ fn wrong_writes() {
             "empty extents make no fork",
             hearing(|tx| {
                 tx.writes.iter_mut().for_each(|write| {
-                    if matches!(write, Write::Extents { extents, .. } if extents.iter().all(|(_, b)| b.is_empty())) {
-                        *write = Write::Create;
+                    if matches!(write, WriteOp::Extents { extents, .. } if extents.iter().all(|(_, b)| b.is_empty())) {
+                        *write = WriteOp::Create;
                     }
                 });
             }),
@@ -162,7 +162,7 @@ fn wrong_writes() {
         (
             "the first of overlapping extents wins",
             writes(|write| {
-                if let Write::Extents { extents, .. } = write {
+                if let WriteOp::Extents { extents, .. } = write {
                     extents.reverse();
                 }
             }),
@@ -170,31 +170,31 @@ fn wrong_writes() {
         (
             "offsets wrap at 4 GiB",
             writes(|write| {
-                if let Write::Extents { extents, .. } = write {
+                if let WriteOp::Extents { extents, .. } = write {
                     extents.iter_mut().for_each(|(offset, _)| *offset %= 1 << 32);
                 }
             }),
         ),
         ("writes take effect backwards", hearing(|tx| tx.writes.reverse())),
         ("only the first write takes effect", hearing(|tx| tx.writes.truncate(1))),
-        ("a read makes the object", hearing(|tx| tx.writes.push(Write::Create))),
+        ("a read makes the object", hearing(|tx| tx.writes.push(WriteOp::Create))),
         (
             "removing a missing key writes nothing",
-            hearing(|tx| tx.writes.retain(|write| !matches!(write, Write::RemoveKey { .. }))),
+            hearing(|tx| tx.writes.retain(|write| !matches!(write, WriteOp::RemoveKey { .. }))),
         ),
         (
             "removing keys does nothing",
             writes(|write| {
-                if matches!(write, Write::RemoveKey { .. }) {
-                    *write = Write::Create
+                if matches!(write, WriteOp::RemoveKey { .. }) {
+                    *write = WriteOp::Create
                 }
             }),
         ),
         (
             "attributes are keys",
             writes(|write| {
-                if let Write::SetAttribute { name, value } = write {
-                    *write = Write::SetKey { key: name.clone(), value: value.clone() };
+                if let WriteOp::SetAttribute { name, value } = write {
+                    *write = WriteOp::SetKey { key: name.clone(), value: value.clone() };
                 }
             }),
         ),
@@ -212,7 +212,7 @@ fn wrong_writes() {
             "what is past the end is cut off",
             hearing(|tx| {
                 for write in &mut tx.writes {
-                    if let Write::Truncate { size, .. } = write {
+                    if let WriteOp::Truncate { size, .. } = write {
                         *size = (*size).min(OFFSET_MAX);
                     }
                 }

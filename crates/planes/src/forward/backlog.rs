@@ -19,7 +19,7 @@ pub(super) struct Datagram {
     pub(super) about: About,
     pub(super) payload: Vec<u8>,
     /// The number of queues that the datagram is in.
-    places: u32,
+    queued_copies: u32,
 }
 
 /// The properties of a datagram that waits.
@@ -47,7 +47,7 @@ pub(super) struct QueuedCopies {
 #[derive(Debug)]
 pub(super) struct Queue {
     device: u32,
-    places: VecDeque<QueuedCopies>,
+    queued_copies: VecDeque<QueuedCopies>,
     /// The wait before the device is tried again when it is full, and the end of the present one, in nanoseconds.
     wait_ns: u64,
     again_ns: u64,
@@ -64,12 +64,12 @@ impl Queue {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.queued_copies.len()
     }
 
     /// Returns the first place in the queue.
     pub(super) fn front(&mut self) -> Option<&mut QueuedCopies> {
-        self.places.front_mut()
+        self.queued_copies.front_mut()
     }
 }
 
@@ -91,7 +91,7 @@ impl Backlog {
     /// Returns the index of a device's queue, which is made if there is none.
     pub(super) fn queue_of(&mut self, device: u32) -> usize {
         self.queues.iter().position(|queue| queue.device == device).unwrap_or_else(|| {
-            self.queues.push(Queue { device, places: VecDeque::new(), wait_ns: 0, again_ns: 0 });
+            self.queues.push(Queue { device, queued_copies: VecDeque::new(), wait_ns: 0, again_ns: 0 });
             self.queues.len() - 1
         })
     }
@@ -111,12 +111,12 @@ impl Backlog {
     /// Returns whether something waits for this device and it may be tried again.
     pub(super) fn due(&self, queue: usize, now_ns: u64) -> bool {
         let queue = &self.queues[queue];
-        !queue.places.is_empty() && queue.again_ns <= now_ns
+        !queue.queued_copies.is_empty() && queue.again_ns <= now_ns
     }
 
     /// Returns the time at which the next device may be tried again, in nanoseconds; `None` if nothing waits.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.queues.iter().filter(|queue| !queue.places.is_empty()).map(|queue| queue.again_ns).min()
+        self.queues.iter().filter(|queue| !queue.queued_copies.is_empty()).map(|queue| queue.again_ns).min()
     }
 
     /// Keeps a datagram, which has no place in a queue yet, and returns its index.
@@ -127,28 +127,28 @@ impl Backlog {
                 let datagram = &mut self.datagrams[at as usize];
                 datagram.payload.clear();
                 datagram.payload.extend_from_slice(payload);
-                (datagram.about, datagram.places) = (about, 0);
+                (datagram.about, datagram.queued_copies) = (about, 0);
                 at
             }
             None => {
-                self.datagrams.push(Datagram { about, payload: payload.to_vec(), places: 0 });
+                self.datagrams.push(Datagram { about, payload: payload.to_vec(), queued_copies: 0 });
                 self.datagrams.len() as u32 - 1
             }
         }
     }
 
     /// Adds a place at the end of a device's queue.
-    pub(super) fn push(&mut self, queue: usize, place: QueuedCopies) {
-        self.datagrams[place.datagram as usize].places += 1;
-        self.queues[queue].places.push_back(place);
+    pub(super) fn push(&mut self, queue: usize, queued: QueuedCopies) {
+        self.datagrams[queued.datagram as usize].queued_copies += 1;
+        self.queues[queue].queued_copies.push_back(queued);
     }
 
     /// Removes the first place of a queue. If that was the datagram's last, returns its group, and true if the plane
     /// has to be told.
     pub(super) fn pop(&mut self, queue: usize) -> Option<(GroupIndex, bool)> {
-        let place = self.queues[queue].places.pop_front()?;
+        let queued = self.queues[queue].queued_copies.pop_front()?;
         self.queues[queue].wait_ns = 0;
-        self.release(place.datagram)
+        self.release(queued.datagram)
     }
 
     /// Returns whether a datagram of this group waits in a queue.
@@ -157,32 +157,32 @@ impl Backlog {
     }
 
     fn oldest(&self, queue: usize, group: GroupIndex) -> Option<usize> {
-        let of = |place: &QueuedCopies| self.datagrams[place.datagram as usize].about.group == group;
-        self.queues[queue].places.iter().position(of)
+        let of = |queued: &QueuedCopies| self.datagrams[queued.datagram as usize].about.group == group;
+        self.queues[queue].queued_copies.iter().position(of)
     }
 
     /// Gives up the oldest place of a group in a queue. Returns the number of copies that were left to make for it, and
     /// true if that was the last place of a datagram of which the plane has to be told.
     pub(super) fn shed(&mut self, table: &Table, queue: usize, group: GroupIndex) -> (u64, bool) {
         let Some(at) = self.oldest(queue, group) else { return (0, false) };
-        let Some(place) = self.queues[queue].places.remove(at) else { return (0, false) };
-        let left = self.left(table, &place);
-        (left, matches!(self.release(place.datagram), Some((_, true))))
+        let Some(queued) = self.queues[queue].queued_copies.remove(at) else { return (0, false) };
+        let left = self.left(table, &queued);
+        (left, matches!(self.release(queued.datagram), Some((_, true))))
     }
 
     /// Returns the number of copies that are left to make for a place.
-    pub(super) fn left(&self, table: &Table, place: &QueuedCopies) -> u64 {
-        let About { group, except, .. } = self.datagrams[place.datagram as usize].about;
-        let entries = &table.group(group).lanes[usize::from(place.lane)].entries;
-        let end = place.end.min(entries.len());
-        let left = entries[place.next.min(end)..end].iter();
+    pub(super) fn left(&self, table: &Table, queued: &QueuedCopies) -> u64 {
+        let About { group, except, .. } = self.datagrams[queued.datagram as usize].about;
+        let entries = &table.group(group).lanes[usize::from(queued.lane)].entries;
+        let end = queued.end.min(entries.len());
+        let left = entries[queued.next.min(end)..end].iter();
         left.filter(|entry| entry.member().is_some() && Some(entry.address) != except).count() as u64
     }
 
     fn release(&mut self, at: u32) -> Option<(GroupIndex, bool)> {
         let datagram = &mut self.datagrams[at as usize];
-        datagram.places -= 1;
-        if datagram.places > 0 {
+        datagram.queued_copies -= 1;
+        if datagram.queued_copies > 0 {
             return None;
         }
         self.bytes -= datagram.payload.len();
@@ -199,11 +199,11 @@ impl Backlog {
         let lane = &table.group(group).lanes[usize::from(number)];
         let before = lane.generation.wrapping_sub(1);
         for queue in self.queues.iter_mut().filter(|queue| queue.device == lane.path.device) {
-            for place in &mut queue.places {
-                if place.lane == number && self.datagrams[place.datagram as usize].about.group == group {
+            for queued in &mut queue.queued_copies {
+                if queued.lane == number && self.datagrams[queued.datagram as usize].about.group == group {
                     // A lane remembers its last rewriting always; the bounds stay bounds without it.
-                    place.next = lane.position_now(before, place.next).unwrap_or(place.next);
-                    place.end = lane.position_now(before, place.end).unwrap_or(place.end);
+                    queued.next = lane.position_now(before, queued.next).unwrap_or(queued.next);
+                    queued.end = lane.position_now(before, queued.end).unwrap_or(queued.end);
                 }
             }
         }
@@ -212,7 +212,7 @@ impl Backlog {
     /// Marks every waiting datagram as one whose end the plane has to be told, and returns the number of them by group.
     pub(super) fn all_handed(&mut self) -> HashMap<GroupIndex, u64> {
         let mut waiting = HashMap::new();
-        for datagram in self.datagrams.iter_mut().filter(|datagram| datagram.places > 0) {
+        for datagram in self.datagrams.iter_mut().filter(|datagram| datagram.queued_copies > 0) {
             datagram.about.handed = true;
             *waiting.entry(datagram.about.group).or_default() += 1;
         }
@@ -223,10 +223,10 @@ impl Backlog {
     pub(super) fn removed(&mut self, group: GroupIndex) -> usize {
         let mut gone = Vec::new();
         for queue in &mut self.queues {
-            queue.places.retain(|place| {
-                let keep = self.datagrams[place.datagram as usize].about.group != group;
+            queue.queued_copies.retain(|queued| {
+                let keep = self.datagrams[queued.datagram as usize].about.group != group;
                 if !keep {
-                    gone.push(place.datagram);
+                    gone.push(queued.datagram);
                 }
                 keep
             });
@@ -284,8 +284,8 @@ mod tests {
         let lane = &table.group(group).lanes[0];
         assert!(lane.generation > 1, "{}", lane.generation);
         for first in [0_u16, 1, 77, 199, 200] {
-            let place = *backlog.queue(queue).front().unwrap();
-            let left = lane.entries[place.next..place.end].iter().filter(|entry| entry.member().is_some());
+            let queued = *backlog.queue(queue).front().unwrap();
+            let left = lane.entries[queued.next..queued.end].iter().filter(|entry| entry.member().is_some());
             let left: Vec<_> = left.map(|entry| entry.address).collect();
             let expected: Vec<_> = (first..200).filter(|host| host % 2 == 1).map(address).collect();
             assert_eq!(left, expected, "from {first}");

@@ -1,6 +1,6 @@
 //! Counters of the forwarder, by reason.
 
-use crate::plane::{CopyProgress, Done, Made};
+use crate::plane::{CopyProgress, Done, CopyCounts};
 
 /// Counts since the forwarder was made. Every datagram that came for a group is admitted, or refused for one of the
 /// reasons; every copy of an admitted one is taken by a device, undeliverable, too old, waiting, or no longer wanted
@@ -22,7 +22,7 @@ pub struct Counters {
     /// Copies that were given up, because their devices had no room within the age limit of the group.
     pub too_old: u64,
     /// The copies, by who made them; of the whole forwarder alone.
-    pub made: Made,
+    pub copy_counts: CopyCounts,
     /// Refused: from addresses that are not members.
     pub non_members: u64,
     /// Refused: beyond a member's or a group's rate.

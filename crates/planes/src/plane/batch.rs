@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::sendto::{Fate, full, one};
-use super::{CopyProgress, LaneBatch, Made, Plane, PlaneError, PlaneKind};
+use super::{CopyProgress, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 use crate::system::message::{BATCH, Head, send_many};
 
@@ -37,8 +37,8 @@ impl Plane for Batch {
         Ok(progress)
     }
 
-    fn made(&self) -> Made {
-        Made { sockets: self.copies, ..Made::default() }
+    fn copy_counts(&self) -> CopyCounts {
+        CopyCounts { sockets: self.copies, ..CopyCounts::default() }
     }
 }
 

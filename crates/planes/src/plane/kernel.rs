@@ -43,7 +43,7 @@ use self::load::Sizes;
 use self::mirror::{Memory, Mirror};
 use self::network::{Changed, Network};
 use self::rescue::Rescues;
-use super::{Batch, CopyProgress, Done, LaneBatch, Made, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
+use super::{Batch, CopyProgress, Done, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
 use crate::forward::Listeners;
 
 /// The greatest number of datagrams of one group on their way through user space. More are refused.
@@ -100,7 +100,7 @@ pub struct Kernel {
     inner: Box<dyn Plane>,
     rescues: Rescues,
     /// Rescues that were taken out of the ring before they were asked for.
-    told: VecDeque<Rescue>,
+    queued: VecDeque<Rescue>,
 }
 
 impl Kernel {
@@ -111,7 +111,7 @@ impl Kernel {
     pub fn new(inner: Box<dyn Plane>, options: KernelOptions) -> Result<Self, PlaneError> {
         Self::from_object(nacre_reflect_bpf::TC, inner, options, 0, &[]).map_err(|why| PlaneError {
             plane: PlaneKind::Kernel,
-            what: "be loaded".to_owned(),
+            action: "be loaded".to_owned(),
             why,
         })
     }
@@ -124,7 +124,7 @@ impl Kernel {
         flights: u32,
         others: &[(&str, u32)],
     ) -> Result<Self, String> {
-        let cpus = aya::util::nr_cpus().map_err(|(what, error)| format!("cannot read {what}: {error}"))?;
+        let cpus = aya::util::nr_cpus().map_err(|(name, error)| format!("cannot read {name}: {error}"))?;
         let under_way = cpus * UNDER_WAY_BYTES;
         let ring = (2 * under_way).next_power_of_two().max(1 << 20);
         let sizes = [&[("rescues", ring as u32), ("rescue_rooms", cpus as u32)], others].concat();
@@ -146,7 +146,7 @@ impl Kernel {
             changed: Changed::default(),
             inner,
             rescues,
-            told: VecDeque::new(),
+            queued: VecDeque::new(),
         })
     }
 
@@ -243,7 +243,7 @@ fn tc(programs: &mut Ebpf) -> Result<&mut SchedClassifier, String> {
 fn network_failed(error: io::Error) -> PlaneError {
     PlaneError {
         plane: PlaneKind::Kernel,
-        what: "ask the kernel for ways to members".to_owned(),
+        action: "ask the kernel for ways to members".to_owned(),
         why: error.to_string(),
     }
 }
@@ -261,10 +261,10 @@ impl Plane for Kernel {
         self.inner.follow(table, change)?;
         if let Change::GroupRemoved(group) = change {
             // Its number will be another's. Nobody is left who would get anything.
-            self.told.retain(|rescue| rescue.group != group);
+            self.queued.retain(|rescue| rescue.group != group);
             while let Some(rescue) = self.next_rescue() {
                 if rescue.group != group {
-                    self.told.push_back(rescue);
+                    self.queued.push_back(rescue);
                 }
             }
         }
@@ -289,7 +289,7 @@ impl Plane for Kernel {
     }
 
     fn rescue(&mut self) -> Option<Rescue> {
-        self.told.pop_front().or_else(|| self.next_rescue())
+        self.queued.pop_front().or_else(|| self.next_rescue())
     }
 
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
@@ -320,8 +320,8 @@ impl Plane for Kernel {
         self.network.confirm().map_err(network_failed)
     }
 
-    fn made(&self) -> Made {
-        self.mirror.made() + self.inner.made()
+    fn copy_counts(&self) -> CopyCounts {
+        self.mirror.copy_counts() + self.inner.copy_counts()
     }
 
     fn group_done(&self, group: GroupIndex) -> Done {

@@ -16,7 +16,7 @@ use nacre_reflect::table::{Change, MemberIndex, Table};
 
 use super::kernel::netlink::Framing;
 use super::kernel::network::{HopIndex, Network};
-use super::{Batch, CopyProgress, LaneBatch, Made, Plane, PlaneError, PlaneKind};
+use super::{Batch, CopyProgress, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 
 mod frame;
@@ -76,9 +76,9 @@ impl Ring {
     /// # Errors
     /// [`PlaneError`] if the kernel or the rights of the process do not allow it.
     pub fn new(listeners: Arc<Listeners>) -> Result<Self, PlaneError> {
-        let failed = |what: &str, why: std::io::Error| PlaneError {
+        let failed = |action: &str, why: std::io::Error| PlaneError {
             plane: PlaneKind::Ring,
-            what: what.to_owned(),
+            action: action.to_owned(),
             why: match why.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => {
                     format!("{why}: it needs root, or the capability CAP_NET_RAW")
@@ -278,7 +278,7 @@ impl Plane for Ring {
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         let failed = |why: std::io::Error| PlaneError {
             plane: PlaneKind::Ring,
-            what: "watch the network".to_owned(),
+            action: "watch the network".to_owned(),
             why: why.to_string(),
         };
         let changed = self.network.poll().map_err(failed)?;
@@ -339,8 +339,8 @@ impl Plane for Ring {
         self.network.confirm().map_err(failed)
     }
 
-    fn made(&self) -> Made {
-        self.inner.made() + Made { frames: self.frames, ..Made::default() }
+    fn copy_counts(&self) -> CopyCounts {
+        self.inner.copy_counts() + CopyCounts { frames: self.frames, ..CopyCounts::default() }
     }
 
     fn done(&mut self) -> super::Done {

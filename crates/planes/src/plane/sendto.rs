@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{CopyProgress, LaneBatch, Made, Plane, PlaneError, PlaneKind};
+use super::{CopyProgress, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 use crate::system;
 use crate::system::message::{self, Head};
@@ -53,8 +53,8 @@ impl Plane for Sendto {
         Ok(progress)
     }
 
-    fn made(&self) -> Made {
-        Made { sockets: self.copies, ..Made::default() }
+    fn copy_counts(&self) -> CopyCounts {
+        CopyCounts { sockets: self.copies, ..CopyCounts::default() }
     }
 }
 

@@ -33,7 +33,7 @@ use super::kernel::load::{advice, again, chain};
 use super::kernel::mapped::Mapped;
 use super::kernel::netlink::Framing;
 use super::kernel::{Kernel, KernelOptions};
-use super::{Batch, CopyProgress, Done, LaneBatch, Made, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
+use super::{Batch, CopyProgress, Done, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
 use crate::forward::Listeners;
 use crate::system;
 
@@ -97,12 +97,12 @@ impl Xdp {
     pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
         let mut plane = Self::load(listeners, options.into()).map_err(|why| PlaneError {
             plane: PlaneKind::Xdp,
-            what: "be loaded".to_owned(),
+            action: "be loaded".to_owned(),
             why,
         })?;
         plane.begin(options).map_err(|why| PlaneError {
             plane: PlaneKind::Xdp,
-            what: "be put on a device".to_owned(),
+            action: "be put on a device".to_owned(),
             why,
         })?;
         Ok(plane)
@@ -115,7 +115,7 @@ impl Xdp {
         let programs = &mut kernel.programs;
         for name in ["reflect_xdp", "reflect_xdp_job", "reflect_xdp_egress"] {
             let program = program(programs, name)?;
-            again(|| program.load()).map_err(told)?;
+            again(|| program.load()).map_err(describe)?;
         }
         let btf = Btf::from_sys_fs()
             .map_err(|error| format!("the kernel does not describe its own types: {}", chain(&error)))?;
@@ -126,8 +126,8 @@ impl Xdp {
                 .program_mut(name)
                 .and_then(|program| program.try_into().ok())
                 .ok_or_else(|| format!("there is no program {name} in its object file"))?;
-            again(|| program.load(tracepoint, &btf)).map_err(told)?;
-            program.attach().map_err(told)?;
+            again(|| program.load(tracepoint, &btf)).map_err(describe)?;
+            program.attach().map_err(describe)?;
         }
         let mut array = |name: &str, bytes: u64| match programs.take_map(name) {
             Some(Map::Array(map)) => match Mapped::new(map.fd().as_fd(), 1, bytes as usize / 8) {
@@ -260,14 +260,14 @@ impl Xdp {
         words[word + 1].store(mac_word(device.mac), Relaxed);
         words[word].store(u64::from(index), Release);
         let program = program(&mut self.kernel.programs, "reflect_xdp_egress")?;
-        let program = program.fd().map_err(told)?;
+        let program = program.fd().map_err(describe)?;
         let filled = maps::fill(self.fans.as_fd(), slot as u32, index, program.as_fd());
         let mac = device.mac;
         self.devices[slot] = Some(Device { index, mac, copies: false, link });
         filled.map_err(|error| format!("cannot make maps of {name}: {error}"))?;
         // A frame that nobody takes shows whether the driver sends any.
         let taken =
-            device.up && self.run(Job { device: index, ..Job::default() }, &[]).map_err(told)?.bells > 0;
+            device.up && self.run(Job { device: index, ..Job::default() }, &[]).map_err(describe)?.bells > 0;
         self.set_copies(slot, taken);
         Ok(())
     }
@@ -471,19 +471,19 @@ fn program<'a>(programs: &'a mut Ebpf, name: &str) -> Result<&'a mut Program, St
         .ok_or_else(|| format!("there is no program {name} in its object file"))
 }
 
-fn told(error: aya::programs::ProgramError) -> String {
+fn describe(error: aya::programs::ProgramError) -> String {
     let text = chain(&error);
     let advice = advice(&text);
     format!("{text}{advice}")
 }
 
 fn network_failed(error: io::Error) -> PlaneError {
-    let what = "ask the kernel for devices".to_owned();
-    PlaneError { plane: PlaneKind::Xdp, what, why: error.to_string() }
+    let action = "ask the kernel for devices".to_owned();
+    PlaneError { plane: PlaneKind::Xdp, action, why: error.to_string() }
 }
 
 fn job_failed(error: aya::programs::ProgramError) -> PlaneError {
-    PlaneError { plane: PlaneKind::Xdp, what: "have copies made".to_owned(), why: told(error) }
+    PlaneError { plane: PlaneKind::Xdp, action: "have copies made".to_owned(), why: describe(error) }
 }
 
 impl Plane for Xdp {
@@ -583,8 +583,8 @@ impl Plane for Xdp {
         Ok(())
     }
 
-    fn made(&self) -> Made {
-        self.kernel.made() + Made { driver: self.job_copies, ..Made::default() }
+    fn copy_counts(&self) -> CopyCounts {
+        self.kernel.copy_counts() + CopyCounts { driver: self.job_copies, ..CopyCounts::default() }
     }
 
     fn group_done(&self, group: GroupIndex) -> Done {

@@ -26,7 +26,7 @@ const MSG_PROBE: libc::c_int = 0x10;
 /// A buffer for the kernel's control data of a datagram, aligned as its headers require.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Told([u8; 160]);
+struct ControlBuffer([u8; 160]);
 
 /// The properties of a received datagram.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ pub(crate) struct Received {
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
     names: Vec<Address>,
-    told: Vec<Told>,
+    ancillary: Vec<ControlBuffer>,
     received: Vec<Option<Received>>,
     /// The number of datagrams that the next batch has room for: few while few come, so that these do not pay for the
     /// others' room.
@@ -60,7 +60,7 @@ impl Inbox {
         Inbox {
             bytes: vec![0; BATCH * STRIDE],
             names: vec![Address::zeroed(); BATCH],
-            told: vec![Told([0; 160]); BATCH],
+            ancillary: vec![ControlBuffer([0; 160]); BATCH],
             received: Vec::with_capacity(BATCH),
             capacity: CAPACITY_MIN,
             full: false,
@@ -88,8 +88,8 @@ impl Inbox {
             header.msg_hdr.msg_namelen = Address::LENGTH_MAX;
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
-            header.msg_hdr.msg_control = self.told[at].0.as_mut_ptr().cast();
-            header.msg_hdr.msg_controllen = size_of::<Told>() as _;
+            header.msg_hdr.msg_control = self.ancillary[at].0.as_mut_ptr().cast();
+            header.msg_hdr.msg_controllen = size_of::<ControlBuffer>() as _;
         }
         // SAFETY: all that the first `room` headers point to lives, has the room that is told, and is used by nobody else
         // meanwhile.
@@ -114,7 +114,7 @@ impl Inbox {
             let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
             let (mut tos, mut age_ns, mut device, mut ip) = (0, 0, 0, local.ip());
             // SAFETY: the kernel has just written the header and what it tells, and both live.
-            for (level, kind, value) in unsafe { told(&header.msg_hdr) } {
+            for (level, kind, value) in unsafe { control_messages(&header.msg_hdr) } {
                 match (level, kind) {
                     (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                         device = u32::from_ne_bytes(value[0..4].try_into().unwrap_or_default());
@@ -171,7 +171,7 @@ fn word(value: &[u8]) -> u32 {
 ///
 /// # Safety
 /// The header is as the kernel wrote it, and what it points to lives as long as the result.
-unsafe fn told(header: &libc::msghdr) -> impl Iterator<Item = (libc::c_int, libc::c_int, &[u8])> {
+unsafe fn control_messages(header: &libc::msghdr) -> impl Iterator<Item = (libc::c_int, libc::c_int, &[u8])> {
     // SAFETY: the caller's promise; the macros stay inside of what the header says.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
     std::iter::from_fn(move || {
@@ -247,7 +247,7 @@ impl Control {
     }
 
     /// Puts the data into a header, which must not outlive it.
-    fn tell(&mut self, header: &mut libc::msghdr) {
+    fn attach_to(&mut self, header: &mut libc::msghdr) {
         if self.len > 0 {
             header.msg_control = self.bytes.as_mut_ptr().cast();
             header.msg_controllen = self.len as _;
@@ -301,7 +301,7 @@ fn send_flagged(
         header.msg_namelen = name_len;
         header.msg_iov = &raw mut part;
         header.msg_iovlen = 1;
-        control.tell(&mut header);
+        control.attach_to(&mut header);
         // SAFETY: all that the header points to lives, has the length that is told, and is only read.
         unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) }
     };
@@ -332,7 +332,7 @@ pub(crate) fn send_many(
         header.msg_hdr.msg_namelen = len;
         header.msg_hdr.msg_iov = &raw mut part;
         header.msg_hdr.msg_iovlen = 1;
-        control.tell(&mut header.msg_hdr);
+        control.attach_to(&mut header.msg_hdr);
     }
     let count = to.len().min(BATCH);
     // SAFETY: all that the headers point to lives, has the length that is told, and is only read, but for the lengths
@@ -351,7 +351,7 @@ pub(crate) fn send_many(
 /// Takes the errors that the network reported to a socket, and returns their number.
 pub(crate) fn take_reports(socket: BorrowedFd<'_>) -> u64 {
     let mut reports = 0;
-    let mut told = Told([0; 160]);
+    let mut ancillary = ControlBuffer([0; 160]);
     let mut bytes = [0_u8; 64];
     // A flood of them must not keep the thread: what is left is taken in the next turn.
     while reports < 1024 {
@@ -360,8 +360,8 @@ pub(crate) fn take_reports(socket: BorrowedFd<'_>) -> u64 {
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_iov = &raw mut part;
         header.msg_iovlen = 1;
-        header.msg_control = told.0.as_mut_ptr().cast();
-        header.msg_controllen = size_of::<Told>() as _;
+        header.msg_control = ancillary.0.as_mut_ptr().cast();
+        header.msg_controllen = size_of::<ControlBuffer>() as _;
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
         // SAFETY: all that the header points to lives and has the room that is told.
         if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) } < 0 {

@@ -66,12 +66,12 @@ pub fn refuses(world: &World) -> bool {
 }
 
 /// Checks that a member got the datagrams of each sender in order, and each at most once. Returns their number.
-pub fn ordered(got: &[Vec<u8>], who: &Member) -> u64 {
+pub fn ordered(got: &[Vec<u8>], member: &Member) -> u64 {
     let mut last: HashMap<u32, u32> = HashMap::new();
     for bytes in got {
         let (sender, number) = read(bytes);
         let before = last.insert(sender, number);
-        assert!(before.is_none_or(|before| before < number), "{}: {number} after {before:?}", who.address);
+        assert!(before.is_none_or(|before| before < number), "{}: {number} after {before:?}", member.address);
     }
     got.len() as u64
 }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use nacre_planes::forward::Counters;
-use nacre_planes::plane::{Made, PlaneKind};
+use nacre_planes::plane::{CopyCounts, PlaneKind};
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupOptions, Terms};
 use nacre_reflect::wire;
@@ -109,8 +109,8 @@ pub fn what_is_for_the_reflector_is_copied_to_nobody(kind: PlaneKind) {
     assert_eq!(members[1].receive(), word[..5]);
     let mut control = world.with(|desk, _| std::mem::take(&mut desk.control));
     // Each said hello with nothing but the magic.
-    let hello = members.iter().chain([&outsider]).map(|who| (who.address, who.path, wire::MAGIC.to_vec()));
-    let words = [&members[0], &outsider].map(|who| (who.address, who.path, word.clone()));
+    let hello = members.iter().chain([&outsider]).map(|member| (member.address, member.path, wire::MAGIC.to_vec()));
+    let words = [&members[0], &outsider].map(|member| (member.address, member.path, word.clone()));
     let mut expected: Vec<_> = hello.chain(words).collect();
     for words in [&mut control, &mut expected] {
         words.sort_by_key(|(from, _, word)| (*from, word.len()));
@@ -358,11 +358,11 @@ pub fn a_port_that_nobody_listens_on_disturbs_nobody(kind: PlaneKind) {
 
 /// Returns whether the sender is behind the device of the receivers, or alone behind another.
 pub fn copies_are_made_by_whom_the_plane_is_named_after(kind: PlaneKind) {
-    let by = |made: Made| match kind {
-        PlaneKind::Sendto | PlaneKind::Batch => made.sockets,
-        PlaneKind::Ring => made.frames,
-        PlaneKind::Kernel => made.hook,
-        PlaneKind::Xdp => made.driver,
+    let by = |copy_counts: CopyCounts| match kind {
+        PlaneKind::Sendto | PlaneKind::Batch => copy_counts.sockets,
+        PlaneKind::Ring => copy_counts.frames,
+        PlaneKind::Kernel => copy_counts.hook,
+        PlaneKind::Xdp => copy_counts.driver,
     };
     for sides in [1, 2] {
         let world = World::new(kind, sides);
@@ -378,16 +378,16 @@ pub fn copies_are_made_by_whom_the_plane_is_named_after(kind: PlaneKind) {
             }
             // Neighbours are found first.
             for round in 0.. {
-                let before = world.counters().made;
+                let before = world.counters().copy_counts;
                 sender.send(&payload(30, round));
                 for member in &members {
                     assert_eq!(member.receive(), payload(30, round));
                 }
                 copies += 4;
                 let counters = world.until("it was counted", |counters| counters.copies == copies);
-                let Made { driver, hook, frames, sockets } = counters.made;
+                let CopyCounts { driver, hook, frames, sockets } = counters.copy_counts;
                 assert_eq!(driver + hook + frames + sockets, copies, "{counters:?}");
-                if by(counters.made) - by(before) == 4 {
+                if by(counters.copy_counts) - by(before) == 4 {
                     break;
                 }
                 assert!(round < 2000, "{kind} never copies by itself with {sides} devices: {counters:?}");

@@ -76,17 +76,17 @@ impl World {
         let reflector = testbed.namespace("r").unwrap();
         let sides = (0..sides).map(|number| Side::new(&mut testbed, &reflector, number)).collect();
         let (work, todo) = channel();
-        let (told, tell) = channel();
+        let (sender, receiver) = channel();
         let thread = reflector.spawn(move || {
             let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
             let listeners = Listeners::open(&any.map(|ip| SocketAddr::new(ip, PORT))).unwrap();
             let plane = plane::open(kind, &listeners, &PlaneOptions::default()).unwrap();
             assert_eq!(plane.kind(), kind);
             let forwarder = Forwarder::new(listeners, plane, options).unwrap();
-            told.send(forwarder.waker()).unwrap();
+            sender.send(forwarder.waker()).unwrap();
             serve(forwarder, &todo);
         });
-        let waker = tell.recv().expect("the reflector's thread says why it could not begin");
+        let waker = receiver.recv().expect("the reflector's thread says why it could not begin");
         World { work: Some(work), waker, thread: Some(thread), reflector, sides, _lab: testbed }
     }
 

@@ -50,15 +50,15 @@ struct Daemon(Child);
 
 impl Daemon {
     fn start(namespace: &Namespace, members: &[SocketAddr]) -> Daemon {
-        let mut told = namespace.device("d0").unwrap().to_string();
+        let mut argument = namespace.device("d0").unwrap().to_string();
         for member in members {
-            told.push_str(&format!(" {member}"));
+            argument.push_str(&format!(" {member}"));
         }
         let child = Command::new("ip")
             .args(["netns", "exec", namespace.name()])
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", "daemon::daemon", "--ignored", "--nocapture"])
-            .env(MEMBERS, told)
+            .env(MEMBERS, argument)
             .stdout(Stdio::piped())
             .spawn()
             .expect("`ip` of iproute2 runs");

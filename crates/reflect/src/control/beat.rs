@@ -64,10 +64,10 @@ impl Control {
             .max(1);
         }
         let group = self.table.member(index).group;
-        let (state_version, ..) = self.state_told(group);
+        let (state_version, ..) = self.announced_state(group);
         let proof = self.next_proof(now, index);
         let (heartbeat_ms, expiry_ms) = self.times();
-        self.seats[index.0 as usize].told_ms = heartbeat_ms;
+        self.seats[index.0 as usize].announced_ms = heartbeat_ms;
         let group = self.table.group(group);
         let pulse = Pulse {
             session: beat.session,
@@ -151,7 +151,7 @@ impl Control {
         let group = member.group;
         // A heartbeat brings back what the one before it was answered with: a proof is an interval old when it comes.
         let unproven_ms = now.ms.saturating_sub(self.seat(index).proven_ms);
-        let heartbeat_ms = self.seat(index).told_ms;
+        let heartbeat_ms = self.seat(index).announced_ms;
         let expiry_ms = self.expiry_of(heartbeat_ms);
         if silent_ms > expiry_ms.into() || unproven_ms > u64::from(expiry_ms) + u64::from(heartbeat_ms) {
             self.dismiss(now, index, Reason::Expired);
@@ -162,7 +162,7 @@ impl Control {
         } else if self.group_control(group).removed {
             self.dismiss(now, index, Reason::Removed);
         } else {
-            self.tell_to_move(now, index, self.round.number);
+            self.request_move(now, index, self.round.number);
         }
     }
 }

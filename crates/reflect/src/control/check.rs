@@ -146,16 +146,16 @@ impl Play {
     }
 
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
-        let who = script.byte();
-        let from = usize::from(who) % ADDRESSES;
+        let sender = script.byte();
+        let from = usize::from(sender) % ADDRESSES;
         // Mostly with what it was told itself, at times with what another was told.
-        let of = if who >> 6 == 0 { script.below(ADDRESSES) } else { from };
+        let of = if sender >> 6 == 0 { script.below(ADDRESSES) } else { from };
         let (port_number, group) = (script.below(PORTS.len()), script.below(4) as u32);
         let port = PORTS[port_number];
         let heard = self.heard[of][port_number];
         // A member mostly speaks of the group that it wanted to be in.
         let is_join = matches!(step % 20, 2..=5);
-        let group = if !is_join && who >> 4 & 3 != 0 { heard.group } else { group };
+        let group = if !is_join && sender >> 4 & 3 != 0 { heard.group } else { group };
         let request = match step % 20 {
             0 => {
                 let len = script.below(256);

@@ -57,21 +57,21 @@ impl Control {
             Some(index) => Some(self.seat(index).joined_ms),
             None => self.departed.younger_than_ms(self.secret.session(id, from, 0)),
         };
-        let made_ms = self.secret.check(&join.cookie, id, from, now.ms);
-        if let (Some(index), Some(_)) = (known, made_ms)
+        let created_ms = self.secret.check(&join.cookie, id, from, now.ms);
+        if let (Some(index), Some(_)) = (known, created_ms)
             && self.seat(index).nonce == nonce
         {
             // The same JOIN again, or its copy: its answer may have been lost.
             self.count(Counter::JoinedAgain);
             return self.welcome(incoming, group, index);
         }
-        let Some(made_ms) = made_ms.filter(|made_ms| younger_than_ms.is_none_or(|than| *made_ms > than))
+        let Some(created_ms) = created_ms.filter(|created_ms| younger_than_ms.is_none_or(|than| *created_ms > than))
         else {
             if join.cookie != [0; _] {
                 self.count(Counter::CookieInvalid);
             }
-            let made_ms = younger_than_ms.map_or(now.ms, |than| now.ms.max(than + 1));
-            let cookie = self.secret.cookie(id, from, made_ms);
+            let created_ms = younger_than_ms.map_or(now.ms, |than| now.ms.max(than + 1));
+            let cookie = self.secret.cookie(id, from, created_ms);
             let answer = Answer::Challenge { nonce, cookie, seen: from };
             return self.answer_unproven(now, incoming, Counter::Challenged, &answer);
         };
@@ -100,14 +100,14 @@ impl Control {
         let seat = Seat {
             session,
             nonce,
-            joined_ms: made_ms.max(now.ms),
+            joined_ms: created_ms.max(now.ms),
             state_bucket_ns,
             keeps_state: join.keeps_state && may_supply,
             proofs: Proofs { sent_us: now.ns / 1000, way_us: u32::MAX, ..Proofs::default() },
             // What it has proven so far is that it got its cookie.
-            proven_ms: made_ms.min(now.ms),
+            proven_ms: created_ms.min(now.ms),
             parts: PARTS_PER_PROOF,
-            told_ms: self.times().0,
+            announced_ms: self.times().0,
             token: asks_for_tokens.then(|| Box::new(Shown { identity, until_unix_s: expires_unix_s })),
         };
         self.seat_for(index, seat);
@@ -116,7 +116,7 @@ impl Control {
             self.count(Counter::Rejoined);
         } else {
             self.count(Counter::Joined);
-            self.tell(Event::Joined { group: id, address: from });
+            self.emit(Event::Joined { group: id, address: from });
             self.state_wanted(now, group);
         }
         self.welcome(incoming, group, index);
@@ -161,10 +161,10 @@ impl Control {
 
     /// Tells a member that it has joined.
     fn welcome(&mut self, incoming: &Incoming<'_>, group: GroupIndex, index: MemberIndex) {
-        let (state_version, state_bytes, state_pending) = self.state_told(group);
+        let (state_version, state_bytes, state_pending) = self.announced_state(group);
         let (heartbeat_ms, expiry_ms) = self.times();
         // It is told another interval than when it joined if its JOIN came again.
-        self.seats[index.0 as usize].told_ms = heartbeat_ms;
+        self.seats[index.0 as usize].announced_ms = heartbeat_ms;
         let (seat, group) = (self.seat(index), self.table.group(group));
         let joined = Joined {
             nonce: seat.nonce,

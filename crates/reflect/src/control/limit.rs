@@ -47,7 +47,7 @@ pub(super) struct Departed {
 
 impl Departed {
     /// Notes that the address and group behind this hash left at `at_ms`.
-    pub(super) fn note(&mut self, who: u64, at_ms: u64, now_ms: u64) {
+    pub(super) fn note(&mut self, member: u64, at_ms: u64, now_ms: u64) {
         while let Some(&(oldest, oldest_ms)) = self.order.front() {
             let full = self.order.len() >= DEPARTED_MAX;
             if !full && now_ms <= oldest_ms + COOKIE_LIFE_MS {
@@ -61,13 +61,13 @@ impl Departed {
                 self.at_ms.remove(&oldest);
             }
         }
-        self.at_ms.insert(who, at_ms);
-        self.order.push_back((who, at_ms));
+        self.at_ms.insert(member, at_ms);
+        self.order.push_back((member, at_ms));
     }
 
     /// Returns the time that a cookie of this address and group must be younger than, if there is one.
-    pub(super) fn younger_than_ms(&self, who: u64) -> Option<u64> {
-        self.at_ms.get(&who).copied().max(self.floor_ms)
+    pub(super) fn younger_than_ms(&self, member: u64) -> Option<u64> {
+        self.at_ms.get(&member).copied().max(self.floor_ms)
     }
 }
 
@@ -90,13 +90,13 @@ mod tests {
     fn who_left_is_remembered_in_bounded_memory() {
         let mut departed = Departed::default();
         let many = DEPARTED_MAX as u64 + 10;
-        for who in 0..many {
-            departed.note(who, who / 100, who / 100);
+        for member in 0..many {
+            departed.note(member, member / 100, member / 100);
         }
         assert_eq!(departed.order.len(), DEPARTED_MAX);
         assert_eq!(departed.at_ms.len(), DEPARTED_MAX);
         assert!(
-            (0..many).all(|who| departed.younger_than_ms(who).is_some_and(|at_ms| at_ms <= who / 100 + 1))
+            (0..many).all(|member| departed.younger_than_ms(member).is_some_and(|at_ms| at_ms <= member / 100 + 1))
         );
         departed.note(1, 2 * COOKIE_LIFE_MS, 2 * COOKIE_LIFE_MS);
         assert_eq!(departed.order.len(), 1);

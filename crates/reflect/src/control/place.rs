@@ -20,23 +20,23 @@ const STANDBY_ROUNDS: u64 = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Moving {
     location: String,
-    place: LocationEntry,
+    entry: LocationEntry,
     /// True if this reflector is a standby of that place: it takes members as well.
     standby: bool,
 }
 
 impl Control {
-    /// Applies a change of the map: the location is at `place` now, or has been removed.
-    pub fn set_location(&mut self, now: Now, name: &str, place: Option<LocationEntry>) {
-        let before = match &place {
-            Some(place) => self.locations.insert(name.to_owned(), *place),
+    /// Applies a change of the map: the location is at `entry` now, or has been removed.
+    pub fn set_location(&mut self, now: Now, name: &str, entry: Option<LocationEntry>) {
+        let before = match &entry {
+            Some(entry) => self.locations.insert(name.to_owned(), *entry),
             None => self.locations.remove(name),
         };
-        if before == place {
+        if before == entry {
             return;
         }
-        let was_here = before.and_then(|place| self.here(&place)).map(|(id, _)| id);
-        let is_here = place.and_then(|place| self.here(&place));
+        let was_here = before.and_then(|entry| self.here(&entry)).map(|(id, _)| id);
+        let is_here = entry.and_then(|entry| self.here(&entry));
         if let Some(id) = was_here
             && is_here.is_none_or(|(new, _)| new != id)
             && self.groups_here.get(&id).is_some_and(|(of, _)| of == name)
@@ -46,11 +46,11 @@ impl Control {
                 let location = name.to_owned();
                 let control = self.group_control_mut(index);
                 control.location = None;
-                control.moving = place.map(|place| Moving { location, place, standby: false });
+                control.moving = entry.map(|entry| Moving { location, entry, standby: false });
                 self.close_relay(now, index);
-                if let Some(place) = place {
+                if let Some(entry) = entry {
                     let own = before.and_then(|before| self.own_of(&before));
-                    self.open_relay(index, name, own, &place);
+                    self.open_relay(index, name, own, &entry);
                 }
             }
         }
@@ -75,7 +75,7 @@ impl Control {
 
     /// Returns all locations, as the map gave them.
     pub fn locations(&self) -> impl Iterator<Item = (&str, &LocationEntry)> {
-        self.locations.iter().map(|(name, place)| (name.as_str(), place))
+        self.locations.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
     /// Applies the map's entry for a group of this reflector to the group's control data.
@@ -84,26 +84,26 @@ impl Control {
             return;
         };
         let (name, standby) = (name.clone(), *standby);
-        let place = self.locations.get(&name).copied();
+        let entry = self.locations.get(&name).copied();
         let control = self.group_control_mut(index);
         control.location = Some(name.clone());
         control.moving =
-            place.filter(|_| standby).map(|place| Moving { location: name, place, standby: true });
+            entry.filter(|_| standby).map(|entry| Moving { location: name, entry, standby: true });
     }
 
     /// Returns the group that a place means if it is at this reflector, and true if the reflector is a standby there.
-    pub(super) fn here(&self, place: &LocationEntry) -> Option<(GroupId, bool)> {
+    pub(super) fn here(&self, entry: &LocationEntry) -> Option<(GroupId, bool)> {
         let is_own = |address: &SocketAddr| match &self.options.advertised[..] {
             [] => self.options.own.contains(address),
             advertised => advertised.contains(address),
         };
-        let at = place.reflectors.as_slice().iter().position(is_own)?;
-        Some((GroupId { port: place.reflectors.as_slice()[at].port(), id: place.group }, at > 0))
+        let at = entry.reflectors.as_slice().iter().position(is_own)?;
+        Some((GroupId { port: entry.reflectors.as_slice()[at].port(), id: entry.group }, at > 0))
     }
 
     /// Returns the listener of this reflector that a place names, if it names one as it is bound.
-    fn own_of(&self, place: &LocationEntry) -> Option<SocketAddr> {
-        place.reflectors.as_slice().iter().find(|address| self.options.own.contains(address)).copied()
+    fn own_of(&self, entry: &LocationEntry) -> Option<SocketAddr> {
+        entry.reflectors.as_slice().iter().find(|address| self.options.own.contains(address)).copied()
     }
 
     /// Returns the reflector and the group that a client is to join instead of this group, if there is one.
@@ -113,35 +113,35 @@ impl Control {
         if self.waits_for_relay(group) {
             return None;
         }
-        Some((moving.place.reflectors.first(), moving.place.group))
+        Some((moving.entry.reflectors.first(), moving.entry.group))
     }
 
     /// Tells a member to move if it has to, and if its turn has come.
-    pub(super) fn tell_to_move(&mut self, now: Now, index: MemberIndex, round: u64) {
+    pub(super) fn request_move(&mut self, now: Now, index: MemberIndex, round: u64) {
         let member = self.table.member(index);
         let (address, local) = (member.address, self.local_of(index));
         let group = member.group;
         let Some(moving) = &self.controls[group.0 as usize].moving else { return };
-        let (location, place, standby) = (moving.location.clone(), moving.place, moving.standby);
+        let (location, entry, standby) = (moving.location.clone(), moving.entry, moving.standby);
         if standby && self.standby_is_due(now, group) {
-            self.open_relay(group, &location, self.own_of(&place), &place);
+            self.open_relay(group, &location, self.own_of(&entry), &entry);
         }
         let is_turn = round.is_multiple_of(STANDBY_ROUNDS);
-        let may_go = !standby || self.may_go_back(group, place.reflectors.first(), is_turn);
+        let may_go = !standby || self.may_go_back(group, entry.reflectors.first(), is_turn);
         if !may_go || self.waits_for_relay(group) {
             return;
         }
         let session = self.seat(index).session;
-        let to = place.reflectors.first();
+        let to = entry.reflectors.first();
         self.count(Counter::MovesTold);
-        let answer = Answer::Move { session, address: to, group: place.group, location: &location };
+        let answer = Answer::Move { session, address: to, group: entry.group, location: &location };
         self.send(local, address, &answer);
     }
 
     pub(super) fn locate(&mut self, now: Now, incoming: &Incoming<'_>, nonce: u64, location: &str) {
         let (counter, answer) = match self.locations.get(location) {
-            Some(place) => {
-                let (group, reflectors) = (place.group, place.reflectors);
+            Some(entry) => {
+                let (group, reflectors) = (entry.group, entry.reflectors);
                 (Counter::Located, Answer::Location { nonce, group, reflectors })
             }
             None => {

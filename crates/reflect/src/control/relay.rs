@@ -111,7 +111,7 @@ pub(super) struct Relay {
     receivers: u32,
     begun_ms: u64,
     heard_ms: u64,
-    told_ms: u64,
+    reported_ms: u64,
     /// The time of its end, in milliseconds.
     ended_ms: Option<u64>,
     /// Old: the members' addresses, by session.
@@ -158,7 +158,7 @@ pub(super) struct Relays {
     /// True if other reflectors may know the secret.
     shared: bool,
     /// The number of requests made, from which their nonces are derived.
-    asked: u64,
+    requests: u64,
     /// The groups of the relays that are under way, by number and side.
     by_number: HashMap<(u64, bool), GroupIndex>,
     /// The relays that began here as the new side, newest last.
@@ -192,17 +192,17 @@ impl Control {
         index: GroupIndex,
         location: &str,
         own: Option<SocketAddr>,
-        place: &LocationEntry,
+        entry: &LocationEntry,
     ) {
-        let (peer, group) = (place.reflectors.first(), place.group);
+        let (peer, group) = (entry.reflectors.first(), entry.group);
         if self.table.group(index).live == 0 || !self.can_relay(peer) {
             return;
         }
         let id = self.table.group(index).id;
         let is_local = |own: &&SocketAddr| own.port() == id.port && own.is_ipv4() == peer.is_ipv4();
         let Some(local) = own.iter().chain(&self.options.own).find(is_local).copied() else { return };
-        self.relays.asked += 1;
-        let nonce = self.secret.session(id, peer, !self.relays.asked);
+        self.relays.requests += 1;
+        let nonce = self.secret.session(id, peer, !self.relays.requests);
         self.group_control_mut(index).opening = Some(Box::new(Opening {
             nonce,
             cookie: [0; _],
@@ -274,12 +274,12 @@ impl Control {
         let open = Open::decode(incoming.bytes, key).ok()?;
         let (from, local) = (incoming.from, incoming.path.local);
         // As long as the map is not read that says so here too, it is asked again.
-        let place = self.locations.get(open.location);
-        let Some((id, false)) = place.and_then(|place| self.here(place)) else { return Some(()) };
+        let entry = self.locations.get(open.location);
+        let Some((id, false)) = entry.and_then(|entry| self.here(entry)) else { return Some(()) };
         let Some(index) = self.table.find(id).filter(|_| id.id == open.group) else { return Some(()) };
         match &self.group_control(index).relay {
             Some(relay) if !relay.is_old && relay.number == open.nonce && relay.peer == from => {
-                self.tell_receipt(now, index);
+                self.send_receipt(now, index);
                 return Some(());
             }
             Some(relay) if relay.is_old || relay.ended_ms.is_none() => return Some(()),
@@ -312,11 +312,11 @@ impl Control {
     fn relay_accepted(&mut self, now: Now, incoming: &Incoming<'_>, key: &Key) -> Option<()> {
         let accept = Accept::decode(incoming.bytes, key).ok()?;
         let controls = &mut self.controls;
-        let asked = |index: &&GroupIndex| {
+        let is_requested = |index: &&GroupIndex| {
             let opening = controls[index.0 as usize].opening.as_ref();
             opening.is_some_and(|opening| opening.nonce == accept.nonce && opening.peer == incoming.from)
         };
-        let index = *self.relays.groups.iter().find(asked)?;
+        let index = *self.relays.groups.iter().find(is_requested)?;
         // The keys depend on the cookie, and the first one may be on its way back already.
         if let Some(opening) =
             self.controls[index.0 as usize].opening.as_mut().filter(|of| of.cookie == [0; _])
@@ -359,7 +359,7 @@ impl Control {
             receivers: 0,
             begun_ms: now.ms,
             heard_ms: now.ms,
-            told_ms: 0,
+            reported_ms: 0,
             ended_ms: None,
             sessions,
             claims: HashMap::new(),
@@ -373,7 +373,7 @@ impl Control {
         self.follow_relay(index);
         self.table.set_relayed(index, true);
         self.count(Counter::RelayBegun);
-        self.tell_receipt(now, index);
+        self.send_receipt(now, index);
     }
 
     /// Takes a step of a relay. `None` if it is not genuine, or of no relay that is under way.
@@ -401,11 +401,11 @@ impl Control {
     fn first_step(&mut self, now: Now, incoming: &Incoming<'_>, number: u64, to_new: bool) -> Option<()> {
         let key = self.relays.key?;
         let controls = &self.controls;
-        let asked = |index: &&GroupIndex| {
+        let is_requested = |index: &&GroupIndex| {
             let opening = controls[index.0 as usize].opening.as_ref();
             opening.is_some_and(|opening| opening.nonce == number && opening.peer == incoming.from)
         };
-        let index = *self.relays.groups.iter().find(asked).filter(|_| !to_new)?;
+        let index = *self.relays.groups.iter().find(is_requested).filter(|_| !to_new)?;
         if self.group_control(index).relay.is_some() {
             return Some(());
         }
@@ -421,8 +421,8 @@ impl Control {
     /// Asks for a relay, unless another of the group is still running, or the time for that is over.
     fn ask_for_relay(&mut self, now: Now, index: GroupIndex) {
         let (Some(key), control) = (self.relays.key, &mut self.controls[index.0 as usize]) else { return };
-        let goes_on = |relay: &Relay| relay.is_old || relay.ended_ms.is_none();
-        if control.opening.is_none() || control.relay.as_deref().is_some_and(goes_on) {
+        let continues = |relay: &Relay| relay.is_old || relay.ended_ms.is_none();
+        if control.opening.is_none() || control.relay.as_deref().is_some_and(continues) {
             return;
         }
         self.drop_relay(index);
@@ -688,25 +688,25 @@ impl Control {
         let Control { controls, outgoing, .. } = self;
         let Some(relay) = controls[index.0 as usize].relay.as_mut() else { return };
         let (direction, receipt) = (Relay::direction(relay.is_old), relay.channel.receipt(receivers));
-        let Relay { number, keys, peer, local, channel, told_ms, .. } = &mut **relay;
+        let Relay { number, keys, peer, local, channel, reported_ms, .. } = &mut **relay;
         let mut put = |item: Option<(u32, &Item)>| {
             let bytes = encode_step(direction, *number, &receipt, item, &keys[0]);
             outgoing.push_back(crate::host::Outgoing { local: *local, to: *peer, bytes });
         };
         let mut sent = channel.send(now.ns / 1000, |number, item| put(Some((number, item))));
-        if !sent && (channel.owes_receipt(late) || late && now.ms >= *told_ms + STEADY_MS) {
+        if !sent && (channel.owes_receipt(late) || late && now.ms >= *reported_ms + STEADY_MS) {
             put(None);
-            channel.told();
+            channel.receipt_sent();
             sent = true;
         }
         if sent {
-            *told_ms = now.ms;
+            *reported_ms = now.ms;
         }
     }
 
-    fn tell_receipt(&mut self, now: Now, index: GroupIndex) {
+    fn send_receipt(&mut self, now: Now, index: GroupIndex) {
         if let Some(relay) = &mut self.group_control_mut(index).relay {
-            relay.told_ms = 0;
+            relay.reported_ms = 0;
         }
         self.send_relay(now, index, true);
     }

@@ -126,7 +126,7 @@ pub(super) struct State {
 
 impl State {
     /// Returns the version and size that are announced to members, and true if the state is still to be loaded.
-    pub(super) fn told(&self) -> (u64, u32, bool) {
+    pub(super) fn announced(&self) -> (u64, u32, bool) {
         match (self.known, self.size) {
             (true, Some(size)) => (self.version, size, false),
             (true, None) => (0, 0, false),
@@ -256,8 +256,8 @@ impl Control {
     }
 
     /// Returns the version and size of a group's state that are announced to members, and true if it is still to be loaded.
-    pub(super) fn state_told(&self, group: GroupIndex) -> (u64, u32, bool) {
-        self.group_control(group).state.as_ref().map_or((0, 0, false), |state| state.told())
+    pub(super) fn announced_state(&self, group: GroupIndex) -> (u64, u32, bool) {
+        self.group_control(group).state.as_ref().map_or((0, 0, false), |state| state.announced())
     }
 
     /// Works on the states whose time has come.
@@ -284,7 +284,7 @@ impl Control {
         }
         if state.lookup == Lookup::Wanted {
             state.lookup = Lookup::Underway;
-            return self.tell_surely(Event::LoadState { group: id, name: self.state_name(group) });
+            return self.emit_surely(Event::LoadState { group: id, name: self.state_name(group) });
         }
         if let Some(ask) = &state.ask {
             let (member, session, number) = (ask.member, ask.session, ask.number);
@@ -392,8 +392,8 @@ impl Control {
             let next = part.size.unwrap_or(0);
             return self.send(local, from, &Answer::StateTaken { session, ask: part.ask, next, later: 0 });
         }
-        let asked = |ask: &&mut Ask| ask.number == part.ask && ask.session == session;
-        let Some(ask) = state.ask.as_mut().filter(asked) else { return self.count(Counter::StateUnasked) };
+        let matches = |ask: &&mut Ask| ask.number == part.ask && ask.session == session;
+        let Some(ask) = state.ask.as_mut().filter(matches) else { return self.count(Counter::StateUnasked) };
         let Some(size) = part.size else {
             self.unanswered(group);
             return self.schedule(group, Some(now.ms));
@@ -437,7 +437,7 @@ impl Control {
             } else {
                 state.storing = Some(bytes.clone());
                 self.schedule(group, None);
-                self.tell_surely(Event::StoreState { group: id, name: self.state_name(group), base, bytes });
+                self.emit_surely(Event::StoreState { group: id, name: self.state_name(group), base, bytes });
             }
         }
         self.count(Counter::StatePartsTaken);
@@ -466,7 +466,7 @@ impl Control {
             return self.send(local, from, &none(false));
         };
         state.used_ms = now.ms;
-        let (newest, _, pending) = state.told();
+        let (newest, _, pending) = state.announced();
         if newest == 0 {
             return self.send(local, from, &none(pending));
         }
@@ -566,6 +566,6 @@ impl Control {
 
     /// Returns the version of a group's state that is announced to members; 0 for none.
     pub fn state_version(&self, group: GroupIndex) -> u64 {
-        self.state_told(group).0
+        self.announced_state(group).0
     }
 }

@@ -65,7 +65,7 @@ impl Member {
         self.ask(now_us, purpose, question, turn);
     }
 
-    pub(super) fn told_to_move(&mut self, now_us: u64, target: Target) {
+    pub(super) fn move_requested(&mut self, now_us: u64, target: Target) {
         // It is told again and again until it has left. One attempt at a time is enough.
         if self.attempt.is_none() && self.target() != Some(target) {
             self.ask(now_us, Purpose::Move, Question::Join(target), 0);

@@ -23,7 +23,7 @@ pub(super) struct Fetch {
     /// The first part that is missing.
     next: usize,
     /// The end of the parts that have been asked for.
-    asked: usize,
+    requested: usize,
     tries: u32,
     pub(super) due_us: u64,
 }
@@ -58,7 +58,7 @@ impl Member {
             bytes: Vec::new(),
             have: Vec::new(),
             next: 0,
-            asked: 0,
+            requested: 0,
             tries: 0,
             due_us: now_us,
         });
@@ -99,7 +99,7 @@ impl Member {
         let (Some(fetch), Some(link)) = (&mut self.fetch, &self.current) else { return };
         let left = if fetch.have.is_empty() { PARTS_MAX as usize } else { fetch.have.len() - fetch.next };
         let parts = left.clamp(1, PARTS_MAX.into());
-        fetch.asked = fetch.next + parts;
+        fetch.requested = fetch.next + parts;
         fetch.tries += 1;
         fetch.due_us = now_us + wait_us;
         let request = Request::StateGet(StateGet {
@@ -143,7 +143,7 @@ impl Member {
             fetch.have = vec![false; parts];
             (fetch.next, fetch.tries) = (0, 0);
             // What was asked for from another place on comes of the new version now, or not at all.
-            fetch.asked = parts.min(PARTS_MAX.into());
+            fetch.requested = parts.min(PARTS_MAX.into());
         }
         // The codec has checked that the part lies within the size, and begins where parts begin.
         let (at, number) = (offset as usize, offset as usize / PART_BYTES);
@@ -162,7 +162,7 @@ impl Member {
             let bytes = Bytes::from(std::mem::take(&mut fetch.bytes));
             self.fetch = None;
             self.events.push_back(MemberEvent::State { version, bytes });
-        } else if fetch.next >= fetch.asked {
+        } else if fetch.next >= fetch.requested {
             fetch.due_us = now_us;
             self.fetch_on(now_us);
         }

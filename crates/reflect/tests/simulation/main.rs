@@ -84,7 +84,7 @@ fn harbour(ask: &[SocketAddr]) -> Wanted {
     Wanted::Location { name: LOCATION.to_owned(), reflectors: ask.to_vec() }
 }
 
-fn place(reflectors: &[SocketAddr]) -> Option<LocationEntry> {
+fn entry(reflectors: &[SocketAddr]) -> Option<LocationEntry> {
     Some(LocationEntry { reflectors: Reflectors::new(reflectors).unwrap(), group: 0 })
 }
 
@@ -140,8 +140,8 @@ fn who_comes_in_gets_the_newest_state_of_any_size() {
             world.run(100);
             let number = 10 + turn as u32;
             world.play(number, there(at), in_state());
-            let told = |world: &World| last_state(&world.players[&home(number)].events).is_some();
-            assert!(world.run_until(60_000, told), "seed {seed}, {len} bytes");
+            let has_state = |world: &World| last_state(&world.players[&home(number)].events).is_some();
+            assert!(world.run_until(60_000, has_state), "seed {seed}, {len} bytes");
             let (version, bytes) = last_state(&world.player(number).events).unwrap();
             assert!(bytes == state, "seed {seed}, {len} bytes");
             assert!(version > version_before, "seed {seed}");
@@ -154,8 +154,8 @@ fn who_comes_in_gets_the_newest_state_of_any_size() {
         let now_us = world.now_us;
         world.player(2).events.clear();
         world.player(2).member.fetch_state(now_us);
-        let told = |world: &World| last_state(&world.players[&home(2)].events).is_some();
-        assert!(world.run_until(10_000, told), "seed {seed}");
+        let has_state = |world: &World| last_state(&world.players[&home(2)].events).is_some();
+        assert!(world.run_until(10_000, has_state), "seed {seed}");
         let (version, bytes) = last_state(&world.player(2).events).unwrap();
         let right = Some(bytes) == world.player(2).state;
         assert!(version >= version_before && right, "seed {seed}");
@@ -179,7 +179,7 @@ fn a_location_moves_and_nobody_is_a_member_nowhere() {
             ..options()
         };
         for at in [a, b] {
-            world.start(at, options.clone(), |control, now| control.set_location(now, LOCATION, place(&[a])));
+            world.start(at, options.clone(), |control, now| control.set_location(now, LOCATION, entry(&[a])));
         }
         for number in 0..40 {
             // Who does not answer when asked costs a second: only some say that they can.
@@ -192,7 +192,7 @@ fn a_location_moves_and_nobody_is_a_member_nowhere() {
         for (from, to) in [(a, b), (b, a)] {
             let now = world.now();
             for control in world.reflectors.values_mut() {
-                control.set_location(now, LOCATION, place(&[to]));
+                control.set_location(now, LOCATION, entry(&[to]));
             }
             // Somebody who still believes the old map is sent on.
             let late = if to == b { 50 } else { 51 };
@@ -209,8 +209,8 @@ fn a_location_moves_and_nobody_is_a_member_nowhere() {
         }
         // The state went with them, from one reflector to the other.
         world.play(60, harbour(&[a, b]), in_state());
-        let told = |world: &World| last_state(&world.players[&home(60)].events).is_some();
-        assert!(world.run_until(20_000, told), "seed {seed}");
+        let has_state = |world: &World| last_state(&world.players[&home(60)].events).is_some();
+        assert!(world.run_until(20_000, has_state), "seed {seed}");
         assert_eq!(last_state(&world.player(60).events).unwrap().1, "ships", "seed {seed}");
     }
 }
@@ -227,7 +227,7 @@ fn a_reflector_is_killed_its_standby_takes_over_and_it_comes_back() {
         };
         for at in [a, b] {
             world.start(at, options.clone(), |control, now| {
-                control.set_location(now, LOCATION, place(&[a, b]))
+                control.set_location(now, LOCATION, entry(&[a, b]))
             });
         }
         for number in 0..20 {
@@ -254,12 +254,12 @@ fn a_reflector_is_killed_its_standby_takes_over_and_it_comes_back() {
         }
         assert!(world.run_until(30_000, |world| world.members(b).len() == 20), "seed {seed}");
         world.play(50, harbour(&[a, b]), in_state());
-        let told = |world: &World, number| last_state(&world.players[&home(number)].events);
-        assert!(world.run_until(30_000, |world| told(world, 50).is_some()), "seed {seed}");
-        let (found, bytes) = told(&world, 50).unwrap();
+        let state_of = |world: &World, number| last_state(&world.players[&home(number)].events);
+        assert!(world.run_until(30_000, |world| state_of(world, 50).is_some()), "seed {seed}");
+        let (found, bytes) = state_of(&world, 50).unwrap();
         assert!(found >= version && bytes == "tide", "seed {seed}");
 
-        world.start(a, options, |control, now| control.set_location(now, LOCATION, place(&[a, b])));
+        world.start(a, options, |control, now| control.set_location(now, LOCATION, entry(&[a, b])));
         // On a bad network somebody is always on the way between the two. What counts is that everybody comes back.
         let mut back = std::collections::BTreeSet::new();
         let all_back = |world: &World| {
@@ -271,8 +271,8 @@ fn a_reflector_is_killed_its_standby_takes_over_and_it_comes_back() {
         };
         assert!(world.run_until(90_000, all_back), "seed {seed}");
         world.play(51, harbour(&[a, b]), in_state());
-        assert!(world.run_until(30_000, |world| told(world, 51).is_some()), "seed {seed}");
-        assert_eq!(told(&world, 51).unwrap().1, "tide", "seed {seed}");
+        assert!(world.run_until(30_000, |world| state_of(world, 51).is_some()), "seed {seed}");
+        assert_eq!(state_of(&world, 51).unwrap().1, "tide", "seed {seed}");
     }
 }
 

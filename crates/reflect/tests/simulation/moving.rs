@@ -26,7 +26,7 @@ fn at(host: u8) -> SocketAddr {
     SocketAddr::from(([198, 51, 100, host], 7400))
 }
 
-fn place(reflectors: &[SocketAddr], group: u32) -> Option<LocationEntry> {
+fn entry(reflectors: &[SocketAddr], group: u32) -> Option<LocationEntry> {
     Some(LocationEntry { reflectors: Reflectors::new(reflectors).unwrap(), group })
 }
 
@@ -161,9 +161,9 @@ impl Stage {
 #[test]
 fn everybody_hears_everybody_once_and_in_order_while_a_location_moves() {
     for seed in SEEDS {
-        let mut stage = Stage::begin(seed, [9, 100, 5000][seed as usize % 3], place(&[at(1)], 0));
+        let mut stage = Stage::begin(seed, [9, 100, 5000][seed as usize % 3], entry(&[at(1)], 0));
         let order: &[u8] = if seed.is_multiple_of(2) { &[1, 2, 3] } else { &[2, 3, 1] };
-        stage.relocate(order, place(&[at(2)], 1));
+        stage.relocate(order, entry(&[at(2)], 1));
         stage.until_all_at(2, 1);
         stage.check(seed);
         assert_eq!(stage.count(1, Counter::RelayHanded), u64::from(MEMBERS), "seed {seed}");
@@ -174,8 +174,8 @@ fn everybody_hears_everybody_once_and_in_order_while_a_location_moves() {
 #[test]
 fn a_location_moves_within_one_reflector() {
     for seed in SEEDS {
-        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
-        stage.relocate(&[1], place(&[at(1)], 2));
+        let mut stage = Stage::begin(seed, 20, entry(&[at(1)], 0));
+        stage.relocate(&[1], entry(&[at(1)], 2));
         stage.until_all_at(1, 2);
         stage.check(seed);
         assert_eq!(stage.count(1, Counter::RelayBegun), 2, "seed {seed}");
@@ -185,9 +185,9 @@ fn a_location_moves_within_one_reflector() {
 #[test]
 fn a_location_that_moves_on_before_all_have_moved_doubles_nothing_and_all_meet_in_the_end() {
     for seed in SEEDS {
-        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
+        let mut stage = Stage::begin(seed, 20, entry(&[at(1)], 0));
         for host in [2, 1, 3] {
-            stage.relocate(&[1, 2, 3], place(&[at(host)], 0));
+            stage.relocate(&[1, 2, 3], entry(&[at(host)], 0));
             let wait = stage.world.random.below(1000);
             stage.talk(wait);
         }
@@ -215,7 +215,7 @@ fn a_location_that_moves_on_before_all_have_moved_doubles_nothing_and_all_meet_i
 #[test]
 fn a_standby_hands_its_members_back() {
     for seed in SEEDS {
-        let mut stage = Stage::begin(seed, 20, place(&[at(1), at(2)], 0));
+        let mut stage = Stage::begin(seed, 20, entry(&[at(1), at(2)], 0));
         stage.world.kill(at(1));
         stage.talk(8000);
         assert!(stage.world.players.values().all(|player| player.member.target().is_some()), "seed {seed}");
@@ -227,7 +227,7 @@ fn a_standby_hands_its_members_back() {
             player.events.clear();
         }
         Stage::start(&mut stage.world, 1);
-        stage.relocate(&[1], place(&[at(1), at(2)], 0));
+        stage.relocate(&[1], entry(&[at(1), at(2)], 0));
         stage.until_all_at(1, 0);
         stage.check(seed);
     }
@@ -236,8 +236,8 @@ fn a_standby_hands_its_members_back() {
 #[test]
 fn when_the_old_reflector_dies_in_the_middle_all_go_on_at_the_new_one() {
     for seed in SEEDS {
-        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
-        stage.relocate(&[1, 2, 3], place(&[at(2)], 0));
+        let mut stage = Stage::begin(seed, 20, entry(&[at(1)], 0));
+        stage.relocate(&[1, 2, 3], entry(&[at(2)], 0));
         let moved = |stage: &Stage| stage.world.reflectors[&at(2)].table().members_len();
         while moved(&stage) < 3 {
             stage.talk(5);
@@ -271,8 +271,8 @@ fn when_the_old_reflector_dies_in_the_middle_all_go_on_at_the_new_one() {
 #[test]
 fn what_a_dead_reflector_has_said_does_not_hold_its_members_for_ever_when_it_is_said_again() {
     for seed in SEEDS.take(3) {
-        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
-        stage.relocate(&[1, 2, 3], place(&[at(2)], 0));
+        let mut stage = Stage::begin(seed, 20, entry(&[at(1)], 0));
+        stage.relocate(&[1, 2, 3], entry(&[at(2)], 0));
         while stage.world.reflectors[&at(2)].table().members_len() < 3 {
             stage.talk(5);
         }
@@ -307,9 +307,9 @@ fn what_a_dead_reflector_has_said_does_not_hold_its_members_for_ever_when_it_is_
 #[test]
 fn a_reflector_without_the_secret_gets_no_relay_and_members_move_without() {
     for seed in SEEDS {
-        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
+        let mut stage = Stage::begin(seed, 20, entry(&[at(1)], 0));
         stage.world.reflectors.get_mut(&at(2)).unwrap().set_relay_secret(&[8; 32], true);
-        stage.relocate(&[1, 2, 3], place(&[at(2)], 0));
+        stage.relocate(&[1, 2, 3], entry(&[at(2)], 0));
         stage.until_all_at(2, 0);
         assert_eq!(stage.count(1, Counter::RelayUnanswered), 1, "seed {seed}");
         assert!(stage.count(2, Counter::RelayForged) > 0, "seed {seed}");
@@ -333,8 +333,8 @@ fn hears(world: &mut World, to: SocketAddr, from: SocketAddr, bytes: &[u8]) -> u
 #[test]
 fn what_reflectors_said_is_worth_nothing_when_it_is_said_again_or_spoilt() {
     for seed in SEEDS {
-        let mut stage = Stage::begin(seed, 20, place(&[at(1)], 0));
-        stage.relocate(&[1, 2, 3], place(&[at(2)], 1));
+        let mut stage = Stage::begin(seed, 20, entry(&[at(1)], 0));
+        stage.relocate(&[1, 2, 3], entry(&[at(2)], 1));
         // In the middle of it, by others, and with a bit turned: nothing happens, and nobody is told anything.
         stage.talk(200);
         let outsider = address("192.0.2.66:7400");

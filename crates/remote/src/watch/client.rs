@@ -19,7 +19,7 @@ use nacre_object::{ErrorKind, ObjectId, StoreError};
 use nacre_rpc::client::{Call, Event, Link, Subscription};
 use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
-use super::wire::{self, Acknowledging, Began, Notifying, Taken, Told, WATCH_SERVICE, Watching};
+use super::wire::{self, Acknowledging, Began, Notifying, Taken, Report, WATCH_SERVICE, Watching};
 
 /// The number of watches of one client for each of its connections: they leave room for other requests.
 const WATCHES_MAX: usize = 8192;
@@ -102,7 +102,7 @@ fn failure(link: &Link, frame: &Frame) -> StoreError {
     let address = link.address();
     match control::get_failure(frame) {
         Ok(error) if error.kind == ErrorKind::Unsupported => {
-            let text = format!("the server at {address} lets nobody watch objects: {}", error.message);
+            let text = format!("the server at {address} does not allow objects to be watched: {}", error.message);
             StoreError::new(ErrorKind::Unsupported, text)
         }
         Ok(error) => error,
@@ -111,7 +111,7 @@ fn failure(link: &Link, frame: &Frame) -> StoreError {
 }
 
 fn nonsense(link: &Link, error: impl std::fmt::Display) -> StoreError {
-    let text = format!("the server at {} sent something that makes no sense: {error}", link.address());
+    let text = format!("the server at {} sent an invalid message: {error}", link.address());
     StoreError::new(ErrorKind::Unavailable, text)
 }
 
@@ -125,7 +125,7 @@ async fn subscribe(link: &Arc<Link>, watching: Watching) -> Result<Begun, StoreE
     let (frame, events) = Subscription::start(link.clone(), watching).await?;
     let Some(events) = events else { return Err(failure(link, &frame)) };
     if frame.kind != wire::WATCHED {
-        return Err(nonsense(link, "a message that is no reply to a request to watch"));
+        return Err(nonsense(link, "a message that is not a reply to a request to watch"));
     }
     let began = wire::get_began(&frame.body).map_err(|error| nonsense(link, error))?;
     Ok(Begun { events, began })
@@ -204,11 +204,11 @@ impl Follower {
                 Some(Err(error)) if !is_passing(&error) => return Err(error),
                 Some(Err(_)) | None => return Ok(Cause::Broken),
             };
-            let (told, position) = wire::get_event(&body).map_err(|error| nonsense(&self.link, error))?;
-            match told {
-                Told::Changed { version } => self.feed.changed(version),
-                Told::Gap(gap) => self.feed.gap(gap),
-                Told::Notified { id, payload } => {
+            let (report, position) = wire::get_event(&body).map_err(|error| nonsense(&self.link, error))?;
+            match report {
+                Report::Changed { version } => self.feed.changed(version),
+                Report::Gap(gap) => self.feed.gap(gap),
+                Report::Notified { id, payload } => {
                     let watcher = self.watching.watcher;
                     self.feed.notified(Notification::new(id, payload, watcher, receiver.clone()));
                 }
@@ -259,6 +259,6 @@ pub(crate) async fn notify(
     match frame.kind {
         wire::NOTIFIED => wire::get_notified(&frame.body).map_err(|error| call.nonsense(error)),
         MessageKind::ERROR => Err(failure(&link, &frame)),
-        _ => Err(nonsense(&link, "a message that is no reply to a notification")),
+        _ => Err(nonsense(&link, "a message that is not a reply to a notification")),
     }
 }

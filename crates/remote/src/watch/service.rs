@@ -21,7 +21,7 @@ use nacre_rpc::server::Publisher;
 use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, control};
 use parking_lot::Mutex;
 
-use super::wire::{self, Began, Told};
+use super::wire::{self, Began, Report};
 use crate::members::Membership;
 
 /// The number of watches of all connections together.
@@ -52,7 +52,7 @@ pub struct WatchService {
     allowance: Arc<Allowance>,
     watches: Arc<Count>,
     notifies: Arc<Count>,
-    told: Arc<Totals>,
+    totals: Arc<Totals>,
     /// The way to the thread that hands events to connections; `None` once it could not be started.
     forwarder: Mutex<Option<mpsc::UnboundedSender<BoxFuture<'static, ()>>>>,
 }
@@ -63,7 +63,7 @@ pub struct WatchService {
 pub struct WatchStats {
     watches: Arc<Count>,
     notifies: Arc<Count>,
-    told: Arc<Totals>,
+    totals: Arc<Totals>,
 }
 
 /// The events that were sent to clients since the start.
@@ -86,13 +86,13 @@ impl WatchStats {
 
     /// Returns the number of changes and notifications that were sent to clients since the start.
     pub fn events(&self) -> u64 {
-        self.told.events.load(Ordering::Relaxed)
+        self.totals.events.load(Ordering::Relaxed)
     }
 
     /// Returns the number of gaps among what was sent: each stands for events that a client did not take in time, or that were
     /// lost with a connection.
     pub fn gaps(&self) -> u64 {
-        self.told.gaps.load(Ordering::Relaxed)
+        self.totals.gaps.load(Ordering::Relaxed)
     }
 }
 
@@ -204,13 +204,13 @@ impl Line {
     }
 
     /// Sends an event. Returns false if nobody wants it any more.
-    fn send(&self, publisher: &Publisher, told: &Told, tray: &Tray) -> bool {
+    fn send(&self, publisher: &Publisher, report: &Report, tray: &Tray) -> bool {
         let mut flow = self.state.lock();
-        let payload_bytes = if let Told::Notified { payload, .. } = told { payload.len() } else { 0 };
+        let payload_bytes = if let Report::Notified { payload, .. } = report { payload.len() } else { 0 };
         flow.sent += (payload_bytes + 34 + EVENT_OVERHEAD_BYTES) as u64;
         tray.state.lock().position = flow.sent;
         // With the lock held, so that positions have the order of the events.
-        publisher.push(wire::event(told, flow.sent))
+        publisher.push(wire::event(report, flow.sent))
     }
 }
 
@@ -223,14 +223,14 @@ impl WatchService {
             allowance: Allowance::new(SERVER_BYTES_MAX, None),
             watches: Count::new(WATCHES_MAX),
             notifies: Count::new(NOTIFIES_MAX),
-            told: Arc::default(),
+            totals: Arc::default(),
             forwarder: Mutex::default(),
         }
     }
 
     /// Returns a reader of the service's counters.
     pub fn stats(&self) -> WatchStats {
-        WatchStats { watches: self.watches.clone(), notifies: self.notifies.clone(), told: self.told.clone() }
+        WatchStats { watches: self.watches.clone(), notifies: self.notifies.clone(), totals: self.totals.clone() }
     }
 
     fn check_place(&self, object: &nacre_object::ObjectId) -> Result<(), StoreError> {
@@ -324,7 +324,7 @@ impl WatchService {
         tray.state.lock().counted = Some(counted);
         let version = watch.version();
         let (abort, registration) = AbortHandle::new_pair();
-        let work = forward(watch, publisher, line.clone(), tray.clone(), self.told.clone());
+        let work = forward(watch, publisher, line.clone(), tray.clone(), self.totals.clone());
         self.forward(Abortable::new(work, registration).map(drop).boxed())?;
         if connection.watching.len() >= CONNECTION_WATCHES_MAX {
             connection.watching.retain(|_, watching| watching.tray.state.lock().counted.is_some());
@@ -376,25 +376,25 @@ async fn forward(
             ready!(line.poll_space(context));
             watch.poll_next(context)
         });
-        let told = match event.await {
+        let report = match event.await {
             None => break None,
             Some(Err(error)) => break Some(error),
-            Some(Ok(Event::Changed { version })) => Told::Changed { version },
-            Some(Ok(Event::Gap(gap))) => Told::Gap(gap),
+            Some(Ok(Event::Changed { version })) => Report::Changed { version },
+            Some(Ok(Event::Gap(gap))) => Report::Gap(gap),
             Some(Ok(Event::Notified(mut notification))) => {
-                let told = Told::Notified { id: notification.id(), payload: notification.take_payload() };
+                let report = Report::Notified { id: notification.id(), payload: notification.take_payload() };
                 let unacknowledged = &mut tray.state.lock().unacknowledged;
                 if unacknowledged.len() >= UNACKNOWLEDGED_MAX {
                     unacknowledged.pop_front();
                 }
                 unacknowledged.push_back(notification);
-                told
+                report
             }
         };
-        if !line.send(&publisher, &told, &tray) {
+        if !line.send(&publisher, &report, &tray) {
             break None;
         }
-        let total = if matches!(told, Told::Gap(_)) { &totals.gaps } else { &totals.events };
+        let total = if matches!(report, Report::Gap(_)) { &totals.gaps } else { &totals.events };
         total.fetch_add(1, Ordering::Relaxed);
     };
     tray.state.lock().counted = None;
@@ -409,8 +409,8 @@ impl WatchConnection {
         let watching = self.watchers.get(&acknowledging.watcher).and_then(|id| self.watching.get(id));
         let Some(watching) = watching else { return Ok(()) };
         let mut state = watching.tray.state.lock();
-        let place = state.unacknowledged.iter().position(|known| known.id() == acknowledging.notification);
-        let notification = place.and_then(|place| state.unacknowledged.remove(place));
+        let index = state.unacknowledged.iter().position(|known| known.id() == acknowledging.notification);
+        let notification = index.and_then(|index| state.unacknowledged.remove(index));
         drop(state);
         // One that is over, or was never sent, interests nobody.
         notification.map_or(Ok(()), |notification| notification.acknowledge(acknowledging.reply))

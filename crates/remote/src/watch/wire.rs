@@ -76,7 +76,7 @@ pub(super) struct Taken {
 
 /// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Report {
     Changed { version: u64 },
     Notified { id: u64, payload: Bytes },
     Gap(Gap),
@@ -215,23 +215,23 @@ pub(super) fn get_taken(body: &Bytes) -> Result<Taken, WireError> {
 }
 
 /// Returns the payload of an event, which ends at a position of the connection's events.
-pub(super) fn event(told: &Told, position: u64) -> Bytes {
-    let payload_bytes = if let Told::Notified { payload, .. } = told { payload.len() } else { 0 };
+pub(super) fn event(report: &Report, position: u64) -> Bytes {
+    let payload_bytes = if let Report::Notified { payload, .. } = report { payload.len() } else { 0 };
     let mut body = BytesMut::with_capacity(34 + payload_bytes);
-    let kind = match told {
-        Told::Changed { .. } => CHANGED,
-        Told::Notified { .. } => NOTIFICATION,
-        Told::Gap(_) => GAP,
+    let kind = match report {
+        Report::Changed { .. } => CHANGED,
+        Report::Notified { .. } => NOTIFICATION,
+        Report::Gap(_) => GAP,
     };
     body.put_u8(kind);
     body.put_u64_le(position);
-    match told {
-        Told::Changed { version } => body.put_u64_le(*version),
-        Told::Notified { id, payload } => {
+    match report {
+        Report::Changed { version } => body.put_u64_le(*version),
+        Report::Notified { id, payload } => {
             body.put_u64_le(*id);
             body.extend_from_slice(payload);
         }
-        Told::Gap(Gap { version, changes, notifications, cause }) => {
+        Report::Gap(Gap { version, changes, notifications, cause }) => {
             body.put_u8(CAUSES.iter().position(|known| known == cause).unwrap_or_default() as u8);
             body.put_u64_le(*version);
             body.put_u64_le(changes.unwrap_or(UNKNOWN));
@@ -242,17 +242,17 @@ pub(super) fn event(told: &Told, position: u64) -> Bytes {
 }
 
 /// Reads the payload of an event, and its position.
-pub(super) fn get_event(body: &Bytes) -> Result<(Told, u64), WireError> {
+pub(super) fn get_event(body: &Bytes) -> Result<(Report, u64), WireError> {
     let mut cursor = Cursor::new(body);
     let (kind, position) = (cursor.u8()?, cursor.u64()?);
-    let told = match kind {
-        CHANGED => Told::Changed { version: cursor.u64()? },
+    let report = match kind {
+        CHANGED => Report::Changed { version: cursor.u64()? },
         NOTIFICATION => {
             let id = cursor.u64()?;
             if cursor.left() > NOTIFICATION_BYTES_MAX {
                 return Err(WireError::Malformed("a notification is too long"));
             }
-            Told::Notified { id, payload: detached(cursor.bytes(cursor.left())?) }
+            Report::Notified { id, payload: detached(cursor.bytes(cursor.left())?) }
         }
         GAP => {
             let cause = CAUSES.get(usize::from(cursor.u8()?)).copied();
@@ -260,12 +260,12 @@ pub(super) fn get_event(body: &Bytes) -> Result<(Told, u64), WireError> {
             let version = cursor.u64()?;
             let known = |number: u64| (number != UNKNOWN).then_some(number);
             let (changes, notifications) = (known(cursor.u64()?), known(cursor.u64()?));
-            Told::Gap(Gap { version, changes, notifications, cause })
+            Report::Gap(Gap { version, changes, notifications, cause })
         }
         _ => return Err(WireError::Malformed("an unknown event of a watch")),
     };
     cursor.end()?;
-    Ok((told, position))
+    Ok((report, position))
 }
 
 /// Decodes bytes as each kind of message, and compares with the message that it makes when it is encoded again.
@@ -296,8 +296,8 @@ pub fn fuzz(bytes: &[u8]) {
     if let Ok(taken) = get_taken(&body) {
         assert_eq!(again(&|outbox| put_taken(outbox, 1, &taken)), body);
     }
-    if let Ok((told, position)) = get_event(&body) {
-        assert_eq!(event(&told, position), body);
+    if let Ok((report, position)) = get_event(&body) {
+        assert_eq!(event(&report, position), body);
     }
 }
 
@@ -332,10 +332,10 @@ mod tests {
         let expected = "0700000000000000 0000000000000000 01000000 01000000 0200000000000000 0200 6f6b \
                         0300000000000000";
         assert_eq!(body(&|outbox| put_notified(outbox, 1, &notified)), bytes(expected));
-        assert_eq!(event(&Told::Changed { version: 9 }, 73), bytes("01 4900000000000000 0900000000000000"));
+        assert_eq!(event(&Report::Changed { version: 9 }, 73), bytes("01 4900000000000000 0900000000000000"));
         let gap = Gap { version: 9, changes: Some(4), notifications: None, cause: Cause::Broken };
         let expected = "03 4900000000000000 01 0900000000000000 0400000000000000 ffffffffffffffff";
-        assert_eq!(event(&Told::Gap(gap), 73), bytes(expected));
+        assert_eq!(event(&Report::Gap(gap), 73), bytes(expected));
     }
 
     #[test]

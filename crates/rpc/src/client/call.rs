@@ -84,7 +84,7 @@ pub trait Request {
 pub struct Call<R: Request> {
     link: Arc<Link>,
     request: R,
-    place: CallState,
+    call_state: CallState,
     attempts: u32,
     manner: Manner,
     /// Parts of the reply that had not been taken when its end came.
@@ -110,10 +110,10 @@ impl<R: Request> Call<R> {
 
     fn start_with(link: Arc<Link>, request: R, subscribes: bool) -> Self {
         let manner = Manner { cancels: request.cancels(), latest: request.wants_latest_part(), subscribes };
-        let (place, parts) = (CallState::Outside, Parts::default());
-        let mut call = Call { link, request, place, attempts: 0, manner, parts, limbo: None };
+        let (call_state, parts) = (CallState::Outside, Parts::default());
+        let mut call = Call { link, request, call_state, attempts: 0, manner, parts, limbo: None };
         if let Err(error) = call.submit(None) {
-            call.place = CallState::Failed(error);
+            call.call_state = CallState::Failed(error);
         }
         call
     }
@@ -122,7 +122,7 @@ impl<R: Request> Call<R> {
         let submitted = self.link.submit(waker, self.manner, |outbox, id| self.request.encode(outbox, id))?;
         if let Submitted::Yes(ticket) = submitted {
             self.attempts += 1;
-            self.place = CallState::Under(ticket);
+            self.call_state = CallState::Under(ticket);
         }
         Ok(())
     }
@@ -131,7 +131,7 @@ impl<R: Request> Call<R> {
     /// woken when a part arrives; parts are kept until they are taken, even after the end. While about 256 KiB of them
     /// are not taken, the server makes no more, and the reply does not end.
     pub fn take_part(&mut self) -> Option<Bytes> {
-        match self.place {
+        match self.call_state {
             CallState::Under(ticket) => self.link.take_part(ticket),
             _ => self.parts.take(),
         }
@@ -149,61 +149,61 @@ impl<R: Request> Call<R> {
     /// If it is called again after it returned the reply.
     pub fn poll_frame(&mut self, waker: &Waker) -> Poll<Result<Frame, StoreError>> {
         loop {
-            match std::mem::replace(&mut self.place, CallState::Done) {
+            match std::mem::replace(&mut self.call_state, CallState::Done) {
                 CallState::Outside => {
-                    self.place = CallState::Outside;
+                    self.call_state = CallState::Outside;
                     match self.submit(Some(waker)) {
                         Err(error) if self.limbo.is_some() => {
-                            self.place = self.lost(CallError::Unreachable(error));
+                            self.call_state = self.lost(CallError::Unreachable(error));
                         }
                         Err(error) => {
-                            self.place = CallState::Done;
+                            self.call_state = CallState::Done;
                             return Poll::Ready(Err(error));
                         }
-                        Ok(()) if matches!(self.place, CallState::Outside) => {
+                        Ok(()) if matches!(self.call_state, CallState::Outside) => {
                             if !self.is_overdue(waker) {
                                 return Poll::Pending;
                             }
-                            self.place = self.give_up();
+                            self.call_state = self.give_up();
                         }
                         Ok(()) => {}
                     }
                 }
                 CallState::Under(ticket) => match self.poll_link(ticket, waker) {
                     Poll::Pending => {
-                        self.place = CallState::Under(ticket);
+                        self.call_state = CallState::Under(ticket);
                         if !self.is_overdue(waker) {
                             return Poll::Pending;
                         }
                         self.link.abandon(ticket);
-                        self.place = self.give_up();
+                        self.call_state = self.give_up();
                     }
                     Poll::Ready(Ok((frame, _)))
                         if self.limbo.is_some() && !self.request.is_settled_by(&frame) =>
                     {
-                        self.place = self.pause();
+                        self.call_state = self.pause();
                     }
                     Poll::Ready(Ok((frame, parts))) => {
                         self.parts = parts;
                         if self.manner.subscribes && frame.kind != MessageKind::ERROR {
                             // The call goes on as a subscription.
-                            self.place = CallState::Under(ticket);
+                            self.call_state = CallState::Under(ticket);
                         }
                         return Poll::Ready(Ok(frame));
                     }
-                    Poll::Ready(Err(loss)) => self.place = self.lost(loss),
+                    Poll::Ready(Err(loss)) => self.call_state = self.lost(loss),
                 },
                 CallState::Pausing(mut pause) => {
                     // Where the task that waits is gone, the time counts as over.
                     if Pin::new(&mut pause).poll(&mut Context::from_waker(waker)).is_pending() {
-                        self.place = CallState::Pausing(pause);
+                        self.call_state = CallState::Pausing(pause);
                         if !self.is_overdue(waker) {
                             return Poll::Pending;
                         }
-                        self.place = self.give_up();
+                        self.call_state = self.give_up();
                         continue;
                     }
-                    self.place = CallState::Outside;
+                    self.call_state = CallState::Outside;
                 }
                 CallState::Failed(error) => return Poll::Ready(Err(error)),
                 // Polling a future again after it completed is a bug of the caller, as for any future.
@@ -302,14 +302,14 @@ impl<R: Request> Call<R> {
         let kind = if self.request.is_read_only() { ErrorKind::Unavailable } else { ErrorKind::Unknown };
         StoreError::new(
             kind,
-            format!("the server at {} sent a reply that makes no sense: {error}", self.link.address()),
+            format!("the server at {} sent an invalid reply: {error}", self.link.address()),
         )
     }
 }
 
 impl<R: Request> Drop for Call<R> {
     fn drop(&mut self) {
-        if let CallState::Under(ticket) = self.place {
+        if let CallState::Under(ticket) = self.call_state {
             self.link.abandon(ticket);
         }
     }
@@ -341,13 +341,13 @@ impl<R: Request> Subscription<R> {
     ///
     /// The error with which the service ended the subscription, or that of the broken connection. `None` follows it.
     pub async fn next(&mut self) -> Option<Result<Event, StoreError>> {
-        let CallState::Under(ticket) = self.call.place else { return None };
+        let CallState::Under(ticket) = self.call.call_state else { return None };
         poll_fn(|context| self.call.link.poll_event(ticket, context.waker())).await
     }
 
     /// Returns the next event as [`Subscription::next`] does, if it is there; nobody is woken if it is not.
     pub fn try_next(&mut self) -> Poll<Option<Result<Event, StoreError>>> {
-        match self.call.place {
+        match self.call.call_state {
             CallState::Under(ticket) => self.call.link.poll_event(ticket, Waker::noop()),
             _ => Poll::Ready(None),
         }

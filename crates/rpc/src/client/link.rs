@@ -78,7 +78,7 @@ impl Link {
             seated: false,
             keeper: None,
             arrivals: Vec::new(),
-            told: false,
+            notified: false,
             closed: false,
             failure: None,
             failures: 0,
@@ -119,7 +119,7 @@ impl Link {
             state.driven = true;
         }
         state.asking = true;
-        state.told = true;
+        state.notified = true;
         if let Some(driver) = state.driver.take() {
             drop(state);
             driver.wake();
@@ -154,7 +154,7 @@ impl Link {
             state.driven = true;
         }
         let ticket = state.enter(Stage::Waiting(waker.cloned()), manner, encode)?;
-        let driver = state.tell();
+        let driver = state.notify();
         drop(state);
         if let Some(driver) = driver {
             driver.wake();
@@ -227,7 +227,7 @@ impl Link {
         let call = &mut state.calls[ticket.index as usize];
         let cancels = call.manner.cancels;
         let mut unread = 0;
-        let (over, tell) = match &mut call.stage {
+        let (over, notifies) = match &mut call.stage {
             Stage::Waiting(_) => (false, true),
             // The server assumes that the caller has received it.
             Stage::Replied(frame) => (true, frame.kind != MessageKind::ERROR),
@@ -243,13 +243,13 @@ impl Link {
             state.calls.remove(ticket.index as usize);
         }
         let mut driver = if unread > 0 { state.consume(unread) } else { None };
-        if tell && let Some(service) = cancels {
+        if notifies && let Some(service) = cancels {
             let id = ticket.id();
             control::put_cancel(&mut state.outbox, service, id);
             if over && state.session.is_some() {
                 state.note_cancel(service, id);
             }
-            driver = driver.or(state.tell());
+            driver = driver.or(state.notify());
         }
         driver = driver.or(state.report_parts(ticket));
         drop(state);

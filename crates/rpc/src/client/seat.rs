@@ -146,7 +146,7 @@ impl Seat {
         *connection = Some(seated);
         let keeper = {
             let mut state = link.state.lock();
-            (state.seated, state.told) = (true, false);
+            (state.seated, state.notified) = (true, false);
             state.keeper.clone()
         };
         drop(connection);
@@ -298,7 +298,7 @@ impl Seated {
             if self.sending.is_empty() {
                 self.sending.release(KEPT_BYTES_MAX);
                 let mut state = link.state.lock();
-                state.told = false;
+                state.notified = false;
                 if !state.outbox.is_empty() {
                     state.take_outbox(&mut self.sending, &mut self.wakers);
                 }

@@ -38,7 +38,7 @@ pub(super) struct State {
     /// Replies to posted calls that were not taken yet, by the numbers of the calls.
     pub(super) arrivals: Vec<(u64, Frame)>,
     /// True if the driver has been told already that there is something to do.
-    pub(super) told: bool,
+    pub(super) notified: bool,
     /// Set when the last handle is gone: the driver ends once the last call has its reply.
     pub(super) closed: bool,
     /// The error of the last failed attempt to connect, and the time before which no new attempt is made.
@@ -137,8 +137,8 @@ impl Ticket {
 
 impl State {
     /// Returns the waker of the driver if it is to be woken because there is something to send.
-    pub(super) fn tell(&mut self) -> Option<Waker> {
-        if std::mem::replace(&mut self.told, true) {
+    pub(super) fn notify(&mut self) -> Option<Waker> {
+        if std::mem::replace(&mut self.notified, true) {
             return None;
         }
         if self.seated { self.keeper.clone() } else { self.driver.take() }
@@ -198,7 +198,7 @@ impl State {
         }
         // A window is far below 4 GiB.
         control::put_window(&mut self.outbox, 0, std::mem::take(&mut self.consumed) as u32);
-        self.tell()
+        self.notify()
     }
 
     /// Reports the parts of a reply that were consumed to the server, if they are many. Returns the waker of the driver
@@ -206,7 +206,7 @@ impl State {
     pub(super) fn report_parts(&mut self, ticket: Ticket) -> Option<Waker> {
         let bytes = self.calls.get_mut(ticket.index as usize)?.parts.report()?;
         control::put_window(&mut self.outbox, ticket.id(), bytes);
-        self.tell()
+        self.notify()
     }
 
     pub(super) fn note_cancel(&mut self, service: u8, id: u64) {
@@ -267,7 +267,7 @@ impl State {
 
     /// Registers the driver's waker for the next request.
     pub(super) fn listen(&mut self, waker: &Waker) {
-        self.told = false;
+        self.notified = false;
         match &self.driver {
             Some(driver) if driver.will_wake(waker) => {}
             _ => self.driver = Some(waker.clone()),
@@ -450,6 +450,6 @@ impl State {
         self.asking = false;
         self.driven = false;
         self.driver = None;
-        self.told = false;
+        self.notified = false;
     }
 }

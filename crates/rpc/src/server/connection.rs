@@ -229,7 +229,7 @@ impl Connection {
     fn turn(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..ROUNDS_MAX {
             if self.session.as_ref().is_some_and(|session| session.is_wanted(context)) {
-                return Poll::Ready(Err(io::Error::other("the session goes on over another connection")));
+                return Poll::Ready(Err(io::Error::other("the session continues on another connection")));
             }
             let mut progress = self.resume(context);
             progress |= self.collect(context);
@@ -401,7 +401,7 @@ impl Connection {
             return Ok(Some(READ_BYTES));
         }
         // A peer that has sent nothing more must not keep others from going on.
-        let goes_on = self.has_input(context)?;
+        let has_more = self.has_input(context)?;
         let may = match budget.is_privileged(self.number) {
             // Beyond the account goes one request. Behind it, only what is short is read: it may be what ends the wait.
             true if self.pending_bytes > READ_BYTES => {
@@ -409,7 +409,7 @@ impl Connection {
                 return Ok((!self.starved).then_some(SCANT_BYTES));
             }
             true => true,
-            false => goes_on && budget.may_grow(self.number),
+            false => has_more && budget.may_grow(self.number),
         };
         self.starved = !may;
         Ok(may.then_some(READ_BYTES))

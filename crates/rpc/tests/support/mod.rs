@@ -152,8 +152,8 @@ impl Service for ToyService {
             }),
             TELL => {
                 let mut watchers = toy.watchers.lock();
-                let told = Bytes::copy_from_slice(&request.body);
-                watchers.retain(|watcher| watcher.push(told.clone()));
+                let payload = Bytes::copy_from_slice(&request.body);
+                watchers.retain(|watcher| watcher.push(payload.clone()));
                 Ok(Bytes::from(vec![watchers.len() as u8]))
             }
             HUSH => {

@@ -120,8 +120,8 @@ impl Destination {
     ) -> Result<Arc<Destination>, Obstacle> {
         let parent = self.descriptor()?;
         let make = || retry_on_intr(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU));
-        let mut made = make();
-        if made == Err(Errno::EXIST) {
+        let mut created = make();
+        if created == Err(Errno::EXIST) {
             let kind = Metadata(directory::stat(parent.as_fd(), name)?).kind();
             if kind != FileKind::Directory {
                 if !force(kind) {
@@ -129,14 +129,14 @@ impl Destination {
                         FileKind::Link => {
                             "a symbolic link is where a directory has to be; --force replaces it"
                         }
-                        _ => "something else is where a directory has to be; --force replaces it",
+                        _ => "something else exists where a directory is needed; --force replaces it",
                     }));
                 }
                 retry_on_intr(|| rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;
-                made = make();
+                created = make();
             }
         }
-        let fresh = match made {
+        let fresh = match created {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(errno.into()),

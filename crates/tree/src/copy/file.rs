@@ -107,7 +107,7 @@ impl Item<'_> {
         }
         let stat = directory::stat(self.source, self.source_name).map_err(gone_or(READ))?;
         if Metadata(stat).kind() != kind {
-            return Err(failed(COPY)("it became something else while it was looked at"));
+            return Err(failed(COPY)("it was replaced by something else meanwhile"));
         }
         self.with_links(&stat, buffer, |_| self.copy_special(kind, &stat))
     }
@@ -123,7 +123,7 @@ impl Item<'_> {
             // Where reading changes this time, an attempt that failed has.
             before.stx_atime = *accessed.get_or_insert(before.stx_atime);
             if Metadata(before).kind() != FileKind::File {
-                return Err(failed(COPY)("it became something else while it was looked at"));
+                return Err(failed(COPY)("it was replaced by something else meanwhile"));
             }
             let last = attempt == ATTEMPTS;
             let done =
@@ -258,16 +258,16 @@ impl Item<'_> {
         if !occupied {
             match make(self.name) {
                 Err(Errno::EXIST) => {}
-                made => return made.map_err(failed(WRITE)),
+                created => return created.map_err(failed(WRITE)),
             }
         }
         let name = unfinished(self.name, b"");
-        let mut made = make(&name);
-        if made == Err(Errno::EXIST) {
+        let mut created = make(&name);
+        if created == Err(Errno::EXIST) {
             remove(directory, &name);
-            made = make(&name);
+            created = make(&name);
         }
-        made.map_err(failed(WRITE))?;
+        created.map_err(failed(WRITE))?;
         let moved = rustix::fs::renameat(directory, &name, directory, self.name);
         // Moving one name of a file over another one of the same leaves both.
         remove(directory, &name);
@@ -349,13 +349,13 @@ impl Item<'_> {
         // A file that is copied alone is recorded whatever its size: nothing else keeps two copies of it apart.
         let large = before.stx_size > shared.options.chunk_bytes || self.destination.is_top();
         let (name, chunks) = (unfinished(self.name, b""), unfinished(self.name, CHUNKS));
-        let made = if large {
+        let created = if large {
             self.fill_large(source, before, &directory, &name, &chunks, buffer)
         } else {
             self.fill_small(source, before, &directory, &name, buffer).map(|target| (target, None))
         };
         // The record, and with it its lock, is kept until the copy has its name.
-        let (finished, _record) = match made {
+        let (finished, _record) = match created {
             Ok((target, record)) => (self.finish(source, before, last, &target, &directory, &name), record),
             Err(CopyError::Ended) => (self.ended(source, before, last), None),
             Err(error) => (Err(error), None),

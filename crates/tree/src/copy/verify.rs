@@ -107,12 +107,12 @@ impl Difference {
             Difference::Missing => "it is missing",
             Difference::Extra => "the source has none",
             Difference::Kind => "it is of another type",
-            Difference::Size => "its size is another one",
+            Difference::Size => "its size differs",
             Difference::Contents => "its contents are others",
             Difference::Target => "it points elsewhere",
             Difference::Device => "it is another device",
-            Difference::Permissions => "its owner, group or mode is another one",
-            Difference::Modified => "its time is another one",
+            Difference::Permissions => "its owner, group or mode differs",
+            Difference::Modified => "its time differs",
             Difference::Accessed => "its time of access is that of the copy",
             Difference::Extended => "its extended attributes or ACLs are others",
             Difference::Unreadable => "it cannot be read",
@@ -431,7 +431,7 @@ impl Visitor for Verifier<'_> {
 
     fn mount_point(&mut self, path: Vec<u8>) {
         if self.aspects.mounts {
-            let cause = "another file system is mounted there; --cross-mounts goes on in it";
+            let cause = "another file system is mounted there; --cross-mounts continues in it";
             self.shared.failures.add(EntryError::new(path, COMPARE, cause));
         }
     }

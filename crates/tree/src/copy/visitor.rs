@@ -135,7 +135,7 @@ pub fn passed<S>(shared: &Shared, entry: &Entry<'_, S>) -> Option<Verdict> {
 /// Returns the reason why an entry is never copied, if there is one.
 pub fn left_out<S>(entry: &Entry<'_, S>) -> Option<&'static str> {
     if entry.kind == FileKind::Socket {
-        return Some("it is a socket: its server makes it anew");
+        return Some("it is a socket: its server creates it again");
     }
     if is_unfinished(entry.name) {
         return Some("it is the unfinished file of another copy");
@@ -261,7 +261,7 @@ impl Visitor for Copier<'_> {
     }
 
     fn mount_point(&mut self, path: Vec<u8>) {
-        let cause = "another file system is mounted there; --cross-mounts goes on in it";
+        let cause = "another file system is mounted there; --cross-mounts continues in it";
         self.shared.notes.add(EntryError::new(path, "not copied:", cause));
     }
 

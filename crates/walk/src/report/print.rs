@@ -74,7 +74,7 @@ pub fn text(report: &Report, output: &mut impl Write) -> io::Result<()> {
     }
     if problems.vanished > 0 {
         let entries = count(problems.vanished, "entry", "entries");
-        writeln!(output, "vanished while the walk went on: {entries}")?;
+        writeln!(output, "vanished during the walk: {entries}")?;
     }
     if problems.missing > 0 {
         let first = problems.missing_first.first().map_or_else(String::new, |path| shown(path));

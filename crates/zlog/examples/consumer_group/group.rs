@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use nacre_object::{
-    Answer, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, Transaction, Versioned, Write,
+    Answer, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, Transaction, Versioned, WriteOp,
 };
 use nacre_zlog::{Entry, Log, Slot};
 
@@ -60,8 +60,8 @@ impl Worker {
     /// Takes an entry; `None` if all were given to workers, and none of these has exceeded its time.
     pub async fn take(&self) -> Result<Option<Job>, Error> {
         loop {
-            let claims = Read::VersionedKeys { range: KeyRange::prefix(CLAIMS), limit: 1024, values: true };
-            let read = Transaction::new().read(Read::VersionedKey { key: Key::new(CURSOR)? }).read(claims);
+            let claims = ReadOp::VersionedKeys { range: KeyRange::prefix(CLAIMS), limit: 1024, values: true };
+            let read = Transaction::new().read(ReadOp::VersionedKey { key: Key::new(CURSOR)? }).read(claims);
             let Outcome::Done(done) = self.store.apply(&self.group, read).await? else { continue };
             let [Answer::VersionedValue(cursor), Answer::VersionedKeys(claims)] = &done.answers[..] else {
                 return Err("the store's answer does not fit the question".into());
@@ -111,16 +111,16 @@ impl Worker {
             let cursor = Key::new(CURSOR)?;
             transaction = transaction
                 .guard(Guard::KeyVersion { key: cursor.clone(), version })
-                .change(Write::SetKey { key: cursor, value: next });
+                .change(WriteOp::SetKey { key: cursor, value: next });
         }
         let until = now_ms() + self.time.as_millis() as u64;
         transaction = match &slot {
             Slot::Entry(_) => {
                 let value = Bytes::copy_from_slice(&until.to_be_bytes());
-                transaction.change(Write::SetKey { key, value })
+                transaction.change(WriteOp::SetKey { key, value })
             }
             // There is nothing to do, and never will be.
-            _ => transaction.change(Write::RemoveKey { key }),
+            _ => transaction.change(WriteOp::RemoveKey { key }),
         };
         match (self.store.apply(&self.group, transaction).await?, slot) {
             (Outcome::Done(done), Slot::Entry(entry)) => {
@@ -135,7 +135,7 @@ impl Worker {
         let key = claim_key(job.position)?;
         let transaction = Transaction::new()
             .guard(Guard::KeyVersion { key: key.clone(), version: job.claim })
-            .change(Write::RemoveKey { key });
+            .change(WriteOp::RemoveKey { key });
         Ok(matches!(self.store.apply(&self.group, transaction).await?, Outcome::Done(_)))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_object::{
-    Answer, ByteRange, Check, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, Read, Transaction, Write,
+    Answer, ByteRange, Check, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, ReadOp, Transaction, WriteOp,
 };
 use nacre_zlog::{Entry, FollowOptions, Followed, Follower, Log};
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ impl Replica {
             self.apply_next(position + 1).await?;
         }
         match self.state.results.get(&self.id) {
-            Some((number, made)) if *number == self.changes => Ok(*made),
+            Some((number, outcome)) if *number == self.changes => Ok(*outcome),
             _ => Err("the state does not know of the change".into()),
         }
     }
@@ -101,9 +101,9 @@ impl Replica {
         let position = Bytes::copy_from_slice(&self.applied.to_be_bytes());
         let name = || Key::new("position");
         let write = Transaction::new()
-            .change(Write::RemoveFork { fork: Fork::DEFAULT })
+            .change(WriteOp::RemoveFork { fork: Fork::DEFAULT })
             .write(Fork::DEFAULT, 0, serde_json::to_vec(&self.state)?)
-            .change(Write::SetAttribute { name: name()?, value: position.clone() });
+            .change(WriteOp::SetAttribute { name: name()?, value: position.clone() });
         // Positions are compared as bytes; of two replicas that do this at once, the later state stays.
         for check in [Check::Absent, Check::Less(position)] {
             let guarded = write.clone().guard(Guard::Attribute { name: name()?, check });
@@ -141,7 +141,7 @@ impl Replica {
     /// Takes the state of the latest snapshot, and goes on from there.
     async fn load(&mut self) -> Result<(), Error> {
         let read = Transaction::new()
-            .read(Read::Attribute { name: Key::new("position")? })
+            .read(ReadOp::Attribute { name: Key::new("position")? })
             .read_range(Fork::DEFAULT, ByteRange::new(0, 16 << 20));
         let Outcome::Done(done) = self.store.apply(&self.snapshot, read).await? else { return Ok(()) };
         if let [Answer::Value(Some(position)), Answer::Range(read)] = &done.answers[..] {
@@ -155,7 +155,7 @@ impl Replica {
 
 impl State {
     fn apply(&mut self, change: Numbered) {
-        let made = match change.command {
+        let outcome = match change.command {
             Command::Set { key, value } => {
                 self.map.insert(key, value);
                 true
@@ -169,6 +169,6 @@ impl State {
             }
             Command::Remove { key } => self.map.remove(&key).is_some(),
         };
-        self.results.insert(change.replica, (change.number, made));
+        self.results.insert(change.replica, (change.number, outcome));
     }
 }

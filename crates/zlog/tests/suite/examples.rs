@@ -30,14 +30,14 @@ async fn replicas_of_a_map_agree_also_over_snapshots() {
     for client in 0..4 {
         let mut replica = replica().await;
         tasks.push(tokio::spawn(async move {
-            let mut made = 0;
-            while made < 25 {
-                let key = format!("key {}", made % 3);
+            let mut created = 0;
+            while created < 25 {
+                let key = format!("key {}", created % 3);
                 let expected = replica.get(&key).await.unwrap();
                 let value = expected.as_ref().map_or(0, |value| value.parse::<u64>().unwrap()) + 1;
                 let command = Command::SetIf { key, expected, value: value.to_string() };
-                made += usize::from(replica.change(command).await.unwrap());
-                if made == 10 + client {
+                created += usize::from(replica.change(command).await.unwrap());
+                if created == 10 + client {
                     replica.take_snapshot().await.unwrap();
                 }
                 tokio::task::yield_now().await;

@@ -25,7 +25,7 @@ const TAGS: [&str; 3] = ["red", "green", "blue"];
 
 /// The replies that clients got.
 #[derive(Default)]
-struct Told {
+struct Observed {
     /// Positions and contents of entries whose appends were acknowledged.
     appended: BTreeMap<u64, Bytes>,
     /// Contents of entries whose appends failed, and took no effect.
@@ -37,14 +37,14 @@ struct Told {
     trimmed_singly: BTreeSet<u64>,
 }
 
-impl Told {
+impl Observed {
     fn saw(&mut self, position: u64, content: Option<Bytes>) {
         let before = self.read.entry(position).or_insert_with(|| content.clone());
         assert_eq!(*before, content, "two readers disagree about position {position}");
     }
 }
 
-type Shared = Arc<Mutex<Told>>;
+type Shared = Arc<Mutex<Observed>>;
 
 /// Runs one history. Returns a fingerprint of its transactions, and of the times at which they were made.
 async fn history(seed: u64) -> u64 {
@@ -90,7 +90,7 @@ async fn history(seed: u64) -> u64 {
         });
     }
     calm.store(false, Ordering::Relaxed);
-    let told = Shared::default();
+    let observed = Shared::default();
     let options = Options {
         fill_after: Duration::from_millis(dice.random_range(1..400)),
         patience: Duration::from_secs(dice.random_range(0..20)),
@@ -106,16 +106,16 @@ async fn history(seed: u64) -> u64 {
     };
     let mut tasks = Vec::new();
     for client in 0..dice.random_range(2..5) {
-        tasks.push(tokio::spawn(append(open().await, told.clone(), client, dice.random())));
+        tasks.push(tokio::spawn(append(open().await, observed.clone(), client, dice.random())));
     }
     for _ in 0..dice.random_range(0..3) {
         tasks.push(tokio::spawn(recover(open().await, dice.random())));
     }
     for _ in 0..dice.random_range(1..3) {
         let from = dice.random_range(0..10);
-        tasks.push(tokio::spawn(follow(open().await, told.clone(), from, dice.random())));
+        tasks.push(tokio::spawn(follow(open().await, observed.clone(), from, dice.random())));
     }
-    tasks.push(tokio::spawn(look(open().await, told.clone(), dice.random())));
+    tasks.push(tokio::spawn(look(open().await, observed.clone(), dice.random())));
     // Some die in the middle.
     for task in &tasks {
         if dice.random_bool(0.2) {
@@ -132,12 +132,12 @@ async fn history(seed: u64) -> u64 {
     // What is still on its way arrives.
     sleep(Duration::from_secs(60)).await;
     calm.store(true, Ordering::Relaxed);
-    examine(open().await, &told).await;
+    examine(open().await, &observed).await;
     trace.lock().finish()
 }
 
 /// Appends entries: some one by one, some many at a time.
-async fn append(log: Log, told: Shared, client: u64, seed: u64) {
+async fn append(log: Log, observed: Shared, client: u64, seed: u64) {
     let mut dice = StdRng::seed_from_u64(seed);
     let mut number = 0;
     let mut last = None;
@@ -149,7 +149,7 @@ async fn append(log: Log, told: Shared, client: u64, seed: u64) {
             let tags = TAGS.iter().filter(|_| dice.random_bool(0.3));
             let entry = tags.fold(Entry::new(data.clone()), |entry, tag| entry.tag(*tag));
             // What is acknowledged before an append begins has a lower position.
-            let before = told.lock().appended.last_key_value().map(|(position, _)| *position);
+            let before = observed.lock().appended.last_key_value().map(|(position, _)| *position);
             match log.appender().submit(entry).await {
                 Ok(position) => appending.push((data, position, before)),
                 Err(error) => panic!("{error}"),
@@ -157,7 +157,7 @@ async fn append(log: Log, told: Shared, client: u64, seed: u64) {
         }
         for (data, position, before) in appending {
             let result = position.await;
-            let mut told = told.lock();
+            let mut observed = observed.lock();
             match result {
                 Ok(position) => {
                     assert!(last < Some(position), "the entries of one client are in its order");
@@ -166,11 +166,11 @@ async fn append(log: Log, told: Shared, client: u64, seed: u64) {
                         before < Some(position),
                         "{position} was given after {before:?} was acknowledged"
                     );
-                    let other = told.appended.insert(position, data);
+                    let other = observed.appended.insert(position, data);
                     assert_eq!(other, None, "position {position} was given twice");
                 }
                 Err(error) if error.kind() == ErrorKind::Unknown => {}
-                Err(LogError::Store(_)) => drop(told.failed.insert(data)),
+                Err(LogError::Store(_)) => drop(observed.failed.insert(data)),
                 Err(error) => panic!("{error}"),
             }
         }
@@ -193,7 +193,7 @@ async fn recover(log: Log, seed: u64) {
 }
 
 /// Follows the log, all of it or a stream, until its writers seem to be done.
-async fn follow(log: Log, told: Shared, from: u64, seed: u64) {
+async fn follow(log: Log, observed: Shared, from: u64, seed: u64) {
     let mut dice = StdRng::seed_from_u64(seed);
     let tag = dice.random_bool(0.5).then(|| Bytes::from(TAGS[dice.random_range(0..3)]));
     let mut follower = log.follow(from, FollowOptions { tag: tag.clone(), ..FollowOptions::default() });
@@ -204,7 +204,7 @@ async fn follow(log: Log, told: Shared, from: u64, seed: u64) {
                 assert!(before < Some(position), "a follower goes forwards");
                 before = Some(position);
                 assert!(tag.as_ref().is_none_or(|tag| entry.tags.contains(tag)));
-                told.lock().saw(position, Some(entry.data));
+                observed.lock().saw(position, Some(entry.data));
             }
             Ok(Followed::Trimmed { to, .. }) => before = before.max(to.checked_sub(1)),
             Err(LogError::Store(_)) => {}
@@ -214,7 +214,7 @@ async fn follow(log: Log, told: Shared, from: u64, seed: u64) {
 }
 
 /// Reads, fills and trims here and there.
-async fn look(log: Log, told: Shared, seed: u64) {
+async fn look(log: Log, observed: Shared, seed: u64) {
     let mut dice = StdRng::seed_from_u64(seed);
     for _ in 0..dice.random_range(0..40) {
         sleep(Duration::from_millis(dice.random_range(0..20))).await;
@@ -225,28 +225,28 @@ async fn look(log: Log, told: Shared, seed: u64) {
         let position = dice.random_range(0..tail);
         match dice.random_range(0..10) {
             0 => {
-                told.lock().trimmed_singly.insert(position);
+                observed.lock().trimmed_singly.insert(position);
                 let _ = log.trim(position).await;
             }
             1 => {
                 let before = position / 4;
                 {
-                    let mut told = told.lock();
-                    told.trimmed = told.trimmed.max(before);
+                    let mut observed = observed.lock();
+                    observed.trimmed = observed.trimmed.max(before);
                 }
                 let _ = log.trim_prefix(before).await;
             }
             2 => match log.fill(position).await {
-                Ok(Slot::Filled) => told.lock().saw(position, None),
-                Ok(Slot::Entry(entry)) => told.lock().saw(position, Some(entry.data)),
+                Ok(Slot::Filled) => observed.lock().saw(position, None),
+                Ok(Slot::Entry(entry)) => observed.lock().saw(position, Some(entry.data)),
                 Ok(Slot::Unwritten) => panic!("position {position} was filled, and is not"),
                 // The tail may be lower after a recovery.
                 Ok(Slot::Trimmed) | Err(LogError::Store(_) | LogError::Invalid(_)) => {}
                 Err(error) => panic!("{error}"),
             },
             _ => match log.read(position).await {
-                Ok(Slot::Filled) => told.lock().saw(position, None),
-                Ok(Slot::Entry(entry)) => told.lock().saw(position, Some(entry.data)),
+                Ok(Slot::Filled) => observed.lock().saw(position, None),
+                Ok(Slot::Entry(entry)) => observed.lock().saw(position, Some(entry.data)),
                 Ok(_) | Err(LogError::Store(_)) => {}
                 Err(error) => panic!("{error}"),
             },
@@ -255,7 +255,7 @@ async fn look(log: Log, told: Shared, seed: u64) {
 }
 
 /// Compares what the log holds in the end with what clients were told.
-async fn examine(log: Log, told: &Shared) {
+async fn examine(log: Log, observed: &Shared) {
     let tail = log.tail().await.unwrap();
     let mut follower = log.follow(0, FollowOptions::default());
     let mut entries = BTreeMap::new();
@@ -271,10 +271,10 @@ async fn examine(log: Log, told: &Shared) {
         }
     }
     {
-        let told = told.lock();
+        let observed = observed.lock();
         let may_be_trimmed =
-            |position: &u64| *position < told.trimmed || told.trimmed_singly.contains(position);
-        for (position, data) in &told.appended {
+            |position: &u64| *position < observed.trimmed || observed.trimmed_singly.contains(position);
+        for (position, data) in &observed.appended {
             match entries.get(position) {
                 None => {
                     assert!(may_be_trimmed(position), "the entry at {position} was acknowledged, and is lost")
@@ -286,11 +286,11 @@ async fn examine(log: Log, told: &Shared) {
                 ),
             }
             assert!(
-                told.read.get(position).is_none_or(|read| read.as_ref() == Some(data)),
+                observed.read.get(position).is_none_or(|read| read.as_ref() == Some(data)),
                 "position {position} was read as something else"
             );
         }
-        for (position, read) in &told.read {
+        for (position, read) in &observed.read {
             match (entries.get(position), read) {
                 (None, None) => {}
                 (None, Some(_)) => assert!(may_be_trimmed(position), "what was read at {position} is gone"),
@@ -303,7 +303,7 @@ async fn examine(log: Log, told: &Shared) {
         for (position, data) in &entries {
             assert!(contents.insert(data), "an entry is there twice, at {position} for the second time");
             assert!(
-                !told.failed.contains(data),
+                !observed.failed.contains(data),
                 "the append of what is at {position} was said to have failed"
             );
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nacre_object::testkit::MemoryStore;
 use nacre_object::watch::{Feed, Watch, WatchOptions};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction};
 use parking_lot::Mutex;
 
 /// The fate of a transaction, whatever becomes of its sender.
@@ -40,12 +40,12 @@ pub enum Delivery {
 pub type Post = Box<dyn FnMut() -> Delivery + Send>;
 
 /// Decides the fate of a transaction.
-pub type Judge = Box<dyn FnMut(&ObjectId, &Transaction) -> Fate + Send>;
+pub type Decide = Box<dyn FnMut(&ObjectId, &Transaction) -> Fate + Send>;
 
 /// A store with a judge.
 pub struct Faulty {
     pub inner: Arc<MemoryStore>,
-    judge: Mutex<Judge>,
+    decide: Mutex<Decide>,
     /// `None`: it cannot watch.
     feeds: Option<Arc<Watches>>,
 }
@@ -60,10 +60,10 @@ struct Watches {
 type Feeds = Arc<Mutex<BTreeMap<ObjectId, Vec<(u64, Feed)>>>>;
 
 impl Faulty {
-    pub fn new(judge: impl FnMut(&ObjectId, &Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
+    pub fn new(decide: impl FnMut(&ObjectId, &Transaction) -> Fate + Send + 'static) -> Arc<Faulty> {
         Arc::new(Faulty {
             inner: Arc::new(MemoryStore::new()),
-            judge: Mutex::new(Box::new(judge)),
+            decide: Mutex::new(Box::new(decide)),
             feeds: Some(Arc::new(Watches {
                 feeds: Feeds::default(),
                 post: Mutex::new(Box::new(|| Delivery::AtOnce)),
@@ -80,8 +80,8 @@ impl Faulty {
 
     /// A store that cannot watch.
     pub fn without_watches() -> Arc<Faulty> {
-        let judge: Judge = Box::new(|_, _| Fate::Done);
-        Arc::new(Faulty { inner: Arc::new(MemoryStore::new()), judge: Mutex::new(judge), feeds: None })
+        let decide: Decide = Box::new(|_, _| Fate::Done);
+        Arc::new(Faulty { inner: Arc::new(MemoryStore::new()), decide: Mutex::new(decide), feeds: None })
     }
 }
 
@@ -96,14 +96,14 @@ async fn apply(
     if let (Outcome::Done(done), Some(watches)) = (&outcome, watches)
         && is_change
     {
-        watches.tell(object, done.version);
+        watches.notify(object, done.version);
     }
     Ok(outcome)
 }
 
 impl Watches {
     /// Tells each watch of an object about a change.
-    fn tell(self: Arc<Self>, object: ObjectId, version: u64) {
+    fn notify(self: Arc<Self>, object: ObjectId, version: u64) {
         let numbers: Vec<u64> = {
             let feeds = self.feeds.lock();
             feeds.get(&object).into_iter().flatten().map(|(number, _)| *number).collect()
@@ -149,7 +149,7 @@ impl Drop for Hold {
 
 impl ObjectStore for Faulty {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
-        let fate = (self.judge.lock())(object, &transaction);
+        let fate = (self.decide.lock())(object, &transaction);
         let applied = apply(self.inner.clone(), self.feeds.clone(), object.clone(), transaction);
         match fate {
             Fate::Done => Reply::pending(applied),
@@ -195,7 +195,7 @@ impl ObjectStore for Faulty {
         let Some(feeds) = self.feeds.as_ref().map(|watches| watches.feeds.clone()) else {
             return Reply::ready(Err(nacre_object::watch::unsupported()));
         };
-        let version = match self.inner.model().apply(object, &Transaction::new().read(Read::Stat)) {
+        let version = match self.inner.model().apply(object, &Transaction::new().read(ReadOp::Stat)) {
             Ok(Outcome::Done(done)) => done.version,
             _ => 0,
         };

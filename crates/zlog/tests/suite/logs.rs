@@ -535,7 +535,7 @@ async fn what_is_appended_after_a_recovery_is_behind_all_that_was_trimmed() {
         let trims = trims.clone();
         Faulty::new(move |_, transaction| {
             let is_zero =
-                transaction.writes.iter().any(|write| matches!(write, nacre_object::Write::Zero { .. }));
+                transaction.writes.iter().any(|write| matches!(write, nacre_object::WriteOp::Zero { .. }));
             // The client that trims dies when it has written down what goes, and nothing is gone yet.
             if is_zero && trims.load(Ordering::Relaxed) { Fate::Away } else { Fate::Done }
         })

@@ -51,7 +51,7 @@ fn portable(root: &Path) -> Vec<String> {
 fn a_tree_is_what_its_manifest_says() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("tree");
-    let tree = Tree::made(&root, 7, &shape(), 2, false).unwrap();
+    let tree = Tree::open_or_create(&root, 7, &shape(), 2, false).unwrap();
     assert!(!tree.reused);
     let totals = tree.manifest.as_ref().unwrap().totals.clone();
     let found = listing(&root);
@@ -94,7 +94,7 @@ fn a_seed_gives_one_tree_with_any_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();
     let make = |name: &str, seed, threads| {
         let root = folder.path().join(name);
-        let _tree = Tree::made(&root, seed, &shape(), threads, true).unwrap();
+        let _tree = Tree::open_or_create(&root, seed, &shape(), threads, true).unwrap();
         portable(&root)
     };
     let first = make("first", 1, 1);
@@ -108,23 +108,23 @@ fn a_tree_is_made_once_and_never_over_something_else() {
     let root = folder.path().join("tree");
     let small = Shape { large_directories: 0, chains: 0, ..shape() };
     let marked = |tree: Tree| (tree.reused, tree.root.join("mark").exists());
-    assert_eq!(marked(Tree::made(&root, 1, &small, 2, true).unwrap()), (false, false));
+    assert_eq!(marked(Tree::open_or_create(&root, 1, &small, 2, true).unwrap()), (false, false));
     std::fs::write(root.join("mark"), "").unwrap();
-    assert_eq!(marked(Tree::made(&root, 1, &small, 2, false).unwrap()), (true, true));
+    assert_eq!(marked(Tree::open_or_create(&root, 1, &small, 2, false).unwrap()), (true, true));
     assert!(root.join("mark").exists(), "a tree that was there stays");
     // Another seed is another tree.
-    assert_eq!(marked(Tree::made(&root, 2, &small, 2, true).unwrap()), (false, false));
+    assert_eq!(marked(Tree::open_or_create(&root, 2, &small, 2, true).unwrap()), (false, false));
     // One that was interrupted is made again.
     let mut manifest = Manifest::of(&root).unwrap();
     manifest.complete = false;
     manifest.write(&root).unwrap();
     std::fs::write(root.join("mark"), "").unwrap();
-    assert_eq!(marked(Tree::made(&root, 2, &small, 2, true).unwrap()), (false, false));
+    assert_eq!(marked(Tree::open_or_create(&root, 2, &small, 2, true).unwrap()), (false, false));
     // Somebody's own files are left alone.
     let own = folder.path().join("own");
     std::fs::create_dir(&own).unwrap();
     std::fs::write(own.join("file"), "").unwrap();
-    let error = Tree::made(&own, 1, &small, 2, false).err().unwrap().to_string();
+    let error = Tree::open_or_create(&own, 1, &small, 2, false).err().unwrap().to_string();
     assert!(error.contains("was not made by this study"), "{error}");
     assert!(own.join("file").exists());
 }

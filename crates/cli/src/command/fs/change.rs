@@ -128,7 +128,7 @@ pub async fn mkdir(tree: &Tree, args: MkdirArgs) -> Result<(), Failure> {
                     let is_last = index + 1 == names.len();
                     let mode = if is_last { mode } else { masked(0o777) | 0o300 };
                     match make(tree, &so_far, &here, name, mode, &args).await {
-                        Ok(made) => Ok(made),
+                        Ok(created) => Ok(created),
                         // Perhaps somebody else was faster.
                         Err(failure) => {
                             let now = tree.rank.resolve_from(&tree.user, here.ino, name, true).await;
@@ -171,8 +171,8 @@ async fn make(
         return Err(Failure::Usage(format!("{attempted}: {text}")));
     }
     let creation = Creation { layout: Some(layout), ..Creation::new(InodeKind::Directory, mode) };
-    let made = tree.rank.create(&tree.user, parent.ino, name, creation).await;
-    made.map_err(|error| failure(error, attempted))
+    let created = tree.rank.create(&tree.user, parent.ino, name, creation).await;
+    created.map_err(|error| failure(error, attempted))
 }
 
 /// Runs `nacre fs mv`.
@@ -294,7 +294,7 @@ pub async fn ln(tree: &Tree, args: LnArgs) -> Result<(), Failure> {
     }
     let (parent, name) = tree.parent_of_file(&path, "make").await?;
     let attempted = format!("cannot make {path}");
-    let made = if args.symbolic {
+    let created = if args.symbolic {
         let creation = Creation::symlink(target.0.into_vec());
         tree.rank.create(&tree.user, parent.ino, &name, creation).await
     } else {
@@ -305,7 +305,7 @@ pub async fn ln(tree: &Tree, args: LnArgs) -> Result<(), Failure> {
         }
         tree.rank.link(&tree.user, found.ino, parent.ino, &name).await
     };
-    made.map(|_| ()).map_err(|error| failure(error, attempted))
+    created.map(|_| ()).map_err(|error| failure(error, attempted))
 }
 
 /// Runs `nacre fs chmod`.

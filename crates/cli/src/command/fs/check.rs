@@ -9,7 +9,7 @@ use crate::{output, quantity};
 /// Check the whole namespace
 ///
 /// Finds what killed commands left behind, and entries, inodes and content that are inconsistent. Fails if any problem
-/// is found and not mended. Others may use the namespace meanwhile.
+/// is found and not repaired. Others may use the namespace meanwhile.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Repair inconsistencies, and finish or undo what was left behind; the outcome of a concurrent call elsewhere may
@@ -24,7 +24,7 @@ pub async fn run(tree: &Tree, args: &Args) -> Result<(), Failure> {
     let report = report.map_err(|error| failure(error, "cannot check the namespace"))?;
     if tree.json {
         let finding =
-            |finding: &nacre::fs::Finding| json!({ "finding": finding.text, "mended": finding.mended });
+            |finding: &nacre::fs::Finding| json!({ "finding": finding.text, "mended": finding.repaired });
         let findings: Vec<_> = report.findings.iter().map(finding).collect();
         let value = json!({
             "clean": report.is_clean(),
@@ -41,8 +41,8 @@ pub async fn run(tree: &Tree, args: &Args) -> Result<(), Failure> {
         output::line(&value.to_string())?;
     } else {
         for finding in &report.findings {
-            let mended = if finding.mended { " (mended)" } else { "" };
-            output::line(&format!("{}{mended}", finding.text))?;
+            let repaired = if finding.repaired { " (mended)" } else { "" };
+            output::line(&format!("{}{repaired}", finding.text))?;
         }
         output::line(&format!(
             "{} {}, {} of {} in {}, {}",
@@ -60,7 +60,7 @@ pub async fn run(tree: &Tree, args: &Args) -> Result<(), Failure> {
             ))?;
         }
     }
-    let left = report.findings.iter().filter(|finding| !finding.mended).count() as u64;
+    let left = report.findings.iter().filter(|finding| !finding.repaired).count() as u64;
     if report.changed {
         let text = "entries changed during the check, so entries and inodes were not compared; try again";
         return Err(Failure::Failed(text.to_owned()));

@@ -135,9 +135,9 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
         Err(Error::NotFound) => {
             let (parent, name) = tree.parent_of_file(&path, "make").await?;
             let creation = Creation::new(InodeKind::File, masked(0o666));
-            let made = match tree.rank.create(&tree.user, parent.ino, &name, creation).await {
+            let created = match tree.rank.create(&tree.user, parent.ino, &name, creation).await {
                 // Who makes a file may write it whatever its permissions are.
-                Ok(made) => Ok((made.ino, Credentials::root())),
+                Ok(created) => Ok((created.ino, Credentials::root())),
                 // Somebody else was faster.
                 Err(Error::Exists) => match tree.rank.resolve(&tree.user, path.bytes(), true).await {
                     Ok(found) => Ok((found.ino, tree.user.clone())),
@@ -146,7 +146,7 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
                 },
                 Err(error) => Err(error),
             };
-            made.map_err(|error| failure(error, format_args!("cannot make {path}")))?
+            created.map_err(|error| failure(error, format_args!("cannot make {path}")))?
         }
         Err(error) => return Err(failure(error, &attempted)),
     };

@@ -96,8 +96,8 @@ pub(super) async fn create(tree: &Tree, args: CreateArgs) -> Result<(), Failure>
 
 async fn make(tree: &Tree, path: &Path, creation: Creation) -> Result<(), Failure> {
     let (parent, name) = tree.parent_of_file(path, "make").await?;
-    let made = tree.rank.create(&tree.user, parent.ino, &name, creation).await;
-    made.map(drop).map_err(|error| failure(error, format_args!("cannot make {path}")))
+    let created = tree.rank.create(&tree.user, parent.ino, &name, creation).await;
+    created.map(drop).map_err(|error| failure(error, format_args!("cannot make {path}")))
 }
 
 /// Runs `nacre fs call`.
@@ -113,7 +113,7 @@ pub(super) async fn call(session: &Context, tree: &Tree, args: CallArgs) -> Resu
             done
         }
         _ => match tree.store.call_inode(&tree.rank, &tree.user, found.ino, &args.method, input).await {
-            Ok(called) => class::tell(session, &called, false),
+            Ok(called) => class::print_result(session, &called, false),
             Err(CallError::Namespace(error)) => Err(failure(error, attempted)),
             Err(CallError::Method(error)) => Err(class::call_failure(error)),
             Err(error) => Err(Failure::Failed(format!("{attempted}: {error}"))),
@@ -129,7 +129,7 @@ async fn call_sequencer(
     input: &[u8],
 ) -> Result<(), Failure> {
     let text = std::str::from_utf8(input).map_or("", str::trim);
-    let usage = |what: &str| Failure::Usage(format!("the input of \"{method}\" of a sequencer is {what}"));
+    let usage = |expected: &str| Failure::Usage(format!("the input of \"{method}\" of a sequencer is {expected}"));
     let wanted = match (method, text) {
         ("next", _) => WRITE,
         ("policy", text) if !text.is_empty() => WRITE,
@@ -183,7 +183,7 @@ async fn open<'a>(
     let checked = tree.rank.typed(&tree.user, found.ino, wanted).await;
     let is_one = checked.map(|typed| typed.name == SEQUENCER);
     if !is_one.map_err(|error| failure(error, format_args!("cannot use {path}")))? {
-        let error = Error::Unsupported("it is no sequencer".into());
+        let error = Error::Unsupported("it is not a sequencer".into());
         return Err(failure(error, format_args!("cannot use {path}")));
     }
     let sequencer = tree.store.sequencer_inode(found.ino).await?;
@@ -226,7 +226,7 @@ pub async fn remove_sequencer(store: &nacre::Store, path: &str) -> Result<(), Fa
             removed.map_err(|error| failure(error, format_args!("cannot remove {path}")))
         }
         _ => {
-            let error = Error::Unsupported("it is no sequencer".into());
+            let error = Error::Unsupported("it is not a sequencer".into());
             Err(failure(error, format_args!("cannot remove {path}")))
         }
     };

@@ -49,11 +49,11 @@ pub fn print_record(session: &Context, record: &Record) -> Result<(), Failure> {
             .iter()
             .map(|update| {
                 let changes: Vec<Value> = update.changes.iter().map(change_json).collect();
-                json!({ "id": update.id.to_string(), "who": update.who, "changes": changes })
+                json!({ "id": update.id.to_string(), "who": update.author, "changes": changes })
             })
             .collect();
-        let (epoch, made_ms) = (record.epoch, record.made_ms);
-        let line = json!({ "event": "epoch", "epoch": epoch, "made_ms": made_ms, "updates": updates });
+        let (epoch, created_ms) = (record.epoch, record.created_ms);
+        let line = json!({ "event": "epoch", "epoch": epoch, "made_ms": created_ms, "updates": updates });
         return Ok(output::line(&line.to_string())?);
     }
     for update in &record.updates {
@@ -67,13 +67,13 @@ pub fn print_record(session: &Context, record: &Record) -> Result<(), Failure> {
                 if change.space == Space::Entry { output::text(value) } else { "…".to_owned() }
             };
             let old = change.old.as_ref().map(|old| shown(&old.value));
-            let what = match (&change.new, old) {
+            let description = match (&change.new, old) {
                 (Some(new), None) => format!("{name} = {}", shown(new)),
                 (Some(new), Some(old)) => format!("{name} = {}, was {old}", shown(new)),
                 (None, old) => format!("{name} removed, was {}", old.unwrap_or_default()),
             };
-            let who = output::text(update.who.as_bytes());
-            output::line(&format!("epoch {}  {who}  {what}", record.epoch))?;
+            let author = output::text(update.author.as_bytes());
+            output::line(&format!("epoch {}  {author}  {description}", record.epoch))?;
         }
     }
     Ok(())

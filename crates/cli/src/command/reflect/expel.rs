@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use nacre_daemon::reflect::Expulsion;
-use nacre_reflect::control::Who;
+use nacre_reflect::control::Subject;
 use nacre_reflect::table::GroupId;
 use nacre_reflect::token::Identity;
 use serde_json::json;
@@ -54,7 +54,7 @@ pub struct BanArgs {
 /// Runs `kick`.
 pub fn kick(args: KickArgs, common: &Common) -> Result<(), Failure> {
     let removed = order(&args.about, common, 0, false)?;
-    told(common, &args.about, &format!("{removed} members were removed"), removed)
+    report(common, &args.about, &format!("{removed} members were removed"), removed)
 }
 
 /// Runs `ban`.
@@ -62,7 +62,7 @@ pub fn ban(args: BanArgs, common: &Common) -> Result<(), Failure> {
     if args.lift {
         return match order(&args.about, common, 0, true)? {
             0 => Err(Failure::Failed(format!("there is no ban of {}", args.about.who))),
-            lifted => told(common, &args.about, "the ban was lifted", lifted),
+            lifted => report(common, &args.about, "the ban was lifted", lifted),
         };
     }
     let seconds = args.time.0.as_millis().div_ceil(1000) as u64;
@@ -72,7 +72,7 @@ pub fn ban(args: BanArgs, common: &Common) -> Result<(), Failure> {
         ));
     }
     let removed = order(&args.about, common, seconds, false)?;
-    told(
+    report(
         common,
         &args.about,
         &format!("{removed} members were removed, and kept out for {seconds} s"),
@@ -81,11 +81,11 @@ pub fn ban(args: BanArgs, common: &Common) -> Result<(), Failure> {
 }
 
 fn order(about: &About, common: &Common, seconds: u64, lift: bool) -> Result<u64, Failure> {
-    let who = who(&about.who).map_err(Failure::Usage)?;
-    about.admin.expel(common, Expulsion { who, group: about.group, seconds, lift })
+    let subject = parse_subject(&about.who).map_err(Failure::Usage)?;
+    about.admin.expel(common, Expulsion { subject, group: about.group, seconds, lift })
 }
 
-fn told(common: &Common, about: &About, text: &str, count: u64) -> Result<(), Failure> {
+fn report(common: &Common, about: &About, text: &str, count: u64) -> Result<(), Failure> {
     match common.json {
         true => print::line(&json!({ "who": about.who, "count": count }).to_string()),
         false => print::line(text),
@@ -93,20 +93,20 @@ fn told(common: &Common, about: &About, text: &str, count: u64) -> Result<(), Fa
 }
 
 /// Reads an address, a network or a name.
-fn who(text: &str) -> Result<Who, String> {
+fn parse_subject(text: &str) -> Result<Subject, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(Who::Network(ip, if ip.is_ipv4() { 32 } else { 128 }));
+        return Ok(Subject::Network(ip, if ip.is_ipv4() { 32 } else { 128 }));
     }
     if let Some((ip, bits)) = text.split_once('/')
         && let Ok(ip) = ip.parse::<IpAddr>()
     {
         let most = if ip.is_ipv4() { 32 } else { 128 };
         let bits = bits.parse().ok().filter(|bits| *bits <= most);
-        return bits.map(|bits| Who::Network(ip, bits)).ok_or_else(|| format!("'{text}' is not a network"));
+        return bits.map(|bits| Subject::Network(ip, bits)).ok_or_else(|| format!("'{text}' is not a network"));
     }
     match text {
         "" => Err("the name is empty".to_owned()),
-        name => Ok(Who::Identity(Identity::of_name(name))),
+        name => Ok(Subject::Identity(Identity::of_name(name))),
     }
 }
 
@@ -117,13 +117,13 @@ mod tests {
     #[test]
     fn an_order_is_about_an_address_a_network_or_a_name() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        assert_eq!(who("192.0.2.1"), Ok(Who::Network(ip("192.0.2.1"), 32)));
-        assert_eq!(who("2001:db8::/32"), Ok(Who::Network(ip("2001:db8::"), 32)));
-        assert_eq!(who("ann"), Ok(Who::Identity(Identity::of_name("ann"))));
-        assert!(who("192.0.2.0/33").is_err() && who("").is_err());
-        assert!(who("192.0.2.0/24").unwrap().is(None, ip("192.0.2.77")));
-        assert!(who("0.0.0.0/0").unwrap().is(None, ip("::ffff:9.9.9.9")));
-        assert!(!who("192.0.2.0/24").unwrap().is(None, ip("192.0.3.1")));
-        assert!(!who("::/0").unwrap().is(None, ip("192.0.3.1")));
+        assert_eq!(parse_subject("192.0.2.1"), Ok(Subject::Network(ip("192.0.2.1"), 32)));
+        assert_eq!(parse_subject("2001:db8::/32"), Ok(Subject::Network(ip("2001:db8::"), 32)));
+        assert_eq!(parse_subject("ann"), Ok(Subject::Identity(Identity::of_name("ann"))));
+        assert!(parse_subject("192.0.2.0/33").is_err() && parse_subject("").is_err());
+        assert!(parse_subject("192.0.2.0/24").unwrap().is(None, ip("192.0.2.77")));
+        assert!(parse_subject("0.0.0.0/0").unwrap().is(None, ip("::ffff:9.9.9.9")));
+        assert!(!parse_subject("192.0.2.0/24").unwrap().is(None, ip("192.0.3.1")));
+        assert!(!parse_subject("::/0").unwrap().is(None, ip("192.0.3.1")));
     }
 }

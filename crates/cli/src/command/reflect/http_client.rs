@@ -59,7 +59,7 @@ impl At {
         if status != 200 {
             return Err(Failure::Failed(format!("the reflector at http://{address} says: {}", body.trim())));
         }
-        serde_json::from_str(&body).map_err(|error| failed(format!("its answer is no JSON: {error}")))
+        serde_json::from_str(&body).map_err(|error| failed(format!("its answer is not JSON: {error}")))
     }
 }
 

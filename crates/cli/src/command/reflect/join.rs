@@ -163,7 +163,7 @@ impl Join {
                         return Ok(());
                     }
                 }
-                Some(ClientEvent::Member(event)) => self.tell(client, event, complain)?,
+                Some(ClientEvent::Member(event)) => self.report_event(client, event, complain)?,
             }
             while let (Some(input), true, true) = (input, input_open, self.can_send(client, complain)?) {
                 match input.try_recv() {
@@ -224,7 +224,7 @@ impl Join {
         print::line(&print::shown(payload))
     }
 
-    fn tell(
+    fn report_event(
         &mut self,
         client: &mut Client,
         event: MemberEvent,
@@ -267,7 +267,7 @@ impl Join {
             }
             MemberEvent::Stayed { target } => say(
                 json!({ "event": "stayed", "reflector": target.reflector.to_string(), "group": target.group }),
-                format!("was told to move to {}, which does not take it; staying", place(target)),
+                format!("was asked to move to {}, which does not accept it; staying", place(target)),
             ),
             MemberEvent::Gap { first, count } => say(
                 json!({ "event": "gap", "first": first, "count": count }),

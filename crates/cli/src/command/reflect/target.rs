@@ -47,7 +47,7 @@ impl FromStr for Target {
                 None => location(name, None),
             };
         }
-        let Some((what, at)) = text.rsplit_once('@') else {
+        let Some((target, at)) = text.rsplit_once('@') else {
             // HOST:PORT and HOST:PORT/ID are groups, whatever else is a location.
             let (at, id) = text.split_once('/').unwrap_or((text, "0"));
             return match (host_and_port(at), id.parse()) {
@@ -56,23 +56,23 @@ impl FromStr for Target {
                 }
                 // Nobody who writes two numbers means a location.
                 _ if is_numeric(text) => Err(format!(
-                    "'{text}' is no group at a reflector, ID@HOST:PORT or PORT/ID@HOST; a location of this name is \
-                     location:{text}"
+                    "'{text}' is not a group at a reflector, ID@HOST:PORT or PORT/ID@HOST; a location of \
+                     this name is location:{text}"
                 )),
                 _ => location(text, None),
             };
         };
-        if !is_numeric(what) {
-            return location(what, Some(host_and_port(at)?));
+        if !is_numeric(target) {
+            return location(target, Some(host_and_port(at)?));
         }
-        if let (Some(port), false) = (port_of(at)?, what.contains('/')) {
+        if let (Some(port), false) = (port_of(at)?, target.contains('/')) {
             // Where the port is said, the group is an id on it.
-            let id = what.parse().map_err(|_| format!("'{what}' is not a group's id"))?;
+            let id = target.parse().map_err(|_| format!("'{target}' is not a group's id"))?;
             let (host, _) = host_and_port(at)?;
             return Ok(Target::Group { host, group: GroupId { port, id } });
         }
         match port_of(at)? {
-            None => Ok(Target::Group { host: unbracketed(at).to_owned(), group: what.parse()? }),
+            None => Ok(Target::Group { host: unbracketed(at).to_owned(), group: target.parse()? }),
             Some(_) => Err(format!("'{text}' names two ports: write ID@HOST:PORT or PORT/ID@HOST")),
         }
     }

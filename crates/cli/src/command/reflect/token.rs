@@ -115,7 +115,7 @@ fn scope(text: &str) -> Result<Scope, String> {
         return Ok(Scope::Group(id));
     }
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'/') {
-        return Err(format!("'{text}' is no group, PORT or PORT/ID, of numbers that ports and ids have"));
+        return Err(format!("'{text}' is not a group: give PORT or PORT/ID, as numbers"));
     }
     Ok(match text.parse()? {
         Target::Group { group, .. } => Scope::Group(group),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Pattern;
-use crate::message::Asked;
+use crate::message::LockSpec;
 use crate::server::Settings;
 
 const SESSION: SessionId = SessionId(1);
@@ -18,11 +18,11 @@ impl Host {
     fn new(records_max: u64) -> Host {
         let settings = Settings::default();
         let lease = settings.lease;
-        let place = ServerSlot { server: 0, servers: 1, stripe_bytes: 1 << 16 };
+        let slot = ServerSlot { server: 0, servers: 1, stripe_bytes: 1 << 16 };
         let core = Core { records_max, ..Core::new(Server::new(settings), 1, lease) };
         let (core, work) = (Mutex::new(core), Notify::new());
         let mut host =
-            Host { shared: Shared { core, work, place, connections: AtomicU64::new(0) }, calls: 0 };
+            Host { shared: Shared { core, work, slot, connections: AtomicU64::new(0) }, calls: 0 };
         let attached = Attached { unanswered: 0, connection: 1, link: LINK, publisher: None };
         host.shared.core.lock().attached.insert(SESSION, attached);
         assert!(is_full(&host.call(Call::Open)), "nobody is told before the epoch is on record");
@@ -48,8 +48,8 @@ impl Host {
 
 fn acquire(request: u64, file: &str, mode: Mode) -> Call {
     let pattern = Pattern::contiguous(request * 10, 10).unwrap();
-    let asked = Asked { file: file.into(), operation: request, mode, pattern };
-    Call::Acquire { request, asked: Some(asked), until: None }
+    let spec = LockSpec { file: file.into(), operation: request, mode, pattern };
+    Call::Acquire { request, spec: Some(spec), until: None }
 }
 
 fn is_full(reply: &Option<Reply>) -> bool {

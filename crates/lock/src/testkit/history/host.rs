@@ -14,9 +14,9 @@ impl History<'_> {
         if self.connections[&(worker, server)].generation != generation {
             return;
         }
-        self.told.messages += 1;
-        self.calls_made += 1;
-        let id = self.calls_made;
+        self.counts.messages += 1;
+        self.calls_created += 1;
+        let id = self.calls_created;
         self.calls.insert(id, (worker, server, generation, call));
         let session = self.workers[worker].client.session();
         self.with_server(server, |server, now, out| server.handle(now, session, id, message, out));
@@ -61,7 +61,7 @@ impl History<'_> {
             let time = time.max(self.now + Duration::from_micros(1));
             let host = &mut self.hosts[server as usize];
             if host.tick.is_none_or(|tick| time < tick.0) {
-                host.tick = Some((time, self.events_made + 1));
+                host.tick = Some((time, self.events_created + 1));
                 self.at(time, Event::ServerTick { server });
             }
         }
@@ -142,7 +142,7 @@ impl History<'_> {
     }
 
     pub(super) fn restart(&mut self, server: u32) {
-        self.told.restarts += 1;
+        self.counts.restarts += 1;
         let host = &self.hosts[server as usize];
         let settings = self.settings(server, host.epoch);
         let (local, records) = (host.clock.local(self.now), host.records.clone());

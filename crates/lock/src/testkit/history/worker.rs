@@ -77,7 +77,7 @@ impl History<'_> {
         if let Some(deadline) = found.client.next_deadline() {
             let time = clock.truth(deadline).max(self.now + Duration::from_micros(1));
             if found.tick.is_none_or(|tick| time < tick.0) {
-                found.tick = Some((time, self.events_made + 1));
+                found.tick = Some((time, self.events_created + 1));
                 self.at(time, Event::ClientTick { worker });
             }
         }
@@ -107,10 +107,10 @@ impl History<'_> {
                             self.working -= 1;
                         }
                     }
-                    self.told.not_held += u64::from(ended != Ended::Released);
+                    self.counts.not_held += u64::from(ended != Ended::Released);
                 }
                 Action::Lost { .. } => {
-                    self.told.lost += 1;
+                    self.counts.lost += 1;
                     self.later_up_to(1000, Event::Replace { worker });
                 }
             }
@@ -130,7 +130,7 @@ impl History<'_> {
 
     /// Checks that nobody else may use a byte of a lock that a client has been told to hold.
     pub(super) fn held(&mut self, worker: usize, operation: OperationId) {
-        self.told.held += 1;
+        self.counts.held += 1;
         let client = &self.workers[worker].client;
         let Some(acquisition) = client.operation(operation) else { return };
         let wanted = acquisition.wanted();

@@ -26,11 +26,11 @@ pub(super) const CASES: &[Case] = &[
 const D: Fork = Fork::DEFAULT;
 
 fn zeroing(name: &Fork, start: u64, end: u64) -> Transaction {
-    tx().change(Write::Zero { fork: name.clone(), range: span(start, end) })
+    tx().change(WriteOp::Zero { fork: name.clone(), range: span(start, end) })
 }
 
 fn truncating(name: &Fork, size: u64) -> Transaction {
-    tx().change(Write::Truncate { fork: name.clone(), size })
+    tx().change(WriteOp::Truncate { fork: name.clone(), size })
 }
 
 fn single_bytes(t: &Trial<'_>) -> Result<(), Failure> {
@@ -77,11 +77,11 @@ fn read(t: &Trial<'_>) -> Result<(), Failure> {
         (0, 0, None),
         "an empty range reads as nothing"
     );
-    let update = Read::Range { fork: D, range: span(0, 100), intent: Intent::Update };
+    let update = ReadOp::Range { fork: D, range: span(0, 100), intent: Intent::Update };
     let found = range_of(t.answer(&a, update)?)?;
     same!(found.extents, both, "the intent does not change the answer");
     let many =
-        tx().read_range(D, span(2, 4)).read(Read::Stat).read_range(D, span(7, 8)).read_range(D, span(2, 4));
+        tx().read_range(D, span(2, 4)).read(ReadOp::Stat).read_range(D, span(7, 8)).read_range(D, span(2, 4));
     let answers = t.done(&a, many)?.answers;
     same!(answers.len(), 4, "each read is answered");
     ensure!(matches!(&answers[1], Answer::Stat(_)), "in order");
@@ -91,7 +91,7 @@ fn read(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn vectored(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    let write = |extents: &[(u64, &'static str)]| Write::Extents {
+    let write = |extents: &[(u64, &'static str)]| WriteOp::Extents {
         fork: fork("f"),
         extents: extents
             .iter()
@@ -111,7 +111,7 @@ fn vectored(t: &Trial<'_>) -> Result<(), Failure> {
     t.refused(&a, guarded)?;
     same!(t.range(&a, &f, span(0, 40))?, read, "a refused one writes none of them");
     let many: Vec<(u64, Bytes)> = (0..500).map(|i| (i * 3, vec![(i % 251) as u8 + 1].into())).collect();
-    t.done(&a, tx().change(Write::Extents { fork: D, extents: many.into_iter().rev().collect() }))?;
+    t.done(&a, tx().change(WriteOp::Extents { fork: D, extents: many.into_iter().rev().collect() }))?;
     let read = t.range(&a, &D, ByteRange::ALL)?;
     same!(read.extents.len(), 500, "extents that do not touch stay apart");
     let right = (0..500).all(|i| read.data[i * 3] == (i % 251) as u8 + 1);
@@ -222,7 +222,7 @@ fn truncate(t: &Trial<'_>) -> Result<(), Failure> {
 fn remove_fork(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     let f = fork("f");
-    let removing = || tx().change(Write::RemoveFork { fork: fork("f") });
+    let removing = || tx().change(WriteOp::RemoveFork { fork: fork("f") });
     t.done(&a, removing())?;
     same!(t.range(&a, &f, span(0, 9))?, RangeRead::default(), "a fork that never was leaves no hole");
     t.done(&a, tx().write(f.clone(), 2, "data").write(D, 0, "other"))?;
@@ -241,7 +241,7 @@ fn remove_fork(t: &Trial<'_>) -> Result<(), Failure> {
     same!(t.range(&a, &f, span(0, 2))?.version, 6, "a removed fork has a hole to remove");
     let zeroed = fork("zeroed");
     t.done(&a, zeroing(&zeroed, 3, 5))?;
-    t.done(&a, tx().change(Write::RemoveFork { fork: zeroed.clone() }))?;
+    t.done(&a, tx().change(WriteOp::RemoveFork { fork: zeroed.clone() }))?;
     same!(t.range(&a, &zeroed, span(0, 9))?.extents, vec![hole(0, 9, 8)], "so has one that was only zeroed");
     same!(t.stat(&a)?.exists, true, "an object may have no forks at all");
     Ok(())
@@ -253,7 +253,7 @@ fn empty_extents(t: &Trial<'_>) -> Result<(), Failure> {
     same!(t.forks(&a, None, 9)?.entries, vec![(fork("e"), 0)], "an empty extent makes its fork");
     same!(t.range(&a, &fork("e"), span(0, 20))?, RangeRead::default(), "and changes nothing more");
     let extents = vec![(0, "ab".into()), (1, "".into()), (OFFSET_MAX, "".into())];
-    t.done(&a, tx().change(Write::Extents { fork: D, extents }))?;
+    t.done(&a, tx().change(WriteOp::Extents { fork: D, extents }))?;
     let read = t.range(&a, &D, ByteRange::ALL)?;
     same!((read.size, read.extents), (2, vec![data(0, 2, 2)]), "also among others");
     Ok(())
@@ -261,29 +261,29 @@ fn empty_extents(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn in_order(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    let zero = |start, end| Write::Zero { fork: D, range: span(start, end) };
+    let zero = |start, end| WriteOp::Zero { fork: D, range: span(start, end) };
     t.done(&a, tx().write(D, 0, "aaaaaaaa").change(zero(2, 6)).write(D, 3, "bb"))?;
     let read = t.range(&a, &D, span(0, 9))?;
     same!(&read.data[..], &b"aa\0bb\0aa"[..], "writes take effect in order");
     let extents = vec![data(0, 2, 1), hole(2, 3, 1), data(3, 5, 1), hole(5, 6, 1), data(6, 8, 1)];
     same!(read.extents, extents, "holes and data of one version are extents apart");
-    t.done(&a, tx().change(Write::Truncate { fork: D, size: 4 }).write(D, 6, "c"))?;
+    t.done(&a, tx().change(WriteOp::Truncate { fork: D, size: 4 }).write(D, 6, "c"))?;
     let read = t.range(&a, &D, span(0, 9))?;
     same!(&read.data[..], &b"aa\0b\0\0c"[..], "truncate, then write");
-    t.done(&a, tx().write(D, 8, "d").change(Write::Truncate { fork: D, size: 1 }))?;
+    t.done(&a, tx().write(D, 8, "d").change(WriteOp::Truncate { fork: D, size: 1 }))?;
     same!((t.range(&a, &D, span(0, 9))?.size, t.stat(&a)?.bytes), (1, 1), "write, then truncate");
-    t.done(&a, tx().change(Write::RemoveFork { fork: D }).write(D, 1, "e"))?;
+    t.done(&a, tx().change(WriteOp::RemoveFork { fork: D }).write(D, 1, "e"))?;
     let read = t.range(&a, &D, span(0, 9))?;
     same!((&read.data[..], read.version), (&b"\0e"[..], 4), "remove the fork, then write");
-    t.done(&a, tx().write(D, 0, "f").change(Write::RemoveFork { fork: D }))?;
+    t.done(&a, tx().write(D, 0, "f").change(WriteOp::RemoveFork { fork: D }))?;
     same!(t.forks(&a, None, 9)?.entries, vec![], "write, then remove the fork");
-    let set = |value: &'static str| Write::SetKey { key: key("k"), value: value.into() };
-    let remove = || Write::RemoveKey { key: key("k") };
+    let set = |value: &'static str| WriteOp::SetKey { key: key("k"), value: value.into() };
+    let remove = || WriteOp::RemoveKey { key: key("k") };
     t.done(&a, tx().change(set("1")).change(remove()).change(set("2")))?;
     same!(t.key(&a, "k")?, Some("2".into()), "set, remove, set");
     t.done(&a, tx().change(set("3")).change(remove()))?;
     same!(t.key(&a, "k")?, None, "set, remove");
-    t.done(&a, tx().change(Write::Remove).change(set("4")).change(Write::Remove).write(D, 0, "g"))?;
+    t.done(&a, tx().change(WriteOp::Remove).change(set("4")).change(WriteOp::Remove).write(D, 0, "g"))?;
     same!((t.key(&a, "k")?, t.stat(&a)?.forks), (None, 1), "remove, set, remove, write");
     Ok(())
 }
@@ -317,10 +317,10 @@ fn fork_pages(t: &Trial<'_>) -> Result<(), Failure> {
     let count = PAGE_ENTRIES_MAX + 6;
     let mut create = tx();
     for index in 0..count {
-        create = create.change(Write::Truncate { fork: fork(&format!("{index:05}")), size: index as u64 });
+        create = create.change(WriteOp::Truncate { fork: fork(&format!("{index:05}")), size: index as u64 });
     }
     t.done(&a, create)?;
-    t.done(&a, tx().change(Write::RemoveFork { fork: fork("00003") }))?;
+    t.done(&a, tx().change(WriteOp::RemoveFork { fork: fork("00003") }))?;
     let page = t.forks(&a, None, 3)?;
     same!((page.entries.len(), page.more), (3, true), "a page has the entries that were asked for");
     let page = t.forks(&a, Some(fork("00002")), 1)?;
@@ -356,7 +356,7 @@ fn far_offsets(t: &Trial<'_>) -> Result<(), Failure> {
     t.refused(&a, tx().if_version(D, ByteRange::ALL, 2))?;
     t.done(
         &a,
-        tx().if_version(D, span(1 << 33, OFFSET_MAX), 2).change(Write::Truncate { fork: D, size: far + 1 }),
+        tx().if_version(D, span(1 << 33, OFFSET_MAX), 2).change(WriteOp::Truncate { fork: D, size: far + 1 }),
     )?;
     let read = t.range(&a, &D, span(far, OFFSET_MAX))?;
     same!(&read.data[..], &b"a"[..], "and truncated there");

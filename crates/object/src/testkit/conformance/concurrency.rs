@@ -62,7 +62,7 @@ fn no_lost_update(t: &Trial<'_>) -> Result<(), Failure> {
     let stamps = clients(effort, |number| {
         let store = connections.of(number as usize);
         let mut stamps = Vec::new();
-        let read = Read::Range { fork: f.clone(), range: at, intent: Intent::Update };
+        let read = ReadOp::Range { fork: f.clone(), range: at, intent: Intent::Update };
         let mut known: Option<RangeRead> = None;
         while (stamps.len() as u64) < effort.increments {
             let current = match known.take() {
@@ -113,7 +113,7 @@ fn no_lost_update_of_keys(t: &Trial<'_>) -> Result<(), Failure> {
             let check = known.clone().map_or(Check::Absent, Check::Equal);
             let next = Bytes::copy_from_slice(&(count(known.as_deref().unwrap_or(&[])) + 1).to_le_bytes());
             let swap = tx().guard(Guard::Key { key: name.clone(), check });
-            match apply(store, &a, swap.change(Write::SetKey { key: name.clone(), value: next.clone() }))? {
+            match apply(store, &a, swap.change(WriteOp::SetKey { key: name.clone(), value: next.clone() }))? {
                 Outcome::Done(_) => (left, known) = (left - 1, Some(next)),
                 Outcome::Refused(Refusal { found: Found::Value(found), .. }) => known = found,
                 Outcome::Refused(refusal) => {
@@ -123,7 +123,7 @@ fn no_lost_update_of_keys(t: &Trial<'_>) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    let Outcome::Done(done) = apply(t.store, &a, tx().read(Read::Key { key: name }))? else {
+    let Outcome::Done(done) = apply(t.store, &a, tx().read(ReadOp::Key { key: name }))? else {
         return Err(Failure::new("a plain read was refused"));
     };
     let Some(Answer::Value(Some(value))) = done.answers.first() else {
@@ -145,7 +145,7 @@ fn no_lost_update_by_versions(t: &Trial<'_>) -> Result<(), Failure> {
         let mut left = effort.increments;
         while left > 0 {
             let swap = tx().guard(Guard::KeyVersion { key: name.clone(), version });
-            match apply(store, &a, swap.change(Write::SetKey { key: name.clone(), value: "same".into() }))? {
+            match apply(store, &a, swap.change(WriteOp::SetKey { key: name.clone(), value: "same".into() }))? {
                 Outcome::Done(done) => {
                     // Nobody writes anything else.
                     same!(done.version, version + 1, "an update follows the one that it was made from");
@@ -162,7 +162,7 @@ fn no_lost_update_by_versions(t: &Trial<'_>) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    let read = tx().read(Read::VersionedKey { key: name });
+    let read = tx().read(ReadOp::VersionedKey { key: name });
     let Outcome::Done(done) = apply(t.store, &a, read)? else {
         return Err(Failure::new("a plain read was refused"));
     };
@@ -186,7 +186,7 @@ fn fenced_sessions(t: &Trial<'_>) -> Result<(), Failure> {
                 let mut fences = Vec::new();
                 for session in 0..last {
                     let Outcome::Done(done) =
-                        apply(store, &a, own().change(Write::FenceSession { session }))?
+                        apply(store, &a, own().change(WriteOp::FenceSession { session }))?
                     else {
                         return Err(Failure::new("who is not fenced is refused"));
                     };
@@ -211,7 +211,7 @@ fn fenced_sessions(t: &Trial<'_>) -> Result<(), Failure> {
             let Outcome::Done(done) = apply(
                 t.store,
                 &a,
-                tx().read(Read::Extents { fork: D, range: ByteRange::new(session as u64, 1) }),
+                tx().read(ReadOp::Extents { fork: D, range: ByteRange::new(session as u64, 1) }),
             )?
             else {
                 return Err(Failure::new("a plain read was refused"));
@@ -256,7 +256,7 @@ fn versions(t: &Trial<'_>) -> Result<(), Failure> {
     let stamps = clients(effort, |number| {
         let mut stamps: Vec<u64> = Vec::new();
         for index in 0..effort.increments {
-            let write = tx().read(Read::Stat).write(D, (number + index) % 7, vec![number as u8; 5]);
+            let write = tx().read(ReadOp::Stat).write(D, (number + index) % 7, vec![number as u8; 5]);
             let Outcome::Done(done) = apply(connections.of(number as usize), &a, write)? else {
                 return Err(Failure::new("an unconditional write was refused"));
             };
@@ -289,11 +289,11 @@ fn atomic(t: &Trial<'_>) -> Result<(), Failure> {
         for index in 0..effort.increments {
             let fill = vec![(number * 16 + index % 16) as u8; 3];
             let extents = [0_u64, 70_000, 1 << 40].map(|at| (at, Bytes::from(fill.clone()))).to_vec();
-            let write = tx().change(Write::Extents { fork: f.clone(), extents }).write(D, 1, fill.clone());
-            let write = write.change(Write::SetKey { key: key("k"), value: fill.into() });
+            let write = tx().change(WriteOp::Extents { fork: f.clone(), extents }).write(D, 1, fill.clone());
+            let write = write.change(WriteOp::SetKey { key: key("k"), value: fill.into() });
             let reads = tx().read_range(f.clone(), span(0, 3)).read_range(f.clone(), span(70_000, 70_003));
             let reads = reads.read_range(f.clone(), span(1 << 40, (1 << 40) + 3)).read_range(D, span(1, 4));
-            let reads = reads.read(Read::Key { key: key("k") });
+            let reads = reads.read(ReadOp::Key { key: key("k") });
             apply(connections.of(number as usize), &a, write)?;
             let Outcome::Done(done) = apply(connections.of(1 + number as usize), &a, reads)? else {
                 return Err(Failure::new("a plain read was refused"));

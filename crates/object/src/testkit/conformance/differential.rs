@@ -57,7 +57,7 @@ pub fn compare(store: &dyn ObjectStore, model: &Model, objects: &[ObjectId]) -> 
 
 /// Compares as [`compare`] does, but for the versions of keys, which copies of an object do not keep.
 pub fn compare_copies(store: &dyn ObjectStore, model: &Model, objects: &[ObjectId]) -> Result<(), Failure> {
-    let shows_versions = |read: &Read| matches!(read, Read::VersionedKeys { .. });
+    let shows_versions = |read: &ReadOp| matches!(read, ReadOp::VersionedKeys { .. });
     compare_by(store, model, objects, |probe| !probe.reads.iter().any(shows_versions))
 }
 
@@ -83,7 +83,7 @@ fn compare_by(
 
 /// Returns transactions of reads that together show everything of an object in a state, and that it has nothing else.
 pub fn probes(state: &ObjectState) -> Vec<Transaction> {
-    let mut probes = vec![Transaction::new().read(Read::Stat).read(Read::Fences)];
+    let mut probes = vec![Transaction::new().read(ReadOp::Stat).read(ReadOp::Fences)];
     let mut after = None;
     loop {
         // The greatest page without values is never cut for its length.
@@ -91,7 +91,7 @@ pub fn probes(state: &ObjectState) -> Vec<Transaction> {
         let names = state.keys().keys().filter(|key| range.contains(key.as_bytes()));
         after = names.take(PAGE_ENTRIES_MAX).nth(PAGE_ENTRIES_MAX - 1).map(Key::to_bytes);
         let limit = PAGE_ENTRIES_MAX as u32;
-        probes.push(Transaction::new().read(Read::VersionedKeys { range, limit, values: false }));
+        probes.push(Transaction::new().read(ReadOp::VersionedKeys { range, limit, values: false }));
         if after.is_none() {
             break;
         }
@@ -101,22 +101,22 @@ pub fn probes(state: &ObjectState) -> Vec<Transaction> {
         // A page of 8 values of the greatest size is never cut.
         if index % 8 == 0 {
             let range = KeyRange { after: after.take(), ..KeyRange::all() };
-            probes.push(Transaction::new().read(Read::Keys { range, limit: 8, values: true }));
+            probes.push(Transaction::new().read(ReadOp::Keys { range, limit: 8, values: true }));
         }
         after = Some(key.to_bytes());
     }
-    let rest = Read::Keys { range: KeyRange { after, ..KeyRange::all() }, limit: 8, values: true };
+    let rest = ReadOp::Keys { range: KeyRange { after, ..KeyRange::all() }, limit: 8, values: true };
     let mut forks = Transaction::new().read(rest);
     for name in state.attributes().keys() {
-        probes.push(Transaction::new().read(Read::Attribute { name: name.clone() }));
+        probes.push(Transaction::new().read(ReadOp::Attribute { name: name.clone() }));
     }
     let mut after = None;
     let names: Vec<&Fork> = state.known_forks().collect();
     for chunk in names.chunks(PAGE_ENTRIES_MAX) {
-        forks = forks.read(Read::Forks { after: after.take(), limit: PAGE_ENTRIES_MAX as u32 });
+        forks = forks.read(ReadOp::Forks { after: after.take(), limit: PAGE_ENTRIES_MAX as u32 });
         after = chunk.last().map(|name| (*name).clone());
     }
-    probes.push(forks.read(Read::Forks { after, limit: PAGE_ENTRIES_MAX as u32 }));
+    probes.push(forks.read(ReadOp::Forks { after, limit: PAGE_ENTRIES_MAX as u32 }));
     // The default fork is always asked for, so that a store cannot hide there what the model does not know.
     for fork in std::iter::once(&Fork::DEFAULT).chain(names) {
         probe_fork(state, fork, &mut probes);
@@ -132,7 +132,7 @@ fn probe_fork(state: &ObjectState, fork: &Fork, probes: &mut Vec<Transaction>) {
         let rest = extents.split_off(extents.len().min(EXTENTS_PER_READ_MAX - 1));
         let end = rest.first().map_or(OFFSET_MAX, |extent| extent.range.offset);
         let range = ByteRange::from(start..end);
-        probes.push(Transaction::new().read(Read::Extents { fork: fork.clone(), range }));
+        probes.push(Transaction::new().read(ReadOp::Extents { fork: fork.clone(), range }));
         start = end;
         for extent in extents.into_iter().filter(|extent| extent.kind == ExtentKind::Data) {
             let mut at = extent.range.offset;

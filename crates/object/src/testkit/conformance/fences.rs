@@ -13,8 +13,8 @@ pub(super) const CASES: &[Case] = &[
     ("fences/extremes", extremes),
 ];
 
-fn fence(session: u64) -> Write {
-    Write::FenceSession { session }
+fn fence(session: u64) -> WriteOp {
+    WriteOp::FenceSession { session }
 }
 
 /// Returns the fences of some sessions above a fence.
@@ -57,30 +57,30 @@ fn one_session(t: &Trial<'_>) -> Result<(), Failure> {
 fn raised(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     t.done(&a, [3, 6, 9].into_iter().fold(tx(), |tx, session| tx.change(fence(session))))?;
-    t.done(&a, tx().change(Write::RaiseFence { token: 6 }))?;
+    t.done(&a, tx().change(WriteOp::RaiseFence { token: 6 }))?;
     same!(t.fences(&a)?, fences(6, [6, 9]), "the fence takes over what is below it");
     passing(t, &a, &[(3, false), (5, false), (6, false), (7, true), (8, true), (9, false), (10, true)])?;
     let refusal = t.refused(&a, by(9))?;
     same!(refusal.found, Found::Fence(6), "a fenced session above the fence finds it lower than its number");
     t.done(&a, tx().change(fence(2)))?;
     same!(t.fences(&a)?, fences(6, [6, 9]), "what is below the fence is fenced already");
-    t.done(&a, tx().change(Write::RaiseFence { token: 4 }))?;
+    t.done(&a, tx().change(WriteOp::RaiseFence { token: 4 }))?;
     same!(t.fences(&a)?, fences(6, [6, 9]), "and the fence does not fall");
-    t.done(&a, tx().change(fence(20)).change(Write::RaiseFence { token: 15 }).change(fence(12)))?;
+    t.done(&a, tx().change(fence(20)).change(WriteOp::RaiseFence { token: 15 }).change(fence(12)))?;
     same!(t.fences(&a)?, fences(15, [20]), "fences of one transaction are set in order");
     Ok(())
 }
 
 fn removal(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    t.done(&a, tx().write(Fork::DEFAULT, 0, "x").change(fence(8)).change(Write::RaiseFence { token: 5 }))?;
-    t.done(&a, tx().change(Write::Remove))?;
+    t.done(&a, tx().write(Fork::DEFAULT, 0, "x").change(fence(8)).change(WriteOp::RaiseFence { token: 5 }))?;
+    t.done(&a, tx().change(WriteOp::Remove))?;
     same!(t.fences(&a)?, fences(5, [8]), "a removal keeps fences");
-    t.refused(&a, by(8).change(Write::Create))?;
+    t.refused(&a, by(8).change(WriteOp::Create))?;
     same!(t.stat(&a)?.exists, false, "who is fenced cannot make the object again");
-    t.done(&a, tx().change(fence(9)).change(Write::Remove).change(fence(7)))?;
+    t.done(&a, tx().change(fence(9)).change(WriteOp::Remove).change(fence(7)))?;
     same!((t.fences(&a)?, t.stat(&a)?.exists), (fences(5, [7, 8, 9]), true), "also within a transaction");
-    t.done(&a, by(6).change(Write::Remove))?;
+    t.done(&a, by(6).change(WriteOp::Remove))?;
     let done = t.done(&a, by(10).guard(Guard::Absent).write(Fork::DEFAULT, 0, "y"))?;
     same!(
         (done.existed, t.fences(&a)?),
@@ -113,7 +113,7 @@ fn folded(t: &Trial<'_>) -> Result<(), Failure> {
     t.done(&a, tx().change(fence(103)))?;
     same!(t.fences(&a)?, after(103, &[103, 9000]), "whatever its place");
     passing(t, &a, &[(101, false), (102, false), (103, false), (104, false), (105, true)])?;
-    t.done(&a, tx().change(Write::RaiseFence { token: 107 }))?;
+    t.done(&a, tx().change(WriteOp::RaiseFence { token: 107 }))?;
     same!(t.fences(&a)?.sessions.len(), FENCED_SESSIONS_MAX - 3, "a raised fence makes room");
     let more = tx().change(fence(9001)).change(fence(9002)).change(fence(9003));
     t.done(&a, more)?;
@@ -129,7 +129,7 @@ fn extremes(t: &Trial<'_>) -> Result<(), Failure> {
     t.done(&a, tx().change(fence(0)).change(fence(u64::MAX)))?;
     same!(t.fences(&a)?, fences(0, [0, u64::MAX]), "any number is a session's");
     passing(t, &a, &[(0, false), (1, true), (u64::MAX - 1, true), (u64::MAX, false)])?;
-    t.done(&a, tx().change(Write::RaiseFence { token: u64::MAX }))?;
+    t.done(&a, tx().change(WriteOp::RaiseFence { token: u64::MAX }))?;
     same!(t.fences(&a)?, fences(u64::MAX, [u64::MAX]), "the fence of all numbers leaves none");
     passing(t, &a, &[(0, false), (u64::MAX, false)])?;
     Ok(())

@@ -27,11 +27,11 @@ fn existence(t: &Trial<'_>) -> Result<(), Failure> {
     let expected = Refusal { guard: 0, found: Found::Object { exists: false }, version: 0 };
     same!(refusal, expected, "there is no such object");
     same!(t.stat(&a)?.exists, false, "and the refused write does not make it");
-    t.done(&a, tx().guard(Guard::Absent).change(Write::Create))?;
-    let refusal = t.refused(&a, tx().guard(Guard::Absent).change(Write::Create))?;
+    t.done(&a, tx().guard(Guard::Absent).change(WriteOp::Create))?;
+    let refusal = t.refused(&a, tx().guard(Guard::Absent).change(WriteOp::Create))?;
     let expected = Refusal { guard: 0, found: Found::Object { exists: true }, version: 1 };
     same!(refusal, expected, "only one creates it");
-    t.done(&a, tx().guard(Guard::Exists).change(Write::Remove))?;
+    t.done(&a, tx().guard(Guard::Exists).change(WriteOp::Remove))?;
     t.refused(&a, tx().guard(Guard::Exists))?;
     t.done(&a, tx().guard(Guard::Absent))?;
     Ok(())
@@ -39,9 +39,9 @@ fn existence(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn first_failing(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    let set = tx().write(D, 0, "data").change(Write::SetKey { key: key("k"), value: "1".into() });
-    let set = set.change(Write::SetAttribute { name: key("k"), value: "2".into() });
-    let set = set.change(Write::RaiseFence { token: 5 }).change(Write::FenceSession { session: 8 });
+    let set = tx().write(D, 0, "data").change(WriteOp::SetKey { key: key("k"), value: "1".into() });
+    let set = set.change(WriteOp::SetAttribute { name: key("k"), value: "2".into() });
+    let set = set.change(WriteOp::RaiseFence { token: 5 }).change(WriteOp::FenceSession { session: 8 });
     t.done(&a, set)?;
     let holding = [
         Guard::Exists,
@@ -93,22 +93,22 @@ fn first_failing(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn nothing_applied(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    t.done(&a, tx().write(D, 0, "keep").change(Write::SetKey { key: key("k"), value: "v".into() }))?;
+    t.done(&a, tx().write(D, 0, "keep").change(WriteOp::SetKey { key: key("k"), value: "v".into() }))?;
     let before = t.stat(&a)?;
     let writes = vec![
-        Write::Extents { fork: D, extents: vec![(0, "lost".into()), (90, "lost".into())] },
-        Write::Extents { fork: fork("f"), extents: vec![(0, "lost".into())] },
-        Write::Zero { fork: D, range: span(1, 2) },
-        Write::Truncate { fork: D, size: 1 },
-        Write::RemoveFork { fork: D },
-        Write::ReplaceFork { fork: fork("f"), from: D },
-        Write::SetKey { key: key("k"), value: "lost".into() },
-        Write::SetKey { key: key("l"), value: "lost".into() },
-        Write::RemoveKey { key: key("k") },
-        Write::SetAttribute { name: key("a"), value: "lost".into() },
-        Write::RaiseFence { token: 7 },
-        Write::FenceSession { session: 9 },
-        Write::Remove,
+        WriteOp::Extents { fork: D, extents: vec![(0, "lost".into()), (90, "lost".into())] },
+        WriteOp::Extents { fork: fork("f"), extents: vec![(0, "lost".into())] },
+        WriteOp::Zero { fork: D, range: span(1, 2) },
+        WriteOp::Truncate { fork: D, size: 1 },
+        WriteOp::RemoveFork { fork: D },
+        WriteOp::ReplaceFork { fork: fork("f"), from: D },
+        WriteOp::SetKey { key: key("k"), value: "lost".into() },
+        WriteOp::SetKey { key: key("l"), value: "lost".into() },
+        WriteOp::RemoveKey { key: key("k") },
+        WriteOp::SetAttribute { name: key("a"), value: "lost".into() },
+        WriteOp::RaiseFence { token: 7 },
+        WriteOp::FenceSession { session: 9 },
+        WriteOp::Remove,
     ];
     t.refused(&a, Transaction { writes, ..tx().if_version(D, span(0, 4), 0) })?;
     same!(t.stat(&a)?, before, "a refused transaction changes nothing");
@@ -124,24 +124,24 @@ fn nothing_applied(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn before_the_writes(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    let create = tx().guard(Guard::Absent).read(Read::Stat).read_range(D, span(0, 9)).write(D, 0, "one");
-    let create = create.change(Write::SetKey { key: key("k"), value: "1".into() });
-    let done = t.done(&a, create.read(Read::Key { key: key("k") }))?;
+    let create = tx().guard(Guard::Absent).read(ReadOp::Stat).read_range(D, span(0, 9)).write(D, 0, "one");
+    let create = create.change(WriteOp::SetKey { key: key("k"), value: "1".into() });
+    let done = t.done(&a, create.read(ReadOp::Key { key: key("k") }))?;
     let answers =
         vec![Answer::Stat(Stat::default()), Answer::Range(RangeRead::default()), Answer::Value(None)];
     same!(done, Done { version: 1, existed: false, answers }, "reads see the object as it stood before");
     // A counter moved on in one transaction: its guard and its read see the old value.
     let swap = tx().guard(Guard::Key { key: key("k"), check: Check::Equal("1".into()) });
-    let swap = swap.if_version(D, span(0, 3), 1).read_range(D, span(0, 3)).read(Read::Key { key: key("k") });
+    let swap = swap.if_version(D, span(0, 3), 1).read_range(D, span(0, 3)).read(ReadOp::Key { key: key("k") });
     let done =
-        t.done(&a, swap.change(Write::SetKey { key: key("k"), value: "2".into() }).write(D, 0, "two"))?;
+        t.done(&a, swap.change(WriteOp::SetKey { key: key("k"), value: "2".into() }).write(D, 0, "two"))?;
     let old = RangeRead { data: "one".into(), extents: vec![data(0, 3, 1)], version: 1, size: 3, next: None };
     same!(
         done.answers,
         vec![Answer::Range(old), Answer::Value(Some("1".into()))],
         "reads see the old values"
     );
-    let removal = tx().guard(Guard::Exists).read(Read::Stat).change(Write::Remove);
+    let removal = tx().guard(Guard::Exists).read(ReadOp::Stat).change(WriteOp::Remove);
     let Answer::Stat(stat) = t.done(&a, removal)?.answers.remove(0) else {
         return Err(Failure::new("a stat is answered by something else"));
     };
@@ -154,7 +154,7 @@ fn refused_region(t: &Trial<'_>) -> Result<(), Failure> {
     let f = fork("f");
     t.done(&a, tx().write(f.clone(), 3, "abcdef"))?;
     t.done(&a, tx().write(f.clone(), 5, "X"))?;
-    t.done(&a, tx().change(Write::Zero { fork: f.clone(), range: span(7, 8) }))?;
+    t.done(&a, tx().change(WriteOp::Zero { fork: f.clone(), range: span(7, 8) }))?;
     let found = RangeRead {
         data: Bytes::from_static(b"\0abXd\0f"),
         extents: vec![data(3, 5, 1), data(5, 6, 2), data(6, 7, 1), hole(7, 8, 3), data(8, 9, 1)],
@@ -200,8 +200,8 @@ fn checks(t: &Trial<'_>) -> Result<(), Failure> {
     for (index, value) in values.iter().enumerate() {
         if let Some(value) = value {
             let (name, value) = (key(&format!("{index}")), Bytes::from_static(value));
-            set = set.change(Write::SetKey { key: name.clone(), value: value.clone() });
-            set = set.change(Write::SetAttribute { name, value });
+            set = set.change(WriteOp::SetKey { key: name.clone(), value: value.clone() });
+            set = set.change(WriteOp::SetAttribute { name, value });
         }
     }
     t.done(&a, set)?;
@@ -236,7 +236,7 @@ fn checks(t: &Trial<'_>) -> Result<(), Failure> {
         }
     }
     // Keys and attributes are two name spaces.
-    t.done(&a, tx().change(Write::SetKey { key: key("only"), value: "v".into() }))?;
+    t.done(&a, tx().change(WriteOp::SetKey { key: key("only"), value: "v".into() }))?;
     t.done(&a, tx().guard(Guard::Attribute { name: key("only"), check: Check::Absent }))?;
     t.refused(&a, tx().guard(Guard::Key { key: key("only"), check: Check::Absent }))?;
     Ok(())
@@ -255,25 +255,25 @@ fn version(t: &Trial<'_>) -> Result<(), Failure> {
         tx().write(D, 0, "0123"),
         tx().write(D, 100, "far"),
         tx().write(fork("other"), 0, "y"),
-        tx().change(Write::SetKey { key: key("k"), value: "1".into() }),
-        tx().change(Write::RemoveKey { key: key("k") }),
-        tx().change(Write::SetAttribute { name: key("k"), value: "1".into() }),
-        tx().change(Write::RaiseFence { token: 1 }),
-        tx().change(Write::RemoveFork { fork: fork("other") }),
+        tx().change(WriteOp::SetKey { key: key("k"), value: "1".into() }),
+        tx().change(WriteOp::RemoveKey { key: key("k") }),
+        tx().change(WriteOp::SetAttribute { name: key("k"), value: "1".into() }),
+        tx().change(WriteOp::RaiseFence { token: 1 }),
+        tx().change(WriteOp::RemoveFork { fork: fork("other") }),
     ];
     for (change, version) in changes.into_iter().zip(1..) {
         t.done(&a, change)?;
         let refusal = t.refused(&a, at(version).write(D, 0, "lost"))?;
         let expected = Refusal { guard: 0, found: Found::Object { exists: true }, version: version + 1 };
         same!(refusal, expected, "the object has changed");
-        t.done(&a, at(version + 1).read(Read::Stat))?;
+        t.done(&a, at(version + 1).read(ReadOp::Stat))?;
         same!(t.stat(&a)?.version, version + 1, "reading changes nothing");
     }
     // A version is proposed, and holds from then on.
     let proposal = Guard::Proposal { fork: D, range: span(0, 4), version: 1000 };
     t.done(&a, at(9).guard(proposal).write(D, 0, "4567"))?;
     t.done(&a, at(1000).write(D, 0, "89ab"))?;
-    t.done(&a, at(1001).change(Write::Remove))?;
+    t.done(&a, at(1001).change(WriteOp::Remove))?;
     let refusal = t.refused(&a, at(1001).write(D, 0, "back"))?;
     let expected = Refusal { guard: 0, found: Found::Object { exists: false }, version: 1002 };
     same!(refusal, expected, "a removal is a change, and its version stays");
@@ -284,22 +284,22 @@ fn version(t: &Trial<'_>) -> Result<(), Failure> {
 fn fence(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     t.done(&a, tx().guard(Guard::Fence { token: 0 }))?;
-    t.done(&a, tx().change(Write::RaiseFence { token: 7 }))?;
+    t.done(&a, tx().change(WriteOp::RaiseFence { token: 7 }))?;
     same!(t.stat(&a)?.fence, 7, "a fence rises");
     t.done(&a, tx().guard(Guard::Fence { token: 7 }).write(D, 0, "x"))?;
     t.done(&a, tx().guard(Guard::Fence { token: u64::MAX }).write(D, 0, "y"))?;
     same!(t.stat(&a)?.fence, 7, "a guard alone does not raise it");
     let refusal = t.refused(&a, tx().guard(Guard::Fence { token: 6 }).write(D, 0, "old"))?;
     same!(refusal, Refusal { guard: 0, found: Found::Fence(7), version: 3 }, "older tokens are refused");
-    t.done(&a, tx().change(Write::RaiseFence { token: 3 }))?;
+    t.done(&a, tx().change(WriteOp::RaiseFence { token: 3 }))?;
     same!(t.stat(&a)?.fence, 7, "a fence never falls");
-    let both = tx().guard(Guard::Fence { token: 7 }).change(Write::RaiseFence { token: 9 });
-    t.done(&a, both.change(Write::RaiseFence { token: 8 }))?;
+    let both = tx().guard(Guard::Fence { token: 7 }).change(WriteOp::RaiseFence { token: 9 });
+    t.done(&a, both.change(WriteOp::RaiseFence { token: 8 }))?;
     same!(t.stat(&a)?.fence, 9, "a guard sees the fence as it stood before");
-    t.done(&a, tx().change(Write::Remove))?;
+    t.done(&a, tx().change(WriteOp::Remove))?;
     same!(t.stat(&a)?.fence, 9, "a removal keeps it");
-    t.refused(&a, tx().guard(Guard::Fence { token: 8 }).change(Write::Create))?;
-    t.done(&a, tx().change(Write::Remove).change(Write::RaiseFence { token: u64::MAX }))?;
+    t.refused(&a, tx().guard(Guard::Fence { token: 8 }).change(WriteOp::Create))?;
+    t.done(&a, tx().change(WriteOp::Remove).change(WriteOp::RaiseFence { token: u64::MAX }))?;
     same!(t.stat(&a)?.fence, u64::MAX, "the greatest token is a token");
     t.refused(&a, tx().guard(Guard::Fence { token: u64::MAX - 1 }))?;
     Ok(())

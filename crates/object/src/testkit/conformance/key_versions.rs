@@ -14,12 +14,12 @@ pub(super) const CASES: &[Case] = &[
     ("key versions/budget", budget),
 ];
 
-fn set(name: &str, value: impl Into<Bytes>) -> Write {
-    Write::SetKey { key: key(name), value: value.into() }
+fn set(name: &str, value: impl Into<Bytes>) -> WriteOp {
+    WriteOp::SetKey { key: key(name), value: value.into() }
 }
 
-fn remove(name: &str) -> Write {
-    Write::RemoveKey { key: key(name) }
+fn remove(name: &str) -> WriteOp {
+    WriteOp::RemoveKey { key: key(name) }
 }
 
 fn at(name: &str, version: u64) -> Guard {
@@ -38,7 +38,7 @@ fn last_set(t: &Trial<'_>) -> Result<(), Failure> {
     same!(t.versioned_key(&a, "k")?, Some(versioned("v", 2)), "a key has the version that set it");
     same!(t.versioned_key(&a, "l")?, Some(versioned("", 2)), "and so has one without a value");
     t.done(&a, tx().write(Fork::DEFAULT, 0, "y").change(set("l", "2")))?;
-    let attribute = Write::SetAttribute { name: key("k"), value: "attribute".into() };
+    let attribute = WriteOp::SetAttribute { name: key("k"), value: "attribute".into() };
     t.done(&a, tx().change(attribute).change(remove("none")))?;
     same!(t.versioned_key(&a, "k")?, Some(versioned("v", 2)), "whatever happens to the rest of the object");
     same!(t.versioned_key(&a, "l")?, Some(versioned("2", 3)), "a key that is set again has a new version");
@@ -50,12 +50,12 @@ fn last_set(t: &Trial<'_>) -> Result<(), Failure> {
     let proposal = Guard::Proposal { fork: Fork::DEFAULT, range: span(0, 1), version: 100 };
     t.done(&a, tx().guard(proposal).change(set("m", "3")))?;
     same!(t.versioned_key(&a, "m")?, Some(versioned("3", 100)), "a version may be proposed");
-    let read = tx().read(Read::VersionedKey { key: key("m") }).change(set("m", "4"));
+    let read = tx().read(ReadOp::VersionedKey { key: key("m") }).change(set("m", "4"));
     let answers = t.done(&a, read)?.answers;
     same!(answers, [Answer::VersionedValue(Some(versioned("3", 100)))], "a read sees the key as it stood");
-    t.done(&a, tx().change(set("n", "5")).change(Write::Remove).change(set("o", "6")))?;
+    t.done(&a, tx().change(set("n", "5")).change(WriteOp::Remove).change(set("o", "6")))?;
     let page = VersionedKeyPage { entries: vec![(key("o"), versioned("6", 102))], more: false };
-    let all = Read::VersionedKeys { range: KeyRange::all(), limit: 9, values: true };
+    let all = ReadOp::VersionedKeys { range: KeyRange::all(), limit: 9, values: true };
     same!(t.answer(&a, all)?, Answer::VersionedKeys(page), "a removal of the object takes all keys");
     Ok(())
 }
@@ -86,11 +86,11 @@ fn guarded(t: &Trial<'_>) -> Result<(), Failure> {
     t.done(&a, tx().guard(at("k", 0)).change(set("k", "a")))?;
     let refusal = t.refused(&a, tx().guard(at("k", 4)))?;
     same!(refusal.found, Found::KeyVersion(6), "and never at its old version again");
-    t.done(&a, tx().change(Write::Remove))?;
+    t.done(&a, tx().change(WriteOp::Remove))?;
     t.done(&a, tx().guard(at("k", 0)).guard(Guard::Absent).change(set("k", "a")))?;
     same!(t.refused(&a, tx().guard(at("k", 6)))?.found, Found::KeyVersion(8), "nor after a removal");
     // Attributes are another name space, and have no versions.
-    t.done(&a, tx().change(Write::SetAttribute { name: key("only"), value: "x".into() }))?;
+    t.done(&a, tx().change(WriteOp::SetAttribute { name: key("only"), value: "x".into() }))?;
     t.done(&a, tx().guard(at("only", 0)).guard(at("k", 8)))?;
     Ok(())
 }
@@ -110,8 +110,8 @@ fn pages(t: &Trial<'_>) -> Result<(), Failure> {
         let mut range = KeyRange::prefix("k");
         let mut found = Vec::new();
         loop {
-            let read = Read::VersionedKeys { range: range.clone(), limit, values };
-            let both = tx().read(read).read(Read::Keys { range: range.clone(), limit, values });
+            let read = ReadOp::VersionedKeys { range: range.clone(), limit, values };
+            let both = tx().read(read).read(ReadOp::Keys { range: range.clone(), limit, values });
             let answers = t.done(&a, both)?.answers;
             let [Answer::VersionedKeys(page), Answer::Keys(plain)] = &answers[..] else {
                 return Err(Failure::new(format!("{answers:?} answer reads of keys")));
@@ -144,7 +144,7 @@ fn budget(t: &Trial<'_>) -> Result<(), Failure> {
     for name in &names {
         t.done(&a, tx().change(set(name, value.clone())))?;
     }
-    let all = || Read::VersionedKeys { range: KeyRange::all(), limit: 100, values: true };
+    let all = || ReadOp::VersionedKeys { range: KeyRange::all(), limit: 100, values: true };
     let answers = t.done(&a, tx().read(all()).read(all()))?.answers;
     let [Answer::VersionedKeys(first), Answer::VersionedKeys(second)] = &answers[..] else {
         return Err(Failure::new("two reads of keys are answered by something else"));
@@ -157,7 +157,7 @@ fn budget(t: &Trial<'_>) -> Result<(), Failure> {
             && found.value == value
     };
     ensure!(first.entries.iter().enumerate().all(right), "they are the first keys, with their versions");
-    let one = Read::VersionedKey { key: key("k16") };
+    let one = ReadOp::VersionedKey { key: key("k16") };
     let answers = t.done(&a, tx().read(all()).read(one))?.answers;
     let whole = Answer::VersionedValue(Some(versioned(value, 17)));
     ensure!(answers[1..] == [whole], "the value of one key is given whole all the same");

@@ -18,8 +18,8 @@ pub(super) const CASES: &[Case] = &[
     ("keys/no region version", no_region_version),
 ];
 
-fn set(name: &Key, value: impl Into<Bytes>) -> Write {
-    Write::SetKey { key: name.clone(), value: value.into() }
+fn set(name: &Key, value: impl Into<Bytes>) -> WriteOp {
+    WriteOp::SetKey { key: name.clone(), value: value.into() }
 }
 
 fn values(t: &Trial<'_>) -> Result<(), Failure> {
@@ -32,7 +32,7 @@ fn values(t: &Trial<'_>) -> Result<(), Failure> {
     t.done(&a, tx().change(set(&key("k"), "w")))?;
     same!(t.key(&a, "k")?, Some("w".into()), "a key is set again");
     same!(t.stat(&a)?.keys, 2, "keys are counted");
-    let remove = |name| Write::RemoveKey { key: key(name) };
+    let remove = |name| WriteOp::RemoveKey { key: key(name) };
     let done = t.done(&a, tx().change(remove("k")).change(remove("none")))?;
     same!((done.version, t.key(&a, "k")?, t.stat(&a)?.keys), (3, None, 1), "a removed key is gone");
     let value = pattern(VALUE_BYTES_MAX, 3);
@@ -131,18 +131,18 @@ fn binary(t: &Trial<'_>) -> Result<(), Failure> {
     same!(page.entries.len(), 2, "a prefix may be the greatest byte");
     let page = t.keys(&a, KeyRange { after: Some(longest.into()), ..KeyRange::all() }, 100, true)?;
     same!(page.entries.len(), 2, "a page may begin after the longest name");
-    t.done(&a, tx().change(Write::RemoveKey { key: Key::new(&b"a\0"[..])? }))?;
+    t.done(&a, tx().change(WriteOp::RemoveKey { key: Key::new(&b"a\0"[..])? }))?;
     same!(t.stat(&a)?.keys, 8, "of names that begin alike only the one is removed");
     Ok(())
 }
 
 fn attributes(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    let set = |name: &str, value: &'static str| Write::SetAttribute { name: key(name), value: value.into() };
+    let set = |name: &str, value: &'static str| WriteOp::SetAttribute { name: key(name), value: value.into() };
     t.done(&a, tx().change(set("b", "2")).change(set("a", "1")).change(set("c", "")))?;
-    t.done(&a, tx().change(Write::SetKey { key: key("a"), value: "key".into() }))?;
-    let read = || tx().read(Read::Attributes).read(Read::Attribute { name: key("a") });
-    let done = t.done(&a, read().read(Read::Attribute { name: key("d") }))?;
+    t.done(&a, tx().change(WriteOp::SetKey { key: key("a"), value: "key".into() }))?;
+    let read = || tx().read(ReadOp::Attributes).read(ReadOp::Attribute { name: key("a") });
+    let done = t.done(&a, read().read(ReadOp::Attribute { name: key("d") }))?;
     let page = KeyPage {
         entries: vec![(key("a"), "1".into()), (key("b"), "2".into()), (key("c"), "".into())],
         more: false,
@@ -150,7 +150,7 @@ fn attributes(t: &Trial<'_>) -> Result<(), Failure> {
     let answers = vec![Answer::Keys(page), Answer::Value(Some("1".into())), Answer::Value(None)];
     same!(done.answers, answers, "attributes are listed in order, apart from keys");
     same!((t.stat(&a)?.attributes, t.stat(&a)?.keys), (3, 1), "and counted apart");
-    let remove = |name: &str| Write::RemoveAttribute { name: key(name) };
+    let remove = |name: &str| WriteOp::RemoveAttribute { name: key(name) };
     t.done(&a, tx().change(remove("b")).change(remove("none")).change(set("a", "one")))?;
     let page = KeyPage { entries: vec![(key("a"), "one".into()), (key("c"), "".into())], more: false };
     same!(t.done(&a, read())?.answers[0], Answer::Keys(page), "they are set again and removed");
@@ -163,9 +163,9 @@ fn no_region_version(t: &Trial<'_>) -> Result<(), Failure> {
     t.done(&a, tx().write(Fork::DEFAULT, 0, "data"))?;
     t.done(
         &a,
-        tx().change(set(&key("k"), "v")).change(Write::SetAttribute { name: key("a"), value: "v".into() }),
+        tx().change(set(&key("k"), "v")).change(WriteOp::SetAttribute { name: key("a"), value: "v".into() }),
     )?;
-    t.done(&a, tx().change(Write::RaiseFence { token: 1 }).change(Write::Create))?;
+    t.done(&a, tx().change(WriteOp::RaiseFence { token: 1 }).change(WriteOp::Create))?;
     same!(t.stat(&a)?.version, 3, "keys, attributes and fences take versions");
     let done =
         t.done(&a, tx().if_version(Fork::DEFAULT, ByteRange::ALL, 1).write(Fork::DEFAULT, 0, "more"))?;

@@ -25,7 +25,7 @@ fn many_extents(t: &Trial<'_>) -> Result<(), Failure> {
     let count = EXTENTS_PER_READ_MAX as u64 * 2 + 50;
     let bytes = |index: u64| vec![(index % 250) as u8 + 1, 7];
     let extents = (0..count).map(|index| (index * 5 + 1, Bytes::from(bytes(index)))).collect();
-    t.done(&a, tx().change(Write::Extents { fork: D, extents }))?;
+    t.done(&a, tx().change(WriteOp::Extents { fork: D, extents }))?;
     t.done(&a, tx().write(D, (count - 1) * 5 + 1, bytes(count - 1)))?;
     let expected: Vec<Extent> = (0..count)
         .map(|index| data(index * 5 + 1, index * 5 + 3, if index == count - 1 { 2 } else { 1 }))
@@ -39,8 +39,8 @@ fn many_extents(t: &Trial<'_>) -> Result<(), Failure> {
         loop {
             let range = ByteRange::from(at..count * 5 + 100);
             let read = match with_bytes {
-                true => Read::Range { fork: D, range, intent: Intent::Look },
-                false => Read::Extents { fork: D, range },
+                true => ReadOp::Range { fork: D, range, intent: Intent::Look },
+                false => ReadOp::Extents { fork: D, range },
             };
             let Outcome::Done(mut done) = t.apply_alone(&a, tx().read(read))? else {
                 return Err(Failure::new("a read is not refused"));
@@ -121,12 +121,12 @@ fn sparse(t: &Trial<'_>) -> Result<(), Failure> {
 fn budget(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     let bytes = pattern(10 << 20, 4);
-    t.done(&a, tx().write(D, 0, bytes.clone()).change(Write::SetKey { key: key("k"), value: "v".into() }))?;
+    t.done(&a, tx().write(D, 0, bytes.clone()).change(WriteOp::SetKey { key: key("k"), value: "v".into() }))?;
     let whole = ByteRange::new(0, 10 << 20);
-    let keys = || Read::Keys { range: KeyRange::all(), limit: 9, values: true };
-    let reads = tx().read_range(D, whole).read(Read::Extents { fork: D, range: whole }).read_range(D, whole);
+    let keys = || ReadOp::Keys { range: KeyRange::all(), limit: 9, values: true };
+    let reads = tx().read_range(D, whole).read(ReadOp::Extents { fork: D, range: whole }).read_range(D, whole);
     let reads =
-        reads.read_range(D, span(3, 5)).read(Read::Stat).read(keys()).read_range(D, span(10 << 20, 11 << 20));
+        reads.read_range(D, span(3, 5)).read(ReadOp::Stat).read(keys()).read_range(D, span(10 << 20, 11 << 20));
     let mut answers = t.done(&a, reads)?.answers.into_iter();
     let mut range =
         || answers.next().map(range_of).unwrap_or_else(|| Err(Failure::new("an answer is missing")));
@@ -154,7 +154,7 @@ fn large_values(t: &Trial<'_>) -> Result<(), Failure> {
     let values: Vec<Bytes> = (0..20).map(|seed| pattern(VALUE_BYTES_MAX - 7 * seed, seed as u64)).collect();
     for (index, half) in values.chunks(10).enumerate() {
         let set = half.iter().enumerate().fold(tx(), |tx, (at, value)| {
-            tx.change(Write::SetKey { key: key(&format!("{:02}", index * 10 + at)), value: value.clone() })
+            tx.change(WriteOp::SetKey { key: key(&format!("{:02}", index * 10 + at)), value: value.clone() })
         });
         t.done(&a, set)?;
     }

@@ -40,11 +40,11 @@ fn operations(t: &Trial<'_>) -> Result<(), Failure> {
     let third = OPERATIONS_MAX / 3;
     let make = |extra: usize| Transaction {
         guards: vec![Guard::Fence { token: 0 }; third],
-        reads: vec![Read::Stat; third],
-        writes: vec![Write::Create; OPERATIONS_MAX - 2 * third + extra],
+        reads: vec![ReadOp::Stat; third],
+        writes: vec![WriteOp::Create; OPERATIONS_MAX - 2 * third + extra],
     };
     t.invalid(&a, make(1))?;
-    t.invalid(&a, Transaction { reads: vec![Read::Stat; OPERATIONS_MAX + 1], ..tx() })?;
+    t.invalid(&a, Transaction { reads: vec![ReadOp::Stat; OPERATIONS_MAX + 1], ..tx() })?;
     let done = t.done(&a, make(0))?;
     same!((done.version, done.answers.len()), (1, third), "as many operations as allowed are applied");
     Ok(())
@@ -55,8 +55,8 @@ fn extents(t: &Trial<'_>) -> Result<(), Failure> {
     let list = |count: usize| -> Vec<(u64, Bytes)> {
         (0..count as u64).map(|index| (index * 2, Bytes::from_static(b"e"))).collect()
     };
-    let all = Write::Extents { fork: D, extents: list(EXTENTS_PER_TRANSACTION_MAX) };
-    let one = Write::Extents { fork: fork("f"), extents: list(1) };
+    let all = WriteOp::Extents { fork: D, extents: list(EXTENTS_PER_TRANSACTION_MAX) };
+    let one = WriteOp::Extents { fork: fork("f"), extents: list(1) };
     t.invalid(&a, tx().change(all.clone()).change(one))?;
     same!(t.stat(&a)?.exists, false, "too many extents write none");
     t.done(&a, tx().change(all))?;
@@ -70,20 +70,20 @@ fn extents(t: &Trial<'_>) -> Result<(), Failure> {
 fn values(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     let long = Bytes::from(vec![3; VALUE_BYTES_MAX + 1]);
-    t.invalid(&a, tx().write(D, 0, "x").change(Write::SetKey { key: key("k"), value: long.clone() }))?;
+    t.invalid(&a, tx().write(D, 0, "x").change(WriteOp::SetKey { key: key("k"), value: long.clone() }))?;
     t.invalid(
         &a,
-        tx().change(Write::SetAttribute { name: key("k"), value: long.slice(..ATTRIBUTE_BYTES_MAX + 1) }),
+        tx().change(WriteOp::SetAttribute { name: key("k"), value: long.slice(..ATTRIBUTE_BYTES_MAX + 1) }),
     )?;
     same!(t.stat(&a)?, Stat::default(), "a value that is too long changes nothing");
     let attribute = long.slice(..ATTRIBUTE_BYTES_MAX);
-    t.done(&a, tx().change(Write::SetAttribute { name: key("k"), value: attribute.clone() }))?;
-    let read = t.answer(&a, Read::Attribute { name: key("k") })?;
+    t.done(&a, tx().change(WriteOp::SetAttribute { name: key("k"), value: attribute.clone() }))?;
+    let read = t.answer(&a, ReadOp::Attribute { name: key("k") })?;
     ensure!(read == Answer::Value(Some(attribute)), "the longest attribute is an attribute");
     let longest = Key::new(vec![b'k'; KEY_BYTES_MAX])?;
-    t.done(&a, tx().change(Write::SetKey { key: longest.clone(), value: "v".into() }))?;
+    t.done(&a, tx().change(WriteOp::SetKey { key: longest.clone(), value: "v".into() }))?;
     same!(
-        t.answer(&a, Read::Key { key: longest })?,
+        t.answer(&a, ReadOp::Key { key: longest })?,
         Answer::Value(Some("v".into())),
         "the longest key is a key"
     );
@@ -96,7 +96,7 @@ fn values(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn attributes(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    let set = |index: usize| Write::SetAttribute { name: key(&format!("{index:03}")), value: "v".into() };
+    let set = |index: usize| WriteOp::SetAttribute { name: key(&format!("{index:03}")), value: "v".into() };
     let fill = Transaction { writes: (0..ATTRIBUTES_MAX).map(set).collect(), ..tx() };
     t.done(&a, fill.clone())?;
     same!(t.stat(&a)?.attributes as usize, ATTRIBUTES_MAX, "an object has as many attributes as allowed");
@@ -107,12 +107,12 @@ fn attributes(t: &Trial<'_>) -> Result<(), Failure> {
         "one too many changes nothing, bytes neither"
     );
     t.done(&a, tx().change(set(7)))?;
-    t.done(&a, tx().change(Write::RemoveAttribute { name: key("007") }))?;
+    t.done(&a, tx().change(WriteOp::RemoveAttribute { name: key("007") }))?;
     t.done(&a, tx().change(set(ATTRIBUTES_MAX)))?;
     t.invalid(&a, tx().change(set(7)))?;
     let refused = tx().guard(Guard::Absent).change(set(7));
     same!(t.refused(&a, refused)?.guard, 0, "a refused transaction would not have exceeded it");
-    t.done(&a, Transaction { writes: vec![Write::Remove, set(7)], ..tx() })?;
+    t.done(&a, Transaction { writes: vec![WriteOp::Remove, set(7)], ..tx() })?;
     same!(t.stat(&a)?.attributes, 1, "a removal makes room");
     t.invalid(&t.object("b"), fill.change(set(ATTRIBUTES_MAX)))?;
     same!(
@@ -137,18 +137,18 @@ fn offsets(t: &Trial<'_>) -> Result<(), Failure> {
     ];
     for range in ranges {
         t.invalid(&a, tx().read_range(D, range))?;
-        t.invalid(&a, tx().read(Read::Extents { fork: D, range }))?;
+        t.invalid(&a, tx().read(ReadOp::Extents { fork: D, range }))?;
         t.invalid(&a, tx().if_version(D, range, u64::MAX).write(D, 0, "lost"))?;
         t.invalid(&a, tx().guard(Guard::Proposal { fork: D, range, version: 9 }).write(D, 0, "lost"))?;
-        t.invalid(&a, tx().write(D, 0, "lost").change(Write::Zero { fork: D, range }))?;
+        t.invalid(&a, tx().write(D, 0, "lost").change(WriteOp::Zero { fork: D, range }))?;
     }
     for offset in [OFFSET_MAX - 2, OFFSET_MAX, u64::MAX - 1, u64::MAX] {
         t.invalid(&a, tx().write(D, 0, "lost").write(D, offset, "xyz"))?;
         let extents = vec![(0, "lost".into()), (offset, "xyz".into()), (4, "lost".into())];
-        t.invalid(&a, tx().change(Write::Extents { fork: D, extents }))?;
+        t.invalid(&a, tx().change(WriteOp::Extents { fork: D, extents }))?;
     }
     for size in [OFFSET_MAX + 1, u64::MAX] {
-        t.invalid(&a, tx().write(D, 0, "lost").change(Write::Truncate { fork: D, size }))?;
+        t.invalid(&a, tx().write(D, 0, "lost").change(WriteOp::Truncate { fork: D, size }))?;
     }
     let read = t.range(&a, &D, ByteRange::ALL)?;
     same!((&read.data[..], read.version), (&b"data"[..], 1), "none of them changed a byte");
@@ -160,6 +160,6 @@ fn before_guards(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     let past = ByteRange::new(OFFSET_MAX, 1);
     t.invalid(&a, tx().guard(Guard::Exists).read_range(D, past))?;
-    t.invalid(&a, tx().guard(Guard::Exists).change(Write::Truncate { fork: D, size: u64::MAX }))?;
+    t.invalid(&a, tx().guard(Guard::Exists).change(WriteOp::Truncate { fork: D, size: u64::MAX }))?;
     Ok(())
 }

@@ -63,17 +63,17 @@ fn order(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn existence(t: &Trial<'_>) -> Result<(), Failure> {
     let (a, b, c) = (t.object("a"), t.object("b"), t.object("c"));
-    t.done(&a, tx().change(Write::Create))?;
-    t.done(&b, tx().change(Write::SetKey { key: key("k"), value: "v".into() }))?;
+    t.done(&a, tx().change(WriteOp::Create))?;
+    t.done(&b, tx().change(WriteOp::SetKey { key: key("k"), value: "v".into() }))?;
     t.stat(&c)?;
-    t.done(&t.object("d"), tx().change(Write::Remove))?;
-    t.refused(&t.object("e"), tx().guard(Guard::Exists).change(Write::Create))?;
+    t.done(&t.object("d"), tx().change(WriteOp::Remove))?;
+    t.refused(&t.object("e"), tx().guard(Guard::Exists).change(WriteOp::Create))?;
     same!(all(t, 100)?, vec![a.clone(), b.clone()], "objects that exist are listed, and no others");
-    t.done(&a, tx().change(Write::Remove))?;
+    t.done(&a, tx().change(WriteOp::Remove))?;
     same!(all(t, 100)?, vec![b.clone()], "a removed object is not listed");
     t.done(&a, tx().write(Fork::DEFAULT, 0, "x"))?;
-    t.done(&c, tx().change(Write::Create).change(Write::Remove))?;
-    t.done(&b, tx().change(Write::Remove).change(Write::RaiseFence { token: 1 }))?;
+    t.done(&c, tx().change(WriteOp::Create).change(WriteOp::Remove))?;
+    t.done(&b, tx().change(WriteOp::Remove).change(WriteOp::RaiseFence { token: 1 }))?;
     same!(all(t, 100)?, vec![a, b], "one that was made again is");
     Ok(())
 }
@@ -84,7 +84,7 @@ fn pages(t: &Trial<'_>) -> Result<(), Failure> {
     let expected: Vec<ObjectId> = (0..count).map(|index| t.object(&format!("{index:05}"))).collect();
     // Made all at once rather than one after another, so that a durable store need not sync for each.
     for id in expected.iter().rev() {
-        replies.push(t.next_connection().apply(id, tx().change(Write::Create)));
+        replies.push(t.next_connection().apply(id, tx().change(WriteOp::Create)));
         if replies.len() == 128 {
             replies.drain(..).try_for_each(|reply| block_on(reply).map(drop))?;
         }

@@ -26,14 +26,14 @@ pub(super) const CASES: &[Case] = &[
 const D: Fork = Fork::DEFAULT;
 
 fn replacing(fork: &Fork, from: &Fork) -> Transaction {
-    tx().change(Write::ReplaceFork { fork: fork.clone(), from: from.clone() })
+    tx().change(WriteOp::ReplaceFork { fork: fork.clone(), from: from.clone() })
 }
 
 fn content(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     let s = fork("s");
     t.done(&a, tx().write(D, 0, "old content, longer").write(fork("other"), 0, "untouched"))?;
-    t.done(&a, tx().write(s.clone(), 2, "new").change(Write::SetKey { key: key("k"), value: "v".into() }))?;
+    t.done(&a, tx().write(s.clone(), 2, "new").change(WriteOp::SetKey { key: key("k"), value: "v".into() }))?;
     let before = t.stat(&a)?;
     t.done(&a, replacing(&D, &s))?;
     let read = t.range(&a, &D, ByteRange::ALL)?;
@@ -64,7 +64,7 @@ fn versions(t: &Trial<'_>) -> Result<(), Failure> {
     let s = fork("s");
     t.done(&a, tx().write(s.clone(), 0, "aaaa"))?;
     t.done(&a, tx().write(s.clone(), 4, "bbbb"))?;
-    t.done(&a, tx().change(Write::Zero { fork: s.clone(), range: span(8, 10) }))?;
+    t.done(&a, tx().change(WriteOp::Zero { fork: s.clone(), range: span(8, 10) }))?;
     t.done(&a, tx().write(s.clone(), 12, "cccc"))?;
     t.done(&a, tx().write(s.clone(), 2, "dd"))?;
     let done = t.done(&a, replacing(&D, &s))?;
@@ -104,9 +104,9 @@ fn no_such_fork(t: &Trial<'_>) -> Result<(), Failure> {
     let read = t.range(&a, &D, span(0, 9))?;
     same!((&read.data[..], read.extents), (&b"stays"[..], vec![data(0, 5, 2)]), "the fork is as it was");
     // Forks that were removed or only zeroed are none.
-    t.done(&a, tx().write(s.clone(), 0, "x").change(Write::RemoveFork { fork: s.clone() }))?;
-    t.done(&a, tx().change(Write::Zero { fork: fork("z"), range: span(3, 5) }))?;
-    t.done(&a, replacing(&D, &s).change(Write::ReplaceFork { fork: D, from: fork("z") }))?;
+    t.done(&a, tx().write(s.clone(), 0, "x").change(WriteOp::RemoveFork { fork: s.clone() }))?;
+    t.done(&a, tx().change(WriteOp::Zero { fork: fork("z"), range: span(3, 5) }))?;
+    t.done(&a, replacing(&D, &s).change(WriteOp::ReplaceFork { fork: D, from: fork("z") }))?;
     same!(t.range(&a, &D, span(0, 9))?.extents, vec![data(0, 5, 2)], "also where holes are left of one");
     same!(t.range(&a, &s, span(0, 9))?.extents, vec![hole(0, 9, 4)], "which stay as they were");
     same!(t.range(&a, &fork("z"), span(0, 9))?.extents, vec![hole(3, 5, 5)], "all of them");
@@ -117,7 +117,7 @@ fn itself(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     t.done(&a, tx().write(D, 0, "stays").write(fork("f"), 0, "stays"))?;
     t.invalid(&a, replacing(&D, &D))?;
-    t.invalid(&a, tx().write(D, 0, "x").change(Write::ReplaceFork { fork: fork("f"), from: fork("f") }))?;
+    t.invalid(&a, tx().write(D, 0, "x").change(WriteOp::ReplaceFork { fork: fork("f"), from: fork("f") }))?;
     same!(t.range(&a, &D, span(0, 9))?.version, 1, "nothing of it took effect");
     Ok(())
 }
@@ -147,7 +147,7 @@ fn later_writes(t: &Trial<'_>) -> Result<(), Failure> {
     t.done(&a, tx().write(s.clone(), 0, "aaaaaaaaaa"))?;
     t.done(&a, replacing(&D, &s))?;
     t.done(&a, tx().write(D, 2, "bb"))?;
-    t.done(&a, tx().change(Write::Zero { fork: D, range: span(6, 8) }))?;
+    t.done(&a, tx().change(WriteOp::Zero { fork: D, range: span(6, 8) }))?;
     t.done(&a, tx().write(D, 12, "c"))?;
     let read = t.range(&a, &D, span(0, 20))?;
     same!(&read.data[..], &b"aabbaa\0\0aa\0\0c"[..], "later writes go over it");
@@ -162,14 +162,14 @@ fn later_writes(t: &Trial<'_>) -> Result<(), Failure> {
         hole(13, 20, 2),
     ];
     same!(read.extents, expected, "at their own versions");
-    t.done(&a, tx().change(Write::Truncate { fork: D, size: 3 }))?;
+    t.done(&a, tx().change(WriteOp::Truncate { fork: D, size: 3 }))?;
     let expected = vec![data(0, 2, 2), data(2, 3, 3), hole(3, 20, 6)];
     same!(t.extents(&a, &D, span(0, 20))?.extents, expected, "it can be cut");
     t.done(&a, tx().write(s.clone(), 1, "d"))?;
     let expected = vec![hole(0, 1, 2), data(1, 2, 7), hole(2, 9, 2)];
     let read = t.range(&a, &s, span(0, 9))?;
     same!((&read.data[..], read.extents), (&b"\0d"[..], expected), "what was taken can be made again");
-    t.done(&a, tx().change(Write::RemoveFork { fork: D }))?;
+    t.done(&a, tx().change(WriteOp::RemoveFork { fork: D }))?;
     same!(t.extents(&a, &D, span(0, 9))?.extents, vec![hole(0, 9, 8)], "and the fork can be removed");
     Ok(())
 }
@@ -178,7 +178,7 @@ fn in_one_transaction(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     let (s, u) = (fork("s"), fork("u"));
     t.done(&a, tx().write(D, 0, "default").write(s.clone(), 0, "second"))?;
-    let replace = |fork: &Fork, from: &Fork| Write::ReplaceFork { fork: fork.clone(), from: from.clone() };
+    let replace = |fork: &Fork, from: &Fork| WriteOp::ReplaceFork { fork: fork.clone(), from: from.clone() };
     let exchange = tx().change(replace(&u, &D)).change(replace(&D, &s)).change(replace(&s, &u));
     t.done(&a, exchange)?;
     same!(&t.range(&a, &D, span(0, 9))?.data[..], &b"second"[..], "three replacements exchange two forks");
@@ -191,11 +191,11 @@ fn in_one_transaction(t: &Trial<'_>) -> Result<(), Failure> {
     same!(&read.data[..], &b"Default!"[..], "writes before it go along, and those after it go over it");
     same!(read.extents, vec![data(0, 8, 3), hole(8, 9, 3)], "at one version");
     same!(&t.range(&a, &s, span(0, 9))?.data[..], &b"\0\0\0s"[..], "also over what was taken");
-    let cut = tx().change(Write::Truncate { fork: s.clone(), size: 9 }).change(replace(&D, &s));
+    let cut = tx().change(WriteOp::Truncate { fork: s.clone(), size: 9 }).change(replace(&D, &s));
     t.done(&a, cut)?;
     let read = t.range(&a, &D, span(0, 20))?;
     same!((&read.data[..], read.size), (&b"\0\0\0s\0\0\0\0\0"[..], 9), "a size goes along");
-    t.done(&a, tx().write(s.clone(), 0, "x").change(replace(&D, &s)).change(Write::RemoveFork { fork: D }))?;
+    t.done(&a, tx().write(s.clone(), 0, "x").change(replace(&D, &s)).change(WriteOp::RemoveFork { fork: D }))?;
     same!(t.stat(&a)?.forks, 0, "and what follows sees it");
     Ok(())
 }
@@ -224,7 +224,7 @@ fn many_extents(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     let (s, count) = (fork("s"), 3 * EXTENTS_PER_READ_MAX as u64 / 2);
     let pieces = |from: u64, step: u64| (from..count).step_by(2).map(move |at| (at * step, "x".into()));
-    let write = |from, step| Write::Extents { fork: fork("s"), extents: pieces(from, step).collect() };
+    let write = |from, step| WriteOp::Extents { fork: fork("s"), extents: pieces(from, step).collect() };
     t.done(&a, tx().change(write(0, 1)))?;
     t.done(&a, tx().change(write(1, 1)))?;
     same!(t.extents(&a, &s, ByteRange::ALL)?.extents.len(), EXTENTS_PER_READ_MAX, "there are many extents");
@@ -271,7 +271,7 @@ fn removed_objects(t: &Trial<'_>) -> Result<(), Failure> {
     let s = fork("s");
     t.done(&a, tx().write(s.clone(), 0, "abc"))?;
     t.done(&a, replacing(&D, &s))?;
-    t.done(&a, tx().change(Write::Remove))?;
+    t.done(&a, tx().change(WriteOp::Remove))?;
     same!(t.extents(&a, &D, span(0, 9))?.extents, vec![hole(0, 9, 3)], "a removal goes over it");
     t.done(&a, replacing(&D, &s))?;
     same!(t.extents(&a, &D, span(0, 9))?.extents, vec![hole(0, 9, 3)], "what was removed cannot be taken");
@@ -310,7 +310,7 @@ fn staged(t: &Trial<'_>) -> Result<(), Failure> {
     ensure!(first.data == whole[..half as usize], "the first half is not what was staged");
     ensure!(second.data == whole[half as usize..], "the second half is not what was staged");
     same!(first.extents, vec![data(0, half, version + 1)], "all of it appeared at once");
-    t.done(&a, tx().change(Write::Remove))?;
+    t.done(&a, tx().change(WriteOp::Remove))?;
     Ok(())
 }
 

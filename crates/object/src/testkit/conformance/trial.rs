@@ -197,7 +197,7 @@ impl<'a> Trial<'a> {
     }
 
     /// Returns the only answer to a transaction of one read.
-    pub fn answer(&self, object: &ObjectId, read: Read) -> Result<Answer, Failure> {
+    pub fn answer(&self, object: &ObjectId, read: ReadOp) -> Result<Answer, Failure> {
         let mut done = self.done(object, Transaction::new().read(read))?;
         ensure!(done.answers.len() == 1, "{} answers to one read", done.answers.len());
         Ok(done.answers.remove(0))
@@ -205,18 +205,18 @@ impl<'a> Trial<'a> {
 
     /// Reads a range.
     pub fn range(&self, object: &ObjectId, fork: &Fork, range: ByteRange) -> Result<RangeRead, Failure> {
-        let read = Read::Range { fork: fork.clone(), range, intent: Intent::Look };
+        let read = ReadOp::Range { fork: fork.clone(), range, intent: Intent::Look };
         range_of(self.answer(object, read)?)
     }
 
     /// Reads the extents of a range.
     pub fn extents(&self, object: &ObjectId, fork: &Fork, range: ByteRange) -> Result<RangeRead, Failure> {
-        range_of(self.answer(object, Read::Extents { fork: fork.clone(), range })?)
+        range_of(self.answer(object, ReadOp::Extents { fork: fork.clone(), range })?)
     }
 
     /// Reads the object at a glance.
     pub fn stat(&self, object: &ObjectId) -> Result<Stat, Failure> {
-        match self.answer(object, Read::Stat)? {
+        match self.answer(object, ReadOp::Stat)? {
             Answer::Stat(stat) => Ok(stat),
             other => Err(Failure(format!("{other:?} answers a stat"))),
         }
@@ -224,7 +224,7 @@ impl<'a> Trial<'a> {
 
     /// Reads the value of a key.
     pub fn key(&self, object: &ObjectId, name: &str) -> Result<Option<Bytes>, Failure> {
-        match self.answer(object, Read::Key { key: key(name) })? {
+        match self.answer(object, ReadOp::Key { key: key(name) })? {
             Answer::Value(value) => Ok(value),
             other => Err(Failure(format!("{other:?} answers a read of a key"))),
         }
@@ -232,7 +232,7 @@ impl<'a> Trial<'a> {
 
     /// Reads a key's value and version.
     pub fn versioned_key(&self, object: &ObjectId, name: &str) -> Result<Option<Versioned>, Failure> {
-        match self.answer(object, Read::VersionedKey { key: key(name) })? {
+        match self.answer(object, ReadOp::VersionedKey { key: key(name) })? {
             Answer::VersionedValue(found) => Ok(found),
             other => Err(Failure(format!("{other:?} answers a read of a key and its version"))),
         }
@@ -240,7 +240,7 @@ impl<'a> Trial<'a> {
 
     /// Reads the object's fence and its fenced sessions.
     pub fn fences(&self, object: &ObjectId) -> Result<Fences, Failure> {
-        match self.answer(object, Read::Fences)? {
+        match self.answer(object, ReadOp::Fences)? {
             Answer::Fences(fences) => Ok(fences),
             other => Err(Failure(format!("{other:?} answers a read of fences"))),
         }
@@ -254,7 +254,7 @@ impl<'a> Trial<'a> {
         limit: u32,
         values: bool,
     ) -> Result<KeyPage, Failure> {
-        match self.answer(object, Read::Keys { range, limit, values })? {
+        match self.answer(object, ReadOp::Keys { range, limit, values })? {
             Answer::Keys(page) => Ok(page),
             other => Err(Failure(format!("{other:?} answers a read of keys"))),
         }
@@ -262,7 +262,7 @@ impl<'a> Trial<'a> {
 
     /// Reads a page of forks.
     pub fn forks(&self, object: &ObjectId, after: Option<Fork>, limit: u32) -> Result<ForkPage, Failure> {
-        match self.answer(object, Read::Forks { after, limit })? {
+        match self.answer(object, ReadOp::Forks { after, limit })? {
             Answer::Forks(page) => Ok(page),
             other => Err(Failure(format!("{other:?} answers a read of forks"))),
         }

@@ -30,7 +30,7 @@ fn absent_object(t: &Trial<'_>) -> Result<(), Failure> {
     same!(t.key(&a, "k")?, None, "it has no keys");
     same!(t.keys(&a, KeyRange::all(), 10, true)?, KeyPage::default(), "its page of keys is empty");
     same!(t.forks(&a, None, 10)?, ForkPage::default(), "its page of forks is empty");
-    let read = t.done(&a, tx().read(Read::Attributes).read(Read::Attribute { name: key("x") }))?;
+    let read = t.done(&a, tx().read(ReadOp::Attributes).read(ReadOp::Attribute { name: key("x") }))?;
     let nothing = vec![Answer::Keys(KeyPage::default()), Answer::Value(None)];
     same!(read, Done { version: 0, existed: false, answers: nothing }, "it has no attributes");
     same!(t.done(&a, tx())?, Done::default(), "an empty transaction does nothing");
@@ -40,13 +40,13 @@ fn absent_object(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn sequence(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    let created = t.done(&a, tx().change(Write::Create))?;
+    let created = t.done(&a, tx().change(WriteOp::Create))?;
     same!((created.version, created.existed), (1, false), "the first write takes version 1");
     for expected in 2..6 {
         let done = t.done(&a, tx().write(D, expected, "x"))?;
         same!((done.version, done.existed), (expected, true), "each write takes the next version");
     }
-    let read = t.done(&a, tx().read(Read::Stat))?;
+    let read = t.done(&a, tx().read(ReadOp::Stat))?;
     same!(read.version, 5, "a read gives the object's version and takes none");
     let refused = t.refused(&a, tx().guard(Guard::Absent).write(D, 0, "y"))?;
     same!(refused.version, 5, "a refused transaction takes no version");
@@ -58,20 +58,20 @@ fn sequence(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn every_write(t: &Trial<'_>) -> Result<(), Failure> {
     let writes = [
-        Write::Create,
-        Write::Extents { fork: D, extents: vec![(0, "x".into())] },
-        Write::Extents { fork: D, extents: vec![(7, "".into())] },
-        Write::Zero { fork: D, range: span(0, 9) },
-        Write::Zero { fork: D, range: span(4, 4) },
-        Write::Truncate { fork: D, size: 0 },
-        Write::RemoveFork { fork: fork("none") },
-        Write::ReplaceFork { fork: D, from: fork("none") },
-        Write::SetKey { key: key("k"), value: "v".into() },
-        Write::RemoveKey { key: key("none") },
-        Write::SetAttribute { name: key("a"), value: "v".into() },
-        Write::RemoveAttribute { name: key("none") },
-        Write::RaiseFence { token: 0 },
-        Write::Remove,
+        WriteOp::Create,
+        WriteOp::Extents { fork: D, extents: vec![(0, "x".into())] },
+        WriteOp::Extents { fork: D, extents: vec![(7, "".into())] },
+        WriteOp::Zero { fork: D, range: span(0, 9) },
+        WriteOp::Zero { fork: D, range: span(4, 4) },
+        WriteOp::Truncate { fork: D, size: 0 },
+        WriteOp::RemoveFork { fork: fork("none") },
+        WriteOp::ReplaceFork { fork: D, from: fork("none") },
+        WriteOp::SetKey { key: key("k"), value: "v".into() },
+        WriteOp::RemoveKey { key: key("none") },
+        WriteOp::SetAttribute { name: key("a"), value: "v".into() },
+        WriteOp::RemoveAttribute { name: key("none") },
+        WriteOp::RaiseFence { token: 0 },
+        WriteOp::Remove,
     ];
     let all = t.object("all");
     for (index, write) in writes.iter().enumerate() {
@@ -84,7 +84,7 @@ fn every_write(t: &Trial<'_>) -> Result<(), Failure> {
         same!(stat.version, 1, "{write:?} leaves its version");
         same!(
             stat.exists,
-            *write != Write::Remove,
+            *write != WriteOp::Remove,
             "every write but a removal makes the object exist: {write:?}"
         );
     }
@@ -180,16 +180,16 @@ fn many_versions(t: &Trial<'_>) -> Result<(), Failure> {
 /// same bytes as before.
 fn nothing_comes_back(t: &Trial<'_>) -> Result<(), Failure> {
     let f = fork("f");
-    let write = |bytes: &'static str| Write::Extents { fork: fork("f"), extents: vec![(0, bytes.into())] };
-    let other = Write::Extents { fork: fork("other"), extents: vec![(0, "AAAA".into())] };
-    let detours: [(&str, Vec<Write>); 7] = [
+    let write = |bytes: &'static str| WriteOp::Extents { fork: fork("f"), extents: vec![(0, bytes.into())] };
+    let other = WriteOp::Extents { fork: fork("other"), extents: vec![(0, "AAAA".into())] };
+    let detours: [(&str, Vec<WriteOp>); 7] = [
         ("overwriting", vec![write("BBBB")]),
-        ("zeroing", vec![Write::Zero { fork: f.clone(), range: span(0, 4) }]),
-        ("truncating", vec![Write::Truncate { fork: f.clone(), size: 0 }]),
-        ("removing the fork", vec![Write::RemoveFork { fork: f.clone() }]),
-        ("replacing the fork", vec![other, Write::ReplaceFork { fork: f.clone(), from: fork("other") }]),
-        ("removing the object", vec![Write::Remove]),
-        ("removing and making the object", vec![Write::Remove, Write::Create]),
+        ("zeroing", vec![WriteOp::Zero { fork: f.clone(), range: span(0, 4) }]),
+        ("truncating", vec![WriteOp::Truncate { fork: f.clone(), size: 0 }]),
+        ("removing the fork", vec![WriteOp::RemoveFork { fork: f.clone() }]),
+        ("replacing the fork", vec![other, WriteOp::ReplaceFork { fork: f.clone(), from: fork("other") }]),
+        ("removing the object", vec![WriteOp::Remove]),
+        ("removing and making the object", vec![WriteOp::Remove, WriteOp::Create]),
     ];
     for (what, writes) in detours {
         let a = t.object(what);
@@ -216,10 +216,10 @@ fn nothing_comes_back(t: &Trial<'_>) -> Result<(), Failure> {
 fn removed_object(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     t.done(&a, tx().write(D, 0, "data").write(fork("f"), 0, "more"))?;
-    let set = tx().change(Write::SetKey { key: key("k"), value: "v".into() });
-    let set = set.change(Write::SetAttribute { name: key("a"), value: "v".into() });
-    t.done(&a, set.change(Write::RaiseFence { token: 9 }))?;
-    same!(t.done(&a, tx().change(Write::Remove))?.version, 3, "removal takes a version");
+    let set = tx().change(WriteOp::SetKey { key: key("k"), value: "v".into() });
+    let set = set.change(WriteOp::SetAttribute { name: key("a"), value: "v".into() });
+    t.done(&a, set.change(WriteOp::RaiseFence { token: 9 }))?;
+    same!(t.done(&a, tx().change(WriteOp::Remove))?.version, 3, "removal takes a version");
     let gone = Stat { version: 3, fence: 9, ..Stat::default() };
     same!(t.stat(&a)?, gone, "of a removed object only version and fence are left");
     same!(t.key(&a, "k")?, None, "its keys are gone");
@@ -240,28 +240,28 @@ fn removed_object(t: &Trial<'_>) -> Result<(), Failure> {
     same!(t.range(&a, &fork("f"), span(0, 8))?.version, 3, "forks not written since are at the removal");
     let stat = Stat { exists: true, version: 4, fence: 9, forks: 1, bytes: 5, ..Stat::default() };
     same!(t.stat(&a)?, stat, "only what was written since is there");
-    t.done(&a, tx().change(Write::Remove))?;
+    t.done(&a, tx().change(WriteOp::Remove))?;
     same!(
         t.range(&a, &D, span(0, 2))?.extents,
         vec![hole(0, 2, 5)],
         "a second removal raises the tombstone version"
     );
-    same!(t.done(&a, tx().change(Write::Remove))?.version, 6, "removing what is not there takes a version");
+    same!(t.done(&a, tx().change(WriteOp::Remove))?.version, 6, "removing what is not there takes a version");
     same!(t.range(&a, &D, span(0, 2))?.extents, vec![hole(0, 2, 6)], "and raises the tombstone version too");
     Ok(())
 }
 
 fn remove_and_write(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    t.done(&a, tx().write(D, 0, "old bytes").change(Write::SetKey { key: key("k"), value: "v".into() }))?;
-    let replace = tx().change(Write::Remove).write(D, 2, "new");
-    let done = t.done(&a, replace.change(Write::Zero { fork: D, range: span(5, 6) }))?;
+    t.done(&a, tx().write(D, 0, "old bytes").change(WriteOp::SetKey { key: key("k"), value: "v".into() }))?;
+    let replace = tx().change(WriteOp::Remove).write(D, 2, "new");
+    let done = t.done(&a, replace.change(WriteOp::Zero { fork: D, range: span(5, 6) }))?;
     same!((done.version, done.existed), (2, true), "removal and writes are one transaction");
     let read = t.range(&a, &D, span(0, 9))?;
     same!(&read.data[..], &b"\0\0new"[..], "what was written after the removal is there");
     same!(read.extents, vec![hole(0, 2, 2), data(2, 5, 2), hole(5, 9, 2)], "all of it at one version");
     same!(t.stat(&a)?.keys, 0, "what was there before is gone");
-    t.done(&a, tx().write(D, 0, "gone").change(Write::Remove))?;
+    t.done(&a, tx().write(D, 0, "gone").change(WriteOp::Remove))?;
     same!(t.stat(&a)?, Stat { version: 3, ..Stat::default() }, "what was written before the removal is gone");
     same!(t.range(&a, &D, span(0, 4))?.extents, vec![hole(0, 4, 3)], "and leaves only the hole");
     Ok(())
@@ -314,9 +314,9 @@ fn proposal_stamps(t: &Trial<'_>) -> Result<(), Failure> {
     same!(t.refused(&a, one_bad.write(D, 0, "y"))?.guard, 1, "each must be greater than its own region's");
     same!(t.done(&a, propose(&D, span(0, 4), 99))?.version, 40, "without a write nothing is stamped");
     same!(t.stat(&a)?.version, 40, "and nothing changes");
-    let elsewhere = propose(&D, span(0, 4), 60).change(Write::SetKey { key: key("k"), value: "v".into() });
+    let elsewhere = propose(&D, span(0, 4), 60).change(WriteOp::SetKey { key: key("k"), value: "v".into() });
     same!(t.done(&a, elsewhere)?.version, 60, "a proposal stamps whatever is written");
-    same!(t.done(&a, propose(&D, span(0, 4), 70).change(Write::Remove))?.version, 70, "a removal too");
+    same!(t.done(&a, propose(&D, span(0, 4), 70).change(WriteOp::Remove))?.version, 70, "a removal too");
     same!(t.range(&a, &D, span(0, 4))?.version, 70, "so that the tombstone version is the proposal");
     t.refused(&a, propose(&fork("f"), span(0, 4), 70).write(fork("f"), 0, "x"))?;
     Ok(())

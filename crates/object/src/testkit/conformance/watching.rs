@@ -72,7 +72,7 @@ fn absent(t: &Trial<'_>) -> Result<(), Failure> {
     let mut watch = watch(t.next_connection(), &object)?;
     same!(watch.version(), 0, "the version of an object that never existed");
     ensure!(!t.stat(&object)?.exists, "an object exists because it is watched");
-    let done = t.done(&object, tx().change(Write::Create))?;
+    let done = t.done(&object, tx().change(WriteOp::Create))?;
     same!(next_version(&mut watch, patience)?, done.version, "the version of the creation");
     Ok(())
 }
@@ -88,8 +88,8 @@ fn changes(t: &Trial<'_>) -> Result<(), Failure> {
         let guard = Guard::Proposal { fork: D, range: span(0, 8), version: first + 3 * index + 10 };
         let version = match index % 4 {
             0 => t.done(&object, tx().write(D, index, "bytes"))?.version,
-            1 => t.done(&object, tx().change(Write::SetKey { key: key("key"), value: "v".into() }))?.version,
-            2 => t.done(&object, tx().change(Write::Truncate { fork: D, size: 100 }))?.version,
+            1 => t.done(&object, tx().change(WriteOp::SetKey { key: key("key"), value: "v".into() }))?.version,
+            2 => t.done(&object, tx().change(WriteOp::Truncate { fork: D, size: 100 }))?.version,
             _ => t.done(&object, tx().guard(guard).write(D, 0, "proposed"))?.version,
         };
         same!(next_version(&mut watch, patience)?, version, "the version of change {index}");
@@ -118,7 +118,7 @@ fn removed(t: &Trial<'_>) -> Result<(), Failure> {
     let object = t.object("object");
     t.done(&object, tx().write(D, 0, "one"))?;
     let mut watch = watch(t.next_connection(), &object)?;
-    let removed = t.done(&object, tx().change(Write::Remove))?.version;
+    let removed = t.done(&object, tx().change(WriteOp::Remove))?.version;
     let again = t.done(&object, tx().write(D, 0, "two"))?.version;
     same!(next_version(&mut watch, patience)?, removed, "the version of the removal");
     same!(next_version(&mut watch, patience)?, again, "the version of the object that was made again");
@@ -251,12 +251,12 @@ fn slow(t: &Trial<'_>) -> Result<(), Failure> {
     })?;
     let acknowledged: Vec<_> = notified.acknowledged.iter().map(|one| one.watcher).collect();
     same!((acknowledged, notified.missed), (vec![id], vec![slow.id()]), "who acknowledged it, and who not");
-    let (mut told, mut missing, mut notifications) = (0, 0, 0);
+    let (mut reported, mut missing, mut notifications) = (0, 0, 0);
     loop {
         match next(&mut slow, patience)? {
             Event::Changed { version } => {
-                told += 1;
-                same!(version, told, "a version told before the gap");
+                reported += 1;
+                same!(version, reported, "a version told before the gap");
             }
             Event::Gap(Gap { version, changes, notifications: lost, cause }) => {
                 same!(cause, Cause::Slow, "the cause of the gap");
@@ -271,7 +271,7 @@ fn slow(t: &Trial<'_>) -> Result<(), Failure> {
             }
         }
     }
-    same!((told + missing, notifications), (100, 1), "the changes and notifications, told and missing");
+    same!((reported + missing, notifications), (100, 1), "the changes and notifications, told and missing");
     let version = t.done(&object, tx().write(D, 0, "more"))?.version;
     same!(next_version(&mut slow, patience)?, version, "what is told behind the gap");
     Ok(())
@@ -332,7 +332,7 @@ fn at_once(t: &Trial<'_>) -> Result<(), Failure> {
             scope.spawn(move || {
                 barrier.wait();
                 for _ in 0..changes {
-                    let set = Write::SetKey { key: key(&format!("writer-{index}")), value: "v".into() };
+                    let set = WriteOp::SetKey { key: key(&format!("writer-{index}")), value: "v".into() };
                     // A failure shows as a change that no watcher can account for.
                     let _ = block_on(store.apply(object, tx().change(set)));
                 }
@@ -340,7 +340,7 @@ fn at_once(t: &Trial<'_>) -> Result<(), Failure> {
         }
         watching.into_iter().try_for_each(|watching| watching.join().expect("the watcher ends"))
     })?;
-    let version = outcome_version(block_on(t.next_connection().apply(&object, tx().read(Read::Stat)))?)?;
+    let version = outcome_version(block_on(t.next_connection().apply(&object, tx().read(ReadOp::Stat)))?)?;
     same!(version, total, "the object's version in the end");
     Ok(())
 }

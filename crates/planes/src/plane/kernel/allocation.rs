@@ -8,7 +8,7 @@ use super::mapped::Mapped;
 
 /// A part that was given up, with the programs that ran then.
 struct Given<T> {
-    what: T,
+    item: T,
     /// The processor and step of each program that ran.
     seen: Vec<(u32, u64)>,
 }
@@ -28,14 +28,14 @@ impl<T> Default for Quarantine<T> {
 
 impl<T> Quarantine<T> {
     /// Adds a part that no program finds from now on. It must have been unlinked before.
-    pub fn put(&mut self, what: T, flights: &Mapped) {
+    pub fn put(&mut self, item: T, flights: &Mapped) {
         // What was unlinked before this fence is not seen by a program whose beginning is not seen after it.
         fence(Ordering::SeqCst);
         let seen = (0..flights.entries())
             .map(|cpu| (cpu, step(flights, cpu).load(Ordering::SeqCst)))
             .filter(|(_, step)| step % 2 == 1)
             .collect();
-        self.waiting.push_back(Given { what, seen });
+        self.waiting.push_back(Given { item, seen });
     }
 
     /// Returns whether nothing waits.
@@ -50,7 +50,7 @@ impl<T> Quarantine<T> {
         if !given.seen.is_empty() {
             return None;
         }
-        self.waiting.pop_front().map(|given| given.what)
+        self.waiting.pop_front().map(|given| given.item)
     }
 }
 

@@ -59,7 +59,7 @@ pub fn load(
     others: &[(&str, u32)],
 ) -> Result<(Ebpf, Maps), String> {
     let object = object.map_err(str::to_owned)?;
-    let cpus = aya::util::nr_cpus().map_err(|(what, error)| format!("cannot read {what}: {error}"))? as u32;
+    let cpus = aya::util::nr_cpus().map_err(|(name, error)| format!("cannot read {name}: {error}"))? as u32;
     // A lane's row has up to a quarter more places than it needs, and gaps; some are about to be used again.
     let places = sizes.members.saturating_add(sizes.members / 2).max(8192);
     let lanes = sizes.groups.saturating_mul(2).max(64);
@@ -129,9 +129,9 @@ pub fn again(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), P
 pub fn chain(error: &dyn std::error::Error) -> String {
     const END: usize = 400;
     let mut text = error.to_string();
-    if let Some((what, log)) = text.split_once("Verifier output:") {
+    if let Some((summary, log)) = text.split_once("Verifier output:") {
         let end: Vec<char> = log.trim().chars().rev().take(END).collect();
-        text = format!("{what}The end of what the checker wrote: {}", end.iter().rev().collect::<String>());
+        text = format!("{summary}The end of what the checker wrote: {}", end.iter().rev().collect::<String>());
     }
     let mut next = error.source();
     while let Some(cause) = next {

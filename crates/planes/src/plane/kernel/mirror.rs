@@ -28,7 +28,7 @@ use super::places::{
     GAP, ShownLane, make_gap, places, read_place, release_hops, route_again, show_device, show_hops,
     show_place,
 };
-use crate::plane::{Done, Made};
+use crate::plane::{Done, CopyCounts};
 
 /// The state of a group as shown to programs.
 struct Shown {
@@ -274,9 +274,9 @@ impl Mirror {
     }
 
     /// Returns the counts of the copies that programs have made, as of the last call of `done`.
-    pub fn made(&self) -> Made {
+    pub fn copy_counts(&self) -> CopyCounts {
         let [.., driver] = self.counted;
-        Made { driver, hook: self.counted[COPIES] - driver, ..Made::default() }
+        CopyCounts { driver, hook: self.counted[COPIES] - driver, ..CopyCounts::default() }
     }
 
     /// Returns a number that grows with each datagram that programs admitted, as of the last call of `done`.

@@ -66,7 +66,7 @@ pub struct Device {
 
 /// A message of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum Update {
     /// A device was added, or changed.
     Device(Device),
     /// The device of this index was removed.
@@ -120,8 +120,8 @@ impl Netlink {
             .ifi_index(index as i32)
             .build()
             .map_err(io::Error::other)?;
-        Ok(self.ask(Rtm::Getlink, NlmF::empty(), link)?.and_then(|told| match told {
-            Told::Device(device) => Some(device),
+        Ok(self.ask(Rtm::Getlink, NlmF::empty(), link)?.and_then(|update| match update {
+            Update::Device(device) => Some(device),
             _ => None,
         }))
     }
@@ -147,7 +147,7 @@ impl Netlink {
                 .rtattrs(attributes.into_iter().collect())
                 .build()
                 .map_err(io::Error::other)?;
-            if let Some(Told::Route { by, usable: true }) = self.ask(Rtm::Getroute, NlmF::empty(), route)? {
+            if let Some(Update::Route { by, usable: true }) = self.ask(Rtm::Getroute, NlmF::empty(), route)? {
                 return Ok(Some(by.unwrap_or(to)));
             }
         }
@@ -157,8 +157,8 @@ impl Netlink {
     /// Returns the Ethernet address of a neighbour, if it is known.
     pub fn neighbour(&mut self, device: u32, address: IpAddr) -> io::Result<Option<Mac>> {
         let neighbour = neighbour(device, address, Ntf::empty())?;
-        Ok(self.ask(Rtm::Getneigh, NlmF::empty(), neighbour)?.and_then(|told| match told {
-            Told::Neighbour { mac, .. } => mac,
+        Ok(self.ask(Rtm::Getneigh, NlmF::empty(), neighbour)?.and_then(|update| match update {
+            Update::Neighbour { mac, .. } => mac,
             _ => None,
         }))
     }
@@ -168,8 +168,8 @@ impl Netlink {
     /// Returns true if the neighbour is known to be there already, and nothing was to be asked.
     pub fn look_up(&mut self, device: u32, address: IpAddr) -> io::Result<bool> {
         match self.ask(Rtm::Getneigh, NlmF::empty(), neighbour(device, address, Ntf::empty())?)? {
-            Some(Told::Neighbour { fixed: true, .. }) => return Ok(false),
-            Some(Told::Neighbour { reachable: true, .. }) => return Ok(true),
+            Some(Update::Neighbour { fixed: true, .. }) => return Ok(false),
+            Some(Update::Neighbour { reachable: true, .. }) => return Ok(true),
             _ => {}
         }
         let neighbour = neighbour(device, address, Ntf::USE)?;
@@ -177,8 +177,8 @@ impl Netlink {
         Ok(false)
     }
 
-    /// Passes each change since the last call to `tell`. Returns false if some were lost.
-    pub fn news(&mut self, mut tell: impl FnMut(Told)) -> io::Result<bool> {
+    /// Passes each change since the last call to `handle`. Returns false if some were lost.
+    pub fn news(&mut self, mut handle: impl FnMut(Update)) -> io::Result<bool> {
         let mut whole = true;
         loop {
             let len = match self.news.recv(&mut self.buffer, Msg::empty()) {
@@ -193,13 +193,13 @@ impl Netlink {
                     _ => return Err(error),
                 },
             };
-            messages(&self.buffer[..len]).filter_map(|message| told(&message)).for_each(&mut tell);
+            messages(&self.buffer[..len]).filter_map(|message| parse(&message)).for_each(&mut handle);
         }
     }
 
     /// Sends a request and returns its answer, which the kernel gives before it returns. `None` is a refusal, as of a
     /// route that does not exist, or a mere acknowledgement.
-    fn ask<T: Size + ToBytes>(&mut self, kind: Rtm, flags: NlmF, body: T) -> io::Result<Option<Told>> {
+    fn ask<T: Size + ToBytes>(&mut self, kind: Rtm, flags: NlmF, body: T) -> io::Result<Option<Update>> {
         self.sequence = self.sequence.wrapping_add(1);
         send(&self.requests, kind, flags, self.sequence, body)?;
         loop {
@@ -217,7 +217,7 @@ impl Netlink {
                     error if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
                     _ => Ok(None),
                 },
-                _ => Ok(told(&answer)),
+                _ => Ok(parse(&answer)),
             };
         }
     }
@@ -300,15 +300,15 @@ fn neighbour(device: u32, address: IpAddr, flags: Ntf) -> io::Result<Ndmsg> {
         .map_err(io::Error::other)
 }
 
-fn told(message: &Message) -> Option<Told> {
+fn parse(message: &Message) -> Option<Update> {
     match Rtm::from(*message.nl_type()) {
-        Rtm::Newlink => Some(Told::Device(device(&body(message)?))),
-        Rtm::Dellink => Some(Told::DeviceGone(*body::<Ifinfomsg>(message)?.ifi_index() as u32)),
+        Rtm::Newlink => Some(Update::Device(device(&body(message)?))),
+        Rtm::Dellink => Some(Update::DeviceGone(*body::<Ifinfomsg>(message)?.ifi_index() as u32)),
         kind @ (Rtm::Newneigh | Rtm::Delneigh) => {
             let neighbour: Ndmsg = body(message)?;
             let state = if kind == Rtm::Newneigh { *neighbour.ndm_state() } else { Nud::empty() };
             let mac = value(neighbour.rtattrs(), Nda::Lladdr).and_then(|mac| mac.try_into().ok());
-            Some(Told::Neighbour {
+            Some(Update::Neighbour {
                 device: *neighbour.ndm_index() as u32,
                 address: ip(value(neighbour.rtattrs(), Nda::Dst)?)?,
                 mac: mac.filter(|_| state.intersects(NUD_KNOWN)),
@@ -320,7 +320,7 @@ fn told(message: &Message) -> Option<Told> {
             let route: Rtmsg = body(message)?;
             // Behind the address family.
             let via = || value(route.rtattrs(), Rta::Via)?.get(2..).and_then(ip);
-            Some(Told::Route {
+            Some(Update::Route {
                 by: value(route.rtattrs(), Rta::Gateway).and_then(ip).or_else(via),
                 usable: matches!(route.rtm_type(), Rtn::Unicast | Rtn::Local),
             })

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 
-use super::netlink::{Device, Framing, Mac, Netlink, Told};
+use super::netlink::{Device, Framing, Mac, Netlink, Update};
 
 /// The number of calls of [`Network::confirm`] in which each hop has its turn: half a minute of maintenance.
 const CONFIRM_ROUND: usize = 300;
@@ -146,8 +146,8 @@ impl Network {
     pub fn poll(&mut self) -> io::Result<Changed> {
         let mut changed = Changed::default();
         let (devices, hops, hop_of) = (&mut self.devices, &mut self.hops, &self.hop_of);
-        let whole = self.netlink.news(|told| match told {
-            Told::Device(device) => {
+        let whole = self.netlink.news(|update| match update {
+            Update::Device(device) => {
                 if let Some(known) = devices.get_mut(&device.index)
                     && known.as_ref() != Some(&device)
                 {
@@ -157,13 +157,13 @@ impl Network {
                     *known = Some(device);
                 }
             }
-            Told::DeviceGone(index) => {
+            Update::DeviceGone(index) => {
                 if let Some(known) = devices.get_mut(&index) {
                     *known = None;
                     changed.devices.insert(index);
                 }
             }
-            Told::Neighbour { device, address, mac, reachable, .. } => {
+            Update::Neighbour { device, address, mac, reachable, .. } => {
                 if let Some(&index) = hop_of.get(&(device, address)) {
                     let hop = &mut hops[index.0 as usize];
                     hop.reachable = reachable;
@@ -173,7 +173,7 @@ impl Network {
                     }
                 }
             }
-            Told::Route { .. } => changed.routes = true,
+            Update::Route { .. } => changed.routes = true,
         })?;
         if !whole {
             self.ask_again(&mut changed)?;

@@ -36,8 +36,8 @@ pub(super) fn chosen() -> io::Result<Vec<u32>> {
             if *message.nl_type() == u16::from(Nlmsg::Done) {
                 return Ok(devices);
             }
-            let told = (Rtm::from(*message.nl_type()) == Rtm::Newqdisc).then(|| body::<Tcmsg>(&message));
-            let Some(queue) = told.flatten() else {
+            let qdisc = (Rtm::from(*message.nl_type()) == Rtm::Newqdisc).then(|| body::<Tcmsg>(&message));
+            let Some(queue) = qdisc.flatten() else {
                 return Err(io::Error::other("the kernel does not tell which queues devices have"));
             };
             // The name of its kind ends with a zero.

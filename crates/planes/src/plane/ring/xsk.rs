@@ -118,7 +118,7 @@ pub(super) struct Xsk {
     /// The number of slots that the kernel has taken.
     taken: u32,
     /// The number of slots that the kernel has reported.
-    told: u32,
+    reported: u32,
 }
 
 impl Xsk {
@@ -173,7 +173,7 @@ impl Xsk {
                 size_of::<libc::sockaddr_xdp>() as libc::socklen_t,
             )
         })?;
-        Ok(Xsk { socket, ring, ring_at: at.tx, back, back_at: at.cr, memory, put: 0, taken: 0, told: 0 })
+        Ok(Xsk { socket, ring, ring_at: at.tx, back, back_at: at.cr, memory, put: 0, taken: 0, reported: 0 })
     }
 
     /// Returns the number of frames that were put and not sent yet.
@@ -227,7 +227,7 @@ impl Xsk {
         let mut sent = 0;
         while self.pending() > 0 {
             // SAFETY: no bytes and no address are passed.
-            let asked = system::check(unsafe {
+            let polled = system::check(unsafe {
                 libc::sendto(
                     self.socket.as_raw_fd(),
                     std::ptr::null(),
@@ -237,15 +237,15 @@ impl Xsk {
                     0,
                 ) as libc::c_int
             });
-            let told = self.ring.number(self.ring_at.consumer).load(Ordering::Acquire);
-            let news = told != self.told;
+            let reported = self.ring.number(self.ring_at.consumer).load(Ordering::Acquire);
+            let news = reported != self.reported;
             // Frames that are given back are all alike: their places are free at once.
             let back = self.back.number(self.back_at.producer).load(Ordering::Acquire);
             self.back.number(self.back_at.consumer).store(back, Ordering::Release);
-            let error = asked.err().and_then(|error| error.raw_os_error());
+            let error = polled.err().and_then(|error| error.raw_os_error());
             if news {
-                let taken = told.wrapping_sub(self.taken);
-                (self.told, self.taken) = (told, told);
+                let taken = reported.wrapping_sub(self.taken);
+                (self.reported, self.taken) = (reported, reported);
                 sent += taken - u32::from(error == Some(libc::EBUSY));
             } else if error == Some(libc::EBUSY) {
                 self.taken = self.taken.wrapping_add(1);

@@ -17,7 +17,7 @@ pub(super) struct Grace {
     pub(super) count: Arc<AtomicU64>,
     /// True while a wait is under way.
     waits: Arc<AtomicBool>,
-    ask: Option<Sender<()>>,
+    sender: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -28,34 +28,34 @@ impl Grace {
         let spare = maps::spare()?;
         maps::wait_for_programs(fans.as_fd(), &spare)?;
         let count = Arc::new(AtomicU64::new(0));
-        let (ask, asked) = channel();
+        let (sender, receiver) = channel();
         let waits = Arc::new(AtomicBool::new(false));
         let (counting, under_way) = (count.clone(), waits.clone());
         let thread = std::thread::Builder::new().name("reflect-grace".to_owned()).spawn(move || {
-            while asked.recv().is_ok() {
+            while receiver.recv().is_ok() {
                 if maps::wait_for_programs(fans.as_fd(), &spare).is_ok() {
                     counting.fetch_add(1, Release);
                 }
                 under_way.store(false, Release);
             }
         })?;
-        Ok(Grace { count, waits, ask: Some(ask), thread: Some(thread) })
+        Ok(Grace { count, waits, sender: Some(sender), thread: Some(thread) })
     }
 
     /// Asks for one more wait, unless one is under way.
     pub(super) fn ask(&self) {
-        if let Some(ask) = &self.ask
+        if let Some(sender) = &self.sender
             && !self.waits.swap(true, Acquire)
         {
             // The thread listens as long as this lives.
-            let _ = ask.send(());
+            let _ = sender.send(());
         }
     }
 }
 
 impl Drop for Grace {
     fn drop(&mut self) {
-        self.ask = None;
+        self.sender = None;
         if let Some(thread) = self.thread.take() {
             // It does nothing that could panic.
             let _ = thread.join();

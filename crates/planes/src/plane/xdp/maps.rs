@@ -62,10 +62,10 @@ struct Target {
 }
 
 /// # Safety
-/// `what` must have the layout that the command expects, and so must everything that it points to.
-unsafe fn bpf<T>(command: libc::c_long, what: &mut T) -> io::Result<libc::c_long> {
+/// `attributes` must have the layout that the command expects, and so must everything that it points to.
+unsafe fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: the caller's promise; the length is that of the words.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(what), size_of::<T>()) };
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
@@ -78,9 +78,9 @@ fn device_map(entries: u32) -> io::Result<OwnedFd> {
         flags: 0,
     };
     // SAFETY: these are the first words of what the command wants; what is not given is zero.
-    let made = unsafe { bpf(BPF_MAP_CREATE, &mut create) }?;
+    let created = unsafe { bpf(BPF_MAP_CREATE, &mut create) }?;
     // SAFETY: the kernel has just made this descriptor, for nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(made as libc::c_int) })
+    Ok(unsafe { OwnedFd::from_raw_fd(created as libc::c_int) })
 }
 
 fn set(map: BorrowedFd<'_>, key: u32, target: &Target) -> io::Result<()> {

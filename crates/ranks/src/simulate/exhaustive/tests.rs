@@ -104,7 +104,7 @@ fn wrong_rules_are_caught() {
         ("senders stay white", token::Rule { blackens: false, ..sound }),
         ("black ranks do not blacken the token", token::Rule { taints: false, ..sound }),
         ("busy ranks forward", token::Rule { waits_for_idle: false, ..sound }),
-        ("rank 0 does not look at the token", token::Rule { judges: false, ..sound }),
+        ("rank 0 does not look at the token", token::Rule { checks_colour: false, ..sound }),
     ];
     for (what, rule) in wrong {
         let mut search_case = Search { until_announced: true, ..case(Algorithm::Drqs, 3, &[0, 0, 0, 1, 1]) };

@@ -83,7 +83,7 @@ fn wrong_rules_are_caught() {
         ("black ranks do not blacken the token", Rule { taints: false, ..sound }),
         ("busy ranks forward", Rule { waits_for_idle: false, ..sound }),
         ("ranks that wait for an answer forward", Rule::AS_PUBLISHED),
-        ("rank 0 does not look at the token", Rule { judges: false, ..sound }),
+        ("rank 0 does not look at the token", Rule { checks_colour: false, ..sound }),
     ];
     for (what, rule) in wrong {
         match caught(rule, 20_000) {

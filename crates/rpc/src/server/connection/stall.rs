@@ -68,7 +68,7 @@ impl Connection {
             if std::mem::take(&mut self.stall.moved) {
                 self.stall.moved_at = Some(now);
             } else if self.stall.moved_at.is_none_or(|at| now - at >= limits.stall_timeout) {
-                let why = "the peer neither reads its replies nor goes on with its request";
+                let why = "the peer neither reads its replies nor continues its request";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
             }
             let enough = (limits.pace_bytes_min as u128 * passed.as_micros() / 1_000_000) as usize;
