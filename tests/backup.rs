@@ -43,8 +43,8 @@ fn every_object_is_copied_as_of_one_version_while_all_are_written() {
     let large: Vec<u8> = (0..40u32 << 20).map(|at| (at >> 9) as u8).collect();
     store.object("large").unwrap().put(&large[..]).unwrap();
     for batch in 0..25 {
-        let set =
-            (0..1000).map(|at| WriteOp::SetKey { key: name(&format!("{batch}/{at}")), value: "value".into() });
+        let set = (0..1000)
+            .map(|at| WriteOp::SetKey { key: name(&format!("{batch}/{at}")), value: "value".into() });
         let transaction = Transaction { writes: set.collect(), ..Transaction::new() };
         store.apply(store.object("keys").unwrap().id(), transaction).unwrap();
     }

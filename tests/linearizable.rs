@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use harness::{PATIENCE, Random, Server, file};
 use nacre::{
-    Answer, ByteRange, Fork, Found, Intent, Key, KeyRange, ObjectId, Outcome, ReadOp, Store, Transaction, WriteOp,
+    Answer, ByteRange, Fork, Found, Intent, Key, KeyRange, ObjectId, Outcome, ReadOp, Store, Transaction,
+    WriteOp,
 };
 use nacre_object::testkit::linear::Recorder;
 

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{PATIENCE, Random, Server};
-use journal::{History, Counts, now};
+use journal::{Counts, History, now};
 use nacre::lock::Mode;
 use relay::Relay;
 use rustix::process::{Pid, Signal, kill_process};
@@ -260,7 +260,10 @@ fn no_byte_has_two_holders_whatever_fails() {
         let counts = counts.unwrap_or_else(|breach| panic!("{servers} servers, {faults:?}: {breach}"));
         println!("{servers} servers: {faults:?}, {counts:?}");
         // However busy the machine is, something was locked, changed and read between all that failed.
-        assert!(counts.exclusive > 5 && counts.shared > 5 && counts.writes > 5 && counts.at_once > 0, "{counts:?}");
+        assert!(
+            counts.exclusive > 5 && counts.shared > 5 && counts.writes > 5 && counts.at_once > 0,
+            "{counts:?}"
+        );
         let Faults { kills, stops, restarts, cuts, .. } = faults;
         assert!(kills + stops + restarts + cuts > 1, "{faults:?}");
         assert!(counts.refused > 0 || seconds < 120, "no write of a lapsed session was refused: {counts:?}");

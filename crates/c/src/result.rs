@@ -339,7 +339,9 @@ pub unsafe extern "C" fn nacre_result_data(
         let bytes = match result.answer(number)? {
             Payload::Range { data, .. } => data,
             Payload::Value { value: Some(value), .. } => value,
-            Payload::Value { value: None, .. } => return Err(Failure::new(NACRE_ABSENT, "there is no value")),
+            Payload::Value { value: None, .. } => {
+                return Err(Failure::new(NACRE_ABSENT, "there is no value"));
+            }
             _ => return Err(other(number, "bytes")),
         };
         data.set(bytes.as_ptr().cast());

@@ -88,7 +88,8 @@ impl StoreRegistry {
             let mut epoch = None;
             let mut range = KeyRange::prefix(CURRENT);
             loop {
-                let read = ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
+                let read =
+                    ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let mut transaction = Transaction::new();
                 match epoch {
                     // Nothing has changed since the last time, as a rule.
@@ -190,7 +191,8 @@ impl Registry for StoreRegistry {
             let mut records = Vec::new();
             let mut range = KeyRange::prefix(history_prefix(name));
             loop {
-                let read = ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
+                let read =
+                    ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let Outcome::Done(done) = self.apply(Transaction::new().read(read)).await? else {
                     return Err(nonsense());
                 };

@@ -430,7 +430,9 @@ fn bytes_of(answer: &Answer) -> u64 {
 fn is_whole(read: &ReadOp, answer: &Answer) -> bool {
     match (read, answer) {
         (_, Answer::Range(range)) => range.next.is_none(),
-        (ReadOp::Keys { limit, .. }, Answer::Keys(page)) => !page.more || page.entries.len() == *limit as usize,
+        (ReadOp::Keys { limit, .. }, Answer::Keys(page)) => {
+            !page.more || page.entries.len() == *limit as usize
+        }
         (_, Answer::Keys(page)) => !page.more,
         _ => true,
     }

@@ -94,9 +94,9 @@ impl Store {
                 return Ok(reports.into_iter().map(answered).collect());
             }
         };
-        let answers = places
-            .iter()
-            .map(|server| async { MemberReport { report: ask(server.clone()).await, server: server.clone() } });
+        let answers = places.iter().map(|server| async {
+            MemberReport { report: ask(server.clone()).await, server: server.clone() }
+        });
         let answers = join_all(answers).await;
         match answers.iter().find_map(|answer| answer.report.as_ref().err()) {
             Some(error) if answers.iter().all(|answer| answer.report.is_err()) => Err(failed(error.clone())),
@@ -104,7 +104,12 @@ impl Store {
         }
     }
 
-    async fn ask_lock_server(&self, server: &str, method: &str, argument: Value) -> Result<Value, StoreError> {
+    async fn ask_lock_server(
+        &self,
+        server: &str,
+        method: &str,
+        argument: Value,
+    ) -> Result<Value, StoreError> {
         let unsupported = |text: String| StoreError::new(ErrorKind::Unsupported, text);
         let text: Bytes = match &self.opened {
             #[cfg(feature = "servers")]

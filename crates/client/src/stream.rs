@@ -272,8 +272,9 @@ impl Stream {
                 Some(text) => Guard::Attribute { name: name.clone(), check: Check::Equal(text.clone()) },
                 None => Guard::Absent,
             };
-            let create =
-                Transaction::new().guard(fresh).change(WriteOp::SetAttribute { name, value: record.encode() });
+            let create = Transaction::new()
+                .guard(fresh)
+                .change(WriteOp::SetAttribute { name, value: record.encode() });
             if let Outcome::Done(_) = self.store.apply(&self.head, create).await? {
                 return Ok(true);
             }

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, Found, Guard, Key, KeyRange, Outcome, ReadOp, Refusal, StoreError, Transaction, Versioned, WriteOp,
+    Answer, Found, Guard, Key, KeyRange, Outcome, ReadOp, Refusal, StoreError, Transaction, Versioned,
+    WriteOp,
 };
 
 #[cfg(doc)]

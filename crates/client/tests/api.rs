@@ -195,7 +195,8 @@ fn the_committed_listing_is_that_of_the_code() {
         std::fs::write(&path, &generated).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap();
-    let (before, after): (BTreeSet<_>, BTreeSet<_>) = (committed.lines().collect(), generated.lines().collect());
+    let (before, after): (BTreeSet<_>, BTreeSet<_>) =
+        (committed.lines().collect(), generated.lines().collect());
     let changes = before.symmetric_difference(&after);
     let changes: Vec<_> =
         changes.map(|line| format!("{} {line}", if after.contains(line) { '+' } else { '-' })).collect();

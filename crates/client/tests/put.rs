@@ -184,7 +184,9 @@ fn an_object_that_came_to_be_with_a_put_that_failed_goes_with_it() {
         object.remove_staged(Duration::ZERO).await.unwrap();
         assert!(!object.stat().await.unwrap().exists);
         // What somebody else has made of the object meanwhile stays, even if it is still empty.
-        for change in [WriteOp::Create, WriteOp::SetKey { key: Key::try_from("k").unwrap(), value: "v".into() }] {
+        for change in
+            [WriteOp::Create, WriteOp::SetKey { key: Key::try_from("k").unwrap(), value: "v".into() }]
+        {
             let stage = Stage::claim(&engine, object.id()).await.unwrap();
             engine.apply(object.id(), Transaction::new().change(change.clone())).await.unwrap();
             stage.abandon().await;

@@ -46,7 +46,9 @@ pub(crate) fn settle(
         (None, None) => return Ok(Membership::alone(store.identity()?)),
         (None, Some(kept)) => return Ok(kept),
         (Some(configured), None) => configured,
-        (Some(configured), Some(kept)) if configured.members() == kept.members() && configured.own() == kept.own() => {
+        (Some(configured), Some(kept))
+            if configured.members() == kept.members() && configured.own() == kept.own() =>
+        {
             return Ok(kept);
         }
         (Some(configured), Some(kept)) if configured.members().version() <= kept.members().version() => {
@@ -236,8 +238,9 @@ mod tests {
             ..Default::default()
         };
         let listen: Vec<Address> = vec!["A:6470".parse().unwrap(), "unix:/x".parse().unwrap()];
-        let name =
-            |options: &ServerOptions| configured(options, &listen).map(|configured| configured.unwrap().name().to_owned());
+        let name = |options: &ServerOptions| {
+            configured(options, &listen).map(|configured| configured.unwrap().name().to_owned())
+        };
         assert_eq!(name(&options(&["b", "a:6470"], None)).unwrap(), "a:6470");
         assert_eq!(name(&options(&["b", "a"], Some("B"))).unwrap(), "b:6470");
         assert!(configured(&options(&[], None), &listen).unwrap().is_none());

@@ -204,13 +204,13 @@ impl ServerOptions {
         let mode = mode.ok_or_else(|| {
             invalid(format!("socket mode \"{}\" is not octal digits such as 0660", self.socket_mode))
         })?;
-        let group = match &self.socket_group {
-            None => None,
-            Some(name) => Some(
-                socket::group_number(name)
-                    .ok_or_else(|| invalid(format!("socket group \"{name}\" is not a group of this machine")))?,
-            ),
-        };
+        let group =
+            match &self.socket_group {
+                None => None,
+                Some(name) => Some(socket::group_number(name).ok_or_else(|| {
+                    invalid(format!("socket group \"{name}\" is not a group of this machine"))
+                })?),
+            };
         Ok(SocketAccess { mode, group })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nacre_lock::message::{LockSpec, Call, SessionId};
+use nacre_lock::message::{Call, LockSpec, SessionId};
 use nacre_lock::server::{Output, Server, Settings};
 use nacre_lock::table::{Indexing, Mode, Owner, Table};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Region};
@@ -20,7 +20,8 @@ fn time(mut work: impl FnMut()) -> Duration {
 
 /// Acquires and releases a pattern at a server.
 fn lock_and_release(server: &mut Server, pattern: &Pattern, out: &mut Vec<Output>) {
-    let spec = LockSpec { file: "file".into(), operation: 1, mode: Mode::Exclusive, pattern: pattern.clone() };
+    let spec =
+        LockSpec { file: "file".into(), operation: 1, mode: Mode::Exclusive, pattern: pattern.clone() };
     let acquire = Call::Acquire { request: 1, spec: Some(spec), until: Some(OFFSET_MAX) };
     server.handle(Duration::ZERO, SessionId(1), 1, acquire, out);
     server.handle(Duration::ZERO, SessionId(1), 2, Call::Release { request: 1 }, out);

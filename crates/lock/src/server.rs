@@ -32,7 +32,7 @@ use session::{SessionRecord, State};
 pub use settings::{Limits, Settings};
 
 use crate::OFFSET_MAX;
-use crate::message::{LockSpec, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
+use crate::message::{Call, FileName, LockSpec, Refusal, Reply, RequestNumber, SessionId, Token};
 use crate::table::{Acquired, Mode, Owner, Reached, RequestKey, Table, TableError, Woken};
 
 /// The number under which the server's owner knows a call, to send the reply to.

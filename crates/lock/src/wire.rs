@@ -11,7 +11,7 @@ use bytes::Bytes;
 use nacre_object::limit::OBJECT_ID_BYTES_MAX;
 use nacre_rpc::{Cursor, MessageKind, Outbox, WireError};
 
-use crate::message::{LockSpec, Call, FULL, FileName, Refusal, Reply, Token};
+use crate::message::{Call, FULL, FileName, LockSpec, Refusal, Reply, Token};
 use crate::table::{Acquired, Mode, TableError};
 use crate::{DESCRIPTION_BYTES_MAX, Description, ITEMS_MAX, Pattern, PatternError, Region};
 

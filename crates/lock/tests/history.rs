@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 
 use nacre_lock::client::{Method, Protocol};
-use nacre_lock::testkit::history::{Broken, Plan, Counts, Violation, run};
+use nacre_lock::testkit::history::{Broken, Counts, Plan, Violation, run};
 
 fn plan() -> Plan {
     Plan {

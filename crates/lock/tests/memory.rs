@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nacre_lock::message::{LockSpec, Call, SessionId};
+use nacre_lock::message::{Call, LockSpec, SessionId};
 use nacre_lock::server::{Server, Settings};
 use nacre_lock::table::Mode;
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use nacre_lock::message::{LockSpec, Call, Refusal, Reply};
+use nacre_lock::message::{Call, LockSpec, Refusal, Reply};
 use nacre_lock::remote::{LockError, Request, Session};
 use nacre_lock::role::{LockRole, Options};
 use nacre_lock::table::Mode;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use nacre_lock::message::{LockSpec, Call, FileName, Refusal, Reply, SessionId, Token};
+use nacre_lock::message::{Call, FileName, LockSpec, Refusal, Reply, SessionId, Token};
 use nacre_lock::server::{Backlog, CallId, Limits, Output, Record, Server, Settings};
 use nacre_lock::table::{Acquired, Mode, TableError};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Stripe};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use nacre_lock::message::{LockSpec, Call, FULL, Refusal, Reply, Token};
+use nacre_lock::message::{Call, FULL, LockSpec, Refusal, Reply, Token};
 use nacre_lock::table::{Acquired, Mode, TableError};
 use nacre_lock::wire::{self, Attach, ServerSlot};
 use nacre_lock::{Datatype, Description, Pattern, PatternError, Region};

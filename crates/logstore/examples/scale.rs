@@ -18,7 +18,8 @@ use bytes::Bytes;
 use futures::executor::block_on;
 use nacre_logstore::{Durability, LogStore, Options};
 use nacre_object::{
-    Answer, ByteRange, Done, Fork, Guard, ObjectId, ObjectStore, Outcome, RangeRead, ReadOp, Transaction, WriteOp,
+    Answer, ByteRange, Done, Fork, Guard, ObjectId, ObjectStore, Outcome, RangeRead, ReadOp, Transaction,
+    WriteOp,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

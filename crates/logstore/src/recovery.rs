@@ -65,8 +65,9 @@ struct Replay {
 
 /// Opens the store on a disk, making one if the disk is empty.
 pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), StoreError> {
-    let io =
-        |action: &str, error: std::io::Error| StoreError::new(ErrorKind::Io, format!("cannot {action}: {error}"));
+    let io = |action: &str, error: std::io::Error| {
+        StoreError::new(ErrorKind::Io, format!("cannot {action}: {error}"))
+    };
     let files = disk.list().map_err(|error| io("list the store's files", error))?;
     let superblock = Superblock::load_or_create(&*disk, &files)?;
     let mut opened = Opened::default();

@@ -155,7 +155,10 @@ fn a_volatile_store_stays_within_its_capacity() {
         for (round, block_bytes) in [4096, 64, 65_536, 300, 1000, 16_384].into_iter().enumerate() {
             let created = fill(&store, block_bytes);
             let taken = store.info().taken_bytes;
-            assert!(taken <= capacity && taken > capacity / 4 * 3, "{taken} bytes taken by {created} objects");
+            assert!(
+                taken <= capacity && taken > capacity / 4 * 3,
+                "{taken} bytes taken by {created} objects"
+            );
             for index in (0..created).filter(|index| round % 2 == 1 || index % 50 > 0) {
                 block_on(store.apply(&numbered(index), Transaction::new().change(WriteOp::Remove))).unwrap();
             }

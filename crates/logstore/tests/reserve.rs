@@ -97,7 +97,8 @@ fn the_log_names_no_segment_without_a_header() {
     let mut left = 0;
     for _ in 0..3000 {
         let snapshots = files(&disk, "snapshot-");
-        apply(&store, "object-0", Transaction::new().change(WriteOp::RemoveKey { key: key.clone() })).unwrap();
+        apply(&store, "object-0", Transaction::new().change(WriteOp::RemoveKey { key: key.clone() }))
+            .unwrap();
         if files(&disk, "snapshot-") != snapshots {
             left += 1;
             let found =
@@ -154,7 +155,8 @@ fn a_snapshot_names_no_segment_before_its_header_is_written() {
     let key = Key::try_from("absent").unwrap();
     // Records that are garbage as soon as they are written: the log leaves its segments before they are full.
     for _ in 0..3000 {
-        apply(&store, "object-0", Transaction::new().change(WriteOp::RemoveKey { key: key.clone() })).unwrap();
+        apply(&store, "object-0", Transaction::new().change(WriteOp::RemoveKey { key: key.clone() }))
+            .unwrap();
     }
     let images = std::mem::take(&mut *watched.images.lock().unwrap());
     assert!(!images.is_empty(), "the store was never short of room");

@@ -8,7 +8,9 @@ use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::watch::{Event, Watch, WatchOptions};
-use nacre_object::{Answer, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, ReadOp, Reply, Stat, Transaction};
+use nacre_object::{
+    Answer, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, ReadOp, Reply, Stat, Transaction,
+};
 
 fn object(name: &str) -> ObjectId {
     ObjectId::try_from(name).unwrap()

@@ -17,8 +17,8 @@ use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{
-    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError,
-    Transaction, WriteOp,
+    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp,
+    StoreError, Transaction, WriteOp,
 };
 use tokio::sync::mpsc;
 

@@ -175,7 +175,8 @@ impl ClusterMap {
         for space in [Space::Entry, Space::Setting] {
             let mut range = KeyRange::prefix(state_prefix(space));
             loop {
-                let keys = ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
+                let keys =
+                    ReadOp::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
                 let mut answers = self.read(vec![read_header(), keys]).await?;
                 let page = self.page_of(answers.pop())?;
                 let header = self.header_of(answers.pop())?;

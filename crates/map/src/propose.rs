@@ -26,7 +26,7 @@ use crate::limit::UPDATES_PER_EPOCH_MAX;
 use crate::map::{ClusterMap, News};
 use crate::state::{Change, Header, Incarnation, LIMITS, Limits, Record, Space, State, VALIDATOR};
 use crate::update::{Condition, Draft, Evaluation, Refused, Update, UpdateId};
-use crate::validator::{Validators, Validator};
+use crate::validator::{Validator, Validators};
 
 /// The number of proposals without an answer after which their updates are given up as unknown.
 const UNKNOWN_MAX: u32 = 10;
@@ -359,8 +359,14 @@ impl Engine {
     }
 
     /// Gives each update that was judged its verdict; the others stay for the next epoch.
-    fn deliver(&mut self, evaluations: Vec<Evaluation>, epoch: u64, changes: &mut dyn Iterator<Item = Vec<Change>>) {
-        let taken = evaluations.iter().take_while(|evaluation| !matches!(evaluation, Evaluation::Full)).count();
+    fn deliver(
+        &mut self,
+        evaluations: Vec<Evaluation>,
+        epoch: u64,
+        changes: &mut dyn Iterator<Item = Vec<Change>>,
+    ) {
+        let taken =
+            evaluations.iter().take_while(|evaluation| !matches!(evaluation, Evaluation::Full)).count();
         for (pending, evaluation) in self.working.drain(..taken).zip(evaluations) {
             let verdict = match evaluation {
                 Evaluation::Taken => Ok(Committed { epoch, changes: changes.next().unwrap_or_default() }),
@@ -424,7 +430,12 @@ impl Engine {
 }
 
 /// Has an update judged: its conditions, its changes by the validators, and the limits.
-async fn evaluate(draft: &mut Draft<'_>, validators: &Validators, epoch: u64, pending: &Pending) -> Evaluation {
+async fn evaluate(
+    draft: &mut Draft<'_>,
+    validators: &Validators,
+    epoch: u64,
+    pending: &Pending,
+) -> Evaluation {
     let Update { author, conditions, changes } = &pending.update;
     if let Err(refused) = draft.check(conditions) {
         return Evaluation::Refused(refused);

@@ -242,8 +242,15 @@ fn unpacked_bytes(value: &Json) -> Option<Bytes> {
 fn input(map: &str, change: &Wanted, old: Option<&Bytes>, author: &str, epoch: u64) -> Result<Bytes, String> {
     let optional = |bytes: Option<&Bytes>| bytes.map_or(Json::Null, |bytes| packed_bytes(bytes));
     let entry = packed_bytes(change.name.as_bytes());
-    packed::pack(&[map.into(), entry, optional(old), optional(change.new.as_ref()), author.into(), epoch.into()])
-        .map(Bytes::from)
+    packed::pack(&[
+        map.into(),
+        entry,
+        optional(old),
+        optional(change.new.as_ref()),
+        author.into(),
+        epoch.into(),
+    ])
+    .map(Bytes::from)
 }
 
 /// Reads a validator's output: the new value and the changes that it adds, or the reason why it refuses.

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use nacre_logstore::{LogStore, Options};
 use nacre_map::{
-    ClusterMap, Committed, FollowOptions, Followed, Limits, ProposeError, ProposeOptions, Record, Refused, Update,
+    ClusterMap, Committed, FollowOptions, Followed, Limits, ProposeError, ProposeOptions, Record, Refused,
+    Update,
 };
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
@@ -93,7 +94,13 @@ struct Proposed {
 }
 
 /// Makes `updates` random updates of a few entries.
-async fn propose(map: ClusterMap, name: usize, updates: usize, mut random: StdRng, gather_us: u64) -> Vec<Proposed> {
+async fn propose(
+    map: ClusterMap,
+    name: usize,
+    updates: usize,
+    mut random: StdRng,
+    gather_us: u64,
+) -> Vec<Proposed> {
     let gather = std::time::Duration::from_micros(gather_us);
     let proposer = map.proposer(ProposeOptions { gather });
     let mut proposed = Vec::new();

@@ -529,7 +529,8 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                     self.grants += 1;
                     self.counts.grants += 1;
                     let grant = self.grants;
-                    found.hold = Some(Hold { session, grant, since: now, revocation: Revocation::No, until: now });
+                    found.hold =
+                        Some(Hold { session, grant, since: now, revocation: Revocation::No, until: now });
                     out.push(Order::Grant { resource: resource.clone(), session, ticket, grant });
                 }
                 Wanted::Cache(_) => out.push(Order::NotCached { ticket }),
@@ -560,7 +561,9 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
                 let until = hold.since + within;
                 ask(hold, Some(operations), Revocation::Quota(until));
             }
-            (Revocation::No, Policy::Hold(time)) if now < hold.since + time => self.quiet_until = Duration::ZERO,
+            (Revocation::No, Policy::Hold(time)) if now < hold.since + time => {
+                self.quiet_until = Duration::ZERO
+            }
             _ => ask(hold, None, Revocation::Yes(now)),
         }
     }
@@ -620,7 +623,9 @@ impl<R: Clone + Eq + Hash + Ord> Capabilities<R> {
             due = due.min(match (hold.revocation, found.policy) {
                 _ if hold.session == UNKNOWN => hold.until,
                 // A broken session loses the resource with its lease.
-                (Revocation::Yes(_), _) if self.sessions.get(&hold.session).is_none_or(|lease| lease.broken) => {
+                (Revocation::Yes(_), _)
+                    if self.sessions.get(&hold.session).is_none_or(|lease| lease.broken) =>
+                {
                     continue;
                 }
                 (Revocation::Yes(requested), _) => requested + self.patience,

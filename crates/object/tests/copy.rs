@@ -39,7 +39,8 @@ fn assert_same(source: &Model, destination: &MemoryStore, exact: bool, context: 
             let mut transaction =
                 Transaction::new().read(ReadOp::Stat).read(ReadOp::Attributes).read(ReadOp::Fences);
             transaction = transaction.read(ReadOp::Forks { after: None, limit: 1000 });
-            transaction = transaction.read(ReadOp::Keys { range: KeyRange::all(), limit: 1000, values: true });
+            transaction =
+                transaction.read(ReadOp::Keys { range: KeyRange::all(), limit: 1000, values: true });
             let mut outcomes = vec![state.apply(&transaction).unwrap()];
             for fork in ["", "f1", "f2"].map(|name| Fork::try_from(name).unwrap()) {
                 let all = state.all_extents(&fork);

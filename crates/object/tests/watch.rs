@@ -260,7 +260,9 @@ fn an_event_reaches_all_of_many_watchers_while_others_come_and_go() {
             let mut late = begin();
             for watch in &mut lasting {
                 let event = block_on(watch.next());
-                assert!(matches!(event, Some(Ok(Event::Changed { version: reported })) if reported == version));
+                assert!(
+                    matches!(event, Some(Ok(Event::Changed { version: reported })) if reported == version)
+                );
             }
             assert!(matches!(late.try_next(), Poll::Pending), "it came after the change");
         }

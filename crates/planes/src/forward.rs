@@ -24,7 +24,7 @@ use nacre_reflect::pages::Pages;
 use nacre_reflect::table::{Change, GroupIndex, Lane, MemberIndex, Path, Table};
 use nacre_reflect::wire;
 
-use crate::plane::{LaneBatch, CopyCounts, Plane, PlaneError, Rescue, kernel};
+use crate::plane::{CopyCounts, LaneBatch, Plane, PlaneError, Rescue, kernel};
 use crate::system::message::{HEADROOM, Head, Inbox, Received};
 use crate::system::{self, Poll};
 

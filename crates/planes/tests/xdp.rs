@@ -219,10 +219,13 @@ fn the_chosen_plane_copies_small_groups_at_the_hook() {
                 assert_eq!(read(&member.receive()), (0, number));
             }
             let copies = u64::from(number + 1) * (count as u64 - 1);
-            let sum = |copy_counts: CopyCounts| copy_counts.driver + copy_counts.hook + copy_counts.frames + copy_counts.sockets;
+            let sum = |copy_counts: CopyCounts| {
+                copy_counts.driver + copy_counts.hook + copy_counts.frames + copy_counts.sockets
+            };
             let counters =
                 world.until("all was counted", |counters| sum(counters.copy_counts) == sum(before) + copies);
-            let (hook, driver) = (counters.copy_counts.hook - before.hook, counters.copy_counts.driver - before.driver);
+            let (hook, driver) =
+                (counters.copy_counts.hook - before.hook, counters.copy_counts.driver - before.driver);
             let (own, other) = if count < 9 { (hook, driver) } else { (driver, hook) };
             assert_eq!(other, 0, "{count}: {counters:?}");
             if own > 0 {

@@ -85,7 +85,8 @@ impl Inner {
                 Ok(true)
             }
             errno::ECANCELED | errno::ENOENT => {
-                let error = StoreError::new(ErrorKind::Busy, "another client repaired or removed it meanwhile");
+                let error =
+                    StoreError::new(ErrorKind::Busy, "another client repaired or removed it meanwhile");
                 Err(self.context(error, object))
             }
             code => Err(failed(-code, Attempt::Write, &self.location, object)),

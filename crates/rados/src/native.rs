@@ -290,9 +290,11 @@ pub(crate) fn only_read(transaction: &Transaction) -> Option<&ReadOp> {
     let native = match read {
         ReadOp::Range { range, .. } => (1..=READ_BYTES_MAX).contains(&range.len),
         ReadOp::Extents { range, .. } => range.len > 0,
-        ReadOp::Stat | ReadOp::Key { .. } | ReadOp::VersionedKey { .. } | ReadOp::Attribute { .. } | ReadOp::Fences => {
-            true
-        }
+        ReadOp::Stat
+        | ReadOp::Key { .. }
+        | ReadOp::VersionedKey { .. }
+        | ReadOp::Attribute { .. }
+        | ReadOp::Fences => true,
         _ => false,
     };
     native.then_some(read)

@@ -655,9 +655,7 @@ impl Inner {
         }
         match reply::decode(transaction, output) {
             Some(reply) => reply.map(Called::Unchanged).map_err(|error| self.context(error, object)),
-            None => {
-                Err(self.context(StoreError::new(ErrorKind::Io, "the OSD's answer is invalid"), object))
-            }
+            None => Err(self.context(StoreError::new(ErrorKind::Io, "the OSD's answer is invalid"), object)),
         }
     }
 

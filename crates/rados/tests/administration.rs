@@ -237,7 +237,8 @@ fn damaged_values_are_noticed_and_named() {
     rados(&["rmomapkey", &format!("nacre.{name}"), "s"], b"");
     let guarded = || Transaction::new().guard(Guard::Fence { token: 9 });
     for store in [&natively, &by_calls] {
-        for transaction in [guarded(), guarded().change(WriteOp::Create), Transaction::new().read(ReadOp::Fences)]
+        for transaction in
+            [guarded(), guarded().change(WriteOp::Create), Transaction::new().read(ReadOp::Fences)]
         {
             assert_says(&apply(store, name, transaction).unwrap_err(), ErrorKind::Corrupt, &[name, "\"s\""]);
         }

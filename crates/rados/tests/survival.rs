@@ -14,7 +14,9 @@ use cluster::{Cluster, namespace, open, wait_until};
 use nacre_object::testkit::block_on;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::linear::Recorder;
-use nacre_object::{Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Transaction, WriteOp};
+use nacre_object::{
+    Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Transaction, WriteOp,
+};
 use nacre_rados::RadosStore;
 
 /// The number of transactions that a client has under way.

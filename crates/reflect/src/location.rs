@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_object::{
-    Answer, Check, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError,
-    Transaction, WriteOp, limit::PAGE_ENTRIES_MAX,
+    Answer, Check, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, Reply,
+    StoreError, Transaction, WriteOp, limit::PAGE_ENTRIES_MAX,
 };
 
 use crate::wire::{LOCATION_BYTES_MAX, REFLECTORS_MAX, Reflectors};

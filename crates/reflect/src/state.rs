@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Found, ObjectId, ObjectStore, Outcome, StoreError, Transaction, WriteOp,
+    Answer, ByteRange, ErrorKind, Fork, Found, ObjectId, ObjectStore, Outcome, StoreError, Transaction,
+    WriteOp,
 };
 
 use crate::wire::STATE_BYTES_MAX;

@@ -386,7 +386,10 @@ mod tests {
         assert_eq!(check_token(good.as_bytes(), 1000), Err(Reason::TokenExpired));
         let other = token(Scope::Group(GroupId { id: 4, ..GROUP }), None);
         assert_eq!(check_token(other.as_bytes(), 0), Err(Reason::TokenGroup));
-        assert_eq!(check_token(token(Scope::Location("moor".into()), None).as_bytes(), 0), Err(Reason::TokenGroup));
+        assert_eq!(
+            check_token(token(Scope::Location("moor".into()), None).as_bytes(), 0),
+            Err(Reason::TokenGroup)
+        );
         let away = token(Scope::Any, Some("192.0.2.2".parse().unwrap()));
         assert_eq!(check_token(away.as_bytes(), 0), Err(Reason::TokenAddress));
         let forged = Token::sign(&key(8), &grant(&[Scope::Any], None)).unwrap();

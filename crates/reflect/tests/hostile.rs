@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
-use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, Suppliers, Subject, check};
+use nacre_reflect::control::{
+    Control, ControlOptions, Counter, Event, StateOptions, Subject, Suppliers, check,
+};
 use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
 use nacre_reflect::host::{Incoming, Now};
 use nacre_reflect::rate::Rate;

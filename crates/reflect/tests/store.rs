@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use nacre_object::testkit::{MemoryStore, block_on};
-use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, WriteOp};
+use nacre_object::{
+    ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, WriteOp,
+};
 use nacre_reflect::location::{Changed, LocationEntry, LocationMap, ObjectLocationMap};
 use nacre_reflect::state::{Checkpoint, Checkpoints, Saved};
 use nacre_reflect::wire::{Reflectors, STATE_BYTES_MAX};

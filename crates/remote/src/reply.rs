@@ -7,7 +7,8 @@ use nacre_object::limit::{
 };
 use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Extent, ExtentKind, Fences, Fork, ForkPage, Found, Key, KeyPage,
-    ObjectId, Outcome, RangeRead, ReadOp, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
+    ObjectId, Outcome, RangeRead, ReadOp, Refusal, Stat, StoreError, Transaction, Versioned,
+    VersionedKeyPage,
 };
 use nacre_rpc::limit::BODY_BYTES_MAX;
 use nacre_rpc::{Cursor, Frame, MessageKind, Outbox, WireError, control};

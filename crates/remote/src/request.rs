@@ -524,7 +524,9 @@ fn get_write(cursor: &mut Cursor<'_>, extents_so_far: &mut usize) -> Result<Writ
         }
         code::WRITE_SET_KEY => WriteOp::SetKey { key: Key::new(name)?, value: get_value(cursor)? },
         code::WRITE_REMOVE_KEY => WriteOp::RemoveKey { key: Key::new(name)? },
-        code::WRITE_SET_ATTRIBUTE => WriteOp::SetAttribute { name: Key::new(name)?, value: get_value(cursor)? },
+        code::WRITE_SET_ATTRIBUTE => {
+            WriteOp::SetAttribute { name: Key::new(name)?, value: get_value(cursor)? }
+        }
         code::WRITE_REMOVE_ATTRIBUTE => WriteOp::RemoveAttribute { name: Key::new(name)? },
         code::WRITE_RAISE_FENCE => {
             bare(argument, &name)?;

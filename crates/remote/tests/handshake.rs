@@ -245,7 +245,8 @@ fn addresses_that_others_can_reach_need_a_key_or_the_word_open() {
         Server::start(options)
     };
     // Every user of this machine can reach its loopback addresses.
-    for (address, audience) in [("0.0.0.0:0", "everybody"), ("[::]:0", "everybody"), ("127.0.0.1:0", "every user")]
+    for (address, audience) in
+        [("0.0.0.0:0", "everybody"), ("[::]:0", "everybody"), ("127.0.0.1:0", "every user")]
     {
         let error = start(address, false).err().unwrap();
         assert_eq!(error.kind, ErrorKind::Denied);

@@ -252,7 +252,8 @@ fn servers_of_different_stores_are_not_taken_for_one() {
     let together = open(&[address(&one), address(&two)]);
     let object: ObjectId = "o".parse().unwrap();
     for _ in 0..2 {
-        let error = block_on(together.apply(&object, Transaction::new().change(nacre_object::WriteOp::Create)));
+        let error =
+            block_on(together.apply(&object, Transaction::new().change(nacre_object::WriteOp::Create)));
         let error = error.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid);
         for part in ["one", "two", "by itself", "--members"] {

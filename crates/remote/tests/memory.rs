@@ -182,8 +182,9 @@ fn extents() {
     // Neighbours are of different versions.
     for parity in [0, 1] {
         let extents = (0..2048u64).map(|n| (n * 2 + parity, bytes::Bytes::from_static(b"x"))).collect();
-        served
-            .apply(Transaction::new().change(nacre_object::WriteOp::Extents { fork: Fork::DEFAULT, extents }));
+        served.apply(
+            Transaction::new().change(nacre_object::WriteOp::Extents { fork: Fork::DEFAULT, extents }),
+        );
     }
     let read = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, 4095));
     let Outcome::Done(done) = served.apply(read.clone()) else { panic!("not refused") };

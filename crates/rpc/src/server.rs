@@ -336,7 +336,8 @@ async fn work(
     let poller = Poller::start(poll);
     let is_first = acceptors.is_some();
     // The first tick of an interval comes at once, and would end a series that has just begun.
-    let mut report_interval = tokio::time::interval_at(tokio::time::Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
+    let mut report_interval =
+        tokio::time::interval_at(tokio::time::Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
     if let Some((listeners, workers)) = acceptors {
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         for listener in listeners {

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use nacre_class::{Bounds, Catalogue, Class, Request, Runtime, packed};
 use nacre_logstore::{LogStore, Options};
-use nacre_object::{ByteRange, Check, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, Transaction, WriteOp};
+use nacre_object::{
+    ByteRange, Check, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, Transaction, WriteOp,
+};
 use nacre_zlog::{Directory, Entry, Log, Shape, limit};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;

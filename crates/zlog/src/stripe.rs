@@ -85,7 +85,8 @@ impl Stripe<'_> {
     /// Makes the object, at its epoch. It must not be there.
     pub async fn create(self) -> Result<(), StripeError> {
         let (name, value) = (epoch_attribute(), encode_epoch(self.epoch));
-        let transaction = Transaction::new().guard(Guard::Absent).change(WriteOp::SetAttribute { name, value });
+        let transaction =
+            Transaction::new().guard(Guard::Absent).change(WriteOp::SetAttribute { name, value });
         match self.store.apply(self.object, transaction).await? {
             Outcome::Done(_) => Ok(()),
             // The names of new objects are chosen at random: this one is ours, and the reply to an earlier attempt was lost.

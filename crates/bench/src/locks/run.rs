@@ -253,7 +253,10 @@ impl Stage {
         // In file order a request is granted bit by bit, and with contention too.
         let bit_by_bit = point.protocol == ProtocolName::TwoPhase || point.overlap_percent.is_some();
         if seen.grants < created || seen.grants > created && !bit_by_bit {
-            return lost(format!("{created} requests were acquired, and the servers granted {}", seen.grants));
+            return lost(format!(
+                "{created} requests were acquired, and the servers granted {}",
+                seen.grants
+            ));
         }
         if (after.requests, after.waiting) != (0, 0) {
             return lost(format!("{} requests were left when all were released", after.requests));

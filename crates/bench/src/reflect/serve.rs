@@ -258,7 +258,12 @@ fn counted(forwarder: &Forwarder, owner: &mut Owner) -> Counted {
         copies: counters.copies,
         undeliverable: counters.undeliverable,
         too_old: counters.too_old,
-        copy_counts: [counters.copy_counts.driver, counters.copy_counts.hook, counters.copy_counts.frames, counters.copy_counts.sockets],
+        copy_counts: [
+            counters.copy_counts.driver,
+            counters.copy_counts.hook,
+            counters.copy_counts.frames,
+            counters.copy_counts.sockets,
+        ],
         non_members: counters.non_members,
         over_rate: counters.over_rate,
         backlog: counters.backlog,

@@ -36,7 +36,10 @@ fn the_committed_header_is_that_of_the_code() {
     if std::env::var_os("NACRE_UPDATE").is_some() {
         std::fs::write(path("include/nacre.h"), &generated).unwrap();
     }
-    assert!(generated == read("include/nacre.h"), "make it anew: NACRE_UPDATE=1 cargo test -p nacre-c header");
+    assert!(
+        generated == read("include/nacre.h"),
+        "make it anew: NACRE_UPDATE=1 cargo test -p nacre-c header"
+    );
 }
 
 #[test]

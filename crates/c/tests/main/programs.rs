@@ -117,7 +117,10 @@ fn together(program: &Path, arguments: &[Vec<String>]) -> Vec<String> {
         (command, child)
     };
     let started: Vec<_> = arguments.iter().map(start).collect();
-    started.into_iter().map(|(command, child)| describe(&command, child.wait_with_output().unwrap())).collect()
+    started
+        .into_iter()
+        .map(|(command, child)| describe(&command, child.wait_with_output().unwrap()))
+        .collect()
 }
 
 fn arguments(arguments: &[&str]) -> Vec<String> {

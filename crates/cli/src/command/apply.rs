@@ -366,9 +366,9 @@ impl Written {
         };
         for write in &transaction.writes {
             let forks = match write {
-                WriteOp::Extents { fork, .. } | WriteOp::Zero { fork, .. } | WriteOp::Truncate { fork, .. } => {
-                    [Some(fork), None]
-                }
+                WriteOp::Extents { fork, .. }
+                | WriteOp::Zero { fork, .. }
+                | WriteOp::Truncate { fork, .. } => [Some(fork), None],
                 WriteOp::RemoveFork { fork } => [Some(fork), None],
                 WriteOp::ReplaceFork { fork, from } => [Some(fork), Some(from)],
                 _ => [None, None],
@@ -400,7 +400,9 @@ async fn missing_source(
     };
     for write in &transaction.writes {
         match write {
-            WriteOp::Extents { fork, .. } | WriteOp::Truncate { fork, .. } => drop(forks.insert(fork.clone())),
+            WriteOp::Extents { fork, .. } | WriteOp::Truncate { fork, .. } => {
+                drop(forks.insert(fork.clone()))
+            }
             WriteOp::RemoveFork { fork } => drop(forks.remove(fork)),
             WriteOp::Remove => forks.clear(),
             WriteOp::ReplaceFork { fork, from } => {

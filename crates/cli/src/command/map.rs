@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use nacre::map::{
-    ClusterMap, Committed, Followed, Limits, ProposeError, Proposer, Record, Refused, Update, Validator, limit,
+    ClusterMap, Committed, Followed, Limits, ProposeError, Proposer, Record, Refused, Update, Validator,
+    limit,
 };
 use nacre::{Engine, Key, Store, Uri};
 use nacre_object::Escaped;
@@ -187,7 +188,10 @@ fn default_author() -> String {
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut author = format!("{user}@{machine}");
     author.truncate(
-        (0..=limit::AUTHOR_BYTES_MAX.min(author.len())).rev().find(|at| author.is_char_boundary(*at)).unwrap_or(0),
+        (0..=limit::AUTHOR_BYTES_MAX.min(author.len()))
+            .rev()
+            .find(|at| author.is_char_boundary(*at))
+            .unwrap_or(0),
     );
     author
 }
@@ -528,7 +532,8 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             let text = String::from_utf8(text)
                 .map_err(|_| Failure::Failed(format!("{} is not valid UTF-8", file.display())))?;
             let proposer = proposer(&session.open_to_fill()?, &map)?;
-            let committed = proposer.set_validator(&default_author(), &validator, &Validator { prefix, text }).await;
+            let committed =
+                proposer.set_validator(&default_author(), &validator, &Validator { prefix, text }).await;
             print_committed(session, &map, &committed.map_err(failure)?)
         }
         ValidatorAction::Ls { map } => {
@@ -560,7 +565,8 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             Ok(output::raw(found.text.as_bytes())?)
         }
         ValidatorAction::Rm { map, validator } => {
-            let removed = proposer(&session.open()?, &map)?.remove_validator(&default_author(), &validator).await;
+            let removed =
+                proposer(&session.open()?, &map)?.remove_validator(&default_author(), &validator).await;
             match removed.map_err(failure)? {
                 true => Ok(()),
                 false => Err(no_such_validator(&map, &validator)),

@@ -119,7 +119,9 @@ impl Locations {
             let now = read_clocks();
             for (name, entry) in changes {
                 match &entry {
-                    Some(entry) => tracing::info!(location = name, place = %entry, "a location has its place"),
+                    Some(entry) => {
+                        tracing::info!(location = name, place = %entry, "a location has its place")
+                    }
                     None => tracing::info!(location = name, "a location was removed"),
                 }
                 core.control.set_location(now, &name, entry);

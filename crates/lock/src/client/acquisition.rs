@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::part::{Outstanding, Part, cut};
 use super::{Method, Protocol};
-use crate::message::{LockSpec, Call, FileName, Refusal, Reply, RequestNumber};
+use crate::message::{Call, FileName, LockSpec, Refusal, Reply, RequestNumber};
 use crate::table::{Acquired, Mode};
 use crate::{OFFSET_MAX, Pattern, PatternError};
 

@@ -101,7 +101,9 @@ pub(super) fn cut(
     }
     parts.sort_unstable_by_key(|(first, ..)| *first);
     let numbered = parts.into_iter().zip(first_number..);
-    Ok(numbered.map(|((first, server, announced), number)| Part::new(server, number, announced, first)).collect())
+    Ok(numbered
+        .map(|((first, server, announced), number)| Part::new(server, number, announced, first))
+        .collect())
 }
 
 /// Refuses one request more than so many, if they are too many.

@@ -38,8 +38,9 @@ impl Type {
         if count == 0 {
             return Ok(Type { bytes: None, lower: 0, upper: 0 });
         }
-        let last =
-            stride.checked_mul(i128::from(count - 1)).ok_or(PatternError::Overflow { quantity: "a count" })?;
+        let last = stride
+            .checked_mul(i128::from(count - 1))
+            .ok_or(PatternError::Overflow { quantity: "a count" })?;
         let lower = position(last.min(0).saturating_add(i128::from(self.lower)))?;
         let upper = position(last.max(0).saturating_add(i128::from(self.upper)))?;
         let parts = repeat(self.bytes.iter().cloned().collect(), count, stride, budget)?;

@@ -18,7 +18,7 @@ use super::share::{Attendant, Kick, Shared};
 use super::watch::watch;
 use super::{LockError, State};
 use crate::client::{Acquisition, Action, Client, Ended, Method, OperationId, Protocol, Wanted};
-use crate::message::{LockSpec, Call, FileName};
+use crate::message::{Call, FileName, LockSpec};
 use crate::table::Mode;
 use crate::wire::{self, ServerSlot, described};
 use crate::{Pattern, clock};

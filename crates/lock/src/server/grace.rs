@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Output, Record, Server, Settings};
-use crate::message::{LockSpec, FileName, Refusal, Reply, RequestNumber, SessionId};
+use crate::message::{FileName, LockSpec, Refusal, Reply, RequestNumber, SessionId};
 use crate::table::Mode;
 
 impl Server {

@@ -69,7 +69,10 @@ impl Parser<'_> {
             Some(byte) if byte.is_ascii_graphic() => format!("\"{}\"", char::from(byte)),
             Some(_) => "another character".to_string(),
         };
-        PatternError::Syntax { reason: format!("expected {expectation}, found {found}"), position: self.at + 1 }
+        PatternError::Syntax {
+            reason: format!("expected {expectation}, found {found}"),
+            position: self.at + 1,
+        }
     }
 
     fn value(&mut self, open: usize) -> Result<Value, PatternError> {

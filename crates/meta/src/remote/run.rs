@@ -93,7 +93,9 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                 pause = PAUSE_MIN;
                 lease.renewed(sent, attached.lease);
                 inner.route.send_replace(Some(route.clone()));
-                match serve_session(&inner, &route, &mut subscription, &mut lease, attached.lease, &mut ended).await {
+                match serve_session(&inner, &route, &mut subscription, &mut lease, attached.lease, &mut ended)
+                    .await
+                {
                     Ending::Ended(acknowledge) => {
                         // Without the subscription the rank would take nothing back from the session any more.
                         bound_to_the_end = Some(subscription);

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{
-    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, StoreError,
-    Transaction, WriteOp,
+    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp,
+    StoreError, Transaction, WriteOp,
 };
 
 use crate::wire::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};

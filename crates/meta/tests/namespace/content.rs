@@ -129,7 +129,8 @@ fn a_byte_far_behind_the_end_costs_no_more_than_a_byte() {
     let store = SlowStore::default();
     at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
-        let created = rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
+        let created =
+            rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
         let far = (1 << 62) + 12_345;
         rank.write_file(created.ino, 10, Bytes::from_static(b"near")).await.unwrap();
         rank.write_file(created.ino, far, Bytes::from_static(b"far")).await.unwrap();
@@ -149,7 +150,8 @@ fn a_file_that_many_puts_were_left_in_says_what_to_do() {
     let store = SlowStore::default();
     at_once(&store, async {
         let (rank, root) = (open(&store).await, Credentials::root());
-        let created = rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
+        let created =
+            rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap();
         rank.write_file(created.ino, 0, Bytes::from_static(b"old")).await.unwrap();
         let left = open(&store).await;
         for _ in 0..15 {

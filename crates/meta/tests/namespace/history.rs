@@ -464,8 +464,8 @@ fn a_step_of_intents_that_is_left_out_is_noticed() {
     }));
     // A link leaves a directory without a trace.
     assert!(is_noticed(|_, transaction| {
-        transaction
-            .writes
-            .retain(|write| !matches!(write, WriteOp::SetKey { key, .. } if key.as_bytes().starts_with(b"g")));
+        transaction.writes.retain(
+            |write| !matches!(write, WriteOp::SetKey { key, .. } if key.as_bytes().starts_with(b"g")),
+        );
     }));
 }

@@ -12,7 +12,8 @@ use nacre_meta::role::{Handle, MetaRole, Options};
 use nacre_meta::{Creation, Credentials, Rank, RankOptions, SetAttributes};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
-    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
+    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction,
+    WriteOp,
 };
 use nacre_rpc::{Address, ServeOptions, Server, ServerLimits, Services};
 

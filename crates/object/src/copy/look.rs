@@ -351,7 +351,8 @@ impl Cut {
                 let mut start = 0;
                 loop {
                     let range = ByteRange::from(start..ByteRange::ALL.end());
-                    let answers = ask(store, object, &[ReadOp::Extents { fork: fork.clone(), range }]).await?;
+                    let answers =
+                        ask(store, object, &[ReadOp::Extents { fork: fork.clone(), range }]).await?;
                     let Some([Answer::Range(found)]) = answers.as_deref() else { break };
                     let Some(next) = found.next.filter(|next| *next > start) else { break };
                     // In halves, so that there may be more of them by the next look.

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use crate::pace::{Admission, Pacer, PacerLimits, RegionHash, RegionStatistics, Statistics, Waiter};
 use crate::watch::{Notified, Watch, WatchOptions};
 use crate::{
-    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply,
-    StoreError, Transaction, WindowPosition,
+    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp,
+    Reply, StoreError, Transaction, WindowPosition,
 };
 
 /// Options of a [`Paced`] store.

@@ -273,7 +273,9 @@ impl ObjectState {
         for read in reads {
             let first = answers.is_empty();
             answers.push(match read {
-                ReadOp::Range { fork, range, .. } => Answer::Range(self.range(fork, *range, Some(&mut budget))),
+                ReadOp::Range { fork, range, .. } => {
+                    Answer::Range(self.range(fork, *range, Some(&mut budget)))
+                }
                 ReadOp::Extents { fork, range } => Answer::Range(self.range(fork, *range, None)),
                 ReadOp::Stat => Answer::Stat(self.stat()),
                 ReadOp::Forks { after, limit } => Answer::Forks(self.fork_page(after.as_ref(), *limit)),

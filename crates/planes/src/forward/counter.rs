@@ -1,6 +1,6 @@
 //! Counters of the forwarder, by reason.
 
-use crate::plane::{CopyProgress, Done, CopyCounts};
+use crate::plane::{CopyCounts, CopyProgress, Done};
 
 /// Counts since the forwarder was made. Every datagram that came for a group is admitted, or refused for one of the
 /// reasons; every copy of an admitted one is taken by a device, undeliverable, too old, waiting, or no longer wanted

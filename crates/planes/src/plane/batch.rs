@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::sendto::{Fate, full, one};
-use super::{CopyProgress, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind};
+use super::{CopyCounts, CopyProgress, LaneBatch, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 use crate::system::message::{BATCH, Head, send_many};
 

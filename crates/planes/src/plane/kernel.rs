@@ -43,7 +43,9 @@ use self::load::Sizes;
 use self::mirror::{Memory, Mirror};
 use self::network::{Changed, Network};
 use self::rescue::Rescues;
-use super::{Batch, CopyProgress, Done, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
+use super::{
+    Batch, CopyCounts, CopyProgress, Done, LaneBatch, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue,
+};
 use crate::forward::Listeners;
 
 /// The greatest number of datagrams of one group on their way through user space. More are refused.

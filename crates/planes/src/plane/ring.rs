@@ -16,7 +16,7 @@ use nacre_reflect::table::{Change, MemberIndex, Table};
 
 use super::kernel::netlink::Framing;
 use super::kernel::network::{HopIndex, Network};
-use super::{Batch, CopyProgress, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind};
+use super::{Batch, CopyCounts, CopyProgress, LaneBatch, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 
 mod frame;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{CopyProgress, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind};
+use super::{CopyCounts, CopyProgress, LaneBatch, Plane, PlaneError, PlaneKind};
 use crate::forward::Listeners;
 use crate::system;
 use crate::system::message::{self, Head};

@@ -33,7 +33,9 @@ use super::kernel::load::{advice, again, chain};
 use super::kernel::mapped::Mapped;
 use super::kernel::netlink::Framing;
 use super::kernel::{Kernel, KernelOptions};
-use super::{Batch, CopyProgress, Done, LaneBatch, CopyCounts, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue};
+use super::{
+    Batch, CopyCounts, CopyProgress, Done, LaneBatch, Plane, PlaneError, PlaneKind, PlaneOptions, Rescue,
+};
 use crate::forward::Listeners;
 use crate::system;
 

@@ -109,7 +109,8 @@ pub fn what_is_for_the_reflector_is_copied_to_nobody(kind: PlaneKind) {
     assert_eq!(members[1].receive(), word[..5]);
     let mut control = world.with(|desk, _| std::mem::take(&mut desk.control));
     // Each said hello with nothing but the magic.
-    let hello = members.iter().chain([&outsider]).map(|member| (member.address, member.path, wire::MAGIC.to_vec()));
+    let hello =
+        members.iter().chain([&outsider]).map(|member| (member.address, member.path, wire::MAGIC.to_vec()));
     let words = [&members[0], &outsider].map(|member| (member.address, member.path, word.clone()));
     let mut expected: Vec<_> = hello.chain(words).collect();
     for words in [&mut control, &mut expected] {

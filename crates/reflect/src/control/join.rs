@@ -65,7 +65,8 @@ impl Control {
             self.count(Counter::JoinedAgain);
             return self.welcome(incoming, group, index);
         }
-        let Some(created_ms) = created_ms.filter(|created_ms| younger_than_ms.is_none_or(|than| *created_ms > than))
+        let Some(created_ms) =
+            created_ms.filter(|created_ms| younger_than_ms.is_none_or(|than| *created_ms > than))
         else {
             if join.cookie != [0; _] {
                 self.count(Counter::CookieInvalid);

@@ -96,7 +96,9 @@ mod tests {
         assert_eq!(departed.order.len(), DEPARTED_MAX);
         assert_eq!(departed.at_ms.len(), DEPARTED_MAX);
         assert!(
-            (0..many).all(|member| departed.younger_than_ms(member).is_some_and(|at_ms| at_ms <= member / 100 + 1))
+            (0..many).all(|member| departed
+                .younger_than_ms(member)
+                .is_some_and(|at_ms| at_ms <= member / 100 + 1))
         );
         departed.note(1, 2 * COOKIE_LIFE_MS, 2 * COOKIE_LIFE_MS);
         assert_eq!(departed.order.len(), 1);

@@ -19,7 +19,7 @@ use nacre_object::{ErrorKind, ObjectId, StoreError};
 use nacre_rpc::client::{Call, Event, Link, Subscription};
 use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
-use super::wire::{self, Acknowledging, Began, Notifying, Taken, Report, WATCH_SERVICE, Watching};
+use super::wire::{self, Acknowledging, Began, Notifying, Report, Taken, WATCH_SERVICE, Watching};
 
 /// The number of watches of one client for each of its connections: they leave room for other requests.
 const WATCHES_MAX: usize = 8192;
@@ -102,7 +102,8 @@ fn failure(link: &Link, frame: &Frame) -> StoreError {
     let address = link.address();
     match control::get_failure(frame) {
         Ok(error) if error.kind == ErrorKind::Unsupported => {
-            let text = format!("the server at {address} does not allow objects to be watched: {}", error.message);
+            let text =
+                format!("the server at {address} does not allow objects to be watched: {}", error.message);
             StoreError::new(ErrorKind::Unsupported, text)
         }
         Ok(error) => error,

@@ -230,7 +230,11 @@ impl WatchService {
 
     /// Returns a reader of the service's counters.
     pub fn stats(&self) -> WatchStats {
-        WatchStats { watches: self.watches.clone(), notifies: self.notifies.clone(), totals: self.totals.clone() }
+        WatchStats {
+            watches: self.watches.clone(),
+            notifies: self.notifies.clone(),
+            totals: self.totals.clone(),
+        }
     }
 
     fn check_place(&self, object: &nacre_object::ObjectId) -> Result<(), StoreError> {

@@ -300,10 +300,7 @@ impl<R: Request> Call<R> {
     /// Returns the error for a reply that cannot be understood.
     pub fn nonsense(&self, error: WireError) -> StoreError {
         let kind = if self.request.is_read_only() { ErrorKind::Unavailable } else { ErrorKind::Unknown };
-        StoreError::new(
-            kind,
-            format!("the server at {} sent an invalid reply: {error}", self.link.address()),
-        )
+        StoreError::new(kind, format!("the server at {} sent an invalid reply: {error}", self.link.address()))
     }
 }
 

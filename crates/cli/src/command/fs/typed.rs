@@ -129,7 +129,8 @@ async fn call_sequencer(
     input: &[u8],
 ) -> Result<(), Failure> {
     let text = std::str::from_utf8(input).map_or("", str::trim);
-    let usage = |expected: &str| Failure::Usage(format!("the input of \"{method}\" of a sequencer is {expected}"));
+    let usage =
+        |expected: &str| Failure::Usage(format!("the input of \"{method}\" of a sequencer is {expected}"));
     let wanted = match (method, text) {
         ("next", _) => WRITE,
         ("policy", text) if !text.is_empty() => WRITE,

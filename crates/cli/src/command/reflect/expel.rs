@@ -102,7 +102,9 @@ fn parse_subject(text: &str) -> Result<Subject, String> {
     {
         let most = if ip.is_ipv4() { 32 } else { 128 };
         let bits = bits.parse().ok().filter(|bits| *bits <= most);
-        return bits.map(|bits| Subject::Network(ip, bits)).ok_or_else(|| format!("'{text}' is not a network"));
+        return bits
+            .map(|bits| Subject::Network(ip, bits))
+            .ok_or_else(|| format!("'{text}' is not a network"));
     }
     match text {
         "" => Err("the name is empty".to_owned()),

@@ -21,8 +21,7 @@ impl Host {
         let slot = ServerSlot { server: 0, servers: 1, stripe_bytes: 1 << 16 };
         let core = Core { records_max, ..Core::new(Server::new(settings), 1, lease) };
         let (core, work) = (Mutex::new(core), Notify::new());
-        let mut host =
-            Host { shared: Shared { core, work, slot, connections: AtomicU64::new(0) }, calls: 0 };
+        let mut host = Host { shared: Shared { core, work, slot, connections: AtomicU64::new(0) }, calls: 0 };
         let attached = Attached { unanswered: 0, connection: 1, link: LINK, publisher: None };
         host.shared.core.lock().attached.insert(SESSION, attached);
         assert!(is_full(&host.call(Call::Open)), "nobody is told before the epoch is on record");

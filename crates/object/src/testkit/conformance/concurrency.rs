@@ -145,7 +145,8 @@ fn no_lost_update_by_versions(t: &Trial<'_>) -> Result<(), Failure> {
         let mut left = effort.increments;
         while left > 0 {
             let swap = tx().guard(Guard::KeyVersion { key: name.clone(), version });
-            match apply(store, &a, swap.change(WriteOp::SetKey { key: name.clone(), value: "same".into() }))? {
+            match apply(store, &a, swap.change(WriteOp::SetKey { key: name.clone(), value: "same".into() }))?
+            {
                 Outcome::Done(done) => {
                     // Nobody writes anything else.
                     same!(done.version, version + 1, "an update follows the one that it was made from");

@@ -132,7 +132,8 @@ fn before_the_writes(t: &Trial<'_>) -> Result<(), Failure> {
     same!(done, Done { version: 1, existed: false, answers }, "reads see the object as it stood before");
     // A counter moved on in one transaction: its guard and its read see the old value.
     let swap = tx().guard(Guard::Key { key: key("k"), check: Check::Equal("1".into()) });
-    let swap = swap.if_version(D, span(0, 3), 1).read_range(D, span(0, 3)).read(ReadOp::Key { key: key("k") });
+    let swap =
+        swap.if_version(D, span(0, 3), 1).read_range(D, span(0, 3)).read(ReadOp::Key { key: key("k") });
     let done =
         t.done(&a, swap.change(WriteOp::SetKey { key: key("k"), value: "2".into() }).write(D, 0, "two"))?;
     let old = RangeRead { data: "one".into(), extents: vec![data(0, 3, 1)], version: 1, size: 3, next: None };

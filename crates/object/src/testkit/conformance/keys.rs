@@ -138,7 +138,8 @@ fn binary(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn attributes(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
-    let set = |name: &str, value: &'static str| WriteOp::SetAttribute { name: key(name), value: value.into() };
+    let set =
+        |name: &str, value: &'static str| WriteOp::SetAttribute { name: key(name), value: value.into() };
     t.done(&a, tx().change(set("b", "2")).change(set("a", "1")).change(set("c", "")))?;
     t.done(&a, tx().change(WriteOp::SetKey { key: key("a"), value: "key".into() }))?;
     let read = || tx().read(ReadOp::Attributes).read(ReadOp::Attribute { name: key("a") });

@@ -124,9 +124,13 @@ fn budget(t: &Trial<'_>) -> Result<(), Failure> {
     t.done(&a, tx().write(D, 0, bytes.clone()).change(WriteOp::SetKey { key: key("k"), value: "v".into() }))?;
     let whole = ByteRange::new(0, 10 << 20);
     let keys = || ReadOp::Keys { range: KeyRange::all(), limit: 9, values: true };
-    let reads = tx().read_range(D, whole).read(ReadOp::Extents { fork: D, range: whole }).read_range(D, whole);
     let reads =
-        reads.read_range(D, span(3, 5)).read(ReadOp::Stat).read(keys()).read_range(D, span(10 << 20, 11 << 20));
+        tx().read_range(D, whole).read(ReadOp::Extents { fork: D, range: whole }).read_range(D, whole);
+    let reads = reads
+        .read_range(D, span(3, 5))
+        .read(ReadOp::Stat)
+        .read(keys())
+        .read_range(D, span(10 << 20, 11 << 20));
     let mut answers = t.done(&a, reads)?.answers.into_iter();
     let mut range =
         || answers.next().map(range_of).unwrap_or_else(|| Err(Failure::new("an answer is missing")));

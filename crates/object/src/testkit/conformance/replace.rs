@@ -195,7 +195,10 @@ fn in_one_transaction(t: &Trial<'_>) -> Result<(), Failure> {
     t.done(&a, cut)?;
     let read = t.range(&a, &D, span(0, 20))?;
     same!((&read.data[..], read.size), (&b"\0\0\0s\0\0\0\0\0"[..], 9), "a size goes along");
-    t.done(&a, tx().write(s.clone(), 0, "x").change(replace(&D, &s)).change(WriteOp::RemoveFork { fork: D }))?;
+    t.done(
+        &a,
+        tx().write(s.clone(), 0, "x").change(replace(&D, &s)).change(WriteOp::RemoveFork { fork: D }),
+    )?;
     same!(t.stat(&a)?.forks, 0, "and what follows sees it");
     Ok(())
 }

@@ -88,7 +88,9 @@ fn changes(t: &Trial<'_>) -> Result<(), Failure> {
         let guard = Guard::Proposal { fork: D, range: span(0, 8), version: first + 3 * index + 10 };
         let version = match index % 4 {
             0 => t.done(&object, tx().write(D, index, "bytes"))?.version,
-            1 => t.done(&object, tx().change(WriteOp::SetKey { key: key("key"), value: "v".into() }))?.version,
+            1 => {
+                t.done(&object, tx().change(WriteOp::SetKey { key: key("key"), value: "v".into() }))?.version
+            }
             2 => t.done(&object, tx().change(WriteOp::Truncate { fork: D, size: 100 }))?.version,
             _ => t.done(&object, tx().guard(guard).write(D, 0, "proposed"))?.version,
         };

@@ -131,7 +131,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     if let Some((summary, log)) = text.split_once("Verifier output:") {
         let end: Vec<char> = log.trim().chars().rev().take(END).collect();
-        text = format!("{summary}The end of what the checker wrote: {}", end.iter().rev().collect::<String>());
+        text =
+            format!("{summary}The end of what the checker wrote: {}", end.iter().rev().collect::<String>());
     }
     let mut next = error.source();
     while let Some(cause) = next {

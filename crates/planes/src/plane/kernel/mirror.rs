@@ -28,7 +28,7 @@ use super::places::{
     GAP, ShownLane, make_gap, places, read_place, release_hops, route_again, show_device, show_hops,
     show_place,
 };
-use crate::plane::{Done, CopyCounts};
+use crate::plane::{CopyCounts, Done};
 
 /// The state of a group as shown to programs.
 struct Shown {
