@@ -791,7 +791,7 @@ impl Inner {
 mod tests {
     use std::pin::Pin;
 
-    use nacre_object::Read;
+    use nacre_object::ReadOp;
     use nacre_object::testkit::{block_on, block_on_for};
 
     use super::*;
