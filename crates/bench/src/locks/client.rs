@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use futures::future::try_join_all;
 use futures::stream::FuturesUnordered;
-use nacre::lock::{File, Lock, Mode, Request};
+use nacre::lock::{Lock, LockableFile, Mode, Request};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -116,7 +116,7 @@ struct Client {
 
 /// The connections to a lock service.
 pub(super) enum Service {
-    Nacre { stores: Vec<nacre::Store>, files: Vec<File> },
+    Nacre { stores: Vec<nacre::Store>, files: Vec<LockableFile> },
     Ofd(ofd::Locks),
     Zookeeper(Vec<zookeeper_client::Client>),
     Etcd { clients: Vec<etcd::Client>, lease: i64 },

@@ -1,7 +1,7 @@
 //! A worker of a loop, which locks and unlocks a range that nobody else wants.
 
 use bytes::Bytes;
-use nacre::lock::{File, Mode, Request};
+use nacre::lock::{LockableFile, Mode, Request};
 
 use super::client::{FILE, Service};
 use crate::BenchError;
@@ -12,7 +12,7 @@ const RANGE_BYTES: u64 = 4096;
 
 /// The place of one worker in a loop: what it locks and unlocks.
 pub(super) enum LoopTarget<'a> {
-    Nacre { file: &'a File, request: Request, awaits: bool },
+    Nacre { file: &'a LockableFile, request: Request, awaits: bool },
     Ofd { file: &'a ofd::Locks, offset: u64 },
     Zookeeper { client: &'a zookeeper_client::Client, node: String },
     Etcd { client: etcd::Client, name: Bytes, lease: i64 },

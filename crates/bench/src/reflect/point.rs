@@ -143,10 +143,10 @@ impl Run {
     pub(super) fn by_others(&self, who: System) -> u64 {
         let (Some(counted), System::Plane(kind)) = (self.counted, who) else { return 0 };
         let own = match kind {
-            PlaneKind::Xdp => counted.made[0],
-            PlaneKind::Kernel => counted.made[1],
-            PlaneKind::Ring => counted.made[2],
-            PlaneKind::Sendto | PlaneKind::Batch => counted.made[3],
+            PlaneKind::Xdp => counted.copy_counts[0],
+            PlaneKind::Kernel => counted.copy_counts[1],
+            PlaneKind::Ring => counted.copy_counts[2],
+            PlaneKind::Sendto | PlaneKind::Batch => counted.copy_counts[3],
         };
         counted.made.iter().sum::<u64>() - own
     }

@@ -78,7 +78,7 @@ pub(super) struct Counted {
     pub(super) too_old: u64,
     /// The number of copies by who made them: programs in drivers, the program at the hook, user space by frames, and by
     /// sockets.
-    pub(super) made: [u64; 4],
+    pub(super) copy_counts: [u64; 4],
     pub(super) non_members: u64,
     pub(super) over_rate: u64,
     pub(super) backlog: u64,
@@ -105,7 +105,7 @@ impl Counted {
             copies: self.copies - before.copies,
             undeliverable: self.undeliverable - before.undeliverable,
             too_old: self.too_old - before.too_old,
-            made: std::array::from_fn(|by| self.made[by] - before.made[by]),
+            copy_counts: std::array::from_fn(|by| self.copy_counts[by] - before.copy_counts[by]),
             non_members: self.non_members - before.non_members,
             over_rate: self.over_rate - before.over_rate,
             backlog: self.backlog - before.backlog,

@@ -401,7 +401,7 @@ async fn missing_source(
     for write in &transaction.writes {
         match write {
             WriteOp::Extents { fork, .. } | WriteOp::Truncate { fork, .. } => {
-                drop(forks.insert(fork.clone()))
+                forks.insert(fork.clone());
             }
             WriteOp::RemoveFork { fork } => drop(forks.remove(fork)),
             WriteOp::Remove => forks.clear(),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 
 use nacre::ErrorKind;
-use nacre::lock::{Description, File, Lock, Method, Mode, Protocol, Request};
+use nacre::lock::{Description, Lock, LockableFile, Method, Mode, Protocol, Request};
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 
@@ -127,7 +127,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     done
 }
 
-async fn locked(file: &File, args: &Args) -> Result<(), Failure> {
+async fn locked(file: &LockableFile, args: &Args) -> Result<(), Failure> {
     let mut signals = Caught::new()?;
     let request = args.request();
     let lock = tokio::select! {
