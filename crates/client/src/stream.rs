@@ -737,8 +737,13 @@ impl Stream {
 
     /// Makes a content the present one, and removes the one that it replaces.
     async fn commit(&self, content: Content) -> Result<(), StoreError> {
-        for _ in 0..ATTEMPTS_MAX {
-            let (mut record, text) = self.load().await?.ok_or_else(taken_away)?;
+        for attempt in 0..ATTEMPTS_MAX {
+            let loaded = self.load().await.map_err(|error| match attempt {
+                0 => error,
+                // An attempt that was refused may have taken effect all the same.
+                _ => error.with_kind(ErrorKind::Unknown),
+            });
+            let (mut record, text) = loaded?.ok_or_else(taken_away)?;
             match record.content_mut(content.number).map(|kept| kept.state) {
                 None => return Err(taken_away()),
                 // An attempt took effect though its outcome was lost.
@@ -768,7 +773,10 @@ impl Stream {
     /// Takes away a content that was being put; and the head, if nothing but that content made it.
     async fn abandon(&self, number: u128) -> Result<(), StoreError> {
         self.update(|record| {
-            if let Some(content) = record.content_mut(number) {
+            // One that became the present content is the stream's, and no put takes it away.
+            if let Some(content) = record.content_mut(number)
+                && content.state == State::Pending
+            {
                 content.state = State::Dead;
             }
             Ok(())

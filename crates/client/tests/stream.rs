@@ -526,3 +526,46 @@ fn a_put_whose_last_step_took_effect_unseen_keeps_its_content() {
         }
     });
 }
+
+/// A store whose first commit of a put takes effect and is refused when it comes again, as if its first answer had been lost;
+/// the request after that does not reach it.
+struct LostAnswer {
+    inner: Arc<MemoryStore>,
+    /// 0 before that commit, 1 until the request after it, 2 from then on.
+    step: AtomicI64,
+}
+
+impl ObjectStore for LostAnswer {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        let whole = Write::RemoveFork { fork: Fork::DEFAULT };
+        if self.step.compare_exchange(1, 2, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return Reply::ready(Err(nacre::Error::new(ErrorKind::Unavailable, "it is away for a moment")));
+        }
+        if transaction.writes.contains(&whole)
+            && self.step.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        {
+            block_on(self.inner.apply(object, transaction.clone())).unwrap();
+        }
+        self.inner.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.inner.list(after, limit)
+    }
+}
+
+#[test]
+fn a_put_that_cannot_look_whether_it_took_effect_takes_nothing_away() {
+    run(async {
+        let inner = Arc::new(MemoryStore::new());
+        let stream = Store::from_engine(inner.clone(), "plain").stream("file").unwrap();
+        stream.put(&pattern(1, 5 << 20)[..]).await.unwrap();
+        let losing = Arc::new(LostAnswer { inner, step: AtomicI64::new(0) });
+        let put = Store::from_engine(losing.clone(), "losing").stream("file").unwrap();
+        let error = put.put(&pattern(2, 5 << 20)[..]).await.unwrap_err();
+        assert_eq!(losing.step.load(Ordering::SeqCst), 2);
+        // It is the new content; that it could be the old one as well is what the failure says.
+        assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
+        assert!(whole(&stream).await == pattern(2, 5 << 20));
+    });
+}
