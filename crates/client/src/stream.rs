@@ -638,13 +638,17 @@ impl Stream {
     pub async fn put(&self, source: impl AsyncRead + Unpin) -> Result<u64, StoreError> {
         let put = async {
             let layout = self.default_layout().await?;
-            let content = self.begin_put(layout).await?;
-            match self.fill(content, source).await {
+            let begun = self.begin_put(layout).await?;
+            let put = match self.fill(begun, source).await {
+                Ok(content) => self.commit(content).await.map(|()| content.size),
+                Err(error) => Err(without_effect(error)),
+            };
+            match put {
                 Ok(bytes) => Ok(bytes),
                 Err(error) => {
                     // What cannot be removed now is removed by a later put, or with the stream.
                     if error.kind != ErrorKind::Unknown {
-                        drop(self.abandon(content.number).await);
+                        drop(self.abandon(begun.number).await);
                     }
                     Err(error)
                 }
@@ -675,19 +679,27 @@ impl Stream {
                 continue;
             }
             let content = record.begin(&self.head, State::Pending)?;
-            if self.replace_record(before.as_ref(), &record, Vec::new()).await? {
-                return Ok(content);
+            match self.replace_record(before.as_ref(), &record, Vec::new()).await {
+                Ok(true) => return Ok(content),
+                Ok(false) => {}
+                Err(error) => {
+                    // It may have begun all the same.
+                    if error.kind == ErrorKind::Unknown {
+                        drop(self.abandon(content.number).await);
+                    }
+                    return Err(without_effect(error));
+                }
             }
         }
         Err(too_busy())
     }
 
-    /// Writes the bytes of a content that is being put, and makes it the present one.
+    /// Writes the bytes of a content that is being put, and returns it with its size.
     async fn fill(
         &self,
         mut content: Content,
         mut source: impl AsyncRead + Unpin,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Content, StoreError> {
         let unit = u64::from(content.layout.unit_bytes);
         let mut refreshed = std::time::Instant::now();
         let mut under_way = stream::FuturesUnordered::new();
@@ -731,8 +743,7 @@ impl Stream {
             }
         }
         drop(under_way);
-        self.commit(content).await?;
-        Ok(content.size)
+        Ok(content)
     }
 
     /// Makes a content the present one, and removes the one that it replaces.
@@ -1025,6 +1036,15 @@ fn answers(outcome: Outcome) -> Result<Vec<Answer>, StoreError> {
 fn end_of(offset: u64, len: u64) -> Result<u64, StoreError> {
     let end = offset.checked_add(len).filter(|end| *end <= OFFSET_MAX);
     end.ok_or_else(|| StoreError::new(ErrorKind::Invalid, "streams end before 2^63 bytes"))
+}
+
+/// Returns the failure of a put before its content was to become the present one. Whether the request that failed took effect
+/// makes no difference to the stream: its content is the old one.
+fn without_effect(error: StoreError) -> StoreError {
+    match error.kind {
+        ErrorKind::Unknown => error.with_kind(ErrorKind::Unavailable),
+        _ => error,
+    }
 }
 
 fn no_such_stream() -> StoreError {
