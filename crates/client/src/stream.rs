@@ -362,8 +362,10 @@ impl Stream {
     /// length first: then none of them has to make it longer.
     ///
     /// # Errors
-    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: each stripe may or may not be written; writing the
-    /// same again does no harm. [`ErrorKind::Invalid`] if there is no such stream, or the bytes go past 2^63.
+    /// Those of a [write](crate#errors), which say what became of one stripe. Of bytes that go over several, others may
+    /// have been written, or may yet, and the stream may be longer already; writing the same again does no harm.
+    /// [`ErrorKind::Unknown`]: each stripe may or may not be written. [`ErrorKind::Invalid`] if there is no such stream, or
+    /// the bytes go past 2^63.
     pub async fn write(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), StoreError> {
         let data = data.into();
         let written = async {
