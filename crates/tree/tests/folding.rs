@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyDirectory, ReplyEmpty,
-    ReplyEntry, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use nacre_tree::EntryError;
 use nacre_tree::copy::{Copy, Options};
@@ -46,6 +46,8 @@ struct Folding {
     last: AtomicU64,
     /// True if names can be given on condition that no entry has them.
     exclusive: bool,
+    /// True if files cannot be opened, as those of a server that has lost sight of them.
+    stale: bool,
 }
 
 /// The number of the directory that is mounted.
@@ -153,6 +155,13 @@ impl Filesystem for Folding {
         reply.ok();
     }
 
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.stale {
+            true => reply.error(Errno::ESTALE),
+            false => reply.opened(FileHandle(0), FopenFlags::empty()),
+        }
+    }
+
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
         let attributes = self.add(parent.0, name, FileType::Directory);
         reply.entry(&Duration::ZERO, &attributes, Generation(0));
@@ -226,6 +235,13 @@ impl Filesystem for Folding {
     }
 }
 
+/// Mounts a file system; `None` where there is no FUSE.
+fn mounted(folding: Folding, at: &Path) -> Option<BackgroundSession> {
+    fuser::spawn_mount(folding, at, &Config::default())
+        .inspect_err(|error| eprintln!("skipped: FUSE cannot be mounted here: {error}"))
+        .ok()
+}
+
 /// A folder with the directories `source` and `target`, where `target` is mounted and takes names that differ in case for
 /// one.
 struct Setting {
@@ -244,17 +260,11 @@ impl Setting {
         let nodes = Arc::new(Mutex::new(Vec::new()));
         let (time, owner) = (about.modified().unwrap(), (about.uid(), about.gid()));
         let (last, nodes_there) = (AtomicU64::new(ROOT), Arc::clone(&nodes));
-        let folding = Folding { nodes: nodes_there, time, owner, last, exclusive };
+        let folding = Folding { nodes: nodes_there, time, owner, last, exclusive, stale: false };
         for name in names {
             folding.add(ROOT, OsStr::new(name), FileType::RegularFile);
         }
-        match fuser::spawn_mount(folding, &target, &Config::default()) {
-            Ok(mounted) => Some(Setting { source, target, nodes, mounted }),
-            Err(error) => {
-                eprintln!("skipped: FUSE cannot be mounted here: {error}");
-                None
-            }
-        }
+        Some(Setting { mounted: mounted(folding, &target)?, source, target, nodes })
     }
 
     /// Copies or mirrors the source to the target, and returns the failures.
@@ -349,4 +359,28 @@ fn a_name_that_has_only_changed_its_case_is_copied_over_the_old_one() {
     let nodes = setting.end();
     assert_eq!(nodes.len(), 1);
     assert_eq!(nodes[0].content, b"new");
+}
+
+#[test]
+fn a_file_that_a_server_has_lost_sight_of_is_an_error_and_not_taken_for_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    let about = fs::metadata(&source).unwrap();
+    let folding = Folding {
+        nodes: Arc::default(),
+        time: about.modified().unwrap(),
+        owner: (about.uid(), about.gid()),
+        last: AtomicU64::new(ROOT),
+        exclusive: true,
+        stale: true,
+    };
+    folding.add(ROOT, OsStr::new("file"), FileType::RegularFile);
+    let Some(_mounted) = mounted(folding, &source) else { return };
+    let copy = Copy::new(&source, &target, options(false)).unwrap();
+    copy.run().unwrap();
+    let failures = copy.failures().first();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].to_string().contains("cannot open") && failures[0].path().ends_with("file"));
+    assert_eq!(copy.counters().vanished.load(Ordering::Relaxed), 0);
 }

@@ -139,10 +139,17 @@ impl Item<'_> {
 
     fn open_source(&self) -> Result<OwnedFd, CopyError> {
         open_for_reading(self.source, self.source_name).map_err(|errno| match errno {
-            Errno::NOENT | Errno::STALE => CopyError::Vanished,
+            Errno::NOENT => CopyError::Vanished,
+            // A server says so of a file that was removed, and also of one that it has lost sight of: only a look tells.
+            Errno::STALE if self.is_gone() => CopyError::Vanished,
             Errno::LOOP => failed(COPY)("it became a symbolic link while it was looked at"),
             errno => failed("cannot open")(errno),
         })
+    }
+
+    /// Returns whether the source is known not to exist any more.
+    fn is_gone(&self) -> bool {
+        directory::stat(self.source, self.source_name).is_err_and(|errno| errno == Errno::NOENT)
     }
 
     /// Returns true if the copy exists and does not differ as far as can be told without opening either file; false if
