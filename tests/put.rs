@@ -323,3 +323,25 @@ fn reserved_names_are_hidden_and_not_taken_by_accident() {
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(read(&server.uri, "a"), Some((2, 24 << 20)));
 }
+
+#[test]
+fn a_stream_that_has_lost_an_object_says_what_helps() {
+    let server = Server::in_memory();
+    server.run_with(["put", "video", "-", "--striped"], &content(1, 4096)).ok();
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    let stripes = || -> Vec<String> {
+        let objects = store.list().map(|object| object.unwrap().to_string());
+        objects.filter(|object| object.starts_with(nacre::stream::PREFIX)).collect()
+    };
+    let lost = stripes().remove(0);
+    assert!(store.object(&lost).unwrap().remove().unwrap());
+    let missing = server.run(["get", "video"]);
+    assert!(!missing.stderr.contains("scrub"), "{missing:?}");
+    missing.failed(1, &[lost.as_str(), "is missing", "from a backup", "\"nacre rm\""]);
+    // Both that it names help.
+    server.run_with(["put", "video", "-", "--striped"], &content(2, 4096)).ok();
+    assert_eq!(server.run(["get", "video"]).ok(), content(2, 4096));
+    store.object(stripes().remove(0)).unwrap().remove().unwrap();
+    server.run(["rm", "video"]).ok();
+    assert_eq!(stripes(), [""; 0]);
+}

@@ -29,7 +29,7 @@ use self::tree::{Manifest, Tree};
 use crate::kit::Spread;
 use crate::kit::process::this_program;
 use crate::kit::report::Report;
-use crate::kit::study::{Order, Steps, run_blocking, turns};
+use crate::kit::study::{Order, Steps, run_blocking, turns, watch_signals};
 use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.
@@ -144,6 +144,7 @@ pub fn make_tree(args: &TreeArgs, common: &Common) -> Result<(), BenchError> {
 fn make(args: &MakeArgs, threads: usize, keep: bool) -> Result<Tree, BenchError> {
     let shape = args.shape()?;
     let root = args.at.clone().unwrap_or_else(|| Tree::default_root(args.seed, &shape));
+    watch_signals()?;
     Tree::open_or_create(&root, args.seed, &shape, threads, keep)
 }
 

@@ -75,10 +75,12 @@ fn nothing_that_was_admitted_is_lost_under_overload() {
     assert_eq!(bursts.len(), 2, "{text}");
     for burst in bursts {
         assert_eq!((&burst["lost"], &burst["disorder"]), (&0.into(), &0.into()), "{text}");
-        // Only members behind the slow device wait for it.
-        let arrived: Vec<f64> =
-            burst["arrived_s"].as_array().unwrap().iter().map(|seconds| seconds.as_f64().unwrap()).collect();
-        assert!(arrived[0] < arrived[2] && arrived[1] < arrived[2], "{text}");
+        // It is not for want of datagrams that none is lost: some were admitted, and copies came by each device.
+        let admitted = burst["counted"]["admitted"].as_u64().unwrap();
+        assert!(0 < admitted && admitted <= burst["datagrams"].as_u64().unwrap(), "{text}");
+        let arrived = burst["arrived_s"].as_array().unwrap();
+        assert_eq!(arrived.len(), 3, "{text}");
+        assert!(arrived.iter().all(|seconds| seconds.as_f64().unwrap() > 0.0), "{text}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -95,5 +95,32 @@ fn what_was_measured_before_a_signal_is_kept() {
         assert_eq!(results["ended_early"], how);
         // What was under way is measured to its end.
         assert_eq!(repetitions(&results), [1, 2]);
+    }
+}
+
+#[test]
+fn a_study_that_is_interrupted_while_it_makes_its_tree_says_so_and_removes_it() {
+    for command in ["walk", "walk-tree"] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut study = Command::new(env!("CARGO_BIN_EXE_nacre-bench"));
+        study.args([command, "--at", "tree", "--threads", "1"]);
+        if command == "walk" {
+            study.args(["--only", "floor"]);
+        }
+        study.current_dir(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut study = study.spawn().unwrap();
+        let tree = folder.path().join("tree");
+        let has_files = || std::fs::read_dir(&tree).is_ok_and(|mut entries| entries.next().is_some());
+        while !has_files() {
+            assert!(study.try_wait().unwrap().is_none(), "it ended before it made a file");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let pid = rustix::process::Pid::from_child(&study);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let ended = study.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "nacre: interrupted\n");
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 0, "the tree and its manifest are removed");
     }
 }

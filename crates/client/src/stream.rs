@@ -363,8 +363,10 @@ impl Stream {
     /// length first: then none of them has to make it longer.
     ///
     /// # Errors
-    /// Those of a [write](crate#errors). [`ErrorKind::Unknown`]: each stripe may or may not be written; writing the
-    /// same again does no harm. [`ErrorKind::Invalid`] if there is no such stream, or the bytes go past 2^63.
+    /// Those of a [write](crate#errors), which say what became of one stripe. Of bytes that go over several, others may
+    /// have been written, or may yet, and the stream may be longer already; writing the same again does no harm.
+    /// [`ErrorKind::Unknown`]: each stripe may or may not be written. [`ErrorKind::Invalid`] if there is no such stream, or
+    /// the bytes go past 2^63.
     pub async fn write(&self, offset: u64, data: impl Into<Bytes>) -> Result<(), StoreError> {
         let data = data.into();
         let written = async {
@@ -639,13 +641,17 @@ impl Stream {
     pub async fn put(&self, source: impl AsyncRead + Unpin) -> Result<u64, StoreError> {
         let put = async {
             let layout = self.default_layout().await?;
-            let content = self.begin_put(layout).await?;
-            match self.fill(content, source).await {
+            let begun = self.begin_put(layout).await?;
+            let put = match self.fill(begun, source).await {
+                Ok(content) => self.commit(content).await.map(|()| content.size),
+                Err(error) => Err(without_effect(error)),
+            };
+            match put {
                 Ok(bytes) => Ok(bytes),
                 Err(error) => {
                     // What cannot be removed now is removed by a later put, or with the stream.
                     if error.kind != ErrorKind::Unknown {
-                        drop(self.abandon(content.number).await);
+                        drop(self.abandon(begun.number).await);
                     }
                     Err(error)
                 }
@@ -676,19 +682,27 @@ impl Stream {
                 continue;
             }
             let content = record.begin(&self.head, State::Pending)?;
-            if self.replace_record(before.as_ref(), &record, Vec::new()).await? {
-                return Ok(content);
+            match self.replace_record(before.as_ref(), &record, Vec::new()).await {
+                Ok(true) => return Ok(content),
+                Ok(false) => {}
+                Err(error) => {
+                    // It may have begun all the same.
+                    if error.kind == ErrorKind::Unknown {
+                        drop(self.abandon(content.number).await);
+                    }
+                    return Err(without_effect(error));
+                }
             }
         }
         Err(too_busy())
     }
 
-    /// Writes the bytes of a content that is being put, and makes it the present one.
+    /// Writes the bytes of a content that is being put, and returns it with its size.
     async fn fill(
         &self,
         mut content: Content,
         mut source: impl AsyncRead + Unpin,
-    ) -> Result<u64, StoreError> {
+    ) -> Result<Content, StoreError> {
         let unit = u64::from(content.layout.unit_bytes);
         let mut refreshed = std::time::Instant::now();
         let mut under_way = stream::FuturesUnordered::new();
@@ -732,14 +746,18 @@ impl Stream {
             }
         }
         drop(under_way);
-        self.commit(content).await?;
-        Ok(content.size)
+        Ok(content)
     }
 
     /// Makes a content the present one, and removes the one that it replaces.
     async fn commit(&self, content: Content) -> Result<(), StoreError> {
-        for _ in 0..ATTEMPTS_MAX {
-            let (mut record, text) = self.load().await?.ok_or_else(taken_away)?;
+        for attempt in 0..ATTEMPTS_MAX {
+            let loaded = self.load().await.map_err(|error| match attempt {
+                0 => error,
+                // An attempt that was refused may have taken effect all the same.
+                _ => error.with_kind(ErrorKind::Unknown),
+            });
+            let (mut record, text) = loaded?.ok_or_else(taken_away)?;
             match record.content_mut(content.number).map(|kept| kept.state) {
                 None => return Err(taken_away()),
                 // An attempt took effect though its outcome was lost.
@@ -769,7 +787,10 @@ impl Stream {
     /// Takes away a content that was being put; and the head, if nothing but that content made it.
     async fn abandon(&self, number: u128) -> Result<(), StoreError> {
         self.update(|record| {
-            if let Some(content) = record.content_mut(number) {
+            // One that became the present content is the stream's, and no put takes it away.
+            if let Some(content) = record.content_mut(number)
+                && content.state == State::Pending
+            {
                 content.state = State::Dead;
             }
             Ok(())
@@ -1018,6 +1039,15 @@ fn answers(outcome: Outcome) -> Result<Vec<Answer>, StoreError> {
 fn end_of(offset: u64, len: u64) -> Result<u64, StoreError> {
     let end = offset.checked_add(len).filter(|end| *end <= OFFSET_MAX);
     end.ok_or_else(|| StoreError::new(ErrorKind::Invalid, "streams end before 2^63 bytes"))
+}
+
+/// Returns the failure of a put before its content was to become the present one. Whether the request that failed took effect
+/// makes no difference to the stream: its content is the old one.
+fn without_effect(error: StoreError) -> StoreError {
+    match error.kind {
+        ErrorKind::Unknown => error.with_kind(ErrorKind::Unavailable),
+        _ => error,
+    }
 }
 
 fn no_such_stream() -> StoreError {

@@ -526,3 +526,102 @@ fn a_put_whose_last_step_took_effect_unseen_keeps_its_content() {
         }
     });
 }
+
+/// A store whose first commit of a put takes effect and is refused when it comes again, as if its first answer had been lost;
+/// the request after that does not reach it.
+struct LostAnswer {
+    inner: Arc<MemoryStore>,
+    /// 0 before that commit, 1 until the request after it, 2 from then on.
+    step: AtomicI64,
+}
+
+impl ObjectStore for LostAnswer {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        let whole = Write::RemoveFork { fork: Fork::DEFAULT };
+        if self.step.compare_exchange(1, 2, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return Reply::ready(Err(nacre::Error::new(ErrorKind::Unavailable, "it is away for a moment")));
+        }
+        if transaction.writes.contains(&whole)
+            && self.step.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        {
+            block_on(self.inner.apply(object, transaction.clone())).unwrap();
+        }
+        self.inner.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.inner.list(after, limit)
+    }
+}
+
+#[test]
+fn a_put_that_cannot_look_whether_it_took_effect_takes_nothing_away() {
+    run(async {
+        let inner = Arc::new(MemoryStore::new());
+        let stream = Store::from_engine(inner.clone(), "plain").stream("file").unwrap();
+        stream.put(&pattern(1, 5 << 20)[..]).await.unwrap();
+        let losing = Arc::new(LostAnswer { inner, step: AtomicI64::new(0) });
+        let put = Store::from_engine(losing.clone(), "losing").stream("file").unwrap();
+        let error = put.put(&pattern(2, 5 << 20)[..]).await.unwrap_err();
+        assert_eq!(losing.step.load(Ordering::SeqCst), 2);
+        // It is the new content; that it could be the old one as well is what the failure says.
+        assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
+        assert!(whole(&stream).await == pattern(2, 5 << 20));
+    });
+}
+
+/// A store that gives no answer to one request, though that takes effect.
+struct NoAnswer {
+    inner: Arc<MemoryStore>,
+    /// The number of requests before it.
+    left: AtomicI64,
+}
+
+impl ObjectStore for NoAnswer {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        let unanswered = self.left.fetch_sub(1, Ordering::SeqCst) == 0 && !transaction.writes.is_empty();
+        let reply = self.inner.apply(object, transaction);
+        if unanswered {
+            drop(block_on(reply));
+            return Reply::ready(Err(nacre::Error::new(ErrorKind::Unknown, "no answer came")));
+        }
+        reply
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.inner.list(after, limit)
+    }
+}
+
+#[test]
+fn a_put_to_which_an_answer_is_missing_says_which_content_it_is_and_leaves_nothing_behind() {
+    run(async {
+        let (old, new) = (pattern(1, 5 << 20), pattern(2, 9 << 20));
+        let mut failed = 0;
+        for step in 0.. {
+            let inner = Arc::new(MemoryStore::new());
+            let stream = Store::from_engine(inner.clone(), "plain").stream("file").unwrap();
+            stream.put(&old[..]).await.unwrap();
+            let engine = Arc::new(NoAnswer { inner: inner.clone(), left: AtomicI64::new(step) });
+            let cut_off = Store::from_engine(engine.clone(), "cut off").stream("file").unwrap();
+            let put = cut_off.put(&new[..]).await;
+            let now = whole(&stream).await;
+            match put {
+                Ok(_) => assert!(now == new, "step {step}"),
+                // The content that was being put would be in the way of later ones for a day.
+                Err(error) if error.kind != ErrorKind::Unknown => {
+                    failed += 1;
+                    assert_eq!(error.kind, ErrorKind::Unavailable, "step {step}: {error}");
+                    assert!(now == old, "step {step}");
+                    assert_eq!(stripes(&Store::from_engine(inner, "plain")).await.len(), 2, "step {step}");
+                }
+                Err(_) => assert!(now == new, "step {step}: the last step took effect"),
+            }
+            if engine.left.load(Ordering::SeqCst) >= 0 {
+                break;
+            }
+        }
+        // The beginning, and the three pieces of 4 MiB at the least.
+        assert!(failed >= 4, "{failed}");
+    });
+}

@@ -83,6 +83,10 @@ impl From<StoreError> for Failure {
         let on_ceph = ON_CEPH.load(Ordering::Relaxed);
         let advice = match error.kind {
             ErrorKind::Unavailable if on_ceph => "\"ceph status\" shows the state of the cluster",
+            // An object that is gone is no damage that a scrub finds.
+            ErrorKind::Corrupt if error.message.contains("which holds some of its bytes, is missing") => {
+                "put the stream there again from a backup, or remove it with \"nacre rm\""
+            }
             ErrorKind::Corrupt if on_ceph => {
                 "\"nacre scrub\" lists all damage, \"nacre rm --force\" removes damaged objects"
             }

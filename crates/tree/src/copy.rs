@@ -10,6 +10,7 @@
 //! - A directory gets its mode and times when everything in it is done.
 
 mod attributes;
+mod claim;
 mod data;
 mod destination;
 mod file;

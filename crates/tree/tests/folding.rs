@@ -1,4 +1,4 @@
-//! Mirrors on a file system that ignores the case of names.
+//! Copies and mirrors on a file system that ignores the case of names.
 
 mod common;
 
@@ -6,29 +6,57 @@ use std::ffi::OsStr;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo,
-    ReplyAttr, ReplyDirectory, ReplyEmpty, ReplyEntry, Request,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
+use nacre_tree::EntryError;
 use nacre_tree::copy::{Copy, Options};
 use parking_lot::Mutex;
 
 use crate::common::options;
 
-/// One directory of empty files, whose names are kept as they were made and found whatever their case is.
-struct Folding {
-    names: Arc<Mutex<Vec<(u64, String)>>>,
-    time: SystemTime,
-    owner: (u32, u32),
+/// A file or a directory: its name, as it was made, in the directory with the number `parent`.
+#[derive(Clone)]
+struct Node {
+    parent: u64,
+    name: String,
+    attributes: FileAttr,
+    content: Vec<u8>,
 }
 
+impl Node {
+    fn is(&self, parent: u64, name: &OsStr) -> bool {
+        self.parent == parent && name.eq_ignore_ascii_case(&self.name)
+    }
+}
+
+/// Files and directories whose names are kept as they were made, and found whatever their case is.
+struct Folding {
+    nodes: Arc<Mutex<Vec<Node>>>,
+    time: SystemTime,
+    owner: (u32, u32),
+    /// The number of the entry that was made last.
+    last: AtomicU64,
+    /// True if names can be given on condition that no entry has them.
+    exclusive: bool,
+    /// True if files cannot be opened, as those of a server that has lost sight of them.
+    stale: bool,
+}
+
+/// The number of the directory that is mounted.
+const ROOT: u64 = 1;
+
 impl Folding {
-    fn attributes(&self, ino: u64) -> FileAttr {
-        let directory = ino == 1;
+    /// Returns the attributes of a new entry.
+    fn attributes(&self, ino: u64, kind: FileType) -> FileAttr {
+        let directory = kind == FileType::Directory;
         FileAttr {
             ino: INodeNo(ino),
             size: 0,
@@ -37,7 +65,7 @@ impl Folding {
             mtime: self.time,
             ctime: self.time,
             crtime: self.time,
-            kind: if directory { FileType::Directory } else { FileType::RegularFile },
+            kind,
             perm: if directory { 0o755 } else { 0o644 },
             nlink: if directory { 2 } else { 1 },
             uid: self.owner.0,
@@ -47,31 +75,45 @@ impl Folding {
             blksize: 4096,
         }
     }
+
+    /// Adds an entry, with a number that no other one has had.
+    fn add(&self, parent: u64, name: &OsStr, kind: FileType) -> FileAttr {
+        let ino = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let attributes = self.attributes(ino, kind);
+        let name = name.to_str().unwrap().to_owned();
+        self.nodes.lock().push(Node { parent, name, attributes, content: Vec::new() });
+        attributes
+    }
 }
 
 impl Filesystem for Folding {
-    fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let names = self.names.lock();
-        match names.iter().find(|(_, known)| name.eq_ignore_ascii_case(known)) {
-            Some((ino, _)) => reply.entry(&Duration::ZERO, &self.attributes(*ino), Generation(0)),
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.nodes.lock().iter().find(|node| node.is(parent.0, name)) {
+            Some(node) => reply.entry(&Duration::ZERO, &node.attributes, Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply.attr(&Duration::ZERO, &self.attributes(ino.0));
+        if ino.0 == ROOT {
+            return reply.attr(&Duration::ZERO, &self.attributes(ROOT, FileType::Directory));
+        }
+        match self.nodes.lock().iter().find(|node| node.attributes.ino == ino) {
+            Some(node) => reply.attr(&Duration::ZERO, &node.attributes),
+            None => reply.error(Errno::ENOENT),
+        }
     }
 
     fn setattr(
         &self,
         _: &Request,
         ino: INodeNo,
-        _: Option<u32>,
-        _: Option<u32>,
-        _: Option<u32>,
-        _: Option<u64>,
-        _: Option<fuser::TimeOrNow>,
-        _: Option<fuser::TimeOrNow>,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
         _: Option<SystemTime>,
         _: Option<FileHandle>,
         _: Option<SystemTime>,
@@ -80,50 +122,175 @@ impl Filesystem for Folding {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        reply.attr(&Duration::ZERO, &self.attributes(ino.0));
+        if ino.0 == ROOT {
+            return reply.attr(&Duration::ZERO, &self.attributes(ROOT, FileType::Directory));
+        }
+        let mut nodes = self.nodes.lock();
+        let Some(node) = nodes.iter_mut().find(|node| node.attributes.ino == ino) else {
+            return reply.error(Errno::ENOENT);
+        };
+        let attributes = &mut node.attributes;
+        attributes.perm = mode.map_or(attributes.perm, |mode| (mode & 0o7777) as u16);
+        attributes.uid = uid.unwrap_or(attributes.uid);
+        attributes.gid = gid.unwrap_or(attributes.gid);
+        if let Some(TimeOrNow::SpecificTime(time)) = mtime {
+            attributes.mtime = time;
+        }
+        if let Some(size) = size {
+            node.content.resize(size as usize, 0);
+            attributes.size = size;
+        }
+        reply.attr(&Duration::ZERO, attributes);
     }
 
-    fn readdir(&self, _: &Request, _: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        for (index, (ino, name)) in self.names.lock().iter().enumerate().skip(offset as usize) {
-            if reply.add(INodeNo(*ino), index as u64 + 1, FileType::RegularFile, name) {
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let nodes = self.nodes.lock();
+        let inside = nodes.iter().filter(|node| node.parent == ino.0);
+        for (index, node) in inside.enumerate().skip(offset as usize) {
+            let FileAttr { ino, kind, .. } = node.attributes;
+            if reply.add(ino, index as u64 + 1, kind, &node.name) {
                 break;
             }
         }
         reply.ok();
     }
 
-    fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.names.lock().retain(|(_, known)| !name.eq_ignore_ascii_case(known));
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.stale {
+            true => reply.error(Errno::ESTALE),
+            false => reply.opened(FileHandle(0), FopenFlags::empty()),
+        }
+    }
+
+    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        let attributes = self.add(parent.0, name, FileType::Directory);
+        reply.entry(&Duration::ZERO, &attributes, Generation(0));
+    }
+
+    fn create(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _: u32,
+        _: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        let attributes = self.add(parent.0, name, FileType::RegularFile);
+        let flags = FopenFlags::empty();
+        reply.created(&Duration::ZERO, &attributes, Generation(0), FileHandle(0), flags);
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let mut nodes = self.nodes.lock();
+        let Some(node) = nodes.iter_mut().find(|node| node.attributes.ino == ino) else {
+            return reply.error(Errno::ENOENT);
+        };
+        let end = offset as usize + data.len();
+        node.content.resize(node.content.len().max(end), 0);
+        node.content[offset as usize..end].copy_from_slice(data);
+        node.attributes.size = node.content.len() as u64;
+        reply.written(data.len() as u32);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        // That no entry has the name, the kernel has found out by asking for it.
+        if !self.exclusive && !flags.is_empty() {
+            return reply.error(Errno::EINVAL);
+        }
+        let mut nodes = self.nodes.lock();
+        let Some(moved) = nodes.iter().find(|node| node.is(parent.0, name)).cloned() else {
+            return reply.error(Errno::ENOENT);
+        };
+        let ino = moved.attributes.ino;
+        nodes.retain(|node| node.attributes.ino != ino && !node.is(new_parent.0, new_name));
+        nodes.push(Node { parent: new_parent.0, name: new_name.to_str().unwrap().to_owned(), ..moved });
         reply.ok();
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.nodes.lock().retain(|node| !node.is(parent.0, name));
+        reply.ok();
+    }
+}
+
+/// Mounts a file system; `None` where there is no FUSE.
+fn mounted(folding: Folding, at: &Path) -> Option<BackgroundSession> {
+    fuser::spawn_mount(folding, at, &Config::default())
+        .inspect_err(|error| eprintln!("skipped: FUSE cannot be mounted here: {error}"))
+        .ok()
+}
+
+/// A folder with the directories `source` and `target`, where `target` is mounted and takes names that differ in case for
+/// one.
+struct Setting {
+    source: PathBuf,
+    target: PathBuf,
+    nodes: Arc<Mutex<Vec<Node>>>,
+    mounted: BackgroundSession,
+}
+
+impl Setting {
+    /// Mounts a target with empty files, which are like the file `model`; `None` where there is no FUSE.
+    fn mount(folder: &Path, model: &Path, names: &[&str], exclusive: bool) -> Option<Setting> {
+        let (source, target) = (folder.join("source"), folder.join("target"));
+        fs::create_dir(&target).unwrap();
+        let about = fs::metadata(model).unwrap();
+        let nodes = Arc::new(Mutex::new(Vec::new()));
+        let (time, owner) = (about.modified().unwrap(), (about.uid(), about.gid()));
+        let (last, nodes_there) = (AtomicU64::new(ROOT), Arc::clone(&nodes));
+        let folding = Folding { nodes: nodes_there, time, owner, last, exclusive, stale: false };
+        for name in names {
+            folding.add(ROOT, OsStr::new(name), FileType::RegularFile);
+        }
+        Some(Setting { mounted: mounted(folding, &target)?, source, target, nodes })
+    }
+
+    /// Copies or mirrors the source to the target, and returns the failures.
+    fn copy(&self, mirror: bool) -> Vec<EntryError> {
+        let options = Options { threads: NonZeroUsize::MIN, ..options(mirror) };
+        let copy = Copy::new(&self.source, &self.target, options).unwrap();
+        copy.run().unwrap();
+        copy.failures().first()
+    }
+
+    /// Ends the mount, and returns what is there.
+    fn end(self) -> Vec<Node> {
+        self.mounted.umount_and_join().unwrap();
+        self.nodes.lock().clone()
     }
 }
 
 /// Mirrors a directory with the file `Foo` to one with other names. Returns the names that are there afterwards, and the
 /// failures; `None` where there is no FUSE.
 fn mirrored(folder: &Path, names: &[&str]) -> Option<(Vec<String>, Vec<String>)> {
-    let (source, target) = (folder.join("source"), folder.join("target"));
-    fs::create_dir(&source).unwrap();
-    fs::create_dir(&target).unwrap();
-    fs::write(source.join("Foo"), "").unwrap();
-    let about = fs::metadata(source.join("Foo")).unwrap();
-    let names = names.iter().zip(2..).map(|(name, ino)| (ino, (*name).to_owned())).collect();
-    let names = Arc::new(Mutex::new(names));
-    let time = about.modified().unwrap();
-    let folding = Folding { names: Arc::clone(&names), time, owner: (about.uid(), about.gid()) };
-    let mounted: BackgroundSession = match fuser::spawn_mount(folding, &target, &Config::default()) {
-        Ok(mounted) => mounted,
-        Err(error) => {
-            eprintln!("skipped: FUSE cannot be mounted here: {error}");
-            return None;
-        }
-    };
-    let copy = Copy::new(&source, &target, Options { threads: NonZeroUsize::MIN, ..options(true) }).unwrap();
-    copy.run().unwrap();
-    let failures = copy.failures().first().iter().map(ToString::to_string).collect();
-    drop(copy);
-    mounted.umount_and_join().unwrap();
-    let names = names.lock().iter().map(|(_, name)| name.clone()).collect();
-    Some((names, failures))
+    let model = folder.join("source/Foo");
+    fs::create_dir(folder.join("source")).unwrap();
+    fs::write(&model, "").unwrap();
+    let setting = Setting::mount(folder, &model, names, true)?;
+    let failures = setting.copy(true).iter().map(ToString::to_string).collect();
+    Some((setting.end().into_iter().map(|node| node.name).collect(), failures))
 }
 
 #[test]
@@ -140,4 +307,80 @@ fn a_mirror_removes_extras_where_names_are_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let Some((names, failures)) = mirrored(folder.path(), &["Foo", "other"]) else { return };
     assert_eq!((names, failures), (vec!["Foo".to_owned()], vec![]));
+}
+
+#[test]
+fn of_two_names_that_are_one_at_the_destination_one_is_copied_and_the_other_an_error() {
+    // Two files beside what may be there already, two files in a directory that the copy makes, and two directories.
+    let pairs = [("Foo", "FOO"), ("in/Bar", "in/BAR"), ("Dir/file", "DIR/file")];
+    for exclusive in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("source");
+        for directory in ["in", "Dir", "DIR"] {
+            fs::create_dir_all(source.join(directory)).unwrap();
+        }
+        for path in pairs.iter().flat_map(|(one, other)| [one, other]) {
+            fs::write(source.join(path), format!("the content of {path}")).unwrap();
+        }
+        let Some(setting) = Setting::mount(folder.path(), &source.join("Foo"), &[], exclusive) else { return };
+        // The second time, all names are found at the destination.
+        for _ in 0..2 {
+            let failures = setting.copy(false);
+            assert_eq!(failures.len(), pairs.len(), "{failures:?}");
+            for (one, other) in pairs {
+                let failed = |path: &str| {
+                    let path = setting.source.join(path);
+                    failures.iter().any(|failure| path.starts_with(failure.path()))
+                };
+                let copied = if failed(one) { other } else { one };
+                assert!(!failed(copied), "{failures:?}");
+                assert!(failures.iter().all(|failure| failure.reason().contains("two names of the source")));
+                // The file system answers no requests for contents.
+                let content = format!("the content of {copied}").into_bytes();
+                let nodes = setting.nodes.lock().clone();
+                assert!(nodes.iter().any(|node| node.content == content), "{copied} is lost");
+            }
+        }
+        let names: Vec<String> = setting.end().into_iter().map(|node| node.name).collect();
+        // One of each pair, the directory `in`, and what is in the directory of the third pair.
+        assert_eq!(names.len(), pairs.len() + 2, "{names:?}");
+    }
+}
+
+#[test]
+fn a_name_that_has_only_changed_its_case_is_copied_over_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("Foo"), "new").unwrap();
+    let Some(setting) = Setting::mount(folder.path(), &source.join("Foo"), &["FOO"], true) else { return };
+    let failures = setting.copy(false);
+    assert!(failures.is_empty(), "{failures:?}");
+    let nodes = setting.end();
+    assert_eq!(nodes.len(), 1);
+    assert_eq!(nodes[0].content, b"new");
+}
+
+#[test]
+fn a_file_that_a_server_has_lost_sight_of_is_an_error_and_not_taken_for_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    let about = fs::metadata(&source).unwrap();
+    let folding = Folding {
+        nodes: Arc::default(),
+        time: about.modified().unwrap(),
+        owner: (about.uid(), about.gid()),
+        last: AtomicU64::new(ROOT),
+        exclusive: true,
+        stale: true,
+    };
+    folding.add(ROOT, OsStr::new("file"), FileType::RegularFile);
+    let Some(_mounted) = mounted(folding, &source) else { return };
+    let copy = Copy::new(&source, &target, options(false)).unwrap();
+    copy.run().unwrap();
+    let failures = copy.failures().first();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].to_string().contains("cannot open") && failures[0].path().ends_with("file"));
+    assert_eq!(copy.counters().vanished.load(Ordering::Relaxed), 0);
 }

@@ -166,3 +166,22 @@ fn owners_and_attributes_of_links_and_pipes_are_compared_and_kept() {
     copied();
     assert_eq!(differences(&source, &target), []);
 }
+
+#[test]
+fn names_of_one_file_at_the_destination_become_files_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    fs::create_dir(&target).unwrap();
+    fs::write(target.join("a"), "old").unwrap();
+    for name in ["b", "c"] {
+        fs::hard_link(target.join("a"), target.join(name)).unwrap();
+    }
+    for name in ["a", "b", "c"] {
+        fs::write(source.join(name), format!("the new {name}")).unwrap();
+    }
+    let copy = Copy::new(&source, &target, options(false)).unwrap();
+    copy.run().unwrap();
+    assert_eq!(copy.failures().count(), 0, "{:?}", copy.failures().first());
+    assert_eq!(differences(&source, &target), []);
+}

@@ -43,14 +43,17 @@ pub(super) fn conclude(results: &mut Results) {
     }
     let follow =
         |durability| find(&move |point| point.work == Work::Follow && point.durability == durability);
-    let p99_us = |series: &Series| series.median(|measured| measured.latency.p99_us);
+    // What never came has no latency, and is not fast.
+    let came = |series: &Series| series.repetitions.iter().all(|one| one.per_second > 0.0);
+    let p99_us = |series: &Series| came(series).then(|| series.median(|measured| measured.latency.p99_us));
     if let Some(durable) = follow(Durability::Always) {
-        let ms = p99_us(durable) / 1e3;
-        targets.at_most("append to visible at a follower, durable, p99", ms, Unit::Milliseconds, 2.0);
+        let (measure, ms) =
+            ("append to visible at a follower, durable, p99", p99_us(durable).map(|us| us / 1e3));
+        targets.at_most_if_measured(measure, ms, Unit::Milliseconds, 2.0);
     }
     if let Some(volatile) = follow(Durability::Volatile) {
-        let us = p99_us(volatile);
-        targets.at_most("append to visible at a follower, volatile, p99", us, Unit::Microseconds, 300.0);
+        let (measure, us) = ("append to visible at a follower, volatile, p99", p99_us(volatile));
+        targets.at_most_if_measured(measure, us, Unit::Microseconds, 300.0);
     }
     let reads = |subject| find(&move |point| point.work == Work::Read && point.subject == subject);
     if let (Some(log), Some(objects)) = (rate(reads(Subject::Log)), rate(reads(Subject::Object))) {
@@ -78,10 +81,63 @@ pub(super) fn conclude(results: &mut Results) {
             |series: &Series| Spread::of(series.repetitions.iter().map(|one| one.latency.max_us)).max / 1e3;
         if let Some(series) = of(true) {
             let measure = format!("longest append while the view changes, {name}");
-            targets.at_most(measure, longest_ms(series), Unit::Milliseconds, 50.0);
+            let ms = came(series).then(|| longest_ms(series));
+            targets.at_most_if_measured(measure, ms, Unit::Milliseconds, 50.0);
         }
         if let Some(series) = of(false) {
             targets.open(format!("  with one view, {name}"), longest_ms(series), Unit::Milliseconds);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::point::{Measurement, Sequencing};
+    use super::*;
+    use crate::kit::latency::{LatencyCounts, LatencySummary};
+
+    /// Returns the line of a follower's latency whose repetitions saw so many entries per second.
+    fn line(entries_per_second: &[f64]) -> String {
+        let point = Point {
+            label: "follow".into(),
+            subject: Subject::Log,
+            work: Work::Follow,
+            durability: Durability::Always,
+            clients: 2,
+            writers: 2,
+            depth: 1,
+            apart: false,
+            entry_bytes: 100,
+            width: 4,
+            unit: 1,
+            sequencing: Sequencing::Store,
+            reshape_ms: None,
+        };
+        let measurement = |per_second: &f64| Measurement {
+            per_second: *per_second,
+            latency: match *per_second > 0.0 {
+                true => LatencySummary { p50_us: 500.0, p99_us: 1000.0, max_us: 1000.0 },
+                false => LatencySummary::default(),
+            },
+            latency_ns_counts: LatencyCounts::default(),
+            client_cpu_us: 0.0,
+            server_cpu_us: 0.0,
+            reshaped_ms: Vec::new(),
+        };
+        let repetitions = entries_per_second.iter().map(measurement).collect();
+        let mut results = Results { series: vec![Series { point, repetitions }], ..Results::default() };
+        conclude(&mut results);
+        let text = results.targets.to_string();
+        text.lines().find(|line| line.contains("at a follower")).unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_follower_that_saw_nothing_meets_no_target() {
+        let met = line(&[250.0, 250.0, 250.0]);
+        assert!(met.contains("1.00 ms") && met.trim_end().ends_with("yes"), "{met}");
+        for entries in [&[0.0][..], &[0.0, 0.0, 250.0], &[250.0, 250.0, 0.0]] {
+            let unmeasured = line(entries);
+            assert!(unmeasured.contains("not measured") && !unmeasured.contains("yes"), "{unmeasured}");
         }
     }
 }

@@ -76,8 +76,15 @@ fn stopped_by(signal: i32) -> BenchError {
 /// The signal that this process got, where a study blocks; zero for none.
 static CAUGHT: AtomicUsize = AtomicUsize::new(0);
 
-fn watch_signals() -> Result<(), BenchError> {
+/// Catches SIGINT and SIGTERM from now on: the first one is noted for [`check_signals`], a second one ends the process at
+/// once.
+pub(crate) fn watch_signals() -> Result<(), BenchError> {
     static AGAIN: AtomicBool = AtomicBool::new(false);
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    // Registered twice, the first signal would be taken for a second one.
+    if WATCHED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
     for signal in [SIGINT, SIGTERM] {
         // They are run in this order: only the second signal finds the flag set.
         flag::register_conditional_shutdown(signal, 128 + signal, &AGAIN)
@@ -89,7 +96,7 @@ fn watch_signals() -> Result<(), BenchError> {
 }
 
 /// Fails if the study is to end, because of a signal.
-fn check_signals() -> Result<(), BenchError> {
+pub(crate) fn check_signals() -> Result<(), BenchError> {
     match CAUGHT.load(Ordering::Relaxed) {
         0 => Ok(()),
         signal => Err(stopped_by(signal as i32)),

@@ -11,7 +11,8 @@ use crate::kit::table::Table;
 #[derive(Clone, Debug, Serialize)]
 struct Target {
     measure: String,
-    measured: f64,
+    /// `None` if there was nothing to measure.
+    measured: Option<f64>,
     unit: Unit,
     bound: Bound,
 }
@@ -44,9 +45,10 @@ enum Bound {
 
 impl Target {
     fn is_met(&self) -> Option<bool> {
+        let measured = self.measured?;
         match self.bound {
-            Bound::AtLeast(bound) => Some(self.measured >= bound),
-            Bound::AtMost(bound) => Some(self.measured <= bound),
+            Bound::AtLeast(bound) => Some(measured >= bound),
+            Bound::AtMost(bound) => Some(measured <= bound),
             Bound::Open => None,
         }
     }
@@ -78,17 +80,32 @@ pub(crate) struct Targets(Vec<Target>);
 impl Targets {
     /// Adds a value that is to be at least so much.
     pub(crate) fn at_least(&mut self, measure: impl Into<String>, measured: f64, unit: Unit, bound: f64) {
-        self.0.push(Target { measure: measure.into(), measured, unit, bound: Bound::AtLeast(bound) });
+        self.add(measure.into(), Some(measured), unit, Bound::AtLeast(bound));
     }
 
     /// Adds a value that is to be at most so much.
     pub(crate) fn at_most(&mut self, measure: impl Into<String>, measured: f64, unit: Unit, bound: f64) {
-        self.0.push(Target { measure: measure.into(), measured, unit, bound: Bound::AtMost(bound) });
+        self.add(measure.into(), Some(measured), unit, Bound::AtMost(bound));
+    }
+
+    /// Adds a value that is to be at most so much, or that it was not measured.
+    pub(crate) fn at_most_if_measured(
+        &mut self,
+        measure: impl Into<String>,
+        measured: Option<f64>,
+        unit: Unit,
+        bound: f64,
+    ) {
+        self.add(measure.into(), measured, unit, Bound::AtMost(bound));
     }
 
     /// Adds a value without a bound: the larger the better, for comparison with others' values.
     pub(crate) fn open(&mut self, measure: impl Into<String>, measured: f64, unit: Unit) {
-        self.0.push(Target { measure: measure.into(), measured, unit, bound: Bound::Open });
+        self.add(measure.into(), Some(measured), unit, Bound::Open);
+    }
+
+    fn add(&mut self, measure: String, measured: Option<f64>, unit: Unit, bound: Bound) {
+        self.0.push(Target { measure, measured, unit, bound });
     }
 
     /// Returns whether there is none.
@@ -101,15 +118,17 @@ impl fmt::Display for Targets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new("measure | measured | target | measured ÷ target | met");
         for target in &self.0 {
-            let (bound, share) = match target.bound {
-                Bound::AtLeast(bound) => (format!("≥ {}", target.unit.show(bound)), target.measured / bound),
-                Bound::AtMost(bound) => (format!("≤ {}", target.unit.show(bound)), target.measured / bound),
-                Bound::Open => ("–".into(), f64::NAN),
+            let (shown, bound) = match target.bound {
+                Bound::AtLeast(bound) => (format!("≥ {}", target.unit.show(bound)), Some(bound)),
+                Bound::AtMost(bound) => (format!("≤ {}", target.unit.show(bound)), Some(bound)),
+                Bound::Open => ("–".into(), None),
             };
+            let share = target.measured.zip(bound).map(|(measured, bound)| measured / bound);
             let met = target.is_met().map_or("–", |met| if met { "yes" } else { "no" });
-            let share = if share.is_nan() { "–".into() } else { format!("{share:.2}") };
-            let measured = target.unit.show(target.measured);
-            table.row(vec![target.measure.clone(), measured, bound, share, met.into()]);
+            let share = share.map_or("–".to_owned(), |share| format!("{share:.2}"));
+            let measured =
+                target.measured.map_or("not measured".to_owned(), |measured| target.unit.show(measured));
+            table.row(vec![target.measure.clone(), measured, shown, share, met.into()]);
         }
         write!(f, "{table}")
     }
@@ -125,6 +144,7 @@ mod tests {
         targets.at_least("rate", 100.0, Unit::PerSecond, 200.0);
         targets.at_most("p99", 2.0, Unit::Milliseconds, 3.0);
         targets.open("times", 9.0, Unit::Times);
+        targets.at_most_if_measured("age", None, Unit::Seconds, 1.0);
         let text = targets.to_string();
         let lines: Vec<Vec<&str>> =
             text.lines().skip(2).map(|line| line.split("  ").map(str::trim).collect()).collect();
@@ -133,5 +153,6 @@ mod tests {
         assert_eq!(row(0), ["rate", "100/s", "≥ 200/s", "0.50", "no"]);
         assert_eq!(row(1), ["p99", "2.00 ms", "≤ 3.00 ms", "0.67", "yes"]);
         assert_eq!(row(2), ["times", "9.00 ×", "–", "–", "–"]);
+        assert_eq!(row(3), ["age", "not measured", "≤ 1.00 s", "–", "–"]);
     }
 }

@@ -37,7 +37,8 @@ impl Tree {
         Ok(Self { root, manifest, reused: true, keep: true })
     }
 
-    /// Opens the tree of this seed and shape, or makes it. Nothing that was not made here is ever removed or added to.
+    /// Opens the tree of this seed and shape, or makes it. Nothing that was not made here is ever removed or added to, and
+    /// a tree that was not made to its end is removed.
     pub(crate) fn open_or_create(
         root: &Path,
         seed: u64,
@@ -67,11 +68,11 @@ impl Tree {
         // Written first, so that an interrupted tree is known to be ours.
         manifest.write(&root)?;
         std::fs::create_dir(&root).map_err(BenchError::io(format!("make {}", root.display())))?;
-        let mut tree = Self { root, manifest: None, reused: false, keep };
+        let mut tree = Self { root, manifest: None, reused: false, keep: false };
         make::make(&plan, &tree.root, threads)?;
         manifest.complete = true;
         manifest.write(&tree.root)?;
-        tree.manifest = Some(manifest);
+        (tree.manifest, tree.keep) = (Some(manifest), keep);
         Ok(tree)
     }
 

@@ -23,6 +23,8 @@ pub const SHORT_BYTES: u64 = 64 << 10;
 pub struct ShortCuts {
     no_range: AtomicBool,
     no_clone: AtomicBool,
+    /// True if the system does not give a name on condition that no entry has it.
+    pub no_exclusive: AtomicBool,
 }
 
 /// Two open files whose contents are copied or compared.

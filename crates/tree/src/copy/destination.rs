@@ -4,18 +4,19 @@ use std::collections::hash_map::RandomState;
 use std::ffi::{CStr, CString};
 use std::hash::BuildHasher;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::getdents::Records;
 use nacre_walk::{FileKind, Metadata};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxTimestamp};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Statx, StatxTimestamp};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::copy::attributes;
-use crate::copy::data::open_for_reading;
+use crate::copy::claim::Claims;
+use crate::copy::data::{ShortCuts, open_for_reading};
 use crate::copy::file::{is_unfinished, stat_open};
 use crate::root::identity_of;
 
@@ -64,7 +65,17 @@ pub struct Destination {
     pub inherits: bool,
     /// The time of the source's last access before this copy read it.
     pub accessed: Option<StatxTimestamp>,
+    /// The names that its entries belong to. What this copy created needs none: in it are copies of other names only.
+    claims: Option<Claims>,
+    /// Whether it finds entries under their names in the other case, once that is known.
+    ignores_case: OnceLock<bool>,
+    /// Makes looking for a name and giving it one step, where the system does not.
+    naming: Mutex<()>,
 }
+
+/// The reason why a name of the source has no copy where the destination takes it for another one.
+pub const ONE: &str = "two names of the source are one at the destination, whose file system ignores case or converts \
+                       Unicode; the copy of the other one stays";
 
 /// The reason why a directory cannot be made or opened.
 #[derive(Debug)]
@@ -107,6 +118,9 @@ impl Destination {
             fresh: false,
             inherits,
             accessed: None,
+            claims: None,
+            ignores_case: OnceLock::new(),
+            naming: Mutex::new(()),
         }))
     }
 
@@ -122,7 +136,11 @@ impl Destination {
         let make = || retry_on_intr(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU));
         let mut created = make();
         if created == Err(Errno::EXIST) {
-            let kind = Metadata(directory::stat(parent.as_fd(), name)?).kind();
+            if self.fresh && !self.lists(name)? {
+                return Err(Obstacle::Other(ONE));
+            }
+            let stat = directory::stat(parent.as_fd(), name)?;
+            let kind = Metadata(stat).kind();
             if kind != FileKind::Directory {
                 if !force(kind) {
                     return Err(Obstacle::Other(match kind {
@@ -131,6 +149,9 @@ impl Destination {
                         }
                         _ => "something else exists where a directory is needed; --force replaces it",
                     }));
+                }
+                if !self.claim(&stat, name)? {
+                    return Err(Obstacle::Other(ONE));
                 }
                 retry_on_intr(|| rustix::fs::unlinkat(&parent, name, AtFlags::empty()))?;
                 created = make();
@@ -142,6 +163,16 @@ impl Destination {
             Err(errno) => return Err(errno.into()),
         };
         let child = self.open_existing(&parent, name, fresh, Some(accessed))?;
+        if let Some(claims) = &self.claims {
+            let granted = match fresh {
+                true => claims.give(child.identity, name, true),
+                false => claims.take(child.identity, name, true),
+            };
+            if !granted {
+                return Err(Obstacle::Other(ONE));
+            }
+            self.bound_claims(name);
+        }
         if !fresh && !root {
             child.make_writable();
         }
@@ -179,6 +210,9 @@ impl Destination {
             count_max: self.count_max,
             fresh,
             accessed,
+            claims: (!fresh).then(Claims::default),
+            ignores_case: OnceLock::new(),
+            naming: Mutex::new(()),
         }))
     }
 
@@ -241,6 +275,9 @@ impl Destination {
             }
         }
         self.close();
+        if let Some(claims) = &self.claims {
+            claims.end();
+        }
     }
 
     /// Closes it temporarily.
@@ -257,6 +294,122 @@ impl Destination {
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Takes an existing entry for the copy of a name; returns false if it is the copy of another name of the source.
+    pub fn claim(&self, entry: &Statx, name: &CStr) -> Result<bool, Errno> {
+        let Some(claims) = &self.claims else { return Ok(true) };
+        let (identity, is_directory) =
+            (directory::identity(entry), Metadata(*entry).kind() == FileKind::Directory);
+        if claims.take(identity, name, is_directory) {
+            self.bound_claims(name);
+            return Ok(true);
+        }
+        if is_directory {
+            return Ok(false);
+        }
+        // Where both names are listed, they are names of their own: of one file, even if the other name has got a new one
+        // since.
+        let (mut own, mut other) = (false, false);
+        each_name(self.descriptor()?.as_fd(), |listed| {
+            own |= listed == name;
+            other |= listed != name && claims.is_owner(identity, listed);
+            Ok(!(own && other))
+        })?;
+        Ok(own && other)
+    }
+
+    /// Notes that an entry, which has the name `present`, is the copy of a name, or is about to be.
+    pub fn note_made(&self, entry: Identity, name: &CStr, present: &CStr) {
+        if let Some(claims) = &self.claims {
+            claims.give(entry, name, false);
+            self.bound_claims(present);
+        }
+    }
+
+    /// Notes that a name is a further one of a file.
+    pub fn note_linked(&self, entry: Identity, name: &CStr) {
+        if let Some(claims) = &self.claims {
+            claims.take(entry, name, false);
+        }
+    }
+
+    /// Notes that an existing entry was removed.
+    pub fn note_removed(&self, entry: Identity) {
+        if let Some(claims) = &self.claims {
+            claims.forget(entry);
+        }
+    }
+
+    /// Returns whether it has to be told which entries were made in it.
+    pub fn has_claims(&self) -> bool {
+        self.claims.is_some()
+    }
+
+    /// Keeps claims on many entries only if names are folded here; `present` is the name of an entry.
+    fn bound_claims(&self, present: &CStr) {
+        if let Some(claims) = &self.claims
+            && claims.are_many()
+            && self.ignores_case(present) == Some(false)
+        {
+            claims.end();
+        }
+    }
+
+    /// Returns whether an entry is found under its name in the other case, too; `None` if the name has no letter to tell
+    /// by. It is looked for once.
+    fn ignores_case(&self, present: &CStr) -> Option<bool> {
+        if let Some(known) = self.ignores_case.get() {
+            return Some(*known);
+        }
+        let other = in_other_case(present)?;
+        let ignores = match (self.stat(&other), self.stat(present)) {
+            (Ok(None), _) => false,
+            (Ok(Some(other)), Ok(Some(stat))) => directory::identity(&other) == directory::identity(&stat),
+            // Rather one look too many later.
+            _ => true,
+        };
+        Some(*self.ignores_case.get_or_init(|| ignores))
+    }
+
+    /// Gives an entry of it a name that no entry has; [`Errno::EXIST`] if one has.
+    pub fn rename_new(
+        &self,
+        directory: &Open,
+        present: &CStr,
+        name: &CStr,
+        cuts: &ShortCuts,
+    ) -> Result<(), Errno> {
+        if !cuts.no_exclusive.load(Ordering::Relaxed) {
+            let flags = RenameFlags::NOREPLACE;
+            let renamed =
+                retry_on_intr(|| rustix::fs::renameat_with(directory, present, directory, name, flags));
+            match renamed {
+                Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                    cuts.no_exclusive.store(true, Ordering::Relaxed);
+                }
+                renamed => return renamed,
+            }
+        }
+        let rename = || retry_on_intr(|| rustix::fs::renameat(directory, present, directory, name));
+        if self.ignores_case(present) == Some(false) {
+            return rename();
+        }
+        let _naming = self.naming.lock();
+        match self.stat(name)? {
+            Some(_) => Err(Errno::EXIST),
+            None => rename(),
+        }
+    }
+
+    /// Returns whether exactly this name is listed, and not only another one that the file system takes for it.
+    pub fn lists(&self, name: &CStr) -> Result<bool, Errno> {
+        let mut listed = false;
+        each_name(self.descriptor()?.as_fd(), |other| {
+            listed = other == name;
+            Ok(!listed)
+        })?;
+        Ok(listed)
     }
 
     /// Removes every entry whose name is `chosen`.
@@ -350,6 +503,17 @@ impl Destination {
     }
 }
 
+/// Returns a name with each of its ASCII letters in the other case; `None` if it has none.
+fn in_other_case(name: &CStr) -> Option<CString> {
+    let other = name.to_bytes().iter().map(|byte| match *byte {
+        b'a'..=b'z' => byte.to_ascii_uppercase(),
+        _ => byte.to_ascii_lowercase(),
+    });
+    let other: Vec<u8> = other.collect();
+    // It has no zeros, as the name has none.
+    CString::new(other).ok().filter(|other| **other != *name)
+}
+
 /// Passes every name in a directory to `each`, until that returns false.
 pub fn each_name(
     directory: BorrowedFd<'_>,
@@ -436,6 +600,48 @@ mod tests {
         }
         drop(end);
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn an_entry_is_the_copy_of_one_name_unless_both_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("inside");
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::write(inside.join("a"), "").unwrap();
+        let top = Destination::top(std::fs::File::open(folder.path()).unwrap().into()).unwrap();
+        let destination = top.find(c"inside").unwrap();
+        let found = |name: &CStr| destination.stat(name).unwrap().unwrap();
+        assert_eq!(destination.claim(&found(c"a"), c"a"), Ok(true));
+        assert_eq!(destination.claim(&found(c"a"), c"A"), Ok(false));
+        assert_eq!(destination.claim(&found(c"a"), c"a"), Ok(true));
+        std::fs::hard_link(inside.join("a"), inside.join("b")).unwrap();
+        assert_eq!(destination.claim(&found(c"b"), c"b"), Ok(true));
+        assert_eq!(destination.claim(&found(c"b"), c"B"), Ok(false));
+        // The copy of the one gets an inode of its own.
+        std::fs::write(inside.join("new"), "").unwrap();
+        std::fs::rename(inside.join("new"), inside.join("a")).unwrap();
+        assert_eq!(destination.claim(&found(c"b"), c"b"), Ok(true));
+    }
+
+    #[test]
+    fn a_name_is_given_only_if_no_entry_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let destination = Destination::top(std::fs::File::open(folder.path()).unwrap().into()).unwrap();
+        for without in [false, true] {
+            let cuts = ShortCuts::default();
+            // As on systems that do not know the condition.
+            cuts.no_exclusive.store(without, Ordering::Relaxed);
+            std::fs::write(folder.path().join("unfinished"), "new").unwrap();
+            let opened = destination.descriptor().unwrap();
+            let name = if without { c"B" } else { c"A" };
+            assert_eq!(destination.rename_new(&opened, c"unfinished", name, &cuts), Ok(()));
+            assert_eq!(destination.stat(c"unfinished").unwrap().map(drop), None);
+            assert!(destination.stat(name).unwrap().is_some() && destination.lists(name).unwrap());
+        }
+        let cuts = ShortCuts::default();
+        let opened = destination.descriptor().unwrap();
+        assert_eq!(destination.rename_new(&opened, c"A", c"B", &cuts), Err(Errno::EXIST));
+        assert!(destination.lists(c"A").unwrap() && !destination.lists(c"a").unwrap());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nacre_walk::directory::{self, identity};
+use nacre_walk::directory::{self, Identity, identity};
 use nacre_walk::{FileKind, Metadata, Time};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -14,11 +14,12 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::copy::Shared;
 use crate::copy::attributes::Named;
 use crate::copy::data::{BUFFER_BYTES, Halt, Pair, SHORT_BYTES, forget, open_for_reading};
-use crate::copy::destination::{Destination, Open};
+use crate::copy::destination::{Destination, ONE, Open};
 use crate::copy::job::{Job, Task};
 use crate::copy::link::{First, Turn};
 use crate::copy::record::{Record, Subject, is_own};
 use crate::error::Cause;
+use crate::root::identity_of;
 
 /// The prefix of unfinished copies' names; 32 hexadecimal digits that stand for the name follow.
 pub const UNFINISHED: &[u8] = b".nacre-copy-";
@@ -68,6 +69,7 @@ pub enum CopyError {
 const COPY: &str = "cannot copy";
 const WRITE: &str = "cannot write the copy of";
 const READ: &str = "cannot read";
+const STAT: &str = "cannot stat the copy of";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
 
 /// The reason why a file that ends early without having changed is not copied.
@@ -137,10 +139,17 @@ impl Item<'_> {
 
     fn open_source(&self) -> Result<OwnedFd, CopyError> {
         open_for_reading(self.source, self.source_name).map_err(|errno| match errno {
-            Errno::NOENT | Errno::STALE => CopyError::Vanished,
+            Errno::NOENT => CopyError::Vanished,
+            // A server says so of a file that was removed, and also of one that it has lost sight of: only a look tells.
+            Errno::STALE if self.is_gone() => CopyError::Vanished,
             Errno::LOOP => failed(COPY)("it became a symbolic link while it was looked at"),
             errno => failed("cannot open")(errno),
         })
+    }
+
+    /// Returns whether the source is known not to exist any more.
+    fn is_gone(&self) -> bool {
+        directory::stat(self.source, self.source_name).is_err_and(|errno| errno == Errno::NOENT)
     }
 
     /// Returns true if the copy exists and does not differ as far as can be told without opening either file; false if
@@ -163,6 +172,9 @@ impl Item<'_> {
         let directory = self.destination.descriptor().map_err(failed(WRITE))?;
         let bare = self.shared.keeper.is_bare(&Named { directory: self.source, name: self.source_name })
             && self.shared.keeper.is_bare(&Named { directory: directory.as_fd(), name: self.name });
+        if bare && !self.destination.claim(&there, self.name).map_err(failed(STAT))? {
+            return Err(failed(COPY)(ONE));
+        }
         if bare {
             self.shared.counters.bytes.fetch_add(source.stx_size, Ordering::Relaxed);
         }
@@ -209,8 +221,9 @@ impl Item<'_> {
     }
 
     fn link(&self, source: &Statx, first: &First) -> Result<Done, CopyError> {
-        let existing = self.existing(source)?;
+        let existing = self.existing(source, Some(first.identity))?;
         if existing.is_some_and(|stat| identity(&stat) == first.identity) {
+            self.destination.note_linked(first.identity, self.name);
             return Ok(Done::Unchanged);
         }
         let (from, to) = (
@@ -219,20 +232,31 @@ impl Item<'_> {
         );
         let make = |name: &CStr| rustix::fs::linkat(&from, &*first.name, &to, name, AtFlags::empty());
         self.place(existing.is_some(), &to, make)?;
+        self.destination.note_linked(first.identity, self.name);
         Ok(Done::Linked)
     }
 
-    /// Returns the entry that exists at the destination, if there is one; an error if it must not be replaced.
-    fn existing(&self, source: &Statx) -> Result<Option<Statx>, CopyError> {
+    /// Returns the entry that exists at the destination, if there is one; an error if it must not be replaced. It may be
+    /// `first`, the copy of another name of the source's inode.
+    fn existing(&self, source: &Statx, first: Option<Identity>) -> Result<Option<Statx>, CopyError> {
         if self.destination.fresh {
             return Ok(None);
         }
-        let existing = self.destination.stat(self.name).map_err(failed("cannot stat the copy of"))?;
+        let existing = self.destination.stat(self.name).map_err(failed(STAT))?;
+        if let Some(stat) = &existing
+            && first != Some(identity(stat))
+            && !self.destination.claim(stat, self.name).map_err(failed(STAT))?
+        {
+            return Err(failed(COPY)(ONE));
+        }
         match existing {
             Some(stat) if Metadata(stat).kind() == FileKind::Directory && self.shared.options.mirror => {
                 match self.shared.remove_extra(self.destination, self.name, || self.name.to_bytes().to_vec())
                 {
-                    true => Ok(None),
+                    true => {
+                        self.destination.note_removed(identity(&stat));
+                        Ok(None)
+                    }
                     false => Err(failed(COPY)("the directory in its place cannot be removed")),
                 }
             }
@@ -257,7 +281,7 @@ impl Item<'_> {
     ) -> Result<(), CopyError> {
         if !occupied {
             match make(self.name) {
-                Err(Errno::EXIST) => {}
+                Err(Errno::EXIST) => self.check_own()?,
                 created => return created.map_err(failed(WRITE)),
             }
         }
@@ -274,6 +298,15 @@ impl Item<'_> {
         moved.map_err(failed(WRITE))
     }
 
+    /// Fails if the entry that appeared under the name is listed under another one, and so is the copy of that. Otherwise
+    /// it is this entry, met again, or made by somebody else.
+    fn check_own(&self) -> Result<(), CopyError> {
+        match self.destination.is_top() || self.destination.lists(self.name).map_err(failed(STAT))? {
+            true => Ok(()),
+            false => Err(failed(COPY)(ONE)),
+        }
+    }
+
     fn copy_special(&self, kind: FileKind, stat: &Statx) -> Result<Done, CopyError> {
         let target = match kind {
             FileKind::Link => Some(
@@ -282,7 +315,7 @@ impl Item<'_> {
             ),
             _ => None,
         };
-        let existing = self.existing(stat)?;
+        let existing = self.existing(stat, None)?;
         let directory = self.destination.descriptor().map_err(failed(WRITE))?;
         if let Some(existing) = existing
             && existing.stx_mode & libc::S_IFMT as u16 == stat.stx_mode & libc::S_IFMT as u16
@@ -317,7 +350,15 @@ impl Item<'_> {
                 }
             }
             let copy = Named { directory: directory.as_fd(), name };
-            self.shared.keeper.apply_named(&extended, stat, &copy).inspect_err(|_| remove(&directory, name))
+            let noted = if self.destination.has_claims() {
+                directory::stat(directory.as_fd(), name)
+                    .map(|stat| self.destination.note_made(identity(&stat), self.name, name))
+            } else {
+                Ok(())
+            };
+            noted
+                .and_then(|()| self.shared.keeper.apply_named(&extended, stat, &copy))
+                .inspect_err(|_| remove(&directory, name))
         };
         self.place(existing.is_some(), &directory, make)?;
         Ok(Done::Copied)
@@ -333,8 +374,9 @@ impl Item<'_> {
     ) -> Result<Option<Done>, CopyError> {
         let shared = self.shared;
         buffer.resize(BUFFER_BYTES, 0);
-        if let Some(existing) = self.existing(before)?
-            && self.is_unchanged(source, before, &existing, buffer)?
+        let existing = self.existing(before, None)?;
+        if let Some(existing) = &existing
+            && self.is_unchanged(source, before, existing, buffer)?
         {
             // Comparing the contents has counted them.
             if !shared.options.checksum {
@@ -356,7 +398,10 @@ impl Item<'_> {
         };
         // The record, and with it its lock, is kept until the copy has its name.
         let (finished, _record) = match created {
-            Ok((target, record)) => (self.finish(source, before, last, &target, &directory, &name), record),
+            Ok((target, record)) => {
+                let names = (&*name, existing.is_some());
+                (self.finish(source, before, last, &target, &directory, names), record)
+            }
             Err(CopyError::Ended) => (self.ended(source, before, last), None),
             Err(error) => (Err(error), None),
         };
@@ -545,7 +590,8 @@ impl Item<'_> {
     }
 
     /// Gives a complete copy its metadata and its name; `None` if the source changed since, unless this is the last
-    /// attempt. Otherwise a file that is written to continuously, such as a log, would never be copied.
+    /// attempt. Otherwise a file that is written to continuously, such as a log, would never be copied. The copy replaces
+    /// an entry only if its place is occupied.
     fn finish(
         &self,
         source: &Arc<OwnedFd>,
@@ -553,7 +599,7 @@ impl Item<'_> {
         last: bool,
         target: &Arc<OwnedFd>,
         directory: &Open,
-        name: &CStr,
+        (name, occupied): (&CStr, bool),
     ) -> Result<Option<Done>, CopyError> {
         let mut stat = stat_open(source.as_fd()).map_err(failed(READ))?;
         let changed = has_changed(before, &stat);
@@ -568,8 +614,25 @@ impl Item<'_> {
         if self.shared.options.fsync {
             rustix::fs::fsync(target).map_err(failed(WRITE))?;
         }
-        retry_on_intr(|| rustix::fs::renameat(directory, name, directory, self.name))
-            .map_err(failed(WRITE))?;
+        if self.destination.has_claims() {
+            // Before it has its name: from then on, another name may find it.
+            let made = identity_of(target.as_fd()).map_err(failed(WRITE))?;
+            self.destination.note_made(made, self.name, name);
+        }
+        let mut occupied = occupied || self.destination.is_top();
+        if !occupied {
+            match self.destination.rename_new(directory, name, self.name, &self.shared.cuts) {
+                Err(Errno::EXIST) => {
+                    self.check_own()?;
+                    occupied = true;
+                }
+                renamed => renamed.map_err(failed(WRITE))?,
+            }
+        }
+        if occupied {
+            retry_on_intr(|| rustix::fs::renameat(directory, name, directory, self.name))
+                .map_err(failed(WRITE))?;
+        }
         self.shared.counters.bytes_copied.fetch_add(before.stx_size, Ordering::Relaxed);
         Ok(Some(if changed { Done::Unsettled } else { Done::Copied }))
     }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::plan::{Plan, Time};
 use crate::BenchError;
+use crate::kit::study::check_signals;
 use crate::walk::pool::Pool;
 
 /// The number of files that one thread makes at a time, so that a large directory is shared out.
@@ -37,19 +38,26 @@ struct Opened {
 /// A failed operation, the name of its object, and the error.
 struct Failure(&'static str, String, Errno);
 
-/// Makes the tree below an existing, empty root.
+/// Makes the tree below an existing, empty root. Fails if a signal arrives meanwhile.
 pub(super) fn make(plan: &Plan, root: &Path, threads: usize) -> Result<(), BenchError> {
     let fd = rustix::fs::openat(CWD, root, DIRECTORY, Mode::empty())
         .map_err(|errno| BenchError::io(format!("open {}", root.display()))(errno.into()))?;
     let first = Task::Root(Opened::new(plan, 0, fd));
-    let work = |pool: &Pool<Task>, (): &mut (), task| match task {
-        Task::Root(opened) => enter(plan, pool, &opened),
-        Task::Directory { number, above } => begin(plan, pool, number, &above),
-        Task::Files { directory, first } => fill(plan, pool, &directory, first),
+    let work = |pool: &Pool<Task>, (): &mut (), task| {
+        if check_signals().is_err() {
+            return Err(Failure("make", "the rest".into(), Errno::INTR));
+        }
+        match task {
+            Task::Root(opened) => enter(plan, pool, &opened),
+            Task::Directory { number, above } => begin(plan, pool, number, &above),
+            Task::Files { directory, first } => fill(plan, pool, &directory, first),
+        }
     };
     match Pool::run(threads, first, || (), work) {
         Ok(_) => Ok(()),
         Err(Failure(attempted, name, errno)) => {
+            // That it was interrupted is the reason, and not what came of it.
+            check_signals()?;
             Err(BenchError::io(format!("{attempted} {name} in the tree"))(errno.into()))
         }
     }
