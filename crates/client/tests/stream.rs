@@ -537,7 +537,7 @@ struct LostAnswer {
 
 impl ObjectStore for LostAnswer {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
-        let whole = Write::RemoveFork { fork: Fork::DEFAULT };
+        let whole = WriteOp::RemoveFork { fork: Fork::DEFAULT };
         if self.step.compare_exchange(1, 2, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             return Reply::ready(Err(nacre::Error::new(ErrorKind::Unavailable, "it is away for a moment")));
         }

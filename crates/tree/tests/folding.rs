@@ -167,16 +167,7 @@ impl Filesystem for Folding {
         reply.entry(&Duration::ZERO, &attributes, Generation(0));
     }
 
-    fn create(
-        &self,
-        _: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        _: u32,
-        _: u32,
-        _: i32,
-        reply: ReplyCreate,
-    ) {
+    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
         let attributes = self.add(parent.0, name, FileType::RegularFile);
         let flags = FopenFlags::empty();
         reply.created(&Duration::ZERO, &attributes, Generation(0), FileHandle(0), flags);
@@ -322,7 +313,9 @@ fn of_two_names_that_are_one_at_the_destination_one_is_copied_and_the_other_an_e
         for path in pairs.iter().flat_map(|(one, other)| [one, other]) {
             fs::write(source.join(path), format!("the content of {path}")).unwrap();
         }
-        let Some(setting) = Setting::mount(folder.path(), &source.join("Foo"), &[], exclusive) else { return };
+        let Some(setting) = Setting::mount(folder.path(), &source.join("Foo"), &[], exclusive) else {
+            return;
+        };
         // The second time, all names are found at the destination.
         for _ in 0..2 {
             let failures = setting.copy(false);

@@ -148,7 +148,7 @@ impl Run {
             PlaneKind::Ring => counted.copy_counts[2],
             PlaneKind::Sendto | PlaneKind::Batch => counted.copy_counts[3],
         };
-        counted.made.iter().sum::<u64>() - own
+        counted.copy_counts.iter().sum::<u64>() - own
     }
 
     pub(super) fn copies_per_s(&self) -> f64 {
