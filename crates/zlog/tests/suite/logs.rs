@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nacre_map::{ClusterMap, Limits};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{ErrorKind, ExtentKind, ObjectStore};
 use nacre_zlog::limit::ENTRY_BYTES_MAX;
-use nacre_zlog::{Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Shape, Slot};
+use nacre_zlog::{DIRECTORY, Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Shape, Slot};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::time::timeout;
@@ -460,6 +461,21 @@ async fn logs_are_listed_renamed_and_deleted() {
     for wrong in ["", "a\nb", &"x".repeat(256)] {
         assert!(matches!(directory.create(wrong, Shape::default()).await, Err(LogError::Invalid(_))));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_for_which_the_directory_has_no_room_leaves_nothing() {
+    let store = Arc::new(MemoryStore::new());
+    let directory = Directory::new(store.clone()).unwrap();
+    directory.create("a", Shape::default()).await.unwrap();
+    let names = ClusterMap::new(store.clone(), DIRECTORY).unwrap().proposer(Default::default());
+    names.set_limits("test", &Limits { entries: 1, ..Limits::default() }).await.unwrap();
+    let before = store.model().list(None, 1000);
+    let refused = directory.create("b", Shape::default()).await;
+    assert!(matches!(&refused, Err(LogError::Invalid(text)) if text.contains("limit")), "{refused:?}");
+    assert_eq!(store.model().list(None, 1000), before);
+    directory.delete("a").await.unwrap();
+    directory.create("b", Shape::default()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
