@@ -9,7 +9,10 @@ use nacre_map::{ClusterMap, Limits};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{ErrorKind, ExtentKind, ObjectStore};
 use nacre_zlog::limit::ENTRY_BYTES_MAX;
-use nacre_zlog::{DIRECTORY, Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Shape, Slot};
+use nacre_zlog::{
+    DIRECTORY, Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Sequencer as _, Shape,
+    Slot, StoreSequencer, layout,
+};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::time::timeout;
@@ -364,6 +367,28 @@ async fn a_recovery_whose_client_died_is_completed_by_others() {
     assert_eq!(timeout(FOREVER, log.append(entry(1))).await.unwrap(), Ok(1));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert_eq!(log.read(0).await, Ok(Slot::Entry(entry(0))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_whose_recovery_was_not_completed_is_looked_at_without_waiting() {
+    let (store, log) = log(2, 1).await;
+    log.append(entry(0)).await.unwrap();
+    let options = Options { read_only: true, ..Options::default() };
+    let reader = Log::open(store.clone(), "log", options).await.unwrap();
+    assert!(!reader.info().await.unwrap().recovering);
+    // A client that recovers the log dies right before the end.
+    let sequencer = StoreSequencer::new(store.clone(), layout::head(log.id()).unwrap());
+    sequencer.install(7, 5).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let info = reader.info().await.unwrap();
+    assert_eq!((info.epoch, info.tail, info.recovering), (1, 5, true));
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    // Others complete it, and the reader sees that.
+    let recovered = log.seal().await.unwrap();
+    let info = reader.info().await.unwrap();
+    assert_eq!((info.epoch, info.tail, info.recovering), (recovered.epoch, recovered.tail, false));
+    Directory::new(store).unwrap().delete("log").await.unwrap();
+    assert!(matches!(timeout(FOREVER, reader.info()).await.unwrap(), Err(LogError::Missing(_))));
 }
 
 #[tokio::test(start_paused = true)]
