@@ -316,12 +316,13 @@ impl Connection {
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         // A request is counted before its reply is visible to the peer.
         self.settle();
-        let mut sent = 0;
+        let (mut sent, written) = (0, self.channel.written());
         if let Poll::Ready(result) = self.channel.poll_write(context, &mut self.outbox, &mut sent) {
             result?;
         }
         self.tally.sent_bytes += sent as u64;
-        self.stall.moved_bytes += sent;
+        // A slow peer may take long for what was sealed at once.
+        self.stall.taken_bytes += (self.channel.written() - written) as usize;
         Ok(sent > 0)
     }
 
@@ -368,7 +369,7 @@ impl Connection {
                 }
                 Poll::Ready(Ok(count)) => {
                     self.tally.received_bytes += count as u64;
-                    self.stall.moved_bytes += count;
+                    self.stall.sent_bytes += count;
                     self.read_at = Instant::now();
                     self.accept();
                     progress = true;
