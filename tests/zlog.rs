@@ -84,6 +84,26 @@ fn a_log_in_a_folder_and_at_a_server() {
     one_after_another(&server.uri);
 }
 
+#[test]
+fn a_log_whose_recovery_was_not_completed_is_listed_with_the_others() {
+    let server = Server::in_memory();
+    let run = |words: &[&str]| zlog(&server.uri, words, "");
+    run(&["create", "a"]).ok();
+    run(&["create", "b"]).ok();
+    let info = run(&["info", "a", "--json"]).json();
+    // The log's sequencer has the next epoch and position already, and the log's map has not.
+    let head = format!("nacre/zlog/{}/head", info["id"].as_str().unwrap());
+    let counter = [7_u64.to_be_bytes(), 5_u64.to_be_bytes()].concat();
+    server.run_with(["keys", "set", &head, "sequencer", "-"], &counter).ok();
+    let listed = run(&["ls", "--json"]).json();
+    let shown = |index: usize| (&listed[index]["log"], &listed[index]["tail"], &listed[index]["recovering"]);
+    assert_eq!(shown(0), (&json!("a"), &json!(5), &json!(true)));
+    assert_eq!(shown(1), (&json!("b"), &json!(0), &json!(false)));
+    assert!(run(&["ls"]).text().contains("1, in recovery"));
+    run(&["seal", "a"]).ok();
+    assert_eq!(run(&["ls", "--json"]).json()[0]["recovering"], false);
+}
+
 /// A program that appends lines, or follows.
 struct Running {
     child: Child,

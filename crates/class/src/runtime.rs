@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Instant;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use nacre_object::{
-    Answer, Done, Found, Guard, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
+    Answer, ByteRange, Done, Found, Guard, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
 };
 use parking_lot::Mutex;
 
@@ -208,7 +208,8 @@ impl Runtime {
         let mut fetched = Fetched::default();
         let mut view = View::default();
         let mut left = bounds;
-        if !reads.is_empty() && !fetch(store, request.object, &mut view, reads, &mut fetched).await? {
+        if !reads.is_empty() && !fetch(store, request.object, &mut view, reads, &bounds, &mut fetched).await?
+        {
             return Ok(Attempt::Refused(Vec::new()));
         }
         let (call, result, instructions) = loop {
@@ -246,7 +247,8 @@ impl Runtime {
                     let wanted: Vec<ReadOp> = call.missing.take().flatten().into_iter().collect();
                     let again = || reads_of(&call).into_iter().chain(wanted.clone()).collect();
                     view = call.view.clone();
-                    if !fetch(store, request.object, &mut view, wanted.clone(), &mut fetched).await? {
+                    let asked = wanted.clone();
+                    if !fetch(store, request.object, &mut view, asked, &bounds, &mut fetched).await? {
                         return Ok(Attempt::Refused(again()));
                     }
                 }
@@ -392,6 +394,7 @@ async fn fetch(
     object: &ObjectId,
     view: &mut View,
     reads: Vec<ReadOp>,
+    bounds: &Bounds,
     fetched: &mut Fetched,
 ) -> Result<bool, StoreError> {
     let mut transaction = Transaction { reads: reads.clone(), ..Transaction::new() };
@@ -404,13 +407,62 @@ async fn fetch(
     view.known = Some((version, existed));
     fetched.reads += reads.len().max(1) as u64;
     let alone = reads.len() == 1;
-    for (read, answer) in reads.into_iter().zip(answers) {
+    for (read, mut answer) in reads.into_iter().zip(answers) {
         fetched.bytes += bytes_of(&answer);
+        if alone && !complete(store, object, version, (&read, &mut answer), bounds, fetched).await? {
+            return Ok(false);
+        }
         // What was cut because other answers filled the reply is asked for again if it is needed.
         if alone || is_whole(&read, &answer) {
             view.answers.push((read, answer));
         }
     }
+    Ok(true)
+}
+
+/// Adds the rest of a range of bytes to an answer that was cut, as it is where there are more extents than one answer may
+/// list. Goes no further once a bound is exceeded. Returns false if the object is not at that version any more.
+async fn complete(
+    store: &dyn ObjectStore,
+    object: &ObjectId,
+    version: u64,
+    (read, answer): (&ReadOp, &mut Answer),
+    bounds: &Bounds,
+    fetched: &mut Fetched,
+) -> Result<bool, StoreError> {
+    let mut largest = bytes_of(answer);
+    let ReadOp::Range { fork, range, intent } = read else { return Ok(true) };
+    let Answer::Range(whole) = answer else { return Ok(true) };
+    if whole.next.is_none() {
+        return Ok(true);
+    }
+    // The joined bytes are held beside one part at a time.
+    let joined_bytes = range.end().min(whole.size).saturating_sub(range.offset);
+    fetched.bytes += joined_bytes;
+    if fetched.exceeds(bounds).is_some() {
+        return Ok(true);
+    }
+    let mut joined = BytesMut::with_capacity(joined_bytes as usize);
+    joined.extend_from_slice(&whole.data);
+    (whole.data, whole.extents) = (Bytes::new(), Vec::new());
+    while let Some(next) = whole.next
+        && fetched.exceeds(bounds).is_none()
+    {
+        yield_now().await;
+        let rest = ByteRange::new(next, range.end().saturating_sub(next));
+        let rest = ReadOp::Range { fork: fork.clone(), range: rest, intent: *intent };
+        let transaction = Transaction::new().read(rest).guard(Guard::Version { version });
+        let Outcome::Done(done) = store.apply(object, transaction).await? else { return Ok(false) };
+        fetched.reads += 1;
+        let Some(part) = done.answers.into_iter().next() else { break };
+        let part_bytes = bytes_of(&part);
+        fetched.bytes += part_bytes.saturating_sub(largest);
+        largest = largest.max(part_bytes);
+        let Answer::Range(part) = part else { break };
+        joined.extend_from_slice(&part.data);
+        whole.next = part.next;
+    }
+    whole.data = joined.freeze();
     Ok(true)
 }
 

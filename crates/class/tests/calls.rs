@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::FutureExt;
 use futures::executor::block_on;
 use kit::Bench;
 use nacre_class::errno::*;
 use nacre_class::{Bound, Bounds, CLASSES_OBJECT, CallError, ClassError, Classes, Request, packed};
+use nacre_object::limit::EXTENTS_PER_READ_MAX;
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
-    Answer, Key, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
+    Answer, Fork, Key, ObjectId, ObjectStore, Outcome, ReadOp, Reply, StoreError, Transaction, WriteOp,
 };
 
 type Before = dyn Fn(u64, &MemoryStore) + Send + Sync;
@@ -161,6 +163,43 @@ fn forks_extents_and_ranges_are_there_for_scripts() {
     assert_eq!(bench.output("look", ""), "=7 other=1099511627779 third=5;default;far;5");
     bench.call("cut", "").unwrap();
     assert_eq!(bench.output("holes", ""), "\0ef");
+}
+
+#[test]
+fn bytes_in_more_extents_than_an_answer_lists_are_read_whole() {
+    let text = "function all(input, output) output:append(objclass.read(0, 0):str()) end objclass.register(all)
+        function size(input, output) output:append(tostring(#nacre.read(0, 1 << 20))) end objclass.register(size)";
+    // Each piece is an extent of its own, since nothing is between it and the next.
+    let fill = |bench: &Bench, piece: &'static [u8], count: u64| {
+        let step = piece.len() as u64 + 1;
+        let extents = (0..count).map(|number| (number * step, Bytes::from_static(piece))).collect();
+        bench.apply(Transaction::new().change(WriteOp::Extents { fork: Fork::DEFAULT, extents }));
+    };
+    let bench = Bench::new(text);
+    let count = 2 * EXTENTS_PER_READ_MAX + 10;
+    fill(&bench, b"x", count as u64);
+    let expected = &"x\0".repeat(count)[..2 * count - 1];
+    // The reads of the last one are made before they are asked for.
+    for round in 1..=3 {
+        assert!(bench.output("all", "") == expected, "round {round}");
+    }
+
+    // The first part fits into the memory of a call, and the whole does not fit in beside it.
+    for (memory_bytes, fits) in [(1 << 20, false), (4 << 20, true)] {
+        let bench = Bench::bounded(text, Bounds { memory_bytes, ..Bounds::default() });
+        fill(&bench, &[b'x'; 159], 5000);
+        match bench.call("size", "") {
+            Ok(called) => assert!(fits && called.output == "799999", "{called:?}"),
+            Err(error) => {
+                let memory = matches!(error, CallError::Exceeded { bound: Bound::Memory, .. });
+                assert!(!fits && memory, "{memory_bytes} bytes: {error}");
+            }
+        }
+    }
+    let bench = Bench::bounded(text, Bounds { reads: 3, ..Bounds::default() });
+    fill(&bench, b"x", 4 * EXTENTS_PER_READ_MAX as u64);
+    let error = bench.call("all", "").unwrap_err();
+    assert!(matches!(error, CallError::Exceeded { bound: Bound::Reads, .. }), "{error}");
 }
 
 #[test]

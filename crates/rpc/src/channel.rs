@@ -14,11 +14,13 @@ const SLICES_MAX: usize = 64;
 pub(crate) struct Channel {
     stream: Stream,
     seal: Option<Box<Seal>>,
+    /// The bytes that the socket has taken.
+    written: u64,
 }
 
 impl Channel {
     pub(crate) fn new(stream: Stream, seal: Option<Box<Seal>>) -> Self {
-        Self { stream, seal }
+        Self { stream, seal, written: 0 }
     }
 
     /// Returns the stream and the seal.
@@ -91,13 +93,18 @@ impl Channel {
             };
             match written {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(_) => {}
+                Ok(count) => self.written += count as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     std::task::ready!(self.stream.poll_write_ready(context))?;
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
+    }
+
+    /// Returns the number of bytes that the socket has taken so far, sealed or not.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
     }
 
     /// Returns whether everything that left the outbox has been written.

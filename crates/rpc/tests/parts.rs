@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::client::{Call, Event, Request};
 use nacre_rpc::handshake::hello;
 use nacre_rpc::limit::WINDOW_BYTES;
 use nacre_rpc::{
-    Address, ClusterKey, Handled, Incoming, MessageKind, Outbox, Peer, ServerLimits, Service, Services,
-    control, frame,
+    Address, ClusterKey, Frame, Handled, Incoming, MessageKind, Outbox, Peer, ServerLimits, Service,
+    Services, control, frame,
 };
 use support::*;
 
@@ -111,6 +111,43 @@ async fn many_replies_in_parts_share_the_mailbox_of_their_connection() {
         most = most.max(server.stats().held_bytes.get());
     }
     assert!(most < 2 << 20, "{most} bytes are held");
+}
+
+fn receive(stream: &mut TcpStream) -> Frame {
+    let mut bytes = BytesMut::zeroed(16);
+    stream.read_exact(&mut bytes).unwrap();
+    bytes.resize(frame::frame_bytes(&bytes).unwrap().unwrap(), 0);
+    stream.read_exact(&mut bytes[16..]).unwrap();
+    frame::take(&mut bytes).unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_whose_parts_nobody_takes_does_not_hold_up_the_end_of_the_server() {
+    let limits = ServerLimits { stall_timeout: Duration::from_secs(600), ..Default::default() };
+    let server = serve_with(Services::new().with(ToyService(Arc::default())), limits, None);
+    let mut deaf = introduced(&server);
+    deaf.write_all(&frame::header(COUNT, 1, 4)).unwrap();
+    deaf.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    eventually("the mailbox is full", async || server.stats().held_bytes.get() > 200 << 10).await;
+    let stats = server.stats().clone();
+    let stopping = std::thread::spawn(move || server.stop());
+    eventually("the request is done with", async || stats.in_flight.get() == 0).await;
+    // It has an end, and nothing is missing before that.
+    let (mut expected, mut failure) = (0u32, None);
+    while failure.is_none() {
+        let frame = receive(&mut deaf);
+        match frame.kind {
+            OK => {
+                assert_eq!(frame.body[..], expected.to_le_bytes());
+                expected += 1;
+            }
+            MessageKind::GOODBYE => {}
+            _ => failure = Some(control::get_failure(&frame).unwrap()),
+        }
+    }
+    assert_eq!(failure.unwrap().kind, ErrorKind::Closed);
+    drop(deaf);
+    stopping.join().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -334,3 +334,30 @@ fn a_peer_that_reads_nothing_does_not_hold_up_the_end_of_the_server() {
     drop((holder, deaf));
     stopping.join().unwrap();
 }
+
+#[test]
+fn what_a_peer_sends_is_no_reason_to_keep_what_it_does_not_read() {
+    let limits = ServerLimits {
+        reply_bytes_max: 256 * MIB,
+        stall_timeout: Duration::from_millis(500),
+        ..Default::default()
+    };
+    let server = open_server(limits);
+    let mut deaf = introduced(&server);
+    let request = [&frame::header(ECHO, 1, 64 << 10)[..], &[0; 64 << 10]].concat();
+    // More than the sockets take, and less than the server keeps before it stops reading.
+    for _ in 0..512 {
+        // The server may be busy for so long that it takes the peer for one that has stopped reading already.
+        if deaf.write_all(&request).is_err() {
+            break;
+        }
+    }
+    let window = [&frame::header(MessageKind::WINDOW, 0, 4)[..], &1u32.to_le_bytes()].concat();
+    let more = [&frame::header(MessageKind::PING, 2, 0)[..], &window].concat();
+    deaf.set_nonblocking(true).unwrap();
+    wait_until("it is disconnected", || {
+        // It fails once the connection is closed.
+        let _ = (&deaf).write_all(&more);
+        server.stats().held_bytes.get() == 0
+    });
+}

@@ -6,12 +6,12 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
-use nacre_rpc::client::{Call, Event};
+use nacre_rpc::client::{Call, Event, Host, Link, LinkOptions};
 use nacre_rpc::{
     ClusterKey, Handled, Incoming, MessageKind, Outbox, Peer, ServerLimits, Service, Services, control,
 };
@@ -250,4 +250,32 @@ async fn what_waits_when_the_server_goes_is_told() {
     assert_eq!(ended.unwrap_err().kind, ErrorKind::Unavailable);
     let polled = futures::poll!(std::pin::pin!(subscription.next()));
     assert!(matches!(polled, Poll::Ready(None)));
+}
+
+#[test]
+fn a_shared_link_whose_runtime_has_ended_has_one_connection_at_a_time_in_the_next() {
+    let (server, _, key) = serve();
+    let options = Arc::new(LinkOptions { key: Some(key.clone()), ..Default::default() });
+    let (address, host) = (server.addresses()[0].clone(), Arc::new(Host::new(false)));
+    let shared = Link::shared(address, (), options, host, Waker::noop().clone());
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let connect = async |number: u64| {
+        shared.ask();
+        eventually("there is a connection", async || shared.connection() == Some(number)).await;
+    };
+    let first = runtime();
+    first.block_on(connect(1));
+    drop(first);
+    assert_eq!(shared.connection(), None);
+    runtime().block_on(async {
+        connect(2).await;
+        shared.ask();
+        // Meanwhile there is all the time that another connection would take.
+        let other = link(&server, &key);
+        for _ in 0..100 {
+            ask(&other, HOLDER, "").await.unwrap();
+        }
+        assert_eq!(shared.connection(), Some(2));
+    });
+    assert_eq!(server.stats().accepted.get(), 3);
 }

@@ -55,8 +55,8 @@ impl Directory {
     /// Creates a log.
     ///
     /// # Errors
-    /// [`LogError::Exists`] if there is one of that name, [`LogError::Invalid`] if name or shape are not allowed, and those of the
-    /// store.
+    /// [`LogError::Exists`] if there is one of that name, [`LogError::Invalid`] if name or shape are not allowed or the directory is
+    /// full, and those of the store.
     pub async fn create(&self, name: &str, shape: Shape) -> Result<LogId, LogError> {
         let entry = name_entry(name)?;
         shape.check()?;
@@ -80,13 +80,15 @@ impl Directory {
         propose(&map.proposer(Default::default()), update).await?;
         // The name comes last: before it nobody can find the log.
         let update = Update::new(WHO).set(entry.clone(), Named::new(id, now_ms()).encode()?).if_absent(entry);
-        match propose(&self.map.proposer(Default::default()), update).await? {
-            Proposed::Done(_) => Ok(id),
-            Proposed::Refused => {
-                self.remove_objects(id).await?;
-                Err(LogError::Exists(name.to_owned()))
-            }
-        }
+        let refusal = match propose(&self.map.proposer(Default::default()), update).await {
+            Ok(Proposed::Done(_)) => return Ok(id),
+            Ok(Proposed::Refused) => LogError::Exists(name.to_owned()),
+            // Whether the log has its name is not known where the store failed, and with it the objects are needed.
+            Err(error @ LogError::Store(_)) => return Err(error),
+            Err(error) => error,
+        };
+        self.remove_objects(id).await?;
+        Err(refusal)
     }
 
     /// Returns a log by its name.

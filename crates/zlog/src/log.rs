@@ -104,6 +104,9 @@ pub struct Info {
     pub tail: u64,
     /// Its views.
     pub views: Vec<View>,
+    /// True if a recovery is under way that gives positions out from `tail` on, and has not published its epoch yet. If its client
+    /// has died, the next one that appends completes it.
+    pub recovering: bool,
 }
 
 impl Log {
@@ -268,15 +271,34 @@ impl Log {
         Follower::new(self.inner.clone(), from, options)
     }
 
-    /// Returns the log at a glance.
+    /// Returns the log at a glance. Waits for no recovery.
     ///
     /// # Errors
     /// As [`Log::read`].
     pub async fn info(&self) -> Result<Info, LogError> {
-        let (begin, tail) = (self.inner.begin().await?, self.inner.tail().await?);
-        let known = self.inner.known();
-        let (name, id) = (self.inner.name.clone(), self.inner.id);
-        Ok(Info { name, id, epoch: known.views.epoch(), begin, tail, views: known.views.views.clone() })
+        let inner = &self.inner;
+        let begin = inner.begin().await?;
+        let mut patience = inner.patience();
+        let (mut known, mut unpublished) = (inner.known(), None);
+        let tail = loop {
+            let epoch = unpublished.unwrap_or(known.views.epoch());
+            match inner.sequencer.read(epoch).await {
+                Ok(tail) => break tail,
+                Err(SequencerError::Epoch(found)) => {
+                    let is_later = found.is_some_and(|found| found > epoch);
+                    if is_later && inner.views().await?.version == known.version {
+                        unpublished = found;
+                    } else {
+                        inner.refresh(&known, found).await?;
+                        (known, unpublished) = (inner.known(), None);
+                    }
+                }
+                Err(SequencerError::Store(error)) => patience.wait(error).await?,
+            }
+        };
+        let (name, id, views) = (inner.name.clone(), inner.id, &known.views);
+        let (epoch, recovering) = (views.epoch(), unpublished.is_some());
+        Ok(Info { name, id, epoch, begin, tail, views: views.views.clone(), recovering })
     }
 
     /// Recovers the log: seals its objects with a new epoch, finds out the tail, and makes the sequencer go on from there. Entries

@@ -233,8 +233,12 @@ async fn list(session: &Context) -> Result<(), Failure> {
     let mut rows = Vec::with_capacity(logs.len().min(PAGE_ENTRIES_MAX));
     for listed in logs {
         let options = Options { read_only: true, ..Options::default() };
-        match store.log_with(&listed.name, options).await {
-            Ok(log) => rows.push(log.info().await?),
+        let info = match store.log_with(&listed.name, options).await {
+            Ok(log) => log.info().await,
+            Err(error) => Err(error),
+        };
+        match info {
+            Ok(info) => rows.push(info),
             // One that was deleted since is none any more.
             Err(LogError::Missing(_)) => {}
             Err(error) => return Err(error.into()),
@@ -254,7 +258,7 @@ async fn list(session: &Context) -> Result<(), Failure> {
             output::text(info.name.as_bytes()),
             info.begin.to_string(),
             info.tail.to_string(),
-            info.epoch.to_string(),
+            epoch_text(info),
             info.views.len().to_string(),
             width.to_string(),
         ]);
@@ -495,10 +499,18 @@ fn info_json(info: &Info) -> Value {
         "log": info.name,
         "id": info.id.to_string(),
         "epoch": info.epoch,
+        "recovering": info.recovering,
         "begin": info.begin,
         "tail": info.tail,
         "views": views.collect::<Vec<_>>(),
     })
+}
+
+fn epoch_text(info: &Info) -> String {
+    match info.recovering {
+        true => format!("{}, in recovery", info.epoch),
+        false => info.epoch.to_string(),
+    }
 }
 
 fn info(session: &Context, info: &Info) -> Result<(), Failure> {
@@ -506,7 +518,7 @@ fn info(session: &Context, info: &Info) -> Result<(), Failure> {
         return Ok(output::line(&info_json(info).to_string())?);
     }
     output::line(&format!("id      {}", info.id))?;
-    output::line(&format!("epoch   {}", info.epoch))?;
+    output::line(&format!("epoch   {}", epoch_text(info)))?;
     output::line(&format!("begin   {}", info.begin))?;
     output::line(&format!("tail    {}", info.tail))?;
     let mut table = Table::new(&["view", "epoch", "width", "unit"]);

@@ -156,7 +156,10 @@ impl Seat {
 
     /// Waits until the connection has left its place.
     pub(super) async fn is_free(&self) {
-        self.free.notified().await;
+        // A connection that ended when nobody waited here has left a notification behind.
+        while self.connection.lock().is_some() {
+            self.free.notified().await;
+        }
     }
 }
 

@@ -160,12 +160,22 @@ impl Connection {
         }
         // Accepted requests are finished and their replies sent. Further requests are refused rather than the
         // connection closed, which keeps the system from discarding replies under way.
-        if let Some(result) = poll_fn(|context| self.poll_until(context, Self::is_answered)).await {
-            return result;
+        let (began, written) = (Instant::now(), self.channel.written());
+        loop {
+            let answered = poll_fn(|context| self.poll_until(context, Self::is_answered));
+            match tokio::time::timeout(FLUSH_TIMEOUT, answered).await {
+                Ok(Some(result)) => return result,
+                Ok(None) => break,
+                // A reply in parts goes on only as its reader does.
+                Err(_) if began.elapsed() >= flush_timeout((self.channel.written() - written) as usize) => {
+                    self.mailbox.give_up_parts(&mut self.outbox);
+                }
+                Err(_) => {}
+            }
         }
-        let flush_timeout = FLUSH_TIMEOUT + Duration::from_secs((self.outbox.len() / FLUSH_PACE) as u64);
+        let timeout = flush_timeout(self.outbox.len());
         let flushed = poll_fn(|context| self.poll_until(context, Self::is_idle));
-        if let Ok(Some(result)) = tokio::time::timeout(flush_timeout, flushed).await {
+        if let Ok(Some(result)) = tokio::time::timeout(timeout, flushed).await {
             return result;
         }
         // The peer has been told, and closes the connection as soon as it has read everything.
@@ -316,12 +326,13 @@ impl Connection {
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         // A request is counted before its reply is visible to the peer.
         self.settle();
-        let mut sent = 0;
+        let (mut sent, written) = (0, self.channel.written());
         if let Poll::Ready(result) = self.channel.poll_write(context, &mut self.outbox, &mut sent) {
             result?;
         }
         self.tally.sent_bytes += sent as u64;
-        self.stall.moved_bytes += sent;
+        // A slow peer may take long for what was sealed at once.
+        self.stall.taken_bytes += (self.channel.written() - written) as usize;
         Ok(sent > 0)
     }
 
@@ -368,7 +379,7 @@ impl Connection {
                 }
                 Poll::Ready(Ok(count)) => {
                     self.tally.received_bytes += count as u64;
-                    self.stall.moved_bytes += count;
+                    self.stall.sent_bytes += count;
                     self.read_at = Instant::now();
                     self.accept();
                     progress = true;
@@ -610,6 +621,11 @@ impl Connection {
             control::put_error(&mut self.outbox, id, &error);
         }
     }
+}
+
+/// Returns the time that a stopping server waits for a peer to read so many bytes.
+fn flush_timeout(bytes: usize) -> Duration {
+    FLUSH_TIMEOUT + Duration::from_secs((bytes / FLUSH_PACE) as u64)
 }
 
 fn closed() -> StoreError {

@@ -210,6 +210,25 @@ impl Mailbox {
         self.waker.wake();
     }
 
+    /// Ends the replies whose senders wait for the reader of their parts: what waits already is written, and the senders
+    /// fail.
+    pub(crate) fn give_up_parts(&self, outbox: &mut Outbox) {
+        if !self.is_used() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let (mut drained, mut senders) = (0, Vec::new());
+        state.parts.retain(|id, waiting| {
+            let Some(sender) = waiting.sender.take() else { return true };
+            drained += self.put_parts(*id, waiting, outbox, usize::MAX);
+            senders.push(sender);
+            false
+        });
+        senders.extend(state.drained(drained, &self.budget));
+        senders.into_iter().for_each(Waker::wake);
+    }
+
     /// Prepares for the session's next connection: parts of replies are dropped, events keep waiting.
     pub(crate) fn detached(&self) {
         if !self.is_used() {

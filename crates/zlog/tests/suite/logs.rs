@@ -5,10 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nacre_map::{ClusterMap, Limits};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{ErrorKind, ExtentKind, ObjectStore};
 use nacre_zlog::limit::ENTRY_BYTES_MAX;
-use nacre_zlog::{Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Shape, Slot};
+use nacre_zlog::{
+    DIRECTORY, Directory, Entry, FollowOptions, Followed, Log, LogError, Options, Sequencer as _, Shape,
+    Slot, StoreSequencer, layout,
+};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::time::timeout;
@@ -366,6 +370,28 @@ async fn a_recovery_whose_client_died_is_completed_by_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_log_whose_recovery_was_not_completed_is_looked_at_without_waiting() {
+    let (store, log) = log(2, 1).await;
+    log.append(entry(0)).await.unwrap();
+    let options = Options { read_only: true, ..Options::default() };
+    let reader = Log::open(store.clone(), "log", options).await.unwrap();
+    assert!(!reader.info().await.unwrap().recovering);
+    // A client that recovers the log dies right before the end.
+    let sequencer = StoreSequencer::new(store.clone(), layout::head(log.id()).unwrap());
+    sequencer.install(7, 5).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let info = reader.info().await.unwrap();
+    assert_eq!((info.epoch, info.tail, info.recovering), (1, 5, true));
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    // Others complete it, and the reader sees that.
+    let recovered = log.seal().await.unwrap();
+    let info = reader.info().await.unwrap();
+    assert_eq!((info.epoch, info.tail, info.recovering), (recovered.epoch, recovered.tail, false));
+    Directory::new(store).unwrap().delete("log").await.unwrap();
+    assert!(matches!(timeout(FOREVER, reader.info()).await.unwrap(), Err(LogError::Missing(_))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_log_grows_onto_more_objects_while_entries_are_appended() {
     let (store, log) = log(1, 4).await;
     let writers: Vec<_> = (0..4)
@@ -460,6 +486,21 @@ async fn logs_are_listed_renamed_and_deleted() {
     for wrong in ["", "a\nb", &"x".repeat(256)] {
         assert!(matches!(directory.create(wrong, Shape::default()).await, Err(LogError::Invalid(_))));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_for_which_the_directory_has_no_room_leaves_nothing() {
+    let store = Arc::new(MemoryStore::new());
+    let directory = Directory::new(store.clone()).unwrap();
+    directory.create("a", Shape::default()).await.unwrap();
+    let names = ClusterMap::new(store.clone(), DIRECTORY).unwrap().proposer(Default::default());
+    names.set_limits("test", &Limits { entries: 1, ..Limits::default() }).await.unwrap();
+    let before = store.model().list(None, 1000);
+    let refused = directory.create("b", Shape::default()).await;
+    assert!(matches!(&refused, Err(LogError::Invalid(text)) if text.contains("limit")), "{refused:?}");
+    assert_eq!(store.model().list(None, 1000), before);
+    directory.delete("a").await.unwrap();
+    directory.create("b", Shape::default()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,8 +1,10 @@
 //! Disconnecting peers that make no progress, or too little of it while others wait for the memory that they hold.
 //!
 //! A peer owes something while part of its request or of its replies is under way and the server is not what it waits
-//! for. A connection that is not read from for lack of memory owes nothing as long as bytes of it wait in the socket:
-//! it would go on if it could. If none wait, its peer has stopped sending, and is not spared for others doing so too.
+//! for. While replies are unread, only what it takes of them is progress: otherwise it could keep them in memory for as
+//! long as it sends pings. A connection that is not read from for lack of memory owes nothing as long as bytes of it wait
+//! in the socket: it would go on if it could. If none wait, its peer has stopped sending, and is not spared for others
+//! doing so too.
 
 use std::io;
 use std::pin::Pin;
@@ -27,8 +29,9 @@ pub(super) struct Stall {
     moved_at: Option<Instant>,
     /// True if there was any progress since the latest look.
     pub(super) moved: bool,
-    /// The bytes read and written since the latest look.
-    pub(super) moved_bytes: usize,
+    /// The bytes that the peer has sent since the latest look, and those that it has taken.
+    pub(super) sent_bytes: usize,
+    pub(super) taken_bytes: usize,
     /// True if there was a moment since the latest look at which the peer owed nothing.
     paid: bool,
     /// The time for which the peer has been too slow.
@@ -65,14 +68,24 @@ impl Connection {
             }
             timer.as_mut().reset(now + step);
             let passed = now - self.stall.looked.replace(now).unwrap_or(now);
-            if std::mem::take(&mut self.stall.moved) {
+            let moved = std::mem::take(&mut self.stall.moved);
+            let sent_bytes = std::mem::take(&mut self.stall.sent_bytes);
+            let taken_bytes = std::mem::take(&mut self.stall.taken_bytes);
+            let (moved, moved_bytes) = match unread {
+                true => (taken_bytes > 0, taken_bytes),
+                false => (moved, sent_bytes + taken_bytes),
+            };
+            if moved {
                 self.stall.moved_at = Some(now);
             } else if self.stall.moved_at.is_none_or(|at| now - at >= limits.stall_timeout) {
-                let why = "the peer neither reads its replies nor continues its request";
+                let why = match unread {
+                    true => "the peer does not read its replies",
+                    false => "the peer does not continue its request",
+                };
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
             }
             let enough = (limits.pace_bytes_min as u128 * passed.as_micros() / 1_000_000) as usize;
-            let is_slow = std::mem::take(&mut self.stall.moved_bytes) < enough
+            let is_slow = moved_bytes < enough
                 && !std::mem::take(&mut self.stall.paid)
                 && self.held_bytes >= HELD_BYTES_MIN
                 && self.shared.budget.is_awaited(context.waker());
