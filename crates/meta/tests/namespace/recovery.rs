@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nacre_meta::inode::{Ino, InodeKind, Layout};
+use nacre_meta::inode::{Ino, Inode, InodeKind, LINKS_MAX, Layout, RECORD};
 use nacre_meta::{Creation, Credentials, Error, READ, Rank, RankOptions, WRITE};
 use nacre_object::copy::{Copied, copy_objects};
 use nacre_object::testkit::MemoryStore;
+use nacre_object::{Answer, Key, ObjectStore, Outcome, ReadOp, Transaction, WriteOp};
 
 use crate::calls::{file, make, open};
 use crate::scheduler::{SlowStore, at_once, poll};
@@ -259,6 +260,39 @@ fn a_check_takes_no_file_for_lost_that_is_moved_into_a_new_directory() {
             break;
         }
     }
+}
+
+#[test]
+fn a_check_gives_an_inode_no_more_links_than_its_record_may_have() {
+    let (store, rank, a, _) = begin();
+    at_once(&store, async {
+        let x = rank.lookup(&Credentials::root(), a, b"x").await.unwrap().ino;
+        rank.write_file(x, 0, Bytes::from_static(b"content")).await.unwrap();
+        let key = Key::new(Bytes::from_static(RECORD)).unwrap();
+        let record = async || {
+            let read = Transaction::new().read(ReadOp::Key { key: key.clone() });
+            let Outcome::Done(done) = store.apply(&x.object(), read).await.unwrap() else {
+                panic!("refused")
+            };
+            let Some(Answer::Value(Some(value))) = done.answers.first() else { panic!("{done:?}") };
+            Inode::decode(value).unwrap()
+        };
+        let mut damaged = record().await;
+        let link = damaged.links[0];
+        damaged.links = (0..LINKS_MAX as u64).map(|number| (1 << 40) + number).collect();
+        let set = WriteOp::SetKey { key: key.clone(), value: damaged.encode() };
+        store.apply(&x.object(), Transaction::new().change(set)).await.unwrap();
+
+        // There is room for the entry's link as soon as one without an entry is gone.
+        let report = rank.check(true).await.unwrap();
+        let is_missing = |text: &str| text.contains("is not among the links");
+        assert!(report.findings.iter().any(|found| is_missing(&found.text) && !found.repaired), "{report:?}");
+        let report = rank.check(true).await.unwrap();
+        assert!(report.findings.iter().any(|found| is_missing(&found.text) && found.repaired), "{report:?}");
+        let mended = record().await;
+        assert!(mended.links.contains(&link) && mended.links.len() <= LINKS_MAX);
+        assert_eq!(rank.read_file(x, 0, 9).await.unwrap(), "content");
+    });
 }
 
 #[test]
