@@ -1,6 +1,8 @@
 //! `nacre fs`, on a folder and on a server.
 
 use std::fs;
+use std::io::Read;
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -112,6 +114,28 @@ fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
     assert_eq!(run_text(&["find", "--name", "?name"]).text(), "/d/\\xffname");
     run(&[OsStr::new("get"), name, OsStr::new(here)]).ok();
     assert_eq!(fs::read(folder.path().join(OsStr::from_bytes(b"\xffname"))).unwrap(), b"content");
+}
+
+#[test]
+fn a_file_that_is_replaced_while_it_is_read_is_not_read_as_a_mixture() {
+    let server = Server::in_memory();
+    let (old, new) = (vec![b'o'; 12 << 20], vec![b'n'; 12 << 20]);
+    server.run(["fs", "mkdir", "/d"]).ok();
+    server.run_with(["fs", "put", "-", "/d/f"], &old).ok();
+    let mut command = server.command(["fs", "cat", "/d/f"]);
+    let mut cat = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut pipe = cat.stdout.take().unwrap();
+    // The command has read the first part of the file, which is far more than the pipe holds, so it waits before the next.
+    let mut read = vec![0];
+    pipe.read_exact(&mut read).unwrap();
+    server.run_with(["fs", "put", "-", "/d/f"], &new).ok();
+    pipe.read_to_end(&mut read).unwrap();
+    let ended = cat.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cannot read /d/f: the content was replaced meanwhile"), "{stderr}");
+    assert!(read.len() < old.len() && read.iter().all(|byte| *byte == b'o'), "{} bytes", read.len());
+    assert!(server.run(["fs", "cat", "/d/f"]).ok() == new);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, ReadOp, Transaction, 
 
 use crate::directory::{Entry, entry_key, gone_link};
 use crate::error::{Error, Result};
-use crate::inode::{Content, Ino, InodeKind, PREFIX};
+use crate::inode::{Content, Ino, InodeKind, LINKS_MAX, PREFIX};
 use crate::intent::intent_of;
 use crate::namespace::PAGE_ENTRIES_MAX;
 use crate::rank::{
@@ -391,7 +391,9 @@ impl Rank {
                 } else if !is_among {
                     let text =
                         format!("entry \"{shown}\" of directory {directory} is not among the links of {ino}");
-                    let repaired = repair && {
+                    // A record with more links could not be read any more. Those without entries go below, and leave room.
+                    let has_room = loaded.inode.links.len() < LINKS_MAX;
+                    let repaired = repair && has_room && {
                         let mut inode = loaded.inode.clone();
                         inode.links.push(entry.link);
                         self.store_inode(loaded, &inode).await?

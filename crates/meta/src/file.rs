@@ -43,12 +43,31 @@ impl Rank {
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDirectory`].
     pub async fn read_file(&self, ino: Ino, offset: u64, len: usize) -> Result<Bytes> {
+        self.read_file_content(ino, None, offset, len).await.map(|(_, bytes)| bytes)
+    }
+
+    /// Reads from one content of a file, so that several calls read nothing of another: from the present one if `content` is
+    /// `None`, else from the one of that number. Returns the content's number and at most `len` bytes; fewer come only at
+    /// the file's end. Writing into a file and making it longer leave it its content. It gets another one with
+    /// [`Rank::put`], when it is truncated to nothing, and when bytes are written into it for the first time.
+    ///
+    /// # Errors
+    /// As [`Rank::read_file`]; [`Error::Stale`] if the file has another content by now.
+    pub async fn read_file_content(
+        &self,
+        ino: Ino,
+        content: Option<u64>,
+        offset: u64,
+        len: usize,
+    ) -> Result<(u64, Bytes)> {
         for _ in 0..ATTEMPTS_MAX {
             let inode = self.load_file(ino).await?.inode;
+            if content.is_some_and(|content| content != inode.content) {
+                return Err(Error::Stale);
+            }
             let len = inode.size.saturating_sub(offset).min(len as u64);
-            match self.read_content(ino, &inode, offset, len).await? {
-                Some(bytes) => return Ok(bytes),
-                None => continue,
+            if let Some(bytes) = self.read_content(ino, &inode, offset, len).await? {
+                return Ok((inode.content, bytes));
             }
         }
         Err(too_busy())

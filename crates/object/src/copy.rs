@@ -27,8 +27,11 @@
 //!
 //! **Files of a namespace.** The same holds for the inode of a file, which names its present content. But it changes with each
 //! write into the file too: after a few attempts it is enough that it names the same content. What is written during
-//! the copy may then be missing. (What spans several inodes, such as a move to another directory, is not seen as one
-//! change.)
+//! the copy may then be missing.
+//!
+//! **Namespaces.** What spans several inodes, such as a move to another directory, would be torn. So the metadata of a
+//! namespace is copied again until the copy is what it was at one moment. What was removed meanwhile is
+//! removed from the copy too; the objects of such a file's content stay there, for the namespace's own check to remove.
 //!
 //! **What is not copied**: staged forks and everything else that has a reserved name ([`crate::stage`]), and what
 //! cannot be seen through the seam, which is the versions of objects that were removed, and of forks other than the
@@ -38,6 +41,7 @@
 //! in the copy.
 
 mod look;
+mod namespace;
 mod pairs;
 mod plan;
 mod replay;
@@ -75,7 +79,8 @@ pub struct Copied {
 /// Copies all objects of a store into another one, in the order of their ids. `progress` is called after each
 /// transaction that was written, and after each object, with the totals so far. An object that cannot be copied
 /// (because it is damaged, is written all the time, or has a different namesake in the destination) is reported, and
-/// the others are still copied.
+/// the others are still copied. A namespace is copied as it was at one moment; one that is changed all the time is reported
+/// with the object `nacre/fs/tree`.
 ///
 /// # Errors
 ///
@@ -90,10 +95,12 @@ pub async fn copy_objects(
     let mut after = None;
     // Objects of streams that were copied before their turn, with their heads.
     let mut early = 0;
+    let mut has_namespace = false;
     loop {
         let page = source.list(after.as_ref(), PAGE_ENTRIES_MAX).await?;
-        let Some(last) = page.last() else { return Ok(totals) };
+        let Some(last) = page.last() else { break };
         for object in &page {
+            has_namespace |= object.as_bytes().starts_with(namespace::NAMESPACE.as_bytes());
             let mut wrote = |bytes| {
                 totals.bytes += bytes;
                 progress(object, &totals);
@@ -112,6 +119,10 @@ pub async fn copy_objects(
         }
         after = Some(last.clone());
     }
+    if has_namespace {
+        namespace::settle(source, destination, &mut totals, &mut progress).await?;
+    }
+    Ok(totals)
 }
 
 /// Copies one object, or the part of it that the destination does not have yet. With the head of a stream go the objects of
@@ -244,9 +255,15 @@ struct Ready {
     file: Option<u64>,
 }
 
-/// Returns the number of the present content of a file, given the record of its inode as `nacre-meta` writes it. `None` if
-/// it has none, or is no file.
+/// Returns the number of the present content of a file, given the record of its inode. `None` if it has none, or is no
+/// file.
 fn file_content(record: &[u8]) -> Option<u64> {
+    file_names(record).map(|(_, number)| number).filter(|number| *number > 0)
+}
+
+/// Returns the links of a file, and the number of its present content, which is 0 if it has none, given the record of its
+/// inode as `nacre-meta` writes it. `None` if it is no file.
+fn file_names(record: &[u8]) -> Option<(&[u8], u64)> {
     // Format 1 and kind 1; permissions, owner and group; four times.
     let (head, rest) = record.split_at_checked(2 + 3 * 4 + 4 * 8)?;
     if !head.starts_with(&[1, 1]) {
@@ -254,10 +271,10 @@ fn file_content(record: &[u8]) -> Option<u64> {
     }
     let (links, rest) = rest.split_first_chunk()?;
     let links = u32::from_le_bytes(*links) as usize;
-    // The links, the size and the layout.
-    let (_, rest) = rest.split_at_checked(links.checked_mul(8)?.checked_add(8 + 16)?)?;
-    let number = u64::from_le_bytes(*rest.first_chunk()?);
-    (number > 0).then_some(number)
+    let (links, rest) = rest.split_at_checked(links.checked_mul(8)?)?;
+    // The size and the layout.
+    let (_, rest) = rest.split_at_checked(8 + 16)?;
+    Some((links, u64::from_le_bytes(*rest.first_chunk()?)))
 }
 
 /// The end of an attempt to copy an object.

@@ -15,7 +15,8 @@ use crate::{output, quantity};
 /// back.
 ///
 /// Each object is copied at a single version, even while others write. Objects that cannot be copied (because they are
-/// damaged, or change faster than they can be read) are listed, all others are copied, and the exit code is 1.
+/// damaged, or change faster than they can be read) are listed, all others are copied, and the exit code is 1. So is a
+/// namespace that changes all the time; otherwise its directories and links are copied as they were at one moment.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The store to copy from

@@ -125,6 +125,36 @@ fn a_put_that_is_left_alone_is_tidied_up_and_a_late_one_fails() {
 }
 
 #[test]
+fn one_content_is_read_while_the_file_grows_and_not_after_it_was_replaced() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, root) = (open(&store).await, Credentials::root());
+        let file =
+            rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap().ino;
+        rank.write_file(file, 0, Bytes::from_static(b"old")).await.unwrap();
+        let (content, bytes) = rank.read_file_content(file, None, 0, 2).await.unwrap();
+        assert_eq!(bytes, "ol");
+        rank.append_file(file, Bytes::from_static(b"er")).await.unwrap();
+        let (same, bytes) = rank.read_file_content(file, Some(content), 2, 9).await.unwrap();
+        assert_eq!((same, &bytes[..]), (content, &b"der"[..]));
+        let mut put = rank.put(&root, file).await.unwrap();
+        put.write(b"younger").await.unwrap();
+        let (same, bytes) = rank.read_file_content(file, Some(content), 0, 9).await.unwrap();
+        assert_eq!((same, &bytes[..]), (content, &b"older"[..]), "until the end there is the old content");
+        put.commit().await.unwrap();
+        for offset in [0, 2, 99] {
+            let read = rank.read_file_content(file, Some(content), offset, 9).await;
+            assert_eq!(read.err(), Some(Error::Stale), "{offset}");
+        }
+        let (content, bytes) = rank.read_file_content(file, None, 0, 9).await.unwrap();
+        assert_eq!(bytes, "younger");
+        rank.truncate(&root, file, 0).await.unwrap();
+        assert_eq!(rank.read_file_content(file, Some(content), 0, 9).await.err(), Some(Error::Stale));
+        assert_eq!(rank.read_file(file, 0, 9).await.unwrap(), "");
+    });
+}
+
+#[test]
 fn a_byte_far_behind_the_end_costs_no_more_than_a_byte() {
     let store = SlowStore::default();
     at_once(&store, async {

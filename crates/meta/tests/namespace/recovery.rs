@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nacre_meta::inode::{Ino, InodeKind, Layout};
+use nacre_meta::inode::{Ino, Inode, InodeKind, LINKS_MAX, Layout, RECORD};
 use nacre_meta::{Creation, Credentials, Error, READ, Rank, RankOptions, WRITE};
 use nacre_object::copy::{Copied, copy_objects};
 use nacre_object::testkit::MemoryStore;
+use nacre_object::{Answer, ErrorKind, Key, ObjectStore, Outcome, ReadOp, Transaction, WriteOp};
 
 use crate::calls::{file, make, open};
 use crate::scheduler::{SlowStore, at_once, poll};
@@ -262,6 +263,39 @@ fn a_check_takes_no_file_for_lost_that_is_moved_into_a_new_directory() {
 }
 
 #[test]
+fn a_check_gives_an_inode_no_more_links_than_its_record_may_have() {
+    let (store, rank, a, _) = begin();
+    at_once(&store, async {
+        let x = rank.lookup(&Credentials::root(), a, b"x").await.unwrap().ino;
+        rank.write_file(x, 0, Bytes::from_static(b"content")).await.unwrap();
+        let key = Key::new(Bytes::from_static(RECORD)).unwrap();
+        let record = async || {
+            let read = Transaction::new().read(ReadOp::Key { key: key.clone() });
+            let Outcome::Done(done) = store.apply(&x.object(), read).await.unwrap() else {
+                panic!("refused")
+            };
+            let Some(Answer::Value(Some(value))) = done.answers.first() else { panic!("{done:?}") };
+            Inode::decode(value).unwrap()
+        };
+        let mut damaged = record().await;
+        let link = damaged.links[0];
+        damaged.links = (0..LINKS_MAX as u64).map(|number| (1 << 40) + number).collect();
+        let set = WriteOp::SetKey { key: key.clone(), value: damaged.encode() };
+        store.apply(&x.object(), Transaction::new().change(set)).await.unwrap();
+
+        // There is room for the entry's link as soon as one without an entry is gone.
+        let report = rank.check(true).await.unwrap();
+        let is_missing = |text: &str| text.contains("is not among the links");
+        assert!(report.findings.iter().any(|found| is_missing(&found.text) && !found.repaired), "{report:?}");
+        let report = rank.check(true).await.unwrap();
+        assert!(report.findings.iter().any(|found| is_missing(&found.text) && found.repaired), "{report:?}");
+        let mended = record().await;
+        assert!(mended.links.contains(&link) && mended.links.len() <= LINKS_MAX);
+        assert_eq!(rank.read_file(x, 0, 9).await.unwrap(), "content");
+    });
+}
+
+#[test]
 fn a_put_that_ends_while_a_check_removes_it_is_whole_or_refused() {
     let content = [7_u8; 6 * 4096];
     let (mut kept, mut refused) = (0, 0);
@@ -320,10 +354,7 @@ fn a_copy_of_a_store_has_one_content_of_a_file_whenever_that_is_replaced() {
         };
         put(b"the old content");
         let copy = Arc::new(MemoryStore::new());
-        let mut copying: Call<Copied> = {
-            let (source, destination) = (store.clone(), copy.clone());
-            Box::pin(async move { Ok(copy_objects(&source, &*destination, |_, _| {}).await?) })
-        };
+        let mut copying = copying(&store, &copy);
         let copied = advance(&store, 0, &mut copying, at);
         let is_over = copied.is_some();
         put(b"another content");
@@ -344,4 +375,123 @@ fn a_copy_of_a_store_has_one_content_of_a_file_whenever_that_is_replaced() {
     }
     println!("{old} copies have the old content, {new} the new one");
     assert!(old > 1 && new > 1);
+}
+
+/// Returns a call that copies a store.
+fn copying(store: &SlowStore, copy: &Arc<MemoryStore>) -> Call<Copied> {
+    let (source, destination) = (store.clone(), copy.clone());
+    Box::pin(async move { Ok(copy_objects(&source, &*destination, |_, _| {}).await?) })
+}
+
+#[test]
+fn a_copy_of_a_store_has_a_file_in_one_place_whenever_it_is_moved() {
+    let (mut old, mut new) = (0, 0);
+    // In the order in which the directories are copied, and against it.
+    for backwards in [false, true] {
+        for at in 0.. {
+            let (store, rank, a, b) = begin();
+            let root = Credentials::root();
+            let x = at_once(&store, rank.lookup(&root, a, b"x")).unwrap().ino;
+            let (from, to) = if backwards { ((b, b"y"), (a, b"x")) } else { ((a, b"x"), (b, b"y")) };
+            if backwards {
+                at_once(&store, rename(&rank, a, b)).unwrap();
+            }
+            at_once(&store, rank.write_file(x, 0, Bytes::from_static(b"content"))).unwrap();
+            let copy = Arc::new(MemoryStore::new());
+            let mut copying = copying(&store, &copy);
+            let mut copied = advance(&store, 0, &mut copying, at);
+            let is_over = copied.is_some();
+            let mut moving: Call<()> = {
+                let rank = rank.clone();
+                Box::pin(async move {
+                    rank.rename(&Credentials::root(), (from.0, from.1), (to.0, to.1), false).await
+                })
+            };
+            let mut moved = None;
+            // One step of each in turn, so that the copy meets the change half made.
+            while copied.is_none() || moved.is_none() {
+                if moved.is_none() {
+                    moved = advance(&store, 1, &mut moving, 1);
+                }
+                if copied.is_none() {
+                    copied = advance(&store, 0, &mut copying, 1);
+                }
+            }
+            moved.unwrap().unwrap();
+            assert_eq!(copied.unwrap().unwrap().failed, [], "{at}");
+            at_once(&store, async {
+                let rank = Rank::open(copy.clone(), RankOptions::default()).await.unwrap();
+                // What is left of the rank that was at work belongs to nobody here.
+                rank.check(true).await.unwrap();
+                let report = rank.check(false).await.unwrap();
+                assert!(report.findings.is_empty() && !report.changed, "{at}: {report:?}");
+                let is_in = async |(directory, name): (Ino, &'static [u8; 1])| {
+                    rank.lookup(&Credentials::root(), directory, name).await.is_ok()
+                };
+                let places = (is_in(from).await, is_in(to).await);
+                assert_ne!(places.0, places.1, "{at}: the copy has the file in both places or in neither");
+                assert_eq!(rank.read_file(x, 0, 9).await.unwrap(), "content");
+                old += u32::from(places.0);
+                new += u32::from(places.1);
+            });
+            if is_over {
+                break;
+            }
+        }
+    }
+    println!("{old} copies have the file in the old place, {new} in the new one");
+    assert!(old > 1 && new > 1);
+}
+
+#[test]
+fn a_copy_of_a_namespace_that_is_changed_all_the_time_says_so_and_one_that_is_written_to_is_whole() {
+    let (store, rank, a, b) = begin();
+    let root = Credentials::root();
+    let x = at_once(&store, rank.lookup(&root, a, b"x")).unwrap().ino;
+    let copy = Arc::new(MemoryStore::new());
+    let mut first = copying(&store, &copy);
+    let mut is_in_a = true;
+    let copied = loop {
+        if let Some(copied) = advance(&store, 0, &mut first, 1) {
+            break copied.unwrap();
+        }
+        let (from, to) = if is_in_a { ((a, b"x"), (b, b"x")) } else { ((b, b"x"), (a, b"x")) };
+        at_once(&store, rank.rename(&root, (from.0, from.1), (to.0, to.1), false)).unwrap();
+        is_in_a = !is_in_a;
+    };
+    let said = copied.failed.iter().find(|(object, _)| object.to_string() == "nacre/fs/tree");
+    let (_, error) = said.expect("the namespace is among what was not copied");
+    assert_eq!(error.kind, ErrorKind::Busy);
+    assert!(error.message.contains("try again when it is quiet"), "{error}");
+
+    // A log that is written all the time is no change of the namespace.
+    let mut second = copying(&store, &copy);
+    let copied = loop {
+        if let Some(copied) = advance(&store, 0, &mut second, 1) {
+            break copied.unwrap();
+        }
+        at_once(&store, rank.append_file(x, Bytes::from_static(b"line"))).unwrap();
+    };
+    assert_eq!(copied.failed, []);
+}
+
+#[test]
+fn a_later_copy_of_a_store_removes_what_was_removed_since() {
+    let (store, rank, a, _) = begin();
+    let copy = Arc::new(MemoryStore::new());
+    let copy_all = || advance(&store, 0, &mut copying(&store, &copy), usize::MAX).unwrap().unwrap();
+    assert_eq!(copy_all().failed, []);
+    at_once(&store, async {
+        let root = Credentials::root();
+        rank.unlink(&root, a, b"x").await.unwrap();
+        rank.rmdir(&root, Ino::ROOT, b"b").await.unwrap();
+    });
+    assert_eq!(copy_all().failed, []);
+    at_once(&store, async {
+        let rank = Rank::open(copy.clone(), RankOptions::default()).await.unwrap();
+        rank.check(true).await.unwrap();
+        let report = rank.check(false).await.unwrap();
+        assert!(report.findings.is_empty() && !report.changed, "{report:?}");
+        assert_eq!((report.directories, report.files), (2, 0), "the root and a");
+    });
 }

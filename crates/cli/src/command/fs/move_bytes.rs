@@ -87,17 +87,22 @@ async fn copy(
     let attempted = format!("cannot read {path}");
     let opened = tree.rank.open_file(&tree.user, found.ino, nacre::fs::READ).await;
     opened.map_err(|error| failure(error, &attempted))?;
-    let mut offset = 0;
+    let (mut content, mut offset) = (None, 0);
     let done = loop {
-        let read = tree.rank.read_file(found.ino, offset, CHUNK_BYTES).await;
-        let bytes = match read {
-            Ok(bytes) if bytes.is_empty() => break target.flush().await.map_err(Failure::from),
-            Ok(bytes) => bytes,
+        // What is put over the file meanwhile is not to be mixed with what it replaces.
+        let read = tree.rank.read_file_content(found.ino, content, offset, CHUNK_BYTES).await;
+        let (number, bytes) = match read {
+            Ok(read) => read,
             Err(error) => break Err(failure(error, &attempted)),
         };
         if let Err(error) = target.write_all(&bytes).await {
             break Err(error.into());
         }
+        // Fewer bytes come only at the file's end.
+        if bytes.len() < CHUNK_BYTES {
+            break target.flush().await.map_err(Failure::from);
+        }
+        content = Some(number);
         offset += bytes.len() as u64;
     };
     tree.rank.close_file(found.ino).await;
