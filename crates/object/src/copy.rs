@@ -37,7 +37,7 @@ mod pairs;
 mod plan;
 mod replay;
 
-use look::Look;
+use look::ObjectSnapshot;
 
 use crate::limit::PAGE_ENTRIES_MAX;
 use crate::stripe::record::{PREFIX, RECORD, Record};
@@ -242,13 +242,13 @@ impl Copy<'_> {
     /// Runs the copy once.
     async fn run(mut self) -> Result<Attempt, StoreError> {
         // Forks that only one of the two has are looked at in the other as well.
-        let Some(to) = Look::outline(self.destination, self.object, &[]).await? else {
+        let Some(to) = ObjectSnapshot::outline(self.destination, self.object, &[]).await? else {
             return Ok(Attempt::Changed);
         };
-        let Some(mut from) = Look::whole(self.source, self.object, &to.names(), &[]).await? else {
+        let Some(mut from) = ObjectSnapshot::whole(self.source, self.object, &to.names(), &[]).await? else {
             return Ok(Attempt::Changed);
         };
-        let Some(to) = Look::outline(self.destination, self.object, &from.names()).await? else {
+        let Some(to) = ObjectSnapshot::outline(self.destination, self.object, &from.names()).await? else {
             return Ok(Attempt::Changed);
         };
         if from.stat.version == 0 || from.stat == to.stat && !to.marked {
@@ -265,7 +265,7 @@ impl Copy<'_> {
         // What has to be read still may be little enough to be read together with all the rest.
         let missing = from.missing(&steps);
         if !missing.is_empty() {
-            let Some(again) = Look::whole(self.source, self.object, &to.names(), &missing).await? else {
+            let Some(again) = ObjectSnapshot::whole(self.source, self.object, &to.names(), &missing).await? else {
                 return Ok(Attempt::Changed);
             };
             if !to.covers(&again) {
@@ -279,7 +279,7 @@ impl Copy<'_> {
             return Ok(Attempt::Head { version: from.stat.version, content });
         }
         let Some(()) = self.replay(&from, &to, steps).await? else { return Ok(Attempt::Changed) };
-        match Look::outline(self.destination, self.object, &[]).await? {
+        match ObjectSnapshot::outline(self.destination, self.object, &[]).await? {
             Some(copy) if copy.equals(&from) && !copy.marked => Ok(Attempt::Done { unchanged: false }),
             Some(copy) => {
                 let text = format!("the copy is {:?}, the original {:?}", copy.stat, from.stat);
@@ -290,7 +290,7 @@ impl Copy<'_> {
     }
 
     /// Returns the prefix of the ids of the objects that have to be copied before this one, which is a head.
-    fn content_to_copy(&self, from: &Look) -> Option<Option<String>> {
+    fn content_to_copy(&self, from: &ObjectSnapshot) -> Option<Option<String>> {
         let mut attributes = from.attributes.iter();
         let (_, record) = attributes.find(|(name, _)| name.as_bytes() == RECORD.as_bytes())?;
         if is_stripe(self.object) || self.ready == Some(from.stat.version) {
@@ -300,7 +300,7 @@ impl Copy<'_> {
     }
 }
 
-fn differs(from: &Look, to: &Look) -> StoreError {
+fn differs(from: &ObjectSnapshot, to: &ObjectSnapshot) -> StoreError {
     let text = format!(
         "the destination has an object of that name at version {} which is not an earlier state of the source's at \
          version {}: remove it there first",

@@ -75,12 +75,12 @@ pub(crate) struct Mark {
 
 /// A fact about an object: whether it exists at a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fact {
+struct Existence {
     version: u64,
     exists: bool,
 }
 
-impl Fact {
+impl Existence {
     const BYTES: usize = 14;
 
     /// Encodes the fact so that those of greater versions are greater, byte by byte: so an OSD compares them.
@@ -100,7 +100,7 @@ impl Fact {
     }
 }
 
-impl From<&Header> for Fact {
+impl From<&Header> for Existence {
     fn from(header: &Header) -> Self {
         Self { version: header.version, exists: header.exists }
     }
@@ -165,7 +165,7 @@ fn encode_root(complete: bool) -> Vec<u8> {
 struct Entry {
     object: ObjectId,
     /// The fact; `None` if there is none, or if it is unsound.
-    fact: Option<Fact>,
+    fact: Option<Existence>,
     /// The keys of its marks, and when each was set.
     marks: Vec<(Bytes, u64)>,
 }
@@ -219,7 +219,7 @@ impl Shard {
             if is_mark {
                 open.marks.push((key, decode_mark(&value)));
             } else {
-                open.fact = Fact::decode(&value);
+                open.fact = Existence::decode(&value);
             }
         }
         if self.over {
@@ -291,10 +291,10 @@ impl Inner {
     /// Writes down what is known of an object after its change, and takes the mark away. Nobody waits for it: until it is
     /// done, and also where another client has written down a later fact, the mark makes listings ask the object.
     pub(crate) fn settle(&self, mark: &Mark, version: u64, exists: bool) {
-        drop(self.send_fact(mark, Fact { version, exists }));
+        drop(self.send_fact(mark, Existence { version, exists }));
     }
 
-    fn send_fact(&self, mark: &Mark, fact: Fact) -> Operation {
+    fn send_fact(&self, mark: &Mark, fact: Existence) -> Operation {
         let fact = fact.encode();
         let steps = [
             WriteStep::IfOmapLess(&mark.entry, &fact),
@@ -359,7 +359,7 @@ impl Inner {
             let exists = match entry.exists() {
                 Some(exists) => exists,
                 None => {
-                    let fact = facts.next().unwrap_or(Fact { version: 0, exists: true });
+                    let fact = facts.next().unwrap_or(Existence { version: 0, exists: true });
                     for (key, _) in entry.marks.iter().filter(|(_, set_at)| *set_at <= long_ago) {
                         self.settle_for_another(&entry.object, key, fact).await;
                     }
@@ -374,7 +374,7 @@ impl Inner {
     }
 
     /// Settles the mark of a client that died. A failure leaves it as it is.
-    async fn settle_for_another(&self, object: &ObjectId, key: &[u8], fact: Fact) {
+    async fn settle_for_another(&self, object: &ObjectId, key: &[u8], fact: Existence) {
         let mark = Mark { shard: shard_name(shard_of(object)), entry: entry_key(object), key: key.to_vec() };
         if self.send_fact(&mark, fact).await.code == -errno::ECANCELED {
             // The entry says this already, or a later fact.
@@ -383,18 +383,18 @@ impl Inner {
     }
 
     /// Looks at objects: which of them exist.
-    async fn facts(&self, objects: &[&ObjectId]) -> Result<Vec<Fact>, StoreError> {
+    async fn facts(&self, objects: &[&ObjectId]) -> Result<Vec<Existence>, StoreError> {
         let mut facts = Vec::with_capacity(objects.len());
         for chunk in objects.chunks(LOOKS_MAX) {
             let looks: Vec<_> =
                 chunk.iter().map(|id| self.pool.read(&object_name(id), &[ReadStep::Xattrs], 0)).collect();
             for (id, look) in chunk.iter().zip(looks) {
                 facts.push(match self.header(id, look.await) {
-                    Ok((header, _)) => Fact::from(&header),
+                    Ok((header, _)) => Existence::from(&header),
                     // One whose header cannot be read is there, under a name that can: whoever asks it for more is told
                     // what is wrong with it, and nobody else is stopped by that.
                     Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
-                        Fact { version: 0, exists: true }
+                        Existence { version: 0, exists: true }
                     }
                     Err(error) => return Err(error),
                 });
@@ -467,7 +467,7 @@ impl Inner {
                 }
             }
             let names: Vec<ObjectId> = names.into_iter().collect();
-            let mut shards: Vec<Vec<(ObjectId, Fact)>> = (0..SHARDS).map(|_| Vec::new()).collect();
+            let mut shards: Vec<Vec<(ObjectId, Existence)>> = (0..SHARDS).map(|_| Vec::new()).collect();
             for chunk in names.chunks(FILLED_MAX * SHARDS) {
                 let requested: Vec<&ObjectId> = chunk.iter().collect();
                 let facts = self.facts(&requested).await?;
@@ -493,7 +493,7 @@ impl Inner {
     }
 
     /// Writes facts into a shard, except those that are older than what stands there.
-    async fn fill_in(&self, shard: usize, facts: &[(ObjectId, Fact)]) -> Result<(), StoreError> {
+    async fn fill_in(&self, shard: usize, facts: &[(ObjectId, Existence)]) -> Result<(), StoreError> {
         let name = shard_name(shard);
         let records: Vec<_> = facts.iter().map(|(id, fact)| (entry_key(id), fact.encode())).collect();
         let compare = records.iter().map(|(key, value)| WriteStep::IfOmapLess(key, value));
@@ -542,9 +542,9 @@ mod tests {
     fn records_are_pinned() {
         // What a cluster holds today must be read for ever.
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let fact = Fact { version: 0x0102, exists: true };
+        let fact = Existence { version: 0x0102, exists: true };
         assert_eq!(hex(&fact.encode())[..20], *"00000000000001020101");
-        assert_eq!(Fact::decode(&fact.encode()), Some(fact));
+        assert_eq!(Existence::decode(&fact.encode()), Some(fact));
         assert_eq!(hex(&encode_mark(7)), "010700000000000000");
         assert_eq!(hex(&encode_root(true))[..6], *"010120");
         let key = mark_key(&entry_key(&id(b"a\x01")), b"sixteen letters!");
@@ -555,7 +555,7 @@ mod tests {
     #[test]
     fn later_facts_are_greater_byte_by_byte() {
         let facts = [0, 1, 255, 256, 1 << 40, (1 << 63) - 1]
-            .map(|version| Fact { version, exists: version % 2 == 0 });
+            .map(|version| Existence { version, exists: version % 2 == 0 });
         for pair in facts.windows(2) {
             assert!(pair[0].encode() < pair[1].encode(), "{pair:?}");
         }
@@ -590,7 +590,7 @@ mod tests {
 
     #[test]
     fn pages_may_end_anywhere_between_an_entry_and_its_marks() {
-        let fact = Bytes::from(Fact { version: 3, exists: true }.encode());
+        let fact = Bytes::from(Existence { version: 3, exists: true }.encode());
         let mut pairs = Vec::new();
         for name in [&b"a"[..], b"b", b"c"] {
             let entry = entry_key(&id(name));
@@ -617,16 +617,16 @@ mod tests {
         let seed = rand::random();
         let mut random = StdRng::seed_from_u64(seed);
         for _ in 0..20_000 {
-            let fact = Fact { version: random.random(), exists: random.random() };
+            let fact = Existence { version: random.random(), exists: random.random() };
             let mut record = fact.encode();
             let at = random.random_range(0..record.len());
             record[at] ^= 1 << random.random_range(0..8);
             record.truncate(random.random_range(at + 1..=record.len()));
-            assert_eq!(Fact::decode(&record), None, "seed {seed}");
+            assert_eq!(Existence::decode(&record), None, "seed {seed}");
             let noise: Vec<u8> = (0..random.random_range(0..60)).map(|_| random.random_range(0..4)).collect();
             decode_index_key(&noise);
             decode_mark(&noise);
-            Fact::decode(&noise);
+            Existence::decode(&noise);
         }
     }
 }

@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 
 use crate::channel::Channel;
-use crate::handshake::{self, Door, Status};
+use crate::handshake::{self, AdmissionPolicy, Status};
 use crate::key::ClusterKey;
 use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
 use crate::poll::{self, Poller, Tap};
@@ -445,7 +445,7 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
             .find(|version| shared.services.serve_version(*version))
             .unwrap_or(PROTOCOL_VERSION);
         let versions = oldest..=PROTOCOL_VERSION;
-        let guest = handshake::accept(&stream, Door { key: shared.key.as_ref(), versions, shut }).await?;
+        let guest = handshake::accept(&stream, AdmissionPolicy { key: shared.key.as_ref(), versions, shut }).await?;
         Ok::<_, handshake::Refused>((Channel::new(stream, guest.seal), Peer { version: guest.version }))
     };
     let introduced = tokio::select! {
