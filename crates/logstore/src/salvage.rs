@@ -329,7 +329,7 @@ fn add_segment(
         Ok(file)
     });
     let file = write.map_err(|error| {
-        StoreError::new(ErrorKind::Io, format!("cannot make {}: {error}", disk.describe(&name)))
+        StoreError::new(ErrorKind::Io, format!("cannot create {}: {error}", disk.describe(&name)))
     })?;
     let segment = Segment::new(id, Binding::new(FORMAT_VERSION, &header.store, id), bytes, file);
     segment.sealed.store(true, Ordering::Relaxed);

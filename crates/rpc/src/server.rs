@@ -317,8 +317,9 @@ fn unprotected(address: &Address) -> StoreError {
         false => "everybody who can reach it",
     };
     let text = format!(
-        "cannot listen on {address} without a cluster key: {audience} could read and remove everything; make a key with \
-         \"nacre keygen FILE\" and give it with --key, listen on a Unix socket, or say --open if that is meant"
+        "cannot listen on {address} without a cluster key: {audience} could read and remove everything; \
+         make a key with \"nacre keygen FILE\" and give it with --key, listen on a Unix socket, or pass \
+         --open to allow this"
     );
     StoreError::new(ErrorKind::Denied, text)
 }

@@ -19,7 +19,7 @@ use crate::error::{Cause, EntryError};
 use crate::remove::ROUNDS_MAX;
 use crate::root::Root;
 
-const MAKE: &str = "cannot make the copy of the directory";
+const MAKE: &str = "cannot create the copy of the directory";
 const MIRROR: &str = "cannot find out what the mirror has and the source has not, in";
 /// The reason why nothing is removed from a directory in which a name of the source may stand for another one.
 pub const FOLDS: &str = "the destination's file system takes two names for one in this directory (it ignores case, or \
