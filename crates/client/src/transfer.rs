@@ -203,7 +203,7 @@ impl RetryBudget {
     }
 
     /// Notes that the server answers.
-    fn answered(&mut self) {
+    fn reset(&mut self) {
         self.away_since = None;
     }
 }
@@ -335,7 +335,7 @@ impl Staging<'_> {
                 }
                 reply => {
                     self.stage.wrote(reply)?;
-                    patience.answered();
+                    patience.reset();
                 }
             }
         }

@@ -192,9 +192,9 @@ impl Maintenance {
     /// Answers the waiters that `meant` selects.
     fn answer(&self, result: &Result<Purpose, StoreError>, meant: impl Fn(&Waiting) -> bool) {
         let mut requests = self.requests.lock();
-        let answered: Vec<Waiting> = requests.waiting.extract_if(.., |waiting| meant(waiting)).collect();
+        let done: Vec<Waiting> = requests.waiting.extract_if(.., |waiting| meant(waiting)).collect();
         drop(requests);
-        for waiting in answered {
+        for waiting in done {
             let result = result.clone().map(|purpose| purpose.max(waiting.wanted.purpose));
             // Whoever waited may have lost interest.
             let _ = waiting.sender.send(result);

@@ -345,7 +345,7 @@ impl Rank {
             if self.change(&directory.object(), transaction).await?
                 && let Some(inode) = entry.first_record(directory)
             {
-                let created = self.make_inode(entry.ino, &inode).await;
+                let created = self.create_inode(entry.ino, &inode).await;
                 if let Err(error) = created {
                     // The entry stands, and the inode is made by whoever needs it.
                     tracing::debug!(%error, "an inode is left to be made later");

@@ -225,7 +225,7 @@ impl Rank {
                 }
                 Some(_) if !self.exclusive => {
                     self.token.store(last, Ordering::Relaxed);
-                    return self.make_root(create, owner).await;
+                    return self.create_root(create, owner).await;
                 }
                 Some(_) => {
                     let token = self.next_id().await?;
@@ -234,7 +234,7 @@ impl Rank {
                         .guard(at_version(key(FENCE_KEY), fence.map_or(0, |value| value.version)))
                         .change(WriteOp::SetKey { key: key(FENCE_KEY), value: encode_number(token) });
                     match self.change(&namespace, transaction).await {
-                        Ok(true) => return self.make_root(create, owner).await,
+                        Ok(true) => return self.create_root(create, owner).await,
                         Ok(false) | Err(Error::Fenced) => {}
                         Err(error) => return Err(error),
                     }
@@ -253,7 +253,7 @@ impl Rank {
     }
 
     /// Makes the root directory, if there is none.
-    async fn make_root(&self, create: bool, owner: &Credentials) -> Result<()> {
+    async fn create_root(&self, create: bool, owner: &Credentials) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             match self.find(Ino::ROOT, Vec::new()).await? {
                 LookupResult::Found(..) => return Ok(()),
@@ -277,7 +277,7 @@ impl Rank {
                         parent: Ino::ROOT,
                         target: Bytes::new(),
                     };
-                    settled(self.make_inode(Ino::ROOT, &root).await)?;
+                    settled(self.create_inode(Ino::ROOT, &root).await)?;
                 }
                 LookupResult::Missing(_) => return Err(corrupt("the root directory was removed")),
             }
@@ -442,7 +442,7 @@ impl Rank {
         for _ in 0..ATTEMPTS_MAX {
             match (self.find(entry.ino, Vec::new()).await?, entry.first_record(directory)) {
                 (LookupResult::Found(loaded, _), _) => return Ok(Some(*loaded)),
-                (LookupResult::Missing(0), Some(inode)) => settled(self.make_inode(entry.ino, &inode).await)?,
+                (LookupResult::Missing(0), Some(inode)) => settled(self.create_inode(entry.ino, &inode).await)?,
                 (LookupResult::Missing(_), _) => return Ok(None),
             };
         }
@@ -450,7 +450,7 @@ impl Rank {
     }
 
     /// Makes an inode, unless there is one of that number or ever was.
-    pub(crate) async fn make_inode(&self, ino: Ino, inode: &Inode) -> Result<bool> {
+    pub(crate) async fn create_inode(&self, ino: Ino, inode: &Inode) -> Result<bool> {
         let transaction = Transaction::new()
             .guard(Guard::Version { version: 0 })
             .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() });

@@ -126,21 +126,21 @@ impl Shared {
     }
 
     fn notify(&self, notices: Vec<Notice>, driver: Driver) {
-        let mut unheard = Vec::new();
+        let mut unreceived = Vec::new();
         for notice in notices {
             match notice {
                 Notice::Had(id, reply) => {
                     // Whoever asked may be gone: then nobody holds it.
                     if reply.send(Ok(())).is_err() {
-                        unheard.push(id);
+                        unreceived.push(id);
                     }
                 }
                 Notice::Failed(reply, error) => _ = reply.send(Err(error)),
                 Notice::Released(released) => _ = released.send(()),
             }
         }
-        if !unheard.is_empty() {
-            self.with(driver, |core| unheard.into_iter().for_each(|id| core.release(id)));
+        if !unreceived.is_empty() {
+            self.with(driver, |core| unreceived.into_iter().for_each(|id| core.release(id)));
         }
     }
 

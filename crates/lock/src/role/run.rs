@@ -42,7 +42,7 @@ pub(super) async fn run(
             let mut out = Vec::new();
             core.server.tick(clock::now(), &mut out);
             core.carry(out, None);
-            core.sweep();
+            core.forget_lapsed();
             if idle.is_some() {
                 let changes = core.changes();
                 if let Some(ledger) = idle.take_if(|_| !changes.is_empty()) {

@@ -234,7 +234,7 @@ impl Visitor for Copier<'_> {
         self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
         let kept = (|| {
             if !destination.fresh {
-                destination.sweep(is_unfinished)?;
+                destination.remove_chosen(is_unfinished)?;
             }
             let source = directory.descriptor()?;
             if self.shared.options.mirror
