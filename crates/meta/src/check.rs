@@ -200,7 +200,7 @@ impl Rank {
         }
     }
 
-    /// Checks the whole namespace, and with `repair` puts right what is wrong and finishes what ranks left behind that went
+    /// Checks the whole namespace; with `repair`, also repairs defects and finishes what ranks left behind that went
     /// away. Keeps about 800 bytes in memory for each file.
     ///
     /// Others may be at work meanwhile: what looks wrong only because it changed is not reported, and nothing is repaired
