@@ -74,7 +74,7 @@ impl Client {
     }
 
     /// Sends requests until the end.
-    async fn work(&mut self, store: &Store, recorder: &Recorder, over: &AtomicBool, answered: &AtomicU64) {
+    async fn work(&mut self, store: &Store, recorder: &Recorder, over: &AtomicBool, completed: &AtomicU64) {
         while !over.load(Ordering::SeqCst) {
             let object: ObjectId = format!("object-{}", self.random.below(OBJECTS)).parse().unwrap();
             let done = if self.random.below(2) == 0 {
@@ -84,7 +84,7 @@ impl Client {
                 self.update(store, recorder, &object).await
             };
             match done {
-                Ok(()) => drop(answered.fetch_add(1, Ordering::SeqCst)),
+                Ok(()) => drop(completed.fetch_add(1, Ordering::SeqCst)),
                 // The server is down; retrying at once would only make the history longer.
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -141,23 +141,23 @@ fn histories_with_killed_servers_are_linearizable() {
     let address = format!("unix:{}", folder.path().join("socket").display());
     let start =
         || Server::listen(&address, &data, &["--segment-bytes", "256KiB", "--snapshot-bytes", "512KiB"]);
-    let (recorder, over, answered) = (Recorder::new(), AtomicBool::new(false), AtomicU64::new(0));
+    let (recorder, over, completed) = (Recorder::new(), AtomicBool::new(false), AtomicU64::new(0));
     let mut server = start();
     let server = std::thread::scope(|scope| {
         for number in 1..=CLIENTS {
             let mut client = Client { random: Random(random.next()), number, written: 0 };
-            let (uri, recorder, over, answered) = (server.uri.clone(), &recorder, &over, &answered);
+            let (uri, recorder, over, completed) = (server.uri.clone(), &recorder, &over, &completed);
             scope.spawn(move || {
                 let store = nacre::open(&uri).unwrap();
-                futures::executor::block_on(client.work(&store, recorder, over, answered));
+                futures::executor::block_on(client.work(&store, recorder, over, completed));
             });
         }
         // The clients must end even if an assertion fails here, or the test never would.
         let _end = End(&over);
         for kill in 0..=KILLS {
-            let goal = answered.load(Ordering::SeqCst) + 50 + random.below(500);
+            let goal = completed.load(Ordering::SeqCst) + 50 + random.below(500);
             let begun = Instant::now();
-            while answered.load(Ordering::SeqCst) < goal {
+            while completed.load(Ordering::SeqCst) < goal {
                 assert!(begun.elapsed() < PATIENCE, "the clients get nowhere: {}", server.log());
                 std::thread::sleep(Duration::from_millis(1));
             }

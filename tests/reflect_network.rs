@@ -161,7 +161,7 @@ fn forge(plane: &str) {
     );
     requests.insert("payload", vec![b'x'; 1000]);
     requests.insert("a cut join", requests["join"][..60].to_vec());
-    let mut answered = 0;
+    let mut replies = 0;
     for (number, (name, request)) in (10..).zip(&requests) {
         // A different victim each time, because the answers to one address are limited as well.
         let victim = Ipv4Addr::new(10, 77, 2, number);
@@ -195,9 +195,9 @@ fn forge(plane: &str) {
             "{name}: {bytes_in} bytes in the victim's name, {bytes_out} to the victim, in {packets_out} packets"
         );
         assert!(bytes_out <= bytes_in, "{name}");
-        answered += packets_out;
+        replies += packets_out;
     }
-    assert!(answered > 0, "a forged request is answered like any other, or this would show nothing");
+    assert!(replies > 0, "a forged request is answered like any other, or this would show nothing");
     assert_eq!(between.report()["members"], 1, "nobody came in who did not prove its address");
 }
 

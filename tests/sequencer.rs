@@ -15,7 +15,7 @@ fn positions_policies_and_names() {
     let server = Server::in_memory();
     let run = |words: &[&str]| server.run([&["sequencer"], words].concat());
     assert_eq!(run(&["create", "log"]).text(), "");
-    run(&["create", "log"]).failed(1, &["cannot make sequencer \"log\""]);
+    run(&["create", "log"]).failed(1, &["cannot create sequencer \"log\""]);
     assert_eq!(run(&["next", "log"]).text(), "0");
     assert_eq!(run(&["next", "log", "-n", "3"]).text(), "1\n2\n3");
     assert_eq!(run(&["next", "log", "-n", "2", "--json"]).json(), json!({ "first": 4, "count": 2 }));

@@ -173,8 +173,8 @@ fn every_server_is_asked_for_itself_and_one_that_is_gone_hides_no_other() {
     assert_eq!(reports.as_array().unwrap().len(), 2);
     let lines = run(&["--json", "ping", "-c", "1"]).failed(1, &["1 of 3 servers"]);
     let summaries = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    let answered: u64 = summaries.filter_map(|summary| summary["answered"].as_u64()).sum();
-    assert_eq!(answered, 2, "{lines}");
+    let replies: u64 = summaries.filter_map(|summary| summary["answered"].as_u64()).sum();
+    assert_eq!(replies, 2, "{lines}");
 }
 
 #[test]

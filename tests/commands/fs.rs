@@ -26,7 +26,7 @@ fn a_namespace_is_filled_shown_and_emptied() {
 
     run(&["mkdir", "-p", "/a/b"]).ok();
     run(&["ls", "/nothing"]).failed(1, &["cannot list /nothing: no such file or directory"]);
-    run(&["mkdir", "/a"]).failed(1, &["cannot make /a: it exists already"]);
+    run(&["mkdir", "/a"]).failed(1, &["cannot create /a: it exists already"]);
     run(&["mkdir", "/stripes", "--stripe", "64KiB", "--width", "3", "--object-size", "256KiB"]).ok();
     assert_eq!(run(&["put", source, "/stripes"]).text(), "10,000,008 bytes stored in /stripes/large.bin");
     assert!(run(&["cat", "/stripes/large.bin"]).ok() == large);
@@ -101,11 +101,11 @@ fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
 
     // A folder is no content, and a slash asks for a directory.
     run_text(&["put", here, "/x"]).failed(1, &["cannot read", "it is a directory"]);
-    run_text(&["put", "-", "/missing/"]).failed(1, &["cannot make /missing/: no such file or directory"]);
+    run_text(&["put", "-", "/missing/"]).failed(1, &["cannot create /missing/: no such file or directory"]);
     run_text(&["put", "-", "/d/f"]).ok();
     run_text(&["rm", "/d/f/"]).failed(1, &["cannot remove /d/f/: not a directory"]);
     run_text(&["mv", "/d/f", "/g/"]).failed(1, &["cannot move to /g/: no such file or directory"]);
-    run_text(&["ln", "/d", "/hard"]).failed(1, &["/d is a directory, to which only symbolic links are made"]);
+    run_text(&["ln", "/d", "/hard"]).failed(1, &["/d is a directory, to which only symbolic links can point"]);
     assert_eq!(run_text(&["find"]).text(), "/\n/d\n/d/f");
 
     // Names are bytes, and are found and fetched as such.
@@ -210,7 +210,7 @@ fn use_types(store: &str) {
     run(&["create", "--type", "counter", "--mode", "640", "/jobs/done", "/jobs/failed"]).ok();
     run(&["create", "--type", "counter", "/jobs/done"]).failed(1, &["it exists already"]);
     run(&["create", "--type", "counter", "/none/done"])
-        .failed(1, &["cannot make /none/done", "no such file"]);
+        .failed(1, &["cannot create /none/done", "no such file"]);
     assert_eq!(run(&["call", "/jobs/done", "add", "5"]).text(), "5");
     assert_eq!(run(&["call", "/jobs/done", "add"]).text(), "6");
     assert_eq!(run(&["call", "/jobs/failed", "get"]).text(), "0");
@@ -259,7 +259,7 @@ fn a_sequencer_has_a_path() {
     let server = Server::in_memory();
     let run = |words: &[&str]| server.run(words);
     run(&["sequencer", "next", "/log"]).failed(1, &["has no namespace yet"]);
-    run(&["sequencer", "create", "/none/log"]).failed(1, &["cannot make /none/log: no such file"]);
+    run(&["sequencer", "create", "/none/log"]).failed(1, &["cannot create /none/log: no such file"]);
     run(&["fs", "mkdir", "/jobs"]).ok();
     run(&["sequencer", "create", "/jobs/log", "--policy", "hold=10ms"]).ok();
     run(&["sequencer", "create", "/jobs/log"]).failed(1, &["it exists already"]);
@@ -307,11 +307,11 @@ fn an_inode_that_nobody_could_use_is_not_made_and_nothing_else_is() {
     run(&["write", "a", "x"]).ok();
     run(&["fs", "create", "--type", "unknown", "/x"]).failed(1, &["no inode type \"unknown\""]);
     run(&["fs", "create", "--type", "sequencer", "/x"])
-        .failed(1, &["cannot make a sequencer", "no metadata rank"]);
-    run(&["sequencer", "create", "/x"]).failed(1, &["cannot make a sequencer", "no metadata rank"]);
+        .failed(1, &["cannot create a sequencer", "no metadata rank"]);
+    run(&["sequencer", "create", "/x"]).failed(1, &["cannot create a sequencer", "no metadata rank"]);
     assert_eq!(run(&["ls"]).text(), "a", "there is no namespace either");
     // A server without ranks.
     let server = Server::start("mem:", &["--roles", "store"]);
-    server.run(["fs", "create", "--type", "sequencer", "/x"]).failed(1, &["cannot make a sequencer"]);
+    server.run(["fs", "create", "--type", "sequencer", "/x"]).failed(1, &["cannot create a sequencer"]);
     assert_eq!(server.run(["ls"]).text(), "");
 }

@@ -38,8 +38,8 @@ impl<T> ResultSlot<T> {
 /// # Safety
 ///
 /// As the module says, until the result is stored.
-pub unsafe fn optional<T>(place: *mut T) -> ResultSlot<T> {
-    ResultSlot(place)
+pub unsafe fn optional<T>(slot: *mut T) -> ResultSlot<T> {
+    ResultSlot(slot)
 }
 
 /// Takes a place for a result.
@@ -47,14 +47,14 @@ pub unsafe fn optional<T>(place: *mut T) -> ResultSlot<T> {
 /// # Safety
 ///
 /// As the module says, until the result is stored.
-pub unsafe fn required<T>(place: *mut T, subject: &str) -> Result<ResultSlot<T>, Failure> {
-    if place.is_null() { Err(null(subject)) } else { Ok(ResultSlot(place)) }
+pub unsafe fn required<T>(slot: *mut T, subject: &str) -> Result<ResultSlot<T>, Failure> {
+    if slot.is_null() { Err(null(subject)) } else { Ok(ResultSlot(slot)) }
 }
 
 /// A place for a handle, which holds NULL until there is one.
-pub struct HandlePlace<T>(ResultSlot<*mut T>);
+pub struct HandleSlot<T>(ResultSlot<*mut T>);
 
-impl<T: Handle> HandlePlace<T> {
+impl<T: Handle> HandleSlot<T> {
     /// Stores a new handle.
     pub fn put(self, value: T) {
         self.0.set(handle::put(value));
@@ -66,11 +66,11 @@ impl<T: Handle> HandlePlace<T> {
 /// # Safety
 ///
 /// As the module says, until the handle is stored.
-pub unsafe fn place<T: Handle>(place: *mut *mut T) -> Result<HandlePlace<T>, Failure> {
+pub unsafe fn handle_slot<T: Handle>(slot: *mut *mut T) -> Result<HandleSlot<T>, Failure> {
     // SAFETY: as the caller promises.
     unsafe {
-        required(place, T::WHAT)?.set(std::ptr::null_mut());
-        Ok(HandlePlace(ResultSlot(place)))
+        required(slot, T::WHAT)?.set(std::ptr::null_mut());
+        Ok(HandleSlot(ResultSlot(slot)))
     }
 }
 
@@ -79,12 +79,12 @@ pub unsafe fn place<T: Handle>(place: *mut *mut T) -> Result<HandlePlace<T>, Fai
 /// # Safety
 ///
 /// As the module says, until the handle is stored.
-pub unsafe fn place_if_wanted<T: Handle>(place: *mut *mut T) -> Option<HandlePlace<T>> {
-    if place.is_null() {
+pub unsafe fn optional_handle_slot<T: Handle>(slot: *mut *mut T) -> Option<HandleSlot<T>> {
+    if slot.is_null() {
         return None;
     }
-    ResultSlot(place).set(std::ptr::null_mut());
-    Some(HandlePlace(ResultSlot(place)))
+    ResultSlot(slot).set(std::ptr::null_mut());
+    Some(HandleSlot(ResultSlot(slot)))
 }
 
 fn null(subject: &str) -> Failure {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nacre::Error;
 use nacre::lock::{BlockingLock, Description, Mode, OFFSET_MAX, Request};
 
-use crate::argument::{name, place, required};
+use crate::argument::{name, handle_slot, required};
 use crate::code::{Failure, NACRE_CLOSED, call};
 use crate::handle::{self, Handle, get};
 use crate::pattern::nacre_pattern;
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn nacre_lock_acquire(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(lock)?;
+        let slot = handle_slot(lock)?;
         let store = get(store)?;
         let file = store.open()?.file(name(file, file_length, "the name of the file")?)?;
         let description = match pattern.is_null() {
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn nacre_lock_acquire(
         };
         let lock = file.lock_by(&request)?;
         let lock = Mutex::new(Some(lock));
-        place.put(nacre_lock { lock, store: store.further(store.open()?.clone()) });
+        slot.put(nacre_lock { lock, store: store.further(store.open()?.clone()) });
         Ok(())
     })
 }
@@ -84,8 +84,8 @@ pub unsafe extern "C" fn nacre_lock_acquire(
 pub unsafe extern "C" fn nacre_lock_token(lock: *mut nacre_lock, token: *mut u64) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = required(token, "the token")?;
-        place.set(get(lock)?.held(|lock| Ok(lock.token()))?);
+        let slot = required(token, "the token")?;
+        slot.set(get(lock)?.held(|lock| Ok(lock.token()))?);
         Ok(())
     })
 }
@@ -102,9 +102,9 @@ pub unsafe extern "C" fn nacre_lock_check(lock: *mut nacre_lock) -> c_int {
 pub unsafe extern "C" fn nacre_lock_store(lock: *mut nacre_lock, store: *mut *mut nacre_store) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(store)?;
+        let slot = handle_slot(store)?;
         let lock = get(lock)?;
-        place.put(lock.store.further(lock.held(|lock| Ok(lock.store()))?));
+        slot.put(lock.store.further(lock.held(|lock| Ok(lock.store()))?));
         Ok(())
     })
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nacre::limit::{REFUSAL_BYTES_MAX, TRANSACTION_BYTES_MAX};
 use nacre::{BlockingObject, ByteRange, KeyWritten, ReadOp, Transaction, Written};
 
-use crate::argument::{Buffer, ResultSlot, buffer, name, optional, payload, place, required};
+use crate::argument::{Buffer, ResultSlot, buffer, name, optional, payload, handle_slot, required};
 use crate::code::{Failure, NACRE_ABSENT, NACRE_REFUSED, call};
 use crate::handle::{self, Handle, get};
 use crate::result::nacre_result;
@@ -75,10 +75,10 @@ pub unsafe extern "C" fn nacre_object_open(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(object)?;
+        let slot = handle_slot(object)?;
         let store = get(store)?;
         let id = self::name(name, name_length, "the name of the object")?;
-        place.put(nacre_object { object: store.open()?.object(id)?, closed: store.closed() });
+        slot.put(nacre_object { object: store.open()?.object(id)?, closed: store.closed() });
         Ok(())
     })
 }
@@ -93,10 +93,10 @@ pub unsafe extern "C" fn nacre_object_fork(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(fork)?;
+        let slot = handle_slot(fork)?;
         let object = get(object)?;
         let name = self::name(name, name_length, "the name of the fork")?;
-        place.put(nacre_object { object: object.open()?.fork(name)?, closed: object.closed.clone() });
+        slot.put(nacre_object { object: object.open()?.fork(name)?, closed: object.closed.clone() });
         Ok(())
     })
 }
@@ -305,9 +305,9 @@ pub unsafe extern "C" fn nacre_object_extents(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(result)?;
+        let slot = handle_slot(result)?;
         let extents = get(object)?.open()?.extents(ByteRange::new(offset, length))?;
-        place.put(nacre_result::of_extents(extents));
+        slot.put(nacre_result::of_extents(extents));
         Ok(())
     })
 }
@@ -320,8 +320,8 @@ pub unsafe extern "C" fn nacre_object_forks(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(result)?;
-        place.put(nacre_result::of_forks(get(object)?.open()?.forks()?));
+        let slot = handle_slot(result)?;
+        slot.put(nacre_result::of_forks(get(object)?.open()?.forks()?));
         Ok(())
     })
 }
@@ -403,14 +403,14 @@ pub unsafe extern "C" fn nacre_object_key_set_if(
     })
 }
 
-fn key_written(written: KeyWritten, expected: u64, place: ResultSlot<u64>) -> Result<(), Failure> {
+fn key_written(written: KeyWritten, expected: u64, slot: ResultSlot<u64>) -> Result<(), Failure> {
     match written {
         KeyWritten::Done { version } => {
-            place.set(version);
+            slot.set(version);
             Ok(())
         }
         KeyWritten::Refused { version } => {
-            place.set(version);
+            slot.set(version);
             let text = format!("the key is of version {version}, not of {expected}");
             Err(Failure::new(NACRE_REFUSED, text))
         }
@@ -464,9 +464,9 @@ pub unsafe extern "C" fn nacre_object_keys(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(result)?;
+        let slot = handle_slot(result)?;
         let read = ReadOp::VersionedKeys { range: nacre_key_range::take(range)?, limit, values: values != 0 };
-        place.put(get(object)?.apply(Transaction::new().read(read))?);
+        slot.put(get(object)?.apply(Transaction::new().read(read))?);
         Ok(())
     })
 }
@@ -535,8 +535,8 @@ pub unsafe extern "C" fn nacre_object_attributes(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(result)?;
-        place.put(get(object)?.apply(Transaction::new().read(ReadOp::Attributes))?);
+        let slot = handle_slot(result)?;
+        slot.put(get(object)?.apply(Transaction::new().read(ReadOp::Attributes))?);
         Ok(())
     })
 }

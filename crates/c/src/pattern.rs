@@ -6,7 +6,7 @@ use nacre::lock::{
     Block, DEPTH_MAX, Datatype, Description, Distribution, FileView, ITEMS_MAX, Member, Order, Region,
 };
 
-use crate::argument::{array, buffer, optional, place, required, text};
+use crate::argument::{array, buffer, optional, handle_slot, required, text};
 use crate::code::{Failure, call};
 use crate::handle::{self, Handle, get};
 
@@ -125,13 +125,13 @@ unsafe fn build(
 ) -> c_int {
     // SAFETY: as the caller promises.
     call(|| unsafe {
-        let place = place(datatype)?;
+        let slot = handle_slot(datatype)?;
         let of = get(of)?;
         let (depth, items) = (of.depth + 1, of.items.saturating_add(1).saturating_add(further_items));
         // Before anything is copied.
         nacre_datatype::new(Datatype::Bytes(0), depth, items)?;
         let datatype = construct(Box::new(of.datatype.clone()))?;
-        place.put(nacre_datatype { datatype, depth, items });
+        slot.put(nacre_datatype { datatype, depth, items });
         Ok(())
     })
 }
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn nacre_pattern_range(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        place(pattern)?.put(nacre_pattern { description: Description::contiguous(offset, length) });
+        handle_slot(pattern)?.put(nacre_pattern { description: Description::contiguous(offset, length) });
         Ok(())
     })
 }
@@ -159,10 +159,10 @@ pub unsafe extern "C" fn nacre_pattern_list(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(pattern)?;
+        let slot = handle_slot(pattern)?;
         let regions = array(regions, count, ITEMS_MAX, "regions")?.iter();
         let regions = regions.map(|region| Region { offset: region.offset, length: region.length });
-        place.put(nacre_pattern { description: Description::List(regions.collect()) });
+        slot.put(nacre_pattern { description: Description::List(regions.collect()) });
         Ok(())
     })
 }
@@ -172,12 +172,12 @@ pub unsafe extern "C" fn nacre_pattern_list(
 pub unsafe extern "C" fn nacre_pattern_parse(text: *const c_char, pattern: *mut *mut nacre_pattern) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(pattern)?;
+        let slot = handle_slot(pattern)?;
         let text = self::text(text, TEXT_BYTES_MAX, "the pattern")?;
         let parsed = text.parse::<Description>();
         let description =
             parsed.map_err(|error| Failure::invalid(format!("the pattern is wrong: {error}")))?;
-        place.put(nacre_pattern { description });
+        slot.put(nacre_pattern { description });
         Ok(())
     })
 }
@@ -193,10 +193,10 @@ pub unsafe extern "C" fn nacre_pattern_datatype(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(pattern)?;
+        let slot = handle_slot(pattern)?;
         let datatype = get(datatype)?.datatype.clone();
         let description = Description::Datatype(FileView { displacement, count, datatype });
-        place.put(nacre_pattern { description });
+        slot.put(nacre_pattern { description });
         Ok(())
     })
 }
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn nacre_pattern_close(pattern: *mut nacre_pattern) -> c_i
 pub unsafe extern "C" fn nacre_datatype_bytes(count: u64, datatype: *mut *mut nacre_datatype) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        place(datatype)?.put(nacre_datatype::new(Datatype::Bytes(count), 1, 1)?);
+        handle_slot(datatype)?.put(nacre_datatype::new(Datatype::Bytes(count), 1, 1)?);
         Ok(())
     })
 }
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn nacre_datatype_struct(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(datatype)?;
+        let slot = handle_slot(datatype)?;
         let members = array(members, count, ITEMS_MAX, "members")?;
         let parts = members.iter().map(|member| get(member.of)).collect::<Result<Vec<_>, _>>()?;
         let depth = 1 + parts.iter().map(|part| part.depth).max().unwrap_or(0);
@@ -373,7 +373,7 @@ pub unsafe extern "C" fn nacre_datatype_struct(
             of: part.datatype.clone(),
         };
         let members = members.iter().zip(&parts).map(member).collect();
-        place.put(nacre_datatype::new(Datatype::Struct { members }, depth, items)?);
+        slot.put(nacre_datatype::new(Datatype::Struct { members }, depth, items)?);
         Ok(())
     })
 }

@@ -316,9 +316,9 @@ pub unsafe extern "C" fn nacre_result_refusal(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = required(refusal, "the refusal")?;
+        let slot = required(refusal, "the refusal")?;
         let absent = || Failure::new(NACRE_ABSENT, "no guard was refused");
-        place.set(*get(result)?.refusal().ok_or_else(absent)?);
+        slot.set(*get(result)?.refusal().ok_or_else(absent)?);
         Ok(())
     })
 }
@@ -359,9 +359,9 @@ pub unsafe extern "C" fn nacre_result_key_version(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = required(version, "the version")?;
+        let slot = required(version, "the version")?;
         match get(result)?.answer(number)? {
-            Payload::Value { version, .. } => place.set(*version),
+            Payload::Value { version, .. } => slot.set(*version),
             _ => return Err(other(number, "the value of a key")),
         }
         Ok(())
@@ -377,9 +377,9 @@ pub unsafe extern "C" fn nacre_result_range(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = required(range, "the range")?;
+        let slot = required(range, "the range")?;
         match get(result)?.answer(number)? {
-            Payload::Range { range, .. } => place.set(*range),
+            Payload::Range { range, .. } => slot.set(*range),
             _ => return Err(other(number, "a range")),
         }
         Ok(())
@@ -396,10 +396,10 @@ pub unsafe extern "C" fn nacre_result_extents(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let (place, count) = (required(extents, "the extents")?, required(count, "the count")?);
+        let (slot, count) = (required(extents, "the extents")?, required(count, "the count")?);
         match get(result)?.answer(number)? {
             Payload::Range { extents, .. } => {
-                place.set(extents.as_ptr());
+                slot.set(extents.as_ptr());
                 count.set(extents.len());
             }
             _ => return Err(other(number, "a range")),
@@ -417,9 +417,9 @@ pub unsafe extern "C" fn nacre_result_stat(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = required(stat, "the stat")?;
+        let slot = required(stat, "the stat")?;
         match get(result)?.answer(number)? {
-            Payload::Stat(stat) => place.set(*stat),
+            Payload::Stat(stat) => slot.set(*stat),
             _ => return Err(other(number, "a stat")),
         }
         Ok(())
@@ -438,11 +438,11 @@ pub unsafe extern "C" fn nacre_result_entries(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let (place, count) = (required(entries, "the entries")?, required(count, "the count")?);
+        let (slot, count) = (required(entries, "the entries")?, required(count, "the count")?);
         let more_place = optional(more);
         match get(result)?.answer(number)? {
             Payload::Entries { entries, more, .. } => {
-                place.set(entries.as_ptr());
+                slot.set(entries.as_ptr());
                 count.set(entries.len());
                 more_place.set((*more).into());
             }
@@ -463,12 +463,12 @@ pub unsafe extern "C" fn nacre_result_fences(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let (fence_place, place) = (required(fence, "the fence")?, required(sessions, "the sessions")?);
+        let (fence_slot, slot) = (required(fence, "the fence")?, required(sessions, "the sessions")?);
         let count = required(count, "the count")?;
         match get(result)?.answer(number)? {
             Payload::Fences { fence, sessions } => {
-                fence_place.set(*fence);
-                place.set(sessions.as_ptr());
+                fence_slot.set(*fence);
+                slot.set(sessions.as_ptr());
                 count.set(sessions.len());
             }
             _ => return Err(other(number, "fences")),

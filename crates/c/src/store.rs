@@ -8,7 +8,7 @@ use bytes::Bytes;
 use nacre::limit::PAGE_ENTRIES_MAX;
 use nacre::{BlockingStore, ObjectId, ObjectStore, Store};
 
-use crate::argument::{name, place, text};
+use crate::argument::{name, handle_slot, text};
 use crate::code::{Failure, NACRE_CLOSED, call};
 use crate::handle::{self, Handle, get};
 use crate::result::nacre_result;
@@ -63,11 +63,11 @@ impl nacre_store {
 pub unsafe extern "C" fn nacre_open(uri: *const c_char, store: *mut *mut nacre_store) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(store)?;
+        let slot = handle_slot(store)?;
         let uri = text(uri, 1 << 16, "the uri")?.parse()?;
         // The library's own threads drive the connections, whatever the program is.
         let store = Store::open_apart(&uri)?.blocking();
-        place.put(nacre_store { store, closed: Closed::default(), is_first: true });
+        slot.put(nacre_store { store, closed: Closed::default(), is_first: true });
         Ok(())
     })
 }
@@ -102,9 +102,9 @@ pub unsafe extern "C" fn nacre_store_for_session(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(handle)?;
+        let slot = handle_slot(handle)?;
         let store = get(store)?;
-        place.put(store.further(store.open()?.for_session(session)));
+        slot.put(store.further(store.open()?.for_session(session)));
         Ok(())
     })
 }
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn nacre_store_list(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place(result)?;
+        let slot = handle_slot(result)?;
         let after = match after.is_null() {
             true => None,
             false => Some(ObjectId::new(Bytes::copy_from_slice(name(
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn nacre_store_list(
         let store = get(store)?;
         let (store, limit) = (store.open()?.nonblocking(), limit.min(PAGE_ENTRIES_MAX));
         let names = futures::executor::block_on(ObjectStore::list(store, after.as_ref(), limit))?;
-        place.put(nacre_result::of_objects(names, limit));
+        slot.put(nacre_result::of_objects(names, limit));
         Ok(())
     })
 }

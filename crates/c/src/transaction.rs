@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nacre::limit::{EXTENTS_PER_TRANSACTION_MAX, OPERATIONS_MAX};
 use nacre::{ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, ReadOp, Transaction, WriteOp};
 
-use crate::argument::{array, name, payload, place, place_if_wanted};
+use crate::argument::{array, name, payload, handle_slot, optional_handle_slot};
 use crate::code::{Failure, NACRE_REFUSED, call};
 use crate::handle::{self, Handle, get};
 use crate::object::nacre_object;
@@ -173,7 +173,7 @@ unsafe fn check_of(check: c_int, value: *const c_void, length: usize) -> Result<
 pub unsafe extern "C" fn nacre_transaction_new(transaction: *mut *mut nacre_transaction) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        place(transaction)?.put(nacre_transaction { transaction: Mutex::default() });
+        handle_slot(transaction)?.put(nacre_transaction { transaction: Mutex::default() });
         Ok(())
     })
 }
@@ -194,13 +194,13 @@ pub unsafe extern "C" fn nacre_transaction_apply(
 ) -> c_int {
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
-        let place = place_if_wanted(result);
+        let slot = optional_handle_slot(result);
         let transaction = get(transaction)?;
         let transaction = transaction.transaction.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let outcome = get(object)?.apply(transaction)?;
         let refused = outcome.refusal().copied();
-        if let Some(place) = place {
-            place.put(outcome);
+        if let Some(slot) = slot {
+            slot.put(outcome);
         }
         match refused {
             Some(refused) => {

@@ -94,7 +94,7 @@ impl<'a> Request<'a> {
 
 /// The reads that a method made last, and how often in a row it made the same ones.
 #[derive(Default)]
-struct Habit {
+struct ReadPattern {
     reads: Vec<ReadOp>,
     repeats: u32,
 }
@@ -112,7 +112,7 @@ struct Turn {
 #[debug("Runtime")]
 pub struct Runtime {
     machines: Machines,
-    habits: Box<[Mutex<HashMap<u64, Habit>>]>,
+    habits: Box<[Mutex<HashMap<u64, ReadPattern>>]>,
     hasher: RandomState,
     turns: Box<[Turn]>,
 }
@@ -326,7 +326,7 @@ impl Runtime {
         if habit.reads == reads {
             habit.repeats = habit.repeats.saturating_add(1);
         } else {
-            *habit = Habit { reads, repeats: 0 };
+            *habit = ReadPattern { reads, repeats: 0 };
         }
     }
 }

@@ -90,8 +90,8 @@ impl Store {
             _ => {
                 // It says why there are none.
                 let reports = self.administer_with(method, Value::Null, |_| ()).await?;
-                let answered = |Report { server, report }| MemberReport { server, report: Ok(report) };
-                return Ok(reports.into_iter().map(answered).collect());
+                let reported = |Report { server, report }| MemberReport { server, report: Ok(report) };
+                return Ok(reports.into_iter().map(reported).collect());
             }
         };
         let answers = places.iter().map(|server| async {

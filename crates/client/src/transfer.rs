@@ -154,7 +154,7 @@ pub(crate) struct Upload<'a> {
     /// The pieces, as long as one transaction holds them all.
     held: Vec<(u64, Bytes)>,
     staging: Option<Staging<'a>>,
-    patience: Patience,
+    patience: RetryBudget,
 }
 
 /// A stream that turned out to be longer than one transaction.
@@ -173,14 +173,14 @@ struct Piece {
 }
 
 /// The patience of a transfer with a server that is away.
-struct Patience {
+struct RetryBudget {
     /// The longest time for which it may be away.
     most: Duration,
     /// The time of the first attempt that did not reach it.
     away_since: Option<Instant>,
 }
 
-impl Patience {
+impl RetryBudget {
     /// Decides whether to repeat a request after an error, and waits until it is time for that. Only errors by which
     /// nothing was changed are tried again.
     async fn allows(&mut self, error: &StoreError) -> bool {
@@ -203,7 +203,7 @@ impl Patience {
     }
 
     /// Notes that the server answers.
-    fn answered(&mut self) {
+    fn reset(&mut self) {
         self.away_since = None;
     }
 }
@@ -212,7 +212,7 @@ impl<'a> Upload<'a> {
     /// Starts an upload that is expected to have `bytes` bytes; fails if that is too long for the store.
     pub(crate) async fn new(object: &'a Object, bytes: Option<u64>) -> Result<Self, StoreError> {
         let limits = object.store().limits().await.map_err(|error| object.context(error, STORE))?;
-        let patience = Patience { most: object.store().patience, away_since: None };
+        let patience = RetryBudget { most: object.store().patience, away_since: None };
         let (held, staging) = (Vec::new(), None);
         let upload = Self { object, bytes_max: limits.fork_bytes_max, offset: 0, held, staging, patience };
         upload.fits(bytes.unwrap_or(0), "the content has")?;
@@ -324,7 +324,7 @@ impl Staging<'_> {
     }
 
     /// Waits until at most `limit` pieces are under way.
-    async fn settle(&mut self, limit: usize, patience: &mut Patience) -> Result<(), StoreError> {
+    async fn settle(&mut self, limit: usize, patience: &mut RetryBudget) -> Result<(), StoreError> {
         // The stamp's version, by which writes know their stage, changes only while none is under way.
         let limit = if self.stage.is_old() { 0 } else { limit };
         while self.under_way.len() > limit {
@@ -335,7 +335,7 @@ impl Staging<'_> {
                 }
                 reply => {
                     self.stage.wrote(reply)?;
-                    patience.answered();
+                    patience.reset();
                 }
             }
         }

@@ -315,11 +315,11 @@ fn runtime() -> Result<&'static Handle, LogError> {
 
 /// A future's runtime while a thread waits for it.
 #[derive(Clone, Copy)]
-struct Within(&'static Handle);
+struct EnteredRuntime(&'static Handle);
 
-impl Within {
-    fn new() -> Result<Within, LogError> {
-        Ok(Within(runtime()?))
+impl EnteredRuntime {
+    fn new() -> Result<EnteredRuntime, LogError> {
+        Ok(EnteredRuntime(runtime()?))
     }
 
     /// Waits for a future. Its tasks and its timers are the runtime's, whatever runtime the thread is of.
@@ -344,7 +344,7 @@ impl Within {
 #[debug("BlockingLogs")]
 pub struct BlockingLogs {
     directory: Directory,
-    within: Within,
+    within: EnteredRuntime,
 }
 
 /// A [`Log`] whose calls block the calling thread. Cheap to clone; all clones append in one order.
@@ -365,7 +365,7 @@ pub struct BlockingLogs {
 #[debug("BlockingLog")]
 pub struct BlockingLog {
     log: Log,
-    within: Within,
+    within: EnteredRuntime,
 }
 
 /// An entry that is being appended. If this is dropped, the entry is appended nevertheless. See [`Appending`].
@@ -386,7 +386,7 @@ pub struct BlockingLog {
 #[debug("BlockingAppending")]
 pub struct BlockingAppending {
     appending: Appending,
-    within: Within,
+    within: EnteredRuntime,
 }
 
 /// A [`Follower`] whose calls block the calling thread: an iterator over the steps, which waits at the end of the log for more. It
@@ -408,7 +408,7 @@ pub struct BlockingAppending {
 #[debug("BlockingFollower")]
 pub struct BlockingFollower {
     follower: Follower,
-    within: Within,
+    within: EnteredRuntime,
     deleted: bool,
 }
 
@@ -419,7 +419,7 @@ impl BlockingStore {
     ///
     /// Those of [`Store::logs`], and of starting a thread.
     pub fn logs(&self) -> Result<BlockingLogs, LogError> {
-        Ok(BlockingLogs { directory: self.nonblocking().logs()?, within: Within::new()? })
+        Ok(BlockingLogs { directory: self.nonblocking().logs()?, within: EnteredRuntime::new()? })
     }
 
     /// Opens a log of the store. See [`Store::log`].
@@ -437,7 +437,7 @@ impl BlockingStore {
     ///
     /// Those of [`Store::log_with`], and of starting a thread.
     pub fn log_with(&self, name: &str, options: Options) -> Result<BlockingLog, LogError> {
-        let within = Within::new()?;
+        let within = EnteredRuntime::new()?;
         Ok(BlockingLog { log: within.wait(self.nonblocking().log_with(name, options))?, within })
     }
 }

@@ -48,13 +48,13 @@ impl Sources {
 pub(crate) struct Pictures(Mutex<State>);
 
 struct State {
-    last: Option<(Instant, Look)>,
+    last: Option<(Instant, CounterSnapshot)>,
     rates: Picture,
     latencies: Picture,
 }
 
 /// The counters that the pictures are made of.
-struct Look {
+struct CounterSnapshot {
     requests: Buckets,
     operations: [u64; Operation::ALL.len()],
     syncs: Option<Buckets>,
@@ -73,7 +73,7 @@ impl Default for Pictures {
 impl Pictures {
     /// Adds what happened since the sample before.
     pub(crate) fn sample(&self, sources: &Sources, now: Instant) {
-        let look = Look {
+        let look = CounterSnapshot {
             requests: sources.stats.latency.buckets(),
             operations: Operation::ALL
                 .map(|(operation, _)| sources.requests.latencies(operation).buckets().iter().sum()),

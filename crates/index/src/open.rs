@@ -20,7 +20,7 @@ pub enum OpenError {
     #[error("cannot open {0:?}: {1}")]
     File(PathBuf, io::Error),
     /// The file is no index.
-    #[error("{0:?} is not an index of a sweep; \"nacre walk ROOT --index FILE.sqlite\" makes one")]
+    #[error("{0:?} is not an index of a sweep; \"nacre walk ROOT --index FILE.sqlite\" creates one")]
     Foreign(PathBuf),
     /// The index is of another version of the schema.
     #[error("{0:?} has version {1} of the schema, and this program reads version {VERSION}; sweep again")]

@@ -32,8 +32,8 @@ use session::{SessionRecord, State};
 pub use settings::{Limits, Settings};
 
 use crate::OFFSET_MAX;
-use crate::message::{Call, FileName, LockSpec, Refusal, Reply, RequestNumber, SessionId, Token};
-use crate::table::{Acquired, Mode, Owner, Reached, RequestKey, Table, TableError, Woken};
+use crate::message::{LockSpec, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
+use crate::table::{Acquired, Mode, Owner, AcquireOutcome, RequestKey, Table, TableError, ResumedRequest};
 
 /// The number under which the server's owner knows a call, to send the reply to.
 pub type CallId = u64;
@@ -52,7 +52,7 @@ pub enum Output {
         /// The answer.
         reply: Reply,
         /// The held bytes of which it tells; none if it tells of none.
-        tells: Option<Tells>,
+        reported_bytes: Option<ReportedBytes>,
     },
     /// Makes a record durable.
     Record(Record),
@@ -72,7 +72,7 @@ pub enum Output {
 
 /// The held bytes of which a reply tells: some of a file, in a mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tells {
+pub struct ReportedBytes {
     /// The session that holds them.
     pub session: SessionId,
     /// The file.
@@ -208,7 +208,7 @@ impl Server {
     ) {
         self.tick(now, out);
         if let Some(refusal) = self.refusal(session, &message) {
-            out.push(Output::Reply { call, reply: Reply::Refused(refusal), tells: None });
+            out.push(Output::Reply { call, reply: Reply::Refused(refusal), reported_bytes: None });
             return;
         }
         let request = message.request();
@@ -251,10 +251,10 @@ impl Server {
             Ok(None) => {}
             Ok(Some(reply)) => {
                 let key = request.and_then(|request| self.key(session, request));
-                let tells = key.and_then(|key| self.tells(key, &reply));
-                out.push(Output::Reply { call, reply, tells });
+                let reported_bytes = key.and_then(|key| self.reported_bytes(key, &reply));
+                out.push(Output::Reply { call, reply, reported_bytes });
             }
-            Err(refusal) => out.push(Output::Reply { call, reply: Reply::Refused(refusal), tells: None }),
+            Err(refusal) => out.push(Output::Reply { call, reply: Reply::Refused(refusal), reported_bytes: None }),
         }
     }
 
@@ -328,12 +328,12 @@ impl Server {
         }
         let Some(file) = self.files.get_mut(&request.file) else { return };
         let reached = match pending.until {
-            None => file.table.try_acquire(key).map(Reached::Done),
+            None => file.table.try_acquire(key).map(AcquireOutcome::Done),
             Some(until) => file.table.acquire(key, until),
         };
         match reached {
-            Ok(Reached::Done(progress)) => self.granted(key, progress, out),
-            Ok(Reached::Waits(_)) => {
+            Ok(AcquireOutcome::Done(progress)) => self.granted(key, progress, out),
+            Ok(AcquireOutcome::Waits(_)) => {
                 if let Some(session) = self.sessions.get_mut(&session) {
                     session.waiting.insert(key);
                 }
@@ -373,16 +373,16 @@ impl Server {
             {
                 file.deferred.remove(&deferred);
             }
-            let tells = self.tells(key, &reply);
-            out.push(Output::Reply { call, reply, tells });
+            let reported_bytes = self.reported_bytes(key, &reply);
+            out.push(Output::Reply { call, reply, reported_bytes });
         }
     }
 
     /// The held bytes of a request of which a reply tells.
-    fn tells(&self, key: RequestKey, reply: &Reply) -> Option<Tells> {
+    fn reported_bytes(&self, key: RequestKey, reply: &Reply) -> Option<ReportedBytes> {
         let Reply::Acquired { progress: Acquired { last: Some(_), .. }, .. } = reply else { return None };
         let request = self.requests.get(&key)?;
-        Some(Tells { session: request.session, file: request.file.clone(), mode: request.mode })
+        Some(ReportedBytes { session: request.session, file: request.file.clone(), mode: request.mode })
     }
 
     fn token(&self, key: RequestKey) -> Token {
@@ -391,8 +391,8 @@ impl Server {
     }
 
     /// Tells those that have been woken in a file, and looks for cycles among those that wait anew.
-    fn wake(&mut self, file: &FileName, woken: Vec<Woken>, out: &mut Vec<Output>) {
-        for Woken { request, progress, exhausted } in woken {
+    fn wake(&mut self, file: &FileName, woken: Vec<ResumedRequest>, out: &mut Vec<Output>) {
+        for ResumedRequest { request, progress, exhausted } in woken {
             if exhausted {
                 self.answer(request, Reply::Refused(TableError::TooIrregular.into()), out);
             } else {

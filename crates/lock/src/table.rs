@@ -29,7 +29,7 @@ mod tree;
 
 use std::collections::{BTreeMap, HashMap};
 
-pub use answer::{Acquired, Reached, RequestView, TableError, Woken};
+pub use answer::{Acquired, AcquireOutcome, RequestView, TableError, ResumedRequest};
 use holding::{Budget, Holdings, Stop};
 use line::Line;
 
@@ -266,14 +266,14 @@ impl Table {
     /// # Errors
     ///
     /// [`TableError::Unknown`], [`TableError::Waits`], [`TableError::TooIrregular`].
-    pub fn acquire(&mut self, request: RequestKey, until: u64) -> Result<Reached, TableError> {
+    pub fn acquire(&mut self, request: RequestKey, until: u64) -> Result<AcquireOutcome, TableError> {
         self.idle(request)?;
         let until = until.min(OFFSET_MAX);
         match self.advance(request, until) {
-            Advance::Reached => Ok(Reached::Done(self.requests[&request].progress())),
+            Advance::Reached => Ok(AcquireOutcome::Done(self.requests[&request].progress())),
             Advance::Refused => {
                 self.stand(request, until);
-                Ok(Reached::Waits(self.requests[&request].progress()))
+                Ok(AcquireOutcome::Waits(self.requests[&request].progress()))
             }
             Advance::Exhausted => Err(TableError::TooIrregular),
         }
@@ -289,7 +289,7 @@ impl Table {
         &mut self,
         request: RequestKey,
         offset: u64,
-        woken: &mut Vec<Woken>,
+        woken: &mut Vec<ResumedRequest>,
     ) -> Result<Acquired, TableError> {
         if !self.requests.contains_key(&request) {
             return Err(TableError::Unknown);
@@ -311,7 +311,7 @@ impl Table {
     /// # Errors
     ///
     /// [`TableError::Unknown`].
-    pub fn release(&mut self, request: RequestKey, woken: &mut Vec<Woken>) -> Result<(), TableError> {
+    pub fn release(&mut self, request: RequestKey, woken: &mut Vec<ResumedRequest>) -> Result<(), TableError> {
         if !self.requests.contains_key(&request) {
             return Err(TableError::Unknown);
         }
@@ -466,7 +466,7 @@ impl Table {
     }
 
     /// Ends the wait of a request, if it waits; those behind it may be served then.
-    fn leave(&mut self, request: RequestKey, woken: &mut Vec<Woken>) {
+    fn leave(&mut self, request: RequestKey, woken: &mut Vec<ResumedRequest>) {
         let byte = self.requests[&request].next;
         if self.step_out(request).is_some() {
             self.serve(byte, woken);
@@ -474,7 +474,7 @@ impl Table {
     }
 
     /// Serves the lines at the bytes of a request's pattern in `from..to`, which it has just released.
-    fn wake(&mut self, request: RequestKey, from: u64, to: u64, woken: &mut Vec<Woken>) {
+    fn wake(&mut self, request: RequestKey, from: u64, to: u64, woken: &mut Vec<ResumedRequest>) {
         let mut at = from;
         while at < to {
             let Some((&byte, _)) = self.lines.range(at..to).next() else { return };
@@ -489,7 +489,7 @@ impl Table {
     }
 
     /// Grants a byte to those who stand in line for it, in order, until one cannot have it.
-    fn serve(&mut self, byte: u64, woken: &mut Vec<Woken>) {
+    fn serve(&mut self, byte: u64, woken: &mut Vec<ResumedRequest>) {
         while let Some(request) = self.lines.get(&byte).and_then(Line::first) {
             let mut refused = false;
             self.held.holders(&self.requests, &self.requests[&request], byte, |_| {
@@ -509,7 +509,7 @@ impl Table {
                     self.stand(request, waiting.until);
                     self.moved.push(request);
                 }
-                advance => woken.push(Woken {
+                advance => woken.push(ResumedRequest {
                     request,
                     progress: self.requests[&request].progress(),
                     exhausted: advance == Advance::Exhausted,

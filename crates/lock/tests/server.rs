@@ -405,7 +405,7 @@ fn a_pattern_too_large_for_a_session_is_refused() {
 }
 
 /// The calls among outputs that are answered at once, and the backlog's part in that.
-fn answered(backlog: &mut Backlog, out: Vec<Output>) -> Vec<CallId> {
+fn replied_calls(backlog: &mut Backlog, out: Vec<Output>) -> Vec<CallId> {
     let ready = out.into_iter().filter_map(|output| backlog.pass(output));
     replies(&ready.collect::<Vec<_>>()).into_keys().collect()
 }
@@ -416,7 +416,7 @@ fn only_what_relies_on_a_record_waits_for_it() {
     let mut backlog = Backlog::default();
     let call = |trial: &mut Trial, backlog: &mut Backlog, session, message| {
         let out = trial.call(session, message);
-        answered(backlog, out).contains(&trial.calls)
+        replied_calls(backlog, out).contains(&trial.calls)
     };
     let calls = |ready: Vec<Output>| replies(&ready).into_keys().collect::<Vec<_>>();
     // Nobody has a session before the epoch is on record.
@@ -455,7 +455,7 @@ fn only_what_relies_on_a_record_waits_for_it() {
     assert!(trial.server.break_session(A, &mut out));
     assert_eq!(backlog.pass(out.remove(0)), Some(raised(A, "f")), "a fence waits for no record");
     let fenced = trial.fenced(A, "f");
-    assert_eq!(answered(&mut backlog, fenced), [0; 0]);
+    assert_eq!(replied_calls(&mut backlog, fenced), [0; 0]);
     assert!(!call(&mut trial, &mut backlog, C, lock(3, "f", Mode::Shared, 0, 10)));
     assert!(call(&mut trial, &mut backlog, C, lock(4, "h", Mode::Shared, 0, 10)), "another file");
     assert_eq!(backlog.records(), 2);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nacre_lock::table::{Acquired, Indexing, Mode, Owner, Reached, RequestKey, Table, TableError, Woken};
+use nacre_lock::table::{Acquired, Indexing, Mode, Owner, AcquireOutcome, RequestKey, Table, TableError, ResumedRequest};
 use nacre_lock::{Block, Datatype, OFFSET_MAX, Pattern, Region};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -101,7 +101,7 @@ impl Naive {
         self.requests.get_mut(&request).unwrap().until.take()
     }
 
-    fn serve_all(&mut self, from: u64, woken: &mut Vec<Woken>) {
+    fn serve_all(&mut self, from: u64, woken: &mut Vec<ResumedRequest>) {
         for byte in from..Self::BYTES {
             while let Some((_, first)) = self.lines.get(&byte).and_then(|line| line.first()).copied() {
                 if self.held_against(first, byte) {
@@ -111,7 +111,7 @@ impl Naive {
                 self.requests.get_mut(&first).unwrap().held.insert(byte);
                 if self.advance(first, until) {
                     let progress = self.requests[&first].progress();
-                    woken.push(Woken { request: first, progress, exhausted: false });
+                    woken.push(ResumedRequest { request: first, progress, exhausted: false });
                 } else {
                     self.stand(first, until);
                 }
@@ -119,7 +119,7 @@ impl Naive {
         }
     }
 
-    fn release_from(&mut self, request: RequestKey, offset: u64, woken: &mut Vec<Woken>) -> Acquired {
+    fn release_from(&mut self, request: RequestKey, offset: u64, woken: &mut Vec<ResumedRequest>) -> Acquired {
         if let Some(byte) = self.requests[&request].until.and(self.requests[&request].next()) {
             self.leave(request);
             // The line that it left comes first, and only that one can have changed.
@@ -170,7 +170,7 @@ fn compare(seed: u64, steps: usize) {
         let keys: Vec<RequestKey> = naive.requests.keys().copied().collect();
         let pick = |random: &mut StdRng| keys[random.random_range(0..keys.len())];
         let mut expected = Vec::new();
-        let mut woken: [Vec<Woken>; 2] = Default::default();
+        let mut woken: [Vec<ResumedRequest>; 2] = Default::default();
         match random.random_range(0..10) {
             0..=3 if keys.len() < 9 => {
                 let key = step as RequestKey;
@@ -210,7 +210,7 @@ fn compare(seed: u64, steps: usize) {
                         naive.stand(key, until);
                     }
                     let progress = naive.requests[&key].progress();
-                    let reached = if done { Reached::Done(progress) } else { Reached::Waits(progress) };
+                    let reached = if done { AcquireOutcome::Done(progress) } else { AcquireOutcome::Waits(progress) };
                     for table in &mut tables {
                         assert_eq!(table.acquire(key, until), Ok(reached), "seed {seed}");
                     }
@@ -278,15 +278,15 @@ fn a_request_waits_for_the_byte_where_another_stands_and_not_for_its_pattern() {
         for (key, from, to) in [(1, 0, 16), (2, 5, 11), (3, 5, 6)] {
             table.add(key, owner(key), Mode::Exclusive, contiguous(from, to)).unwrap();
         }
-        assert_eq!(table.acquire(1, 8), Ok(Reached::Done(progress(7, 8))));
-        assert_eq!(table.acquire(2, OFFSET_MAX), Ok(Reached::Waits(progress(None, 5))));
+        assert_eq!(table.acquire(1, 8), Ok(AcquireOutcome::Done(progress(7, 8))));
+        assert_eq!(table.acquire(2, OFFSET_MAX), Ok(AcquireOutcome::Waits(progress(None, 5))));
         // The second waits at 5 for 5 to 10; the first goes on to 8 and beyond at once.
-        assert_eq!(table.acquire(1, 9), Ok(Reached::Done(progress(8, 9))));
+        assert_eq!(table.acquire(1, 9), Ok(AcquireOutcome::Done(progress(8, 9))));
         // Who does not want to wait stops at 5 as well.
         assert_eq!(table.try_acquire(3), Ok(progress(None, 5)));
         let mut woken = Vec::new();
         table.release_from(1, 5, &mut woken).unwrap();
-        assert_eq!(woken, [Woken { request: 2, progress: progress(10, None), exhausted: false }]);
+        assert_eq!(woken, [ResumedRequest { request: 2, progress: progress(10, None), exhausted: false }]);
     }
 }
 
@@ -298,8 +298,8 @@ fn readers_that_come_later_do_not_starve_a_writer() {
             table.add(key, owner(key), mode, contiguous(0, 100)).unwrap();
         }
         assert_eq!(table.try_acquire(1), Ok(progress(99, None)));
-        assert!(matches!(table.acquire(2, OFFSET_MAX), Ok(Reached::Waits(_))));
-        assert!(matches!(table.acquire(3, OFFSET_MAX), Ok(Reached::Waits(_))));
+        assert!(matches!(table.acquire(2, OFFSET_MAX), Ok(AcquireOutcome::Waits(_))));
+        assert!(matches!(table.acquire(3, OFFSET_MAX), Ok(AcquireOutcome::Waits(_))));
         assert_eq!(table.try_acquire(4), Ok(progress(None, 0)));
         let mut woken = Vec::new();
         table.release(1, &mut woken).unwrap();
@@ -332,7 +332,7 @@ fn requests_of_one_operation_never_wait_for_each_other() {
         }
         table.add(3, owner(8), Mode::Exclusive, contiguous(4, 12)).unwrap();
         assert_eq!(table.try_acquire(1), Ok(progress(7, None)));
-        assert!(matches!(table.acquire(3, OFFSET_MAX), Ok(Reached::Waits(_))));
+        assert!(matches!(table.acquire(3, OFFSET_MAX), Ok(AcquireOutcome::Waits(_))));
         // Another operation stands in line for byte 4, but this one holds it.
         assert_eq!(table.try_acquire(2), Ok(progress(7, None)));
         let mut woken = Vec::new();

@@ -37,7 +37,7 @@ use crate::log::Purpose;
 use crate::record::{Body, Effect, HEAD_BYTES_MIN, Record};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::KEPT;
-use crate::space::Wanted;
+use crate::space::SpaceRequest;
 use crate::sync::unlock_fair;
 
 /// The maximum payload of one record of moves, in bytes.
@@ -267,7 +267,7 @@ struct Batch {
 impl Engine {
     /// Returns whether the wanted room would take the store over its space bound: half as much again as is live, a
     /// segment and what is kept in reserve. (The promise is 1.6 times and three segments; cleaning begins before.)
-    pub(crate) fn is_over_bound(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn is_over_bound(&self, wanted: &SpaceRequest) -> bool {
         let segment_bytes = u64::from(self.options.segment_bytes);
         let reserve_bytes = self.spares_wanted() * segment_bytes;
         let capacity = segment_bytes.max(SEGMENT_HEAD_BYTES + wanted.record_bytes);
@@ -506,7 +506,7 @@ impl Engine {
         let more: u32 = pieces.iter().map(|live| live.len.div_ceil(piece_bytes_max) - 1).sum();
         let growth_bytes = u64::from(more) * EXTENT_BYTES_MAX as u64;
         if more == 0
-            || !self.index_has_space(&Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Clean })
+            || !self.index_has_space(&SpaceRequest { record_bytes: 0, growth_bytes, purpose: Purpose::Clean })
         {
             return pieces;
         }

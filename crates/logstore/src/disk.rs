@@ -223,7 +223,8 @@ fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
         None => Ok(()),
         Some(name) => {
             let text = format!(
-                "it holds no store, but other files, such as {name}; a store is made only in a new or an empty folder"
+                "it holds no store, but other files, such as {name}; a store is created only in a new or an \
+                 empty folder"
             );
             Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
         }

@@ -48,7 +48,7 @@ use crate::readers::Readers;
 use crate::record::{self, Effect, Repeatable};
 use crate::segment::SegmentTable;
 use crate::shard::{self, Shard};
-use crate::space::{Space, Wanted};
+use crate::space::{Space, SpaceRequest};
 use crate::sync::{Mutex, RwLock};
 
 const SHARDS: usize = 64;
@@ -117,7 +117,7 @@ struct Work {
 )]
 enum Attempt {
     Decided(Decided),
-    NeedsSpace(Wanted),
+    NeedsSpace(SpaceRequest),
 }
 
 /// A transaction's effects, as they were kept.
@@ -136,8 +136,8 @@ struct Applied {
 }
 
 /// The reason why a transaction was not kept.
-enum Unkept {
-    NeedsSpace(Wanted),
+enum CommitFailure {
+    NeedsSpace(SpaceRequest),
     Failed(StoreError),
 }
 
@@ -227,7 +227,7 @@ impl Engine {
         }
     }
 
-    async fn apply_later(self: Arc<Self>, mut work: Work, wanted: Wanted) -> Result<Outcome, StoreError> {
+    async fn apply_later(self: Arc<Self>, mut work: Work, wanted: SpaceRequest) -> Result<Outcome, StoreError> {
         let mut wanted = wanted;
         loop {
             work.purpose = self.maintenance.wait_for_space(wanted).await?;
@@ -303,8 +303,8 @@ impl Engine {
         };
         let mut applied = match kept {
             Ok(applied) => applied,
-            Err(Unkept::NeedsSpace(wanted)) => return Ok(Attempt::NeedsSpace(wanted)),
-            Err(Unkept::Failed(error)) => return Err(error),
+            Err(CommitFailure::NeedsSpace(wanted)) => return Ok(Attempt::NeedsSpace(wanted)),
+            Err(CommitFailure::Failed(error)) => return Err(error),
         };
         // Nothing below fails: the record is in the log, and the effects are in the index.
         self.space.index.saw_version(version);
@@ -360,7 +360,7 @@ impl Engine {
         node: &mut Node,
         is_new: bool,
         version: u64,
-    ) -> Result<Applied, Unkept> {
+    ) -> Result<Applied, CommitFailure> {
         work.head.truncate(work.head_bytes);
         record::put_version(&mut work.head, version);
         if let Some(once) = &work.once {
@@ -368,11 +368,11 @@ impl Engine {
         }
         let mut wanted = work.wanted();
         wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node, is_new);
-        let Some(_growth) = self.reserve_growth(&wanted) else { return Err(Unkept::NeedsSpace(wanted)) };
+        let Some(_growth) = self.reserve_growth(&wanted) else { return Err(CommitFailure::NeedsSpace(wanted)) };
         let appended = match self.log.append(&mut work.head, &work.payload, work.purpose) {
             Ok(appended) => appended,
-            Err(Refused::NeedsSegment(_)) => return Err(Unkept::NeedsSpace(wanted)),
-            Err(Refused::Failed(error)) => return Err(Unkept::Failed(error)),
+            Err(Refused::NeedsSegment(_)) => return Err(CommitFailure::NeedsSpace(wanted)),
+            Err(Refused::Failed(error)) => return Err(CommitFailure::Failed(error)),
         };
         // Asked before the effects are applied, because it depends on what they find.
         if self.watched.load(Ordering::SeqCst) == work.hash | 1 && !node.may_be_replayed(&work.effects) {
@@ -399,16 +399,16 @@ impl Engine {
         is_new: bool,
         blocks: &mut Blocks,
         version: u64,
-    ) -> Result<Applied, Unkept> {
-        memory.check_open().map_err(Unkept::Failed)?;
+    ) -> Result<Applied, CommitFailure> {
+        memory.check_open().map_err(CommitFailure::Failed)?;
         let growth_bytes =
             work.growth_bytes + Footprint::removal_growth_bytes(&work.object, &work.effects, node, is_new);
         let space = &self.space;
         let purpose = work.purpose;
         let reserved =
             memory.reserve(&work.blocks, growth_bytes, purpose, &space.index, space.capacity_bytes);
-        let full = |record_bytes| self.refuse(&Wanted { record_bytes, growth_bytes: 0, purpose });
-        let _reserved = reserved.map_err(|bytes| Unkept::Failed(full(bytes)))?;
+        let full = |record_bytes| self.refuse(&SpaceRequest { record_bytes, growth_bytes: 0, purpose });
+        let _reserved = reserved.map_err(|bytes| CommitFailure::Failed(full(bytes)))?;
         let mut exchange = Exchange::new(blocks, std::mem::take(&mut work.blocks));
         let grown = node.apply(&work.effects, version, &mut exchange);
         let freed = memory.count(exchange);
@@ -615,9 +615,9 @@ impl Engine {
 
 impl Work {
     /// Returns the room that the transaction needs. Its record is complete except for the head's checksum.
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> SpaceRequest {
         let payload_bytes = self.payload.iter().map(Bytes::len).sum();
-        Wanted {
+        SpaceRequest {
             record_bytes: record::record_bytes(self.head.len(), payload_bytes) as u64,
             growth_bytes: self.growth_bytes,
             purpose: self.purpose,

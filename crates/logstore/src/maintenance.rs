@@ -21,7 +21,7 @@ use crate::engine::Engine;
 use crate::log::{Log, Purpose};
 use crate::segment::SEGMENT_HEAD_BYTES;
 use crate::snapshot::{KEPT, SnapshotState};
-use crate::space::Wanted;
+use crate::space::SpaceRequest;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, pause, unlock_fair};
 
 /// The maximum number of pauses for readers, which hold a segment for as long as their reads take. After these the
@@ -88,7 +88,7 @@ struct Requests {
 
 struct Waiting {
     ticket: u64,
-    wanted: Wanted,
+    wanted: SpaceRequest,
     sender: oneshot::Sender<Result<Purpose, StoreError>>,
 }
 
@@ -173,7 +173,7 @@ impl Maintenance {
 
     /// Waits until there is room, and returns the purpose for which it may be taken. Fails if the store is closed or
     /// has no room.
-    pub async fn wait_for_space(&self, wanted: Wanted) -> Result<Purpose, StoreError> {
+    pub async fn wait_for_space(&self, wanted: SpaceRequest) -> Result<Purpose, StoreError> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut requests = self.requests.lock();
@@ -192,9 +192,9 @@ impl Maintenance {
     /// Answers the waiters that `meant` selects.
     fn answer(&self, result: &Result<Purpose, StoreError>, meant: impl Fn(&Waiting) -> bool) {
         let mut requests = self.requests.lock();
-        let answered: Vec<Waiting> = requests.waiting.extract_if(.., |waiting| meant(waiting)).collect();
+        let done: Vec<Waiting> = requests.waiting.extract_if(.., |waiting| meant(waiting)).collect();
         drop(requests);
-        for waiting in answered {
+        for waiting in done {
             let result = result.clone().map(|purpose| purpose.max(waiting.wanted.purpose));
             // Whoever waited may have lost interest.
             let _ = waiting.sender.send(result);
@@ -227,12 +227,12 @@ impl Maintenance {
     }
 
     /// Returns the waiter to work for next: the first that shrinks, else the first of all.
-    fn next(&self) -> Option<(u64, Wanted)> {
+    fn next(&self) -> Option<(u64, SpaceRequest)> {
         self.next_but(&[])
     }
 
     /// Returns the waiter to work for next, leaving out those with some tickets.
-    fn next_but(&self, put_off: &[u64]) -> Option<(u64, Wanted)> {
+    fn next_but(&self, put_off: &[u64]) -> Option<(u64, SpaceRequest)> {
         let requests = self.requests.lock();
         let mut waiting = requests.waiting.iter().filter(|waiting| !put_off.contains(&waiting.ticket));
         let first = waiting.clone().next();
@@ -343,7 +343,7 @@ impl Engine {
         let _closed = Closed(maintenance);
         while maintenance.wait_until_asked(|requests| &mut requests.clean) {
             let newest = self.space.pool.lock().next_segment;
-            let is_behind_on = |wanted: &Wanted| !self.has_space(wanted) && self.is_over_bound(wanted);
+            let is_behind_on = |wanted: &SpaceRequest| !self.has_space(wanted) && self.is_over_bound(wanted);
             let is_behind = || {
                 let next = maintenance.next();
                 is_behind_on(&self.next_segment()) || next.is_some_and(|(_, wanted)| is_behind_on(&wanted))
@@ -535,7 +535,7 @@ impl Engine {
     }
 
     /// Makes room as the thread does, for stores that have none, and returns the purpose for which it may be taken.
-    pub(crate) fn make_space(self: &Arc<Self>, wanted: &Wanted) -> Result<Purpose, StoreError> {
+    pub(crate) fn make_space(self: &Arc<Self>, wanted: &SpaceRequest) -> Result<Purpose, StoreError> {
         let mut turn = self.turn_begins();
         while !self.has_space(wanted) {
             if let Step::FreeSpace(purpose) = self.step(wanted, &mut turn)? {
@@ -566,8 +566,8 @@ impl Engine {
     }
 
     /// Returns whether there is the room that is wanted, and it may be taken when the cleaner has got on.
-    fn waits_for_turn(&self, wanted: &Wanted) -> bool {
-        let paced = Wanted { purpose: Purpose::Paced, ..*wanted };
+    fn waits_for_turn(&self, wanted: &SpaceRequest) -> bool {
+        let paced = SpaceRequest { purpose: Purpose::Paced, ..*wanted };
         let is_paced = wanted.purpose == Purpose::Write && wanted.record_bytes > 0;
         self.maintenance.is_threaded() && is_paced && !self.has_space(wanted) && self.has_space(&paced)
     }
@@ -583,7 +583,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfSpace`] if there is no room and nothing left to clean.
-    fn step(self: &Arc<Self>, wanted: &Wanted, turn: &mut Turn) -> Result<Step, StoreError> {
+    fn step(self: &Arc<Self>, wanted: &SpaceRequest, turn: &mut Turn) -> Result<Step, StoreError> {
         if let Some(failure) = self.log.failure() {
             return Err(failure.clone());
         }

@@ -40,12 +40,12 @@ pub struct Node {
     /// Its forks, including those that were removed and have holes left.
     pub forks: Forks,
     /// The parts that most objects lack; [`Node::deref`] gives them.
-    pub rare: Option<Box<Rare>>,
+    pub rare: Option<Box<RareParts>>,
 }
 
 /// The parts of an object that most lack.
 #[derive(Debug, Default)]
-pub struct Rare {
+pub struct RareParts {
     /// The sessions that are fenced.
     pub fences: FencedSessions,
     /// Its keys.
@@ -54,20 +54,20 @@ pub struct Rare {
     pub attributes: BTreeMap<Key, Bytes>,
 }
 
-static NOTHING_RARE: Rare =
-    Rare { fences: FencedSessions::none(), keys: BTreeMap::new(), attributes: BTreeMap::new() };
+static NOTHING_RARE: RareParts =
+    RareParts { fences: FencedSessions::none(), keys: BTreeMap::new(), attributes: BTreeMap::new() };
 
 /// An object has its rare parts as it has the others; they take memory once they are changed.
 impl Deref for Node {
-    type Target = Rare;
+    type Target = RareParts;
 
-    fn deref(&self) -> &Rare {
+    fn deref(&self) -> &RareParts {
         self.rare.as_deref().unwrap_or(&NOTHING_RARE)
     }
 }
 
 impl DerefMut for Node {
-    fn deref_mut(&mut self) -> &mut Rare {
+    fn deref_mut(&mut self) -> &mut RareParts {
         self.rare.get_or_insert_default()
     }
 }

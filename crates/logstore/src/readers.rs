@@ -27,15 +27,15 @@ impl Readers {
         &self,
         job: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (answer, answered) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let job: Job = Box::new(move || {
             // Whoever asked may have lost interest.
-            let _ = answer.send(job());
+            let _ = sender.send(job());
         });
         let gone = || StoreError::new(ErrorKind::Io, "cannot start a thread to read from the disk");
         let queue = self.queue.get_or_init(start).as_ref().ok_or_else(gone)?;
         queue.send(job).map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        receiver.await.map_err(|_| gone())?
     }
 }
 

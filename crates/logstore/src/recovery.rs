@@ -238,7 +238,7 @@ fn check_beginning(disk: &dyn Disk, table: &SegmentTable, damages: &[String]) ->
     let why = match first {
         Some((_, header)) if header.predecessor == 0 => return Ok(()),
         Some((segment, header)) => format!(
-            "{}, its oldest segment that is left, goes on from segment {}",
+            "{}, its oldest remaining segment, continues from segment {}",
             disk.describe(&segment.name),
             header.predecessor
         ),
@@ -311,7 +311,7 @@ fn read_log(
                 // If its header was torn off, so was what stands in it; the records there will tell.
                 let Some(before) = table.get(header.predecessor) else {
                     let missing = disk.describe(&segment_name(header.predecessor));
-                    let text = format!("{missing} is missing, and {path} goes on from it");
+                    let text = format!("{missing} is missing, and {path} continues from it");
                     return Err(StoreError::new(ErrorKind::Corrupt, text));
                 };
                 let from = SEGMENT_HEAD_BYTES as usize;

@@ -16,7 +16,7 @@ use crate::footprint::Footprint;
 use crate::log::{Purpose, Refused};
 use crate::record::{self, Moved};
 use crate::segment::Segment;
-use crate::space::Wanted;
+use crate::space::SpaceRequest;
 
 impl Engine {
     /// Writes live pieces to the log again, and then makes the index refer to the new place.
@@ -47,7 +47,7 @@ impl Engine {
                 Err(Refused::Failed(error)) => return Err(error),
                 // Cleaning must not wait for cleaning: its own segment is made at once.
                 Err(Refused::NeedsSegment(record_bytes)) => {
-                    self.grow(&Wanted { record_bytes, growth_bytes: 0, purpose: Purpose::Clean })?;
+                    self.grow(&SpaceRequest { record_bytes, growth_bytes: 0, purpose: Purpose::Clean })?;
                 }
             }
         };

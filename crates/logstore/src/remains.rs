@@ -12,7 +12,7 @@ use crate::snapshot::{
 
 /// The sound part of a damaged snapshot.
 #[derive(Default)]
-pub struct Remains {
+pub struct SalvagedSnapshot {
     /// Its header.
     pub header: Option<SnapshotHeader>,
     /// The ends of the segments before its position, in bytes.
@@ -27,7 +27,7 @@ pub struct Remains {
 
 /// Reads the sound part of a snapshot: the objects that no unsound frame has a part of. A frame in which a single
 /// flipped bit explains everything that is wrong counts as sound.
-pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
+pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> SalvagedSnapshot {
     let binding = FrameBinding::new(store);
     let magic = bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
     let layout = if (magic ^ binding.magic()).count_ones() <= 1 { Layout::Two(binding) } else { Layout::One };
@@ -62,7 +62,7 @@ pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
     if loader.is_broken {
         loader.objects.pop();
     }
-    Remains {
+    SalvagedSnapshot {
         header: loader.header,
         segment_ends: loader.segment_ends,
         objects: loader.objects,

@@ -41,7 +41,7 @@ use crate::sync::Mutex;
 const UNKNOWN: &str = "(unknown, or none)";
 
 /// A record that is left.
-struct Left {
+struct RemainingRecord {
     segment: u32,
     at: usize,
     record: Record,
@@ -50,7 +50,7 @@ struct Left {
 /// The log as far as it is left.
 #[derive(Default)]
 struct LeftLog {
-    records: Vec<Left>,
+    records: Vec<RemainingRecord>,
     /// The end of the last of the records: a segment, and an offset in bytes.
     end: Option<(u32, u64)>,
     /// Gaps in the numbers of the records: the first and the last number of each, with the objects that the bytes there
@@ -251,7 +251,7 @@ fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
                 Item::Record { at, record, healed } => {
                     synced = synced.max(record.synced);
                     let record = detached(&bytes, segment.binding, at, record, healed);
-                    log.records.push(Left { segment: segment.id, at, record });
+                    log.records.push(RemainingRecord { segment: segment.id, at, record });
                 }
                 Item::Gap { at, len } => {
                     let object = record::damaged_object(&bytes[at..at + len]);
@@ -329,7 +329,7 @@ fn add_segment(
         Ok(file)
     });
     let file = write.map_err(|error| {
-        StoreError::new(ErrorKind::Io, format!("cannot make {}: {error}", disk.describe(&name)))
+        StoreError::new(ErrorKind::Io, format!("cannot create {}: {error}", disk.describe(&name)))
     })?;
     let segment = Segment::new(id, Binding::new(FORMAT_VERSION, &header.store, id), bytes, file);
     segment.sealed.store(true, Ordering::Relaxed);

@@ -108,7 +108,7 @@ impl Checked {
 }
 
 /// An extent that has to be read to know whether it is lost.
-struct Doubt {
+struct UncertainExtent {
     fork: Fork,
     entry: Entry,
     chunk: Chunk,
@@ -239,7 +239,7 @@ impl Engine {
         object: &ObjectId,
         from: &Cursor,
         checked: &BTreeMap<u32, Checked>,
-    ) -> (Vec<Doubt>, u64, Option<Cursor>) {
+    ) -> (Vec<UncertainExtent>, u64, Option<Cursor>) {
         let shard = self.shard(object).lock();
         let mut doubts = Vec::new();
         let (durable_batch, next) = match shard.get(object) {
@@ -256,7 +256,7 @@ impl Engine {
         node: &Node,
         (first, start): &Cursor,
         checked: &BTreeMap<u32, Checked>,
-        doubts: &mut Vec<Doubt>,
+        doubts: &mut Vec<UncertainExtent>,
     ) -> Option<Cursor> {
         let mut seen = 0;
         for (name, fork) in node.forks.range::<Fork, _>((Included(first), Unbounded)) {
@@ -279,7 +279,7 @@ impl Engine {
                     && let Some(segment) = self.table.get(chunk.segment)
                 {
                     let (fork, entry) = (name.clone(), entry.clip(start, u64::MAX));
-                    doubts.push(Doubt { fork, entry, chunk, segment, finding });
+                    doubts.push(UncertainExtent { fork, entry, chunk, segment, finding });
                 }
             }
             if seen > STEP_ENTRIES {
@@ -292,7 +292,7 @@ impl Engine {
     /// Returns the finding about a segment that has nothing where the index has data.
     fn absence(
         &self,
-        doubt: &Doubt,
+        doubt: &UncertainExtent,
         checked: &BTreeMap<u32, Checked>,
         absences: &mut BTreeMap<u32, usize>,
         report: &mut ScrubReport,
@@ -315,7 +315,7 @@ impl Engine {
     }
 }
 
-impl Doubt {
+impl UncertainExtent {
     /// Returns whether the device has the bytes that the index names.
     fn is_readable(&self) -> bool {
         let offset = u64::from(self.chunk.offset);
@@ -407,7 +407,7 @@ mod tests {
             let (doubts, _, next) = engine.doubts(&object, &from, &checked);
             assert!(doubts.len() <= STEP_ENTRIES + 1, "{} at once", doubts.len());
             found.extend(doubts.iter().map(|doubt| (doubt.fork.clone(), doubt.entry.start())));
-            assert!(doubts.iter().all(Doubt::is_readable));
+            assert!(doubts.iter().all(UncertainExtent::is_readable));
             cursor = next;
         }
         let mut expected: Vec<(Fork, u64)> = (0..5000).map(|index| (Fork::DEFAULT, index * 3)).collect();

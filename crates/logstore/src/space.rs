@@ -119,7 +119,7 @@ struct Spare {
 
 /// The space that a waiter wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SpaceRequest {
     /// The length of the record in bytes; 0 for just a segment to continue in.
     pub record_bytes: u64,
     /// Bytes by which snapshots may become longer.
@@ -299,22 +299,22 @@ impl Engine {
 
     /// Returns the request for a segment to continue in when the current one is full, with the reserve, and
     /// room for the index to grow meanwhile.
-    pub(crate) fn next_segment(&self) -> Wanted {
+    pub(crate) fn next_segment(&self) -> SpaceRequest {
         // The pieces that small blocks make of a segment.
-        Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write }
+        SpaceRequest { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write }
     }
 
     /// Returns the request for the index to grow while room is made for more: that takes up to three snapshots, so it
     /// grows with their length.
-    pub(crate) fn index_growth_ahead(&self) -> Wanted {
+    pub(crate) fn index_growth_ahead(&self) -> SpaceRequest {
         let segment_bytes = self.segment_bytes();
         let likely_bytes = self.snapshot_bytes_likely();
         let growth_bytes = likely_bytes.clamp(segment_bytes / 16, segment_bytes / 2).max(likely_bytes / 3);
-        Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Write }
+        SpaceRequest { record_bytes: 0, growth_bytes, purpose: Purpose::Write }
     }
 
     /// Returns whether there is the room that is wanted.
-    pub(crate) fn has_space(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn has_space(&self, wanted: &SpaceRequest) -> bool {
         let log = match wanted.record_bytes {
             0 => self.log.has_ready() && self.reserve_is_full(),
             bytes => self.log.has_space(bytes, wanted.purpose),
@@ -328,7 +328,7 @@ impl Engine {
     }
 
     /// Returns whether the files of snapshots will suffice when the index has grown.
-    pub(crate) fn index_has_space(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn index_has_space(&self, wanted: &SpaceRequest) -> bool {
         // What removes objects, forks and keys never makes the index grow. What cuts extents may, and has a little room
         // for it, even as a last resort: beyond that no snapshot could be taken, and nothing be freed, ever again.
         if wanted.growth_bytes == 0 {
@@ -338,7 +338,7 @@ impl Engine {
     }
 
     /// Keeps room for the index to grow as wanted; `None` if there is too little.
-    pub(crate) fn reserve_growth(&self, wanted: &Wanted) -> Option<Growth<'_>> {
+    pub(crate) fn reserve_growth(&self, wanted: &SpaceRequest) -> Option<Growth<'_>> {
         // Small ones find room in the slack, as many as threads can have under way: they need not be told of each other.
         let bytes = if wanted.growth_bytes > GROWTH_UNCOUNTED_BYTES { wanted.growth_bytes } else { 0 };
         let all_bytes = &self.space.growth_bytes;
@@ -348,7 +348,7 @@ impl Engine {
         if growth_bytes > 0 {
             self.ask_for_index_space();
         }
-        self.index_has_space(&Wanted { growth_bytes, ..*wanted }).then_some(growth)
+        self.index_has_space(&SpaceRequest { growth_bytes, ..*wanted }).then_some(growth)
     }
 
     /// Has room made for snapshots while there is some left, so that nobody has to wait for it.
@@ -360,7 +360,7 @@ impl Engine {
         }
     }
 
-    fn snapshot_space_wanted(&self, wanted: &Wanted) -> u64 {
+    fn snapshot_space_wanted(&self, wanted: &SpaceRequest) -> u64 {
         let slack_bytes = if wanted.purpose.is_write() { SNAPSHOT_SLACK_BYTES } else { 0 };
         self.snapshot_bytes_likely() + wanted.growth_bytes + slack_bytes
     }
@@ -388,7 +388,7 @@ impl Engine {
     /// Returns the maximum length in bytes that the file of a snapshot taken now may keep.
     pub(crate) fn snapshot_file_bytes_max(&self) -> u64 {
         let wanted =
-            Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write };
+            SpaceRequest { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write };
         let bytes = self.snapshot_file_bytes(self.snapshot_space_wanted(&wanted));
         if self.is_tight() { bytes } else { 2 * bytes }
     }
@@ -405,7 +405,7 @@ impl Engine {
     /// # Errors
     ///
     /// [`ErrorKind::OutOfSpace`] if that does not suffice.
-    pub(crate) fn grow(&self, wanted: &Wanted) -> Result<(), StoreError> {
+    pub(crate) fn grow(&self, wanted: &SpaceRequest) -> Result<(), StoreError> {
         let mut pool = self.space.pool.lock();
         self.settle_reserve(&mut pool);
         loop {
@@ -548,7 +548,7 @@ impl Engine {
     pub(crate) fn raise_snapshot_space(
         self: &Arc<Self>,
         work: &mut SnapshotState,
-        wanted: &Wanted,
+        wanted: &SpaceRequest,
     ) -> Result<(), StoreError> {
         let least = self.snapshot_space_wanted(wanted);
         let result = self.raise_snapshot_space_to(work, self.snapshot_file_bytes(least));
@@ -716,7 +716,7 @@ impl Engine {
     }
 
     /// Returns the refusal of a transaction that finds no room, and nothing that could be cleaned for it; counts it.
-    pub(crate) fn refuse(&self, wanted: &Wanted) -> StoreError {
+    pub(crate) fn refuse(&self, wanted: &SpaceRequest) -> StoreError {
         if wanted.record_bytes > 0 {
             self.space.refused.fetch_add(1, Ordering::Relaxed);
         }

@@ -171,7 +171,7 @@ impl History {
             shows_floor,
         });
         match first {
-            Poll::Ready(found) => self.answered(number, &expected, found),
+            Poll::Ready(found) => self.check_reply(number, &expected, found),
             Poll::Pending => self.waiting.push((number, expected, reply)),
         }
         None
@@ -218,7 +218,7 @@ impl History {
         }
     }
 
-    fn answered(
+    fn check_reply(
         &mut self,
         number: usize,
         expected: &Result<Outcome, StoreError>,
@@ -255,7 +255,7 @@ impl History {
         let waiting = std::mem::take(&mut self.waiting);
         for (number, expected, mut reply) in waiting {
             match poll(&mut reply) {
-                Poll::Ready(found) => self.answered(number, &expected, found),
+                Poll::Ready(found) => self.check_reply(number, &expected, found),
                 Poll::Pending => self.waiting.push((number, expected, reply)),
             }
         }

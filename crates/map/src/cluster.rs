@@ -259,13 +259,13 @@ struct Server {
     /// True once it has entered itself, and as long as the map still has that epoch.
     registered: bool,
     /// The server that has taken its name, if there is one.
-    rival: Option<Rival>,
+    rival: Option<NameConflict>,
     /// Keeps the beacons back.
     is_quiet: Arc<AtomicBool>,
 }
 
 /// Another server that runs under the same name.
-struct Rival {
+struct NameConflict {
     /// Its latest beacon.
     pulse: Option<Pulse>,
     /// The number of looks since, in a row, that found no other one.
@@ -438,7 +438,7 @@ impl Server {
             Some(rival) if rival.pulse == pulse => rival.looks + 1,
             _ => 0,
         };
-        self.rival = Some(Rival { pulse, looks });
+        self.rival = Some(NameConflict { pulse, looks });
         // By looks rather than by time: while the store does not answer, nobody's beacons are seen.
         let Options { interval, health, .. } = &self.options;
         if f64::from(looks) * interval.as_secs_f64() > health.silence.as_secs_f64() {

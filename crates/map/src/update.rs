@@ -40,7 +40,7 @@ pub enum Condition {
 
 /// A change that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ProposedChange {
     pub space: Space,
     pub name: Key,
     pub new: Option<Bytes>,
@@ -51,7 +51,7 @@ pub(crate) struct Wanted {
 pub struct Update {
     pub(crate) author: String,
     pub(crate) conditions: Vec<Condition>,
-    pub(crate) changes: Vec<Wanted>,
+    pub(crate) changes: Vec<ProposedChange>,
 }
 
 impl Update {
@@ -94,7 +94,7 @@ impl Update {
     }
 
     pub(crate) fn change(mut self, space: Space, name: Key, new: Option<Bytes>) -> Self {
-        self.changes.push(Wanted { space, name, new });
+        self.changes.push(ProposedChange { space, name, new });
         self
     }
 
@@ -106,11 +106,11 @@ impl Update {
         at_most("bytes in the name of an update's proposer", self.author.len(), AUTHOR_BYTES_MAX)?;
         at_most("conditions in one update", self.conditions.len(), CONDITIONS_MAX)?;
         at_most("changes in one update", self.changes.len(), CHANGES_MAX)?;
-        self.changes.iter().try_for_each(Wanted::check)
+        self.changes.iter().try_for_each(ProposedChange::check)
     }
 }
 
-impl Wanted {
+impl ProposedChange {
     /// Checks the limits of a change.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         at_most("bytes in the name of an entry", self.name.as_bytes().len(), ENTRY_NAME_BYTES_MAX)?;
@@ -265,7 +265,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds an update whose conditions hold and whose changes are what the validators made of them.
-    pub fn add(&mut self, id: UpdateId, author: &str, wanted: Vec<Wanted>) -> Evaluation {
+    pub fn add(&mut self, id: UpdateId, author: &str, wanted: Vec<ProposedChange>) -> Evaluation {
         if self.is_closed() || (!self.is_empty() && self.changes + wanted.len() > CHANGES_MAX) {
             return Evaluation::Full;
         }
@@ -273,7 +273,7 @@ impl<'a> Draft<'a> {
         let mut record_bytes = self.record_bytes + codec::updated_bytes(author);
         let mut fresh: BTreeMap<(Space, Key), Option<Value>> = BTreeMap::new();
         let mut changes = Vec::with_capacity(wanted.len());
-        for Wanted { space, name, new } in wanted {
+        for ProposedChange { space, name, new } in wanted {
             let slot = (space, name);
             let old = match fresh.get(&slot) {
                 Some(value) => value.clone(),

@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 
 use crate::limit::*;
 use crate::state::{Space, State};
-use crate::update::{Draft, Refused, Wanted};
+use crate::update::{Draft, Refused, ProposedChange};
 
 /// A validator of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,12 +146,12 @@ impl Validators {
         draft: &Draft<'_>,
         epoch: u64,
         author: &str,
-        wanted: &[Wanted],
-    ) -> Result<Vec<Wanted>, Refused> {
+        wanted: &[ProposedChange],
+    ) -> Result<Vec<ProposedChange>, Refused> {
         if self.compiled.is_empty() {
             return Ok(wanted.to_vec());
         }
-        let mut waiting: VecDeque<(Wanted, usize)> =
+        let mut waiting: VecDeque<(ProposedChange, usize)> =
             wanted.iter().cloned().map(|change| (change, 0)).collect();
         let mut validated = Vec::with_capacity(wanted.len());
         let mut instructions = 0;
@@ -197,7 +197,7 @@ impl Validators {
                     added.check().map_err(|error| rejected(error.message))?;
                     waiting.push_back((added, depth + 1));
                 }
-                let replaced = Wanted { new, ..change.clone() };
+                let replaced = ProposedChange { new, ..change.clone() };
                 replaced.check().map_err(|error| rejected(error.message))?;
                 change = replaced;
             }
@@ -239,7 +239,7 @@ fn unpacked_bytes(value: &Json) -> Option<Bytes> {
     }
 }
 
-fn input(map: &str, change: &Wanted, old: Option<&Bytes>, author: &str, epoch: u64) -> Result<Bytes, String> {
+fn input(map: &str, change: &ProposedChange, old: Option<&Bytes>, author: &str, epoch: u64) -> Result<Bytes, String> {
     let optional = |bytes: Option<&Bytes>| bytes.map_or(Json::Null, |bytes| packed_bytes(bytes));
     let entry = packed_bytes(change.name.as_bytes());
     packed::pack(&[
@@ -254,7 +254,7 @@ fn input(map: &str, change: &Wanted, old: Option<&Bytes>, author: &str, epoch: u
 }
 
 /// Reads a validator's output: the new value and the changes that it adds, or the reason why it refuses.
-fn verdict(output: &[u8]) -> Result<(Option<Bytes>, Vec<Wanted>), String> {
+fn verdict(output: &[u8]) -> Result<(Option<Bytes>, Vec<ProposedChange>), String> {
     let nonsense = || "its output cannot be that of validate(change)".to_owned();
     let values = packed::unpack(output)?;
     let (new, also) = match &values[..] {
@@ -272,7 +272,7 @@ fn verdict(output: &[u8]) -> Result<(Option<Bytes>, Vec<Wanted>), String> {
         let name = fields.first().and_then(unpacked_bytes).ok_or_else(nonsense)?;
         let name = Key::new(name).map_err(|error| error.message)?;
         let new = fields.get(1).map(|value| unpacked_bytes(value).ok_or_else(nonsense)).transpose()?;
-        Ok(Wanted { space: Space::Entry, name, new })
+        Ok(ProposedChange { space: Space::Entry, name, new })
     });
     Ok((new, added.collect::<Result<_, String>>()?))
 }

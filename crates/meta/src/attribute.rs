@@ -7,7 +7,7 @@ use crate::credentials::{Credentials, READ, WRITE};
 use crate::directory::{CHANGED, attribute_key};
 use crate::error::{Error, Result};
 use crate::inode::{Ino, Inode, InodeKind, Layout, RECORD, key};
-use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, Sought, at_version, nonsense, too_busy, unclaimed, versioned};
+use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, LookupResult, at_version, nonsense, too_busy, unclaimed, versioned};
 
 /// The maximum length of the name of an extended attribute, in bytes.
 pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;
@@ -136,12 +136,12 @@ impl Rank {
     pub async fn attribute(&self, user: &Credentials, ino: Ino, name: &[u8]) -> Result<Bytes> {
         check_attribute_name(name)?;
         match self.find(ino, vec![ReadOp::VersionedKey { key: attribute_key(name) }]).await? {
-            Sought::Found(loaded, answers) => {
+            LookupResult::Found(loaded, answers) => {
                 check_attribute(user, &loaded.inode, name, READ)?;
                 let value = versioned(answers.first())?.ok_or(Error::NoAttribute)?;
                 Ok(value.value.clone())
             }
-            Sought::Missing(_) => Err(Error::NotFound),
+            LookupResult::Missing(_) => Err(Error::NotFound),
         }
     }
 
@@ -155,7 +155,7 @@ impl Rank {
         loop {
             let range = KeyRange { after, ..KeyRange::prefix(&b"x"[..]) };
             match self.find(ino, vec![ReadOp::Keys { range, limit: 1024, values: false }]).await? {
-                Sought::Found(_, answers) => {
+                LookupResult::Found(_, answers) => {
                     let Some(Answer::Keys(page)) = answers.first() else { return Err(nonsense()) };
                     let found = page.entries.iter().map(|(key, _)| key.to_bytes().slice(1..));
                     names.extend(found.filter(|name| user.is_root() || !name.starts_with(b"trusted.")));
@@ -164,7 +164,7 @@ impl Rank {
                         return Ok(names);
                     }
                 }
-                Sought::Missing(_) => return Err(Error::NotFound),
+                LookupResult::Missing(_) => return Err(Error::NotFound),
             }
         }
     }
@@ -188,7 +188,7 @@ impl Rank {
         }
         for _ in 0..ATTEMPTS_MAX {
             let found = self.find(ino, vec![ReadOp::VersionedKey { key: attribute_key(name) }]).await?;
-            let Sought::Found(loaded, answers) = found else { return Err(Error::NotFound) };
+            let LookupResult::Found(loaded, answers) = found else { return Err(Error::NotFound) };
             check_attribute(user, &loaded.inode, name, WRITE)?;
             let version = versioned(answers.first())?.map_or(0, |value| value.version);
             match (exists, version) {

@@ -11,7 +11,7 @@ use crate::inode::{Content, Ino, InodeKind, LINKS_MAX, PREFIX};
 use crate::intent::intent_of;
 use crate::namespace::PAGE_ENTRIES_MAX;
 use crate::rank::{
-    ATTEMPTS_MAX, Loaded, RANK_KEY, Rank, Sought, at_version, log_object, namespace_object, nonsense,
+    ATTEMPTS_MAX, Loaded, RANK_KEY, Rank, LookupResult, at_version, log_object, namespace_object, nonsense,
     too_busy, unclaimed,
 };
 
@@ -170,8 +170,8 @@ impl Rank {
     /// Removes a content that was not put to its end, and those that it replaced if it was.
     async fn recover_put(&self, ino: Ino, content: u64) -> Result<()> {
         let inode = match self.find(ino, Vec::new()).await? {
-            Sought::Found(loaded, _) => loaded.inode,
-            Sought::Missing(_) => return Ok(()),
+            LookupResult::Found(loaded, _) => loaded.inode,
+            LookupResult::Missing(_) => return Ok(()),
         };
         let is_left = |one: &&Content| one.dead || (one.number == content && inode.content != content);
         let left: Vec<Content> = inode.contents.iter().filter(is_left).copied().collect();
@@ -200,7 +200,7 @@ impl Rank {
         }
     }
 
-    /// Checks the whole namespace, and with `repair` puts right what is wrong and finishes what ranks left behind that went
+    /// Checks the whole namespace; with `repair`, also repairs defects and finishes what ranks left behind that went
     /// away. Keeps about 800 bytes in memory for each file.
     ///
     /// Others may be at work meanwhile: what looks wrong only because it changed is not reported, and nothing is repaired
@@ -266,7 +266,7 @@ impl Rank {
     async fn check_inode(&self, ino: Ino, repair: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             // Finishes the intent that has claimed it, if one has.
-            let Sought::Found(loaded, _) = self.find(ino, Vec::new()).await? else { return Ok(()) };
+            let LookupResult::Found(loaded, _) = self.find(ino, Vec::new()).await? else { return Ok(()) };
             if loaded.inode.kind == InodeKind::Directory {
                 let (entries, gone, version) = self.whole_directory(ino).await?;
                 if !gone.is_empty() {
@@ -469,8 +469,8 @@ impl Rank {
     /// Returns whether an inode is not as it was loaded any more.
     async fn has_changed(&self, loaded: &Loaded) -> Result<bool> {
         Ok(match self.find(loaded.ino, Vec::new()).await? {
-            Sought::Found(now, _) => now.record != loaded.record,
-            Sought::Missing(_) => true,
+            LookupResult::Found(now, _) => now.record != loaded.record,
+            LookupResult::Missing(_) => true,
         })
     }
 
@@ -496,11 +496,11 @@ impl Rank {
         for &(ino, content, index) in &scan.data {
             // Read now: the object may be newer than the list.
             let owned = match self.find(ino, Vec::new()).await? {
-                Sought::Found(loaded, _) => {
+                LookupResult::Found(loaded, _) => {
                     let has = |one: &Content| one.number == content && index < one.objects;
                     loaded.inode.contents.iter().any(has)
                 }
-                Sought::Missing(_) => false,
+                LookupResult::Missing(_) => false,
             };
             let object = ino.data_object(content, index);
             if owned || !self.read(&object, Vec::new()).await?.existed {
@@ -521,8 +521,8 @@ impl Rank {
         for &ino in &scan.states {
             // Read now: the object may be newer than the list. No inode is ever made anew under its number.
             let owned = match self.find(ino, Vec::new()).await? {
-                Sought::Found(loaded, _) => matches!(loaded.inode.kind, InodeKind::Typed(_)),
-                Sought::Missing(_) => false,
+                LookupResult::Found(loaded, _) => matches!(loaded.inode.kind, InodeKind::Typed(_)),
+                LookupResult::Missing(_) => false,
             };
             let object = ino.state_object();
             if owned || !self.read(&object, Vec::new()).await?.existed {

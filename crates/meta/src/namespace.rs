@@ -16,7 +16,7 @@ use crate::inode::{
 };
 use crate::intent::{Part, Target};
 use crate::rank::{
-    ATTEMPTS_MAX, Loaded, Rank, Sought, at_version, corrupt, namespace_object, nonsense, too_busy, unclaimed,
+    ATTEMPTS_MAX, Loaded, Rank, LookupResult, at_version, corrupt, namespace_object, nonsense, too_busy, unclaimed,
     versioned,
 };
 
@@ -87,13 +87,13 @@ pub struct Page {
 }
 
 /// A directory and one of its entries, as they were read together.
-pub(crate) struct Looked {
+pub(crate) struct LookedUpEntry {
     pub directory: Loaded,
     /// The entry, with the version of its key.
     pub entry: Option<(Entry, u64)>,
 }
 
-impl Looked {
+impl LookedUpEntry {
     fn entry_version(&self) -> u64 {
         self.entry.as_ref().map_or(0, |(_, version)| *version)
     }
@@ -101,10 +101,10 @@ impl Looked {
 
 impl Rank {
     /// Reads a directory and one of its entries.
-    pub(crate) async fn look(&self, directory: Ino, name: &[u8]) -> Result<Looked> {
+    pub(crate) async fn look(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
         check_name(name)?;
         match self.find(directory, vec![ReadOp::VersionedKey { key: entry_key(name) }]).await? {
-            Sought::Found(directory, answers) => {
+            LookupResult::Found(directory, answers) => {
                 if directory.inode.kind != InodeKind::Directory {
                     return Err(Error::NotDirectory);
                 }
@@ -112,14 +112,14 @@ impl Rank {
                     Some(entry) => Some((Entry::decode(&entry.value)?, entry.version)),
                     None => None,
                 };
-                Ok(Looked { directory: *directory, entry })
+                Ok(LookedUpEntry { directory: *directory, entry })
             }
-            Sought::Missing(_) => Err(Error::NotFound),
+            LookupResult::Missing(_) => Err(Error::NotFound),
         }
     }
 
     /// Reads a directory, one of its entries, and the inode of that.
-    async fn look_up(&self, directory: Ino, name: &[u8]) -> Result<(Looked, Option<Loaded>)> {
+    async fn look_up(&self, directory: Ino, name: &[u8]) -> Result<(LookedUpEntry, Option<Loaded>)> {
         let mut before = 0;
         for _ in 0..ATTEMPTS_MAX {
             let looked = self.look(directory, name).await?;
@@ -255,7 +255,7 @@ impl Rank {
         loop {
             let range = KeyRange { after, ..KeyRange::prefix(&b"e"[..]) };
             let found = self.find(directory, vec![ReadOp::Keys { range, limit, values: true }]).await?;
-            let Sought::Found(loaded, answers) = found else { return Err(Error::NotFound) };
+            let LookupResult::Found(loaded, answers) = found else { return Err(Error::NotFound) };
             if loaded.inode.kind != InodeKind::Directory {
                 return Err(Error::NotDirectory);
             }
@@ -345,7 +345,7 @@ impl Rank {
             if self.change(&directory.object(), transaction).await?
                 && let Some(inode) = entry.first_record(directory)
             {
-                let created = self.make_inode(entry.ino, &inode).await;
+                let created = self.create_inode(entry.ino, &inode).await;
                 if let Err(error) = created {
                     // The entry stands, and the inode is made by whoever needs it.
                     tracing::debug!(%error, "an inode is left to be made later");
@@ -483,7 +483,7 @@ impl Rank {
                 values: false,
             };
             let found = self.find(ino, vec![keys(b"e"), keys(b"g")]).await?;
-            let Sought::Found(loaded, answers) = found else { return Ok(None) };
+            let LookupResult::Found(loaded, answers) = found else { return Ok(None) };
             let [Answer::Keys(entries), Answer::Keys(gone)] = &answers[..] else { return Err(nonsense()) };
             if !entries.entries.is_empty() {
                 return Err(Error::NotEmpty);
@@ -793,7 +793,7 @@ impl Rank {
         for _ in 0..ATTEMPTS_MAX {
             match self.find(ino, Vec::new()).await? {
                 // It was never made, and must not be made any more.
-                Sought::Missing(0) => {
+                LookupResult::Missing(0) => {
                     let transaction = Transaction::new()
                         .guard(Guard::Version { version: 0 })
                         .change(WriteOp::Create)
@@ -803,8 +803,8 @@ impl Rank {
                     }
                 }
                 // Whoever removed it may have gone away before it removed the state, if there was one.
-                Sought::Missing(_) => return self.remove_state(ino).await,
-                Sought::Found(loaded, _) => {
+                LookupResult::Missing(_) => return self.remove_state(ino).await,
+                LookupResult::Found(loaded, _) => {
                     let mut inode = loaded.inode.clone();
                     if let Some(position) = inode.links.iter().position(|id| *id == link) {
                         inode.links.remove(position);

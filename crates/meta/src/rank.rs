@@ -130,7 +130,7 @@ pub(crate) struct Loaded {
 }
 
 /// The result of looking for an inode.
-pub(crate) enum Sought {
+pub(crate) enum LookupResult {
     Found(Box<Loaded>, Vec<Answer>),
     /// No inode; the version of its object tells whether there was one.
     Missing(u64),
@@ -225,7 +225,7 @@ impl Rank {
                 }
                 Some(_) if !self.exclusive => {
                     self.token.store(last, Ordering::Relaxed);
-                    return self.make_root(create, owner).await;
+                    return self.create_root(create, owner).await;
                 }
                 Some(_) => {
                     let token = self.next_id().await?;
@@ -234,7 +234,7 @@ impl Rank {
                         .guard(at_version(key(FENCE_KEY), fence.map_or(0, |value| value.version)))
                         .change(WriteOp::SetKey { key: key(FENCE_KEY), value: encode_number(token) });
                     match self.change(&namespace, transaction).await {
-                        Ok(true) => return self.make_root(create, owner).await,
+                        Ok(true) => return self.create_root(create, owner).await,
                         Ok(false) | Err(Error::Fenced) => {}
                         Err(error) => return Err(error),
                     }
@@ -253,12 +253,12 @@ impl Rank {
     }
 
     /// Makes the root directory, if there is none.
-    async fn make_root(&self, create: bool, owner: &Credentials) -> Result<()> {
+    async fn create_root(&self, create: bool, owner: &Credentials) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             match self.find(Ino::ROOT, Vec::new()).await? {
-                Sought::Found(..) => return Ok(()),
-                Sought::Missing(_) if !create => return Err(Error::NotFound),
-                Sought::Missing(0) => {
+                LookupResult::Found(..) => return Ok(()),
+                LookupResult::Missing(_) if !create => return Err(Error::NotFound),
+                LookupResult::Missing(0) => {
                     let now = self.now();
                     let root = Inode {
                         kind: InodeKind::Directory,
@@ -277,9 +277,9 @@ impl Rank {
                         parent: Ino::ROOT,
                         target: Bytes::new(),
                     };
-                    settled(self.make_inode(Ino::ROOT, &root).await)?;
+                    settled(self.create_inode(Ino::ROOT, &root).await)?;
                 }
-                Sought::Missing(_) => return Err(corrupt("the root directory was removed")),
+                LookupResult::Missing(_) => return Err(corrupt("the root directory was removed")),
             }
         }
         Err(too_busy())
@@ -391,7 +391,7 @@ impl Rank {
 
     /// Looks for an inode, and asks further questions about its object. If an intent has claimed the object, it is
     /// brought to its end first: nobody sees one half of a change that spans objects.
-    pub(crate) async fn find(&self, ino: Ino, further: Vec<ReadOp>) -> Result<Sought> {
+    pub(crate) async fn find(&self, ino: Ino, further: Vec<ReadOp>) -> Result<LookupResult> {
         for _ in 0..ATTEMPTS_MAX {
             let mut reads = vec![
                 ReadOp::VersionedKey { key: key(RECORD) },
@@ -406,7 +406,7 @@ impl Rank {
                 continue;
             }
             let Some(record) = versioned(done.answers.first())? else {
-                return Ok(Sought::Missing(done.version));
+                return Ok(LookupResult::Missing(done.version));
             };
             let mut inode = Inode::decode(&record.value)?;
             if let Some(Answer::Value(Some(time))) = done.answers.get(3) {
@@ -421,7 +421,7 @@ impl Rank {
                 moves: versioned(done.answers.get(2))?.map_or(0, |value| value.version),
                 version: done.version,
             };
-            return Ok(Sought::Found(Box::new(loaded), done.answers.split_off(4)));
+            return Ok(LookupResult::Found(Box::new(loaded), done.answers.split_off(4)));
         }
         Err(too_busy())
     }
@@ -432,8 +432,8 @@ impl Rank {
     /// [`Error::NotFound`] if it was removed.
     pub(crate) async fn load(&self, ino: Ino) -> Result<Loaded> {
         match self.find(ino, Vec::new()).await? {
-            Sought::Found(loaded, _) => Ok(*loaded),
-            Sought::Missing(_) => Err(Error::NotFound),
+            LookupResult::Found(loaded, _) => Ok(*loaded),
+            LookupResult::Missing(_) => Err(Error::NotFound),
         }
     }
 
@@ -441,16 +441,16 @@ impl Rank {
     pub(crate) async fn load_entry(&self, directory: Ino, entry: &Entry) -> Result<Option<Loaded>> {
         for _ in 0..ATTEMPTS_MAX {
             match (self.find(entry.ino, Vec::new()).await?, entry.first_record(directory)) {
-                (Sought::Found(loaded, _), _) => return Ok(Some(*loaded)),
-                (Sought::Missing(0), Some(inode)) => settled(self.make_inode(entry.ino, &inode).await)?,
-                (Sought::Missing(_), _) => return Ok(None),
+                (LookupResult::Found(loaded, _), _) => return Ok(Some(*loaded)),
+                (LookupResult::Missing(0), Some(inode)) => settled(self.create_inode(entry.ino, &inode).await)?,
+                (LookupResult::Missing(_), _) => return Ok(None),
             };
         }
         Err(too_busy())
     }
 
     /// Makes an inode, unless there is one of that number or ever was.
-    pub(crate) async fn make_inode(&self, ino: Ino, inode: &Inode) -> Result<bool> {
+    pub(crate) async fn create_inode(&self, ino: Ino, inode: &Inode) -> Result<bool> {
         let transaction = Transaction::new()
             .guard(Guard::Version { version: 0 })
             .change(WriteOp::SetKey { key: key(RECORD), value: inode.encode() });

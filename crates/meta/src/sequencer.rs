@@ -31,12 +31,12 @@ pub struct Sequencer {
     batch: u64,
     /// The time at which the latest reservation began.
     began: Option<Duration>,
-    lent: Option<Lent>,
+    lent: Option<GrantedRange>,
 }
 
 /// The positions that are lent to a holder.
 #[derive(Clone, Copy, Debug)]
-struct Lent {
+struct GrantedRange {
     first: u64,
     bound: u64,
     /// The first of those that were lent last.
@@ -138,7 +138,7 @@ impl Sequencer {
             return None;
         }
         let (first, bound) = (self.tail, self.reserved);
-        self.lent = Some(Lent { first, bound, last: first, before: false });
+        self.lent = Some(GrantedRange { first, bound, last: first, before: false });
         Some((first, bound))
     }
 
@@ -146,7 +146,7 @@ impl Sequencer {
     /// more of them, since nobody knows which they are.
     pub fn lent_before(&mut self) {
         let bound = self.reserved;
-        self.lent = Some(Lent { first: 0, bound, last: bound, before: true });
+        self.lent = Some(GrantedRange { first: 0, bound, last: bound, before: true });
     }
 
     /// Returns whether an earlier rank lent what is lent.
@@ -165,7 +165,7 @@ impl Sequencer {
     /// Takes the tail back from its holder. Returns how many positions it handed out; `None` if the tail makes no sense,
     /// and then all that was lent counts as handed out.
     pub fn give_back(&mut self, tail: u64) -> Option<u64> {
-        let Lent { first, bound, .. } = self.lent.take()?;
+        let GrantedRange { first, bound, .. } = self.lent.take()?;
         let sound = (first..=bound).contains(&tail);
         if !sound {
             self.batch = BATCH_MIN;

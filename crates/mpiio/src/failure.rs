@@ -12,7 +12,7 @@ pub enum Failure {
     /// The MPI library said so, and has told the program.
     Mpi(Code),
     /// The MPI library said so in a call that is not about the file, and the program has not been told.
-    Untold(Code),
+    NotReported(Code),
     /// The bytes could not be locked, or a lock was lost.
     Own(String),
     /// The file could not be read or written: the class of the error, and a sentence.
@@ -47,7 +47,7 @@ impl Failure {
     pub fn report(self, file: MPI_File, call: &str) -> c_int {
         let code = match self {
             Failure::Mpi(Code(code)) => return code,
-            Failure::Untold(Code(code)) => code,
+            Failure::NotReported(Code(code)) => code,
             Failure::File(class, _) if class != mpi::error_class_io() => class,
             _ => code(),
         };

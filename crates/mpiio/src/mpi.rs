@@ -475,7 +475,7 @@ pub unsafe fn pack(
                 communicator,
             )
         };
-        result(code).map_err(Failure::Untold)?;
+        result(code).map_err(Failure::NotReported)?;
         if position != bytes {
             return Err(impossible());
         }
@@ -516,7 +516,7 @@ pub unsafe fn unpack(
                 communicator,
             )
         };
-        result(code).map_err(Failure::Untold)?;
+        result(code).map_err(Failure::NotReported)?;
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ const WAIT_SECONDS: u64 = 60;
 
 /// Returns the error of a call that is not about a file.
 fn result(code: c_int) -> Result<(), Failure> {
-    mpi::result(code).map_err(Failure::Untold)
+    mpi::result(code).map_err(Failure::NotReported)
 }
 
 /// Returns whether all processes of a communicator come here. Those that do not have this library never do, and must not be waited for.
@@ -125,7 +125,7 @@ impl Party {
     /// Tells rank 0's bytes to all. All give the same length.
     pub fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Failure> {
         let Ok(length) = c_int::try_from(bytes.len()) else {
-            return Err(Failure::Untold(Code(error_class_io())));
+            return Err(Failure::NotReported(Code(error_class_io())));
         };
         // SAFETY: the buffer has as many bytes as is said.
         result(unsafe {

@@ -46,7 +46,7 @@ mod pairs;
 mod plan;
 mod replay;
 
-use look::Look;
+use look::ObjectSnapshot;
 
 use crate::limit::PAGE_ENTRIES_MAX;
 use crate::stripe::record::{PREFIX, RECORD, Record};
@@ -233,8 +233,8 @@ async fn is_same(
     destination: &dyn ObjectStore,
     object: &ObjectId,
 ) -> Result<bool, StoreError> {
-    let Some(to) = Look::outline(destination, object, &[]).await? else { return Ok(false) };
-    let Some(from) = Look::outline(source, object, &[]).await? else { return Ok(false) };
+    let Some(to) = ObjectSnapshot::outline(destination, object, &[]).await? else { return Ok(false) };
+    let Some(from) = ObjectSnapshot::outline(source, object, &[]).await? else { return Ok(false) };
     Ok(from.stat == to.stat && !to.marked)
 }
 
@@ -324,13 +324,13 @@ impl Copy<'_> {
     /// Runs the copy once.
     async fn run(mut self) -> Result<Attempt, StoreError> {
         // Forks that only one of the two has are looked at in the other as well.
-        let Some(to) = Look::outline(self.destination, self.object, &[]).await? else {
+        let Some(to) = ObjectSnapshot::outline(self.destination, self.object, &[]).await? else {
             return Ok(Attempt::Changed);
         };
-        let Some(mut from) = Look::whole(self.source, self.object, &to.names(), &[]).await? else {
+        let Some(mut from) = ObjectSnapshot::whole(self.source, self.object, &to.names(), &[]).await? else {
             return Ok(Attempt::Changed);
         };
-        let Some(to) = Look::outline(self.destination, self.object, &from.names()).await? else {
+        let Some(to) = ObjectSnapshot::outline(self.destination, self.object, &from.names()).await? else {
             return Ok(Attempt::Changed);
         };
         if from.stat.version == 0 || from.stat == to.stat && !to.marked {
@@ -347,7 +347,7 @@ impl Copy<'_> {
         // What has to be read still may be little enough to be read together with all the rest.
         let missing = from.missing(&steps);
         if !missing.is_empty() {
-            let Some(again) = Look::whole(self.source, self.object, &to.names(), &missing).await? else {
+            let Some(again) = ObjectSnapshot::whole(self.source, self.object, &to.names(), &missing).await? else {
                 return Ok(Attempt::Changed);
             };
             if !to.covers(&again) {
@@ -361,7 +361,7 @@ impl Copy<'_> {
             return Ok(Attempt::Head { version: from.stat.version, content });
         }
         let Some(()) = self.replay(&from, &to, steps).await? else { return Ok(Attempt::Changed) };
-        match Look::outline(self.destination, self.object, &[]).await? {
+        match ObjectSnapshot::outline(self.destination, self.object, &[]).await? {
             Some(copy) if copy.equals(&from) && !copy.marked => Ok(Attempt::Done { unchanged: false }),
             Some(copy) => {
                 let text = format!("the copy is {:?}, the original {:?}", copy.stat, from.stat);
@@ -372,7 +372,7 @@ impl Copy<'_> {
     }
 
     /// Returns the content whose objects have to be copied before this one, which is a head.
-    fn content_to_copy(&self, from: &Look) -> Option<Content> {
+    fn content_to_copy(&self, from: &ObjectSnapshot) -> Option<Content> {
         let content = self.content_named(from)?;
         let is_ready = self.ready.is_some_and(|ready| {
             ready.version == from.stat.version || ready.file.is_some() && ready.file == content.file
@@ -381,7 +381,7 @@ impl Copy<'_> {
     }
 
     /// Returns the content that the object names, if it is the head of a stream or the inode of a file.
-    fn content_named(&self, from: &Look) -> Option<Content> {
+    fn content_named(&self, from: &ObjectSnapshot) -> Option<Content> {
         if let Some(inode) = self.object.as_bytes().strip_prefix(INODES.as_bytes()) {
             let inode = std::str::from_utf8(inode).ok()?;
             let mut keys = from.keys.iter().flatten();
@@ -400,7 +400,7 @@ impl Copy<'_> {
     }
 }
 
-fn differs(from: &Look, to: &Look) -> StoreError {
+fn differs(from: &ObjectSnapshot, to: &ObjectSnapshot) -> StoreError {
     let text = format!(
         "the destination has an object of that name at version {} which is not an earlier state of the source's at \
          version {}: remove it there first",

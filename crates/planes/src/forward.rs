@@ -535,7 +535,7 @@ impl Forwarder {
         let table = host.table();
         number(table, index, &mut bytes[HEADROOM - head..HEADROOM]);
         let payload = &bytes[HEADROOM - head..];
-        let whole = Whole { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
+        let whole = AdmittedDatagram { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
         let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
         fan_out.fan_out(table, index, whole)
     }
@@ -557,7 +557,7 @@ impl Forwarder {
             return Ok(());
         }
         let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
-        fan_out.fan_out(table, group, Whole { from: None, except, tos, age_ns: 0, payload: &payload })
+        fan_out.fan_out(table, group, AdmittedDatagram { from: None, except, tos, age_ns: 0, payload: &payload })
     }
 
     /// Confirms a member that was heard of as a neighbour, once a second at most.
@@ -613,7 +613,7 @@ impl Forwarder {
                 continue;
             }
             let from = Some((lane, generation, position as usize));
-            fan_out.fan_out(table, group, Whole { from, except, tos, age_ns: 0, payload: &payload })?;
+            fan_out.fan_out(table, group, AdmittedDatagram { from, except, tos, age_ns: 0, payload: &payload })?;
         }
         Ok(())
     }
@@ -694,7 +694,7 @@ fn has_receivers(lane: &Lane, except: Option<SocketAddr>) -> bool {
 }
 
 /// An admitted datagram.
-struct Whole<'a> {
+struct AdmittedDatagram<'a> {
     /// The lane, its generation and the position from which on there are no copies yet; `None` if it is fresh.
     from: Option<(u16, u8, usize)>,
     except: Option<SocketAddr>,
@@ -716,8 +716,8 @@ struct FanOut<'a> {
 
 impl FanOut<'_> {
     /// Copies an admitted datagram as far as possible, and keeps it for the devices that are full.
-    fn fan_out(&mut self, table: &Table, index: GroupIndex, whole: Whole<'_>) -> Result<(), ForwardError> {
-        let Whole { from, except, tos, payload, .. } = whole;
+    fn fan_out(&mut self, table: &Table, index: GroupIndex, whole: AdmittedDatagram<'_>) -> Result<(), ForwardError> {
+        let AdmittedDatagram { from, except, tos, payload, .. } = whole;
         let (first, position) = match from {
             None => (0, 0),
             Some((lane, generation, position)) => {
@@ -771,7 +771,7 @@ impl FanOut<'_> {
     }
 
     /// Keeps a datagram. A program in the kernel lets none overtake it.
-    fn keep(&mut self, table: &Table, index: GroupIndex, whole: &Whole<'_>) -> u32 {
+    fn keep(&mut self, table: &Table, index: GroupIndex, whole: &AdmittedDatagram<'_>) -> u32 {
         let in_kernel = self.plane.kind().in_kernel();
         if whole.from.is_none() && in_kernel {
             self.plane.waits(index);

@@ -174,7 +174,7 @@ impl Namespace {
     /// more.
     pub fn tap(&self, device: &str, frames: u32) -> Result<File, TestbedError> {
         let file = self.run(|| system::tap(device)).map_err(|why| {
-            TestbedError(format!("cannot make the device {device} in {}: {why}", self.name))
+            TestbedError(format!("cannot create the device {device} in {}: {why}", self.name))
         })?;
         self.ip(&["link", "set", device, "txqueuelen", &frames.to_string()])?;
         self.ip(&["link", "set", device, "up"])?;

@@ -75,16 +75,16 @@ pub(crate) struct Mark {
 
 /// A fact about an object: whether it exists at a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fact {
+struct Existence {
     version: u64,
     exists: bool,
 }
 
-impl Fact {
+impl Existence {
     const BYTES: usize = 14;
     /// What is taken for true of an object whose header cannot be read. It must not be written over what is known: no object
     /// that exists has version 0.
-    const UNREADABLE: Fact = Fact { version: 0, exists: true };
+    const UNREADABLE: Existence = Existence { version: 0, exists: true };
 
     /// Encodes the fact so that those of greater versions are greater, byte by byte.
     fn encode(self) -> Vec<u8> {
@@ -109,7 +109,7 @@ impl Fact {
     }
 }
 
-impl From<&Header> for Fact {
+impl From<&Header> for Existence {
     fn from(header: &Header) -> Self {
         Self { version: header.version, exists: header.exists }
     }
@@ -119,8 +119,8 @@ impl From<&Header> for Fact {
 struct Correction {
     object: ObjectId,
     /// The fact that was found there.
-    before: Option<Fact>,
-    fact: Fact,
+    before: Option<Existence>,
+    fact: Existence,
 }
 
 /// Encodes the value of a mark: the time at which it was set, in seconds.
@@ -182,7 +182,7 @@ fn encode_root(complete: bool) -> Vec<u8> {
 struct Entry {
     object: ObjectId,
     /// The fact; `None` if there is none, or if it is unsound.
-    fact: Option<Fact>,
+    fact: Option<Existence>,
     /// The keys of its marks, and when each was set.
     marks: Vec<(Bytes, u64)>,
 }
@@ -236,7 +236,7 @@ impl Shard {
             if is_mark {
                 open.marks.push((key, decode_mark(&value)));
             } else {
-                open.fact = Fact::decode(&value);
+                open.fact = Existence::decode(&value);
             }
         }
         if self.over {
@@ -309,7 +309,7 @@ impl Inner {
     /// versions, nobody waits for it: until it is done, and also where another client has written down a later fact, the mark
     /// makes listings ask the object.
     pub(crate) async fn settle(&self, mark: &Mark, version: u64, exists: bool) {
-        let fact = Fact { version, exists };
+        let fact = Existence { version, exists };
         if fact.is_greater_to_osds() {
             drop(self.send_fact(mark, fact));
         } else {
@@ -317,7 +317,7 @@ impl Inner {
         }
     }
 
-    fn send_fact(&self, mark: &Mark, fact: Fact) -> Operation {
+    fn send_fact(&self, mark: &Mark, fact: Existence) -> Operation {
         let fact = fact.encode();
         let steps = [
             WriteStep::IfOmapLess(&mark.entry, &fact),
@@ -329,7 +329,7 @@ impl Inner {
 
     /// Writes a fact into an entry, unless it says this already or a later fact, and takes a mark away, if one is given. The
     /// entry is read, and the versions are compared here. Returns 0 or more, or a negative errno.
-    async fn raise_fact(&self, shard: &CStr, entry: &[u8], fact: Fact, mark: Option<&[u8]>) -> i32 {
+    async fn raise_fact(&self, shard: &CStr, entry: &[u8], fact: Existence, mark: Option<&[u8]>) -> i32 {
         let record = fact.encode();
         let flags = if mark.is_some() { flag::FULL_TRY | flag::FULL_FORCE } else { flag::FULL_TRY };
         loop {
@@ -341,7 +341,7 @@ impl Inner {
             let pairs = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
             let before: &[u8] = pairs.first().map_or(&[][..], |(_, value)| &value[..]);
             let mut steps = vec![WriteStep::Create];
-            if Fact::decode(before).is_none_or(|before| before.version < fact.version) {
+            if Existence::decode(before).is_none_or(|before| before.version < fact.version) {
                 steps.extend([WriteStep::IfOmapEqual(entry, before), WriteStep::SetOmap(entry, &record)]);
             }
             steps.extend(mark.map(WriteStep::RemoveOmap));
@@ -404,10 +404,10 @@ impl Inner {
             let exists = match entry.exists() {
                 Some(exists) => exists,
                 None => {
-                    let fact = facts.next().unwrap_or(Fact::UNREADABLE);
+                    let fact = facts.next().unwrap_or(Existence::UNREADABLE);
                     let old = entry.marks.iter().filter(|(_, set_at)| *set_at <= long_ago);
                     // Where the object does not tell, its mark is what keeps a stale entry from being believed.
-                    for (key, _) in old.filter(|_| fact != Fact::UNREADABLE) {
+                    for (key, _) in old.filter(|_| fact != Existence::UNREADABLE) {
                         self.settle_for_another(&entry.object, key, fact).await;
                     }
                     fact.exists
@@ -421,23 +421,23 @@ impl Inner {
     }
 
     /// Settles the mark of a client that died. A failure leaves it as it is.
-    async fn settle_for_another(&self, object: &ObjectId, key: &[u8], fact: Fact) {
+    async fn settle_for_another(&self, object: &ObjectId, key: &[u8], fact: Existence) {
         self.raise_fact(&shard_name(shard_of(object)), &entry_key(object), fact, Some(key)).await;
     }
 
     /// Looks at objects: which of them exist.
-    async fn facts(&self, objects: &[&ObjectId]) -> Result<Vec<Fact>, StoreError> {
+    async fn facts(&self, objects: &[&ObjectId]) -> Result<Vec<Existence>, StoreError> {
         let mut facts = Vec::with_capacity(objects.len());
         for chunk in objects.chunks(LOOKS_MAX) {
             let looks: Vec<_> =
                 chunk.iter().map(|id| self.pool.read(&object_name(id), &[ReadStep::Xattrs], 0)).collect();
             for (id, look) in chunk.iter().zip(looks) {
                 facts.push(match self.header(id, look.await) {
-                    Ok((header, _)) => Fact::from(&header),
+                    Ok((header, _)) => Existence::from(&header),
                     // One whose header cannot be read is there, under a name that can: whoever asks it for more is told
                     // what is wrong with it, and nobody else is stopped by that.
                     Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
-                        Fact::UNREADABLE
+                        Existence::UNREADABLE
                     }
                     Err(error) => return Err(error),
                 });
@@ -542,7 +542,7 @@ impl Inner {
         let records: Vec<_> = corrections
             .iter()
             .map(|Correction { object, before, fact }| {
-                (entry_key(object), before.map(Fact::encode).unwrap_or_default(), fact.encode())
+                (entry_key(object), before.map(Existence::encode).unwrap_or_default(), fact.encode())
             })
             .collect();
         let compare = records.iter().map(|(key, before, _)| WriteStep::IfOmapEqual(key, before));
@@ -590,9 +590,9 @@ mod tests {
     fn records_are_pinned() {
         // What a cluster holds today must be read for ever.
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let fact = Fact { version: 0x0102, exists: true };
+        let fact = Existence { version: 0x0102, exists: true };
         assert_eq!(hex(&fact.encode())[..20], *"00000000000001020101");
-        assert_eq!(Fact::decode(&fact.encode()), Some(fact));
+        assert_eq!(Existence::decode(&fact.encode()), Some(fact));
         assert_eq!(hex(&encode_mark(7)), "010700000000000000");
         assert_eq!(hex(&encode_root(true))[..6], *"010120");
         let key = mark_key(&entry_key(&id(b"a\x01")), b"sixteen letters!");
@@ -603,7 +603,7 @@ mod tests {
     #[test]
     fn later_facts_are_greater_byte_by_byte() {
         let facts = [0, 1, 255, 256, 1 << 40, (1 << 63) - 1]
-            .map(|version| Fact { version, exists: version % 2 == 0 });
+            .map(|version| Existence { version, exists: version % 2 == 0 });
         for pair in facts.windows(2) {
             assert!(pair[0].encode() < pair[1].encode(), "{pair:?}");
         }
@@ -614,13 +614,13 @@ mod tests {
     fn osds_compare_the_facts_rightly_that_are_left_to_them() {
         // As OSDs do it, where `char` has a sign.
         let seen = |version| {
-            let bytes = Fact { version, exists: true }.encode().into_iter();
+            let bytes = Existence { version, exists: true }.encode().into_iter();
             bytes.map(u8::cast_signed).collect::<Vec<i8>>()
         };
         let versions = [0, 1, 127, 128, 255, 256, 0x7f7f, 0x8000, 0x17fff, 1 << 32 | 5, (1 << 63) - 1];
         for (index, &later) in versions.iter().enumerate() {
             let rightly = versions[..index].iter().all(|&earlier| seen(earlier) < seen(later));
-            let left_to_them = Fact { version: later, exists: true }.is_greater_to_osds();
+            let left_to_them = Existence { version: later, exists: true }.is_greater_to_osds();
             assert!(rightly || !left_to_them, "{later}");
         }
         assert!(seen(128) < seen(127), "which is why not all are");
@@ -654,7 +654,7 @@ mod tests {
 
     #[test]
     fn pages_may_end_anywhere_between_an_entry_and_its_marks() {
-        let fact = Bytes::from(Fact { version: 3, exists: true }.encode());
+        let fact = Bytes::from(Existence { version: 3, exists: true }.encode());
         let mut pairs = Vec::new();
         for name in [&b"a"[..], b"b", b"c"] {
             let entry = entry_key(&id(name));
@@ -681,16 +681,16 @@ mod tests {
         let seed = rand::random();
         let mut random = StdRng::seed_from_u64(seed);
         for _ in 0..20_000 {
-            let fact = Fact { version: random.random(), exists: random.random() };
+            let fact = Existence { version: random.random(), exists: random.random() };
             let mut record = fact.encode();
             let at = random.random_range(0..record.len());
             record[at] ^= 1 << random.random_range(0..8);
             record.truncate(random.random_range(at + 1..=record.len()));
-            assert_eq!(Fact::decode(&record), None, "seed {seed}");
+            assert_eq!(Existence::decode(&record), None, "seed {seed}");
             let noise: Vec<u8> = (0..random.random_range(0..60)).map(|_| random.random_range(0..4)).collect();
             decode_index_key(&noise);
             decode_mark(&noise);
-            Fact::decode(&noise);
+            Existence::decode(&noise);
         }
     }
 }

@@ -652,9 +652,9 @@ impl Slot {
                     // SAFETY: as above. librados gives the iterator its place when the answer comes; without one there is
                     // nothing to go through, and looking would be a jump to nowhere.
                     unsafe {
-                        let answered = code != NO_REPLY;
+                        let replied = code != NO_REPLY;
                         loop {
-                            if !answered {
+                            if !replied {
                                 break;
                             }
                             let (mut key, mut value) = (ptr::null_mut(), ptr::null_mut());

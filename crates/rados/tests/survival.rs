@@ -30,7 +30,7 @@ fn work(
     shape: Shape,
     seed: u64,
     stop: &AtomicBool,
-    answered: &AtomicU64,
+    completed: &AtomicU64,
 ) {
     let mut generator = Generator::with_objects(seed, shape, vec![object.clone()]);
     let mut under_way = VecDeque::new();
@@ -44,7 +44,7 @@ fn work(
         match recorder.end(&object, record, block_on(reply)) {
             Ok(outcome) => {
                 generator.observe(&object, &outcome);
-                answered.fetch_add(1, Ordering::Relaxed);
+                completed.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => assert!(
                 matches!(error.kind, ErrorKind::Unknown | ErrorKind::Unavailable | ErrorKind::Invalid),
@@ -60,18 +60,18 @@ fn under_load(uri: &str, object: &ObjectId, shape: &Shape, meanwhile: impl FnOnc
     const CLIENTS: u64 = 4;
     let seed: u64 = rand::random();
     println!("seed {seed}");
-    let (recorder, stop, answered) = (Recorder::new(), AtomicBool::new(false), AtomicU64::new(0));
+    let (recorder, stop, completed) = (Recorder::new(), AtomicBool::new(false), AtomicU64::new(0));
     let stores: Vec<RadosStore> = (0..CLIENTS).map(|_| open(uri)).collect();
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let (store, shape, recorder) = (&stores[client as usize], shape.clone(), &recorder);
-                let (stop, answered) = (&stop, &answered);
-                scope.spawn(move || work(store, recorder, object, shape, seed ^ client, stop, answered))
+                let (stop, completed) = (&stop, &completed);
+                scope.spawn(move || work(store, recorder, object, shape, seed ^ client, stop, completed))
             })
             .collect();
         // The clients stop also where this panics, or else the scope would wait for them for ever.
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| meanwhile(&answered)));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| meanwhile(&completed)));
         stop.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().unwrap();
@@ -82,7 +82,7 @@ fn under_load(uri: &str, object: &ObjectId, shape: &Shape, meanwhile: impl FnOnc
     let whole = Transaction::new().read_range(Fork::DEFAULT, ByteRange::ALL);
     block_on(recorder.apply(&open(uri), object, whole)).unwrap();
     recorder.check().unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
-    answered.load(Ordering::Relaxed)
+    completed.load(Ordering::Relaxed)
 }
 
 #[test]
@@ -90,10 +90,10 @@ fn killed_osds_and_monitor_lose_nothing() {
     let cluster = Cluster::start("osds", &["--bluestore"]);
     let uri = cluster.uri("survival");
     let object = ObjectId::try_from("busy").unwrap();
-    under_load(&uri, &object, &Shape::contended(), |answered| {
+    under_load(&uri, &object, &Shape::contended(), |completed| {
         let go_on = |what: &str| {
-            let before = answered.load(Ordering::Relaxed);
-            wait_until(what, || answered.load(Ordering::Relaxed) >= before + 100);
+            let before = completed.load(Ordering::Relaxed);
+            wait_until(what, || completed.load(Ordering::Relaxed) >= before + 100);
         };
         go_on("the clients are at work");
         // The primary, and then the one that took its place.
@@ -135,8 +135,8 @@ fn compaction_goes_on_under_clients_that_write() {
     };
     let tail = |header: &[u8]| u32::from_le_bytes(header[32..36].try_into().unwrap());
     let mut compactions = 0;
-    under_load(&uri, &object, &shape, |answered| {
-        wait_until("the object exists", || answered.load(Ordering::Relaxed) > 20);
+    under_load(&uri, &object, &shape, |completed| {
+        wait_until("the object exists", || completed.load(Ordering::Relaxed) > 20);
         let mut last = tail(&header());
         wait_until("the payload was compacted three times", || {
             // Nothing else lets the byte stream shrink to something, for nothing removes the object.

@@ -111,7 +111,7 @@ impl Worker {
         self.asking
     }
 
-    pub(super) fn answered(&mut self) {
+    pub(super) fn reply_received(&mut self) {
         self.asking = false;
     }
 

@@ -76,7 +76,7 @@ impl Peer {
     }
 
     /// Closes the open request if it was answered by rank `from`.
-    pub(super) fn answered(&mut self, from: u32) {
+    pub(super) fn reply_received(&mut self, from: u32) {
         if self.asking == Some(from) {
             self.asking = None;
         }
@@ -110,14 +110,14 @@ impl Peer {
     }
 
     pub(super) fn work<W>(&mut self, from: u32, units: Vec<W>, queue: &mut (impl Queue<W> + ?Sized)) {
-        self.answered(from);
+        self.reply_received(from);
         self.refusals = 0;
         self.ask_at_ns = 0;
         queue.put(units);
     }
 
     pub(super) fn refusal(&mut self, now_ns: u64, from: u32, choose: &mut impl Choose) {
-        self.answered(from);
+        self.reply_received(from);
         self.refusals = self.refusals.saturating_add(1);
         self.ask_at_ns = match self.back_off.wait_ns(self.refusals, choose) {
             0 => 0,

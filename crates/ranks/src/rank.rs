@@ -105,7 +105,7 @@ impl<R: Choose> Rank<R> {
             },
             Message::Refusal => match role {
                 Role::Peer(peer) => peer.refusal(now_ns, from, random),
-                Role::Worker(worker) => worker.answered(),
+                Role::Worker(worker) => worker.reply_received(),
                 Role::Master(_) => {}
             },
             Message::Work(units) => match role {
@@ -113,7 +113,7 @@ impl<R: Choose> Rank<R> {
                 Role::Worker(worker) if running => worker.work(units, queue),
                 // Nothing is begun any more.
                 Role::Worker(worker) => {
-                    worker.answered();
+                    worker.reply_received();
                     queue.put(units);
                 }
                 Role::Master(_) => queue.put(units),

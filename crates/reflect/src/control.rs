@@ -27,8 +27,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
 pub use counter::{Counter, Counters};
-pub use expel::{BANS_MAX, Ban, Subject, Suppliers};
-use limit::{Departed, Sources};
+pub use expel::{BANS_MAX, Ban, Suppliers, Subject};
+use limit::{DepartedMembers, Sources};
 use place::Moving;
 use relay::{Opening, Relay, Relays};
 pub use relay::{RELAY_MS, SILENT_MS};
@@ -273,7 +273,7 @@ pub struct Control {
     joins: u64,
     join_sources: Sources,
     answer_sources: Sources,
-    departed: Departed,
+    departed: DepartedMembers,
     round: beat::Round,
     closing: bool,
     outgoing: VecDeque<Outgoing>,
@@ -300,7 +300,7 @@ impl Control {
             states_taken: 0,
             states_bytes: 0,
             joins: 0,
-            departed: Departed::default(),
+            departed: DepartedMembers::default(),
             round: beat::Round::default(),
             closing: false,
             outgoing: VecDeque::new(),

@@ -115,7 +115,7 @@ pub enum MemberEvent {
         last: bool,
     },
     /// A failure to join the group that it was to move to; the member stays where it is.
-    Stayed {
+    MoveFailed {
         /// The group that it was to move to.
         target: Target,
     },

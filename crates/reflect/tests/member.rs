@@ -179,7 +179,7 @@ fn it_moves_by_joining_there_before_it_leaves_here() {
         }
     }
     assert_eq!(stage.member.target(), Some(target(2)));
-    assert!(stage.events().contains(&MemberEvent::Stayed { target: target(3) }));
+    assert!(stage.events().contains(&MemberEvent::MoveFailed { target: target(3) }));
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Roster {
     }
 
     /// Records the result of asking the address with this index.
-    pub(super) fn answered(&self, index: usize, answer: Result<Membership, StoreError>) {
+    pub(super) fn reply_received(&self, index: usize, answer: Result<Membership, StoreError>) {
         let mut round = self.round.lock();
         if self.known.get().is_some() || round.waiting.is_empty() {
             return;

@@ -154,7 +154,7 @@ impl Introduction {
                     // Its answer alone need not determine the members.
                     let outcome = self.roster.follow();
                     if let Role::Contact(index) = self.role {
-                        self.roster.answered(index, Ok(theirs));
+                        self.roster.reply_received(index, Ok(theirs));
                     }
                     match outcome {
                         Some(outcome) => outcome.await.unwrap_or_else(|_| Err(unsettled()))?,
@@ -182,7 +182,7 @@ impl Greeter for Introduction {
     fn failed(&self, error: &StoreError) {
         self.writer.failed();
         if let Role::Contact(index) = self.role {
-            self.roster.answered(index, Err(error.clone()));
+            self.roster.reply_received(index, Err(error.clone()));
         }
     }
 }

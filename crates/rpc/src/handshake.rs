@@ -110,7 +110,7 @@ pub(crate) enum Refused {
 }
 
 /// The conditions under which a server accepts a peer.
-pub(crate) struct Door<'a> {
+pub(crate) struct AdmissionPolicy<'a> {
     /// The cluster key, if peers must have it.
     pub(crate) key: Option<&'a ClusterKey>,
     /// The versions of the protocol that every service supports.
@@ -128,7 +128,7 @@ pub(crate) struct Guest {
 }
 
 /// Performs the server's side of the handshake.
-pub(crate) async fn accept(stream: &Stream, door: Door<'_>) -> Result<Guest, Refused> {
+pub(crate) async fn accept(stream: &Stream, door: AdmissionPolicy<'_>) -> Result<Guest, Refused> {
     let mut theirs = [0; HELLO_BYTES];
     stream.read_exact(&mut theirs).await?;
     if theirs[..8] != MAGIC {

@@ -28,7 +28,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 
 use crate::channel::Channel;
-use crate::handshake::{self, Door, Status};
+use crate::handshake::{self, AdmissionPolicy, Status};
 use crate::key::ClusterKey;
 use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
 use crate::poll::{self, Poller, Tap};
@@ -317,8 +317,9 @@ fn unprotected(address: &Address) -> StoreError {
         false => "everybody who can reach it",
     };
     let text = format!(
-        "cannot listen on {address} without a cluster key: {audience} could read and remove everything; make a key with \
-         \"nacre keygen FILE\" and give it with --key, listen on a Unix socket, or say --open if that is meant"
+        "cannot listen on {address} without a cluster key: {audience} could read and remove everything; \
+         make a key with \"nacre keygen FILE\" and give it with --key, listen on a Unix socket, or pass \
+         --open to allow this"
     );
     StoreError::new(ErrorKind::Denied, text)
 }
@@ -446,7 +447,7 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
             .find(|version| shared.services.serve_version(*version))
             .unwrap_or(PROTOCOL_VERSION);
         let versions = oldest..=PROTOCOL_VERSION;
-        let guest = handshake::accept(&stream, Door { key: shared.key.as_ref(), versions, shut }).await?;
+        let guest = handshake::accept(&stream, AdmissionPolicy { key: shared.key.as_ref(), versions, shut }).await?;
         Ok::<_, handshake::Refused>((Channel::new(stream, guest.seal), Peer { version: guest.version }))
     };
     let introduced = tokio::select! {

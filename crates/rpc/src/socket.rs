@@ -300,7 +300,7 @@ fn create_socket_folder(places: &[SocketFolder], user: u32) -> Result<PathBuf, S
     let shown = folder.display();
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            let text = format!("cannot make the folder {shown} for the server's socket: {error}");
+            let text = format!("cannot create the folder {shown} for the server's socket: {error}");
             return Err(StoreError::new(ErrorKind::Io, text));
         }
         _ => {}

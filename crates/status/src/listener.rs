@@ -268,8 +268,8 @@ fn refusal(shared: &Shared, local: SocketAddr, request: &Request<Incoming>) -> O
     let authority = request.uri().authority().map(|authority| authority.as_str());
     for host in [Some(host.to_str().unwrap_or_default()), authority].into_iter().flatten() {
         if !shared.hosts.include(host, local) {
-            let text = "this is another host than the one that the request names; if it is meant, its name has to be given with \
-                        --http-host";
+            let text = "this is another host than the one that the request names; to allow it, pass its \
+                        name with --http-host";
             return Some(Answer::text(StatusCode::MISDIRECTED_REQUEST, text));
         }
     }

@@ -32,7 +32,7 @@ use attributes::Preserver;
 use data::{BUFFER_BYTES, Halt, ShortCuts};
 pub use destination::Destination;
 pub use file::is_unfinished;
-use job::{Job, Jobs, Surroundings};
+use job::{Job, Jobs, JobContext};
 use link::Links;
 use nacre_walk::Queue;
 use nacre_walk::directory::{self, Identity};
@@ -215,8 +215,8 @@ impl Shared {
         self.verifying.load(Ordering::Relaxed)
     }
 
-    fn around(&self) -> Surroundings<'_> {
-        Surroundings { control: &self.control, cuts: &self.cuts, bytes: &self.counters.bytes }
+    fn around(&self) -> JobContext<'_> {
+        JobContext { control: &self.control, cuts: &self.cuts, bytes: &self.counters.bytes }
     }
 
     /// Works on a large file with all idle threads.

@@ -180,7 +180,7 @@ enum Attempt {
 }
 
 /// A request for positions on its way, with their number.
-struct Taking {
+struct PositionRequest {
     count: u64,
     first: BoxFuture<'static, Result<u64, SequencerError>>,
 }
@@ -192,7 +192,7 @@ struct Task {
     /// Positions that were taken and are not used yet, in ascending order: not more than entries have waited since.
     reserved: VecDeque<Range<u64>>,
     /// Positions that are being taken.
-    taking: Option<Taking>,
+    taking: Option<PositionRequest>,
     /// The epoch in which they were taken.
     epoch: u64,
     _started: Started,
@@ -268,7 +268,7 @@ impl Task {
             self.epoch = known.views.epoch();
         }
         if self.reserved.is_empty()
-            && let Some(Taking { count, first }) = self.taking.take()
+            && let Some(PositionRequest { count, first }) = self.taking.take()
             && let Ok(first) = first.await
         {
             self.add_reserved(first, count);
@@ -353,7 +353,7 @@ impl Task {
         if count > 0 {
             let (sequencer, epoch) = (self.log.sequencer.clone(), self.epoch);
             let first = Box::pin(async move { sequencer.next(epoch, count).await });
-            self.taking = Some(Taking { count, first });
+            self.taking = Some(PositionRequest { count, first });
         }
     }
 
@@ -469,8 +469,8 @@ impl Inner {
 }
 
 /// Waits for positions that are being taken; for ever if there are none. Returns `None` if they could not be taken.
-async fn taken(taking: &mut Option<Taking>) -> Option<(u64, u64)> {
-    let Some(Taking { count, first }) = taking else { return std::future::pending().await };
+async fn taken(taking: &mut Option<PositionRequest>) -> Option<(u64, u64)> {
+    let Some(PositionRequest { count, first }) = taking else { return std::future::pending().await };
     let (first, count) = (first.await, *count);
     *taking = None;
     Some((first.ok()?, count))

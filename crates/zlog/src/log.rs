@@ -333,9 +333,9 @@ impl Inner {
     }
 
     /// Returns the attempts of one request.
-    pub fn patience(&self) -> Patience {
+    pub fn patience(&self) -> RetryBudget {
         let Options { patience, random, .. } = &self.options;
-        Patience { patience: *patience, since: None, pause: Duration::from_millis(2), random: random.clone() }
+        RetryBudget { patience: *patience, since: None, pause: Duration::from_millis(2), random: random.clone() }
     }
 
     pub fn object(&self, view: &View, index: u32) -> Result<ObjectId, LogError> {
@@ -386,7 +386,7 @@ impl Inner {
         &self,
         known: &Arc<CachedViews>,
         error: StripeError,
-        patience: &mut Patience,
+        patience: &mut RetryBudget,
     ) -> Result<(), LogError> {
         match error {
             StripeError::Epoch(found) => self.refresh(known, found).await,
@@ -436,14 +436,14 @@ impl Inner {
 }
 
 /// The attempts at a store that does not answer.
-pub(crate) struct Patience {
+pub(crate) struct RetryBudget {
     patience: Duration,
     since: Option<Instant>,
     pause: Duration,
     random: Random,
 }
 
-impl Patience {
+impl RetryBudget {
     /// Waits before the next attempt.
     ///
     /// # Errors

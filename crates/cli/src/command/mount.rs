@@ -59,7 +59,7 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
     let options = RankOptions { create: !args.read_only, owner: caller(), ..RankOptions::default() };
     let rank = store.rank(options).await.map_err(|error| match error {
         Error::NotFound => Failure::Failed(format!(
-            "{} has no namespace yet; mount it without --read-only to make one",
+            "{} has no namespace yet; mount it without --read-only to create one",
             store.name()
         )),
         error => failure(error, format_args!("cannot open the namespace of {}", store.name())),

@@ -274,7 +274,7 @@ fn private_folder() -> Result<PathBuf, Failure> {
         std::process::id(),
         rand::random::<u32>()
     ));
-    let attempted = format!("make the folder {} for the job's lock server", path.display());
+    let attempted = format!("create the folder {} for the job's lock server", path.display());
     std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Failure::io(attempted))?;
     Ok(path)
 }

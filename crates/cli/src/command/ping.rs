@@ -112,13 +112,13 @@ fn show(
 fn summarize(session: &Context, server: &str, answers: &mut Answers) -> Result<(), Failure> {
     let Answers { sent, times } = answers;
     times.sort_unstable();
-    let answered = times.len();
+    let received = times.len();
     let at = |index: usize| times.get(index).copied();
-    let (least, median, most) = (at(0), at(answered / 2), times.last().copied());
+    let (least, median, most) = (at(0), at(received / 2), times.last().copied());
     if session.json {
         let of = |time: Option<Duration>| time.map_or(Value::Null, |time| ms(time).into());
         let summary = json!({
-            "server": server, "asked": sent, "answered": answered,
+            "server": server, "asked": sent, "answered": received,
             "min_ms": of(least), "median_ms": of(median), "max_ms": of(most),
         });
         return Ok(output::line(&summary.to_string())?);
@@ -129,5 +129,5 @@ fn summarize(session: &Context, server: &str, answers: &mut Answers) -> Result<(
         }
         _ => String::new(),
     };
-    Ok(output::line(&format!("{server}: {answered} of {sent} answered{times}"))?)
+    Ok(output::line(&format!("{server}: {received} of {sent} answered{times}"))?)
 }

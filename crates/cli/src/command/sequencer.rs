@@ -140,7 +140,7 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
         }
         Action::Create { name, policy } => {
             let created = store.sequencer(&name).await?.create(policy).await;
-            created.map_err(|error| failed("make", &name, error))
+            created.map_err(|error| failed("create", &name, error))
         }
         Action::Next { name, count } => {
             let sequencer = open(store, &name, WRITE).await?;

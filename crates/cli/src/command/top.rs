@@ -49,12 +49,12 @@ type Buckets = [u64; LATENCY_BUCKETS];
 const KINDS: [&str; 3] = ["read", "write", "conditional_write"];
 
 /// The counters of a server at a time.
-struct Look {
+struct CounterSnapshot {
     at: Instant,
     counters: Value,
 }
 
-impl Look {
+impl CounterSnapshot {
     fn number(&self, field: &str) -> Option<f64> {
         self.counters[field].as_f64()
     }
@@ -93,7 +93,7 @@ struct Activity {
 
 impl Activity {
     /// Compares two looks. Rates need both, and that the server was not started again between them.
-    fn between(before: Option<&Look>, look: &Look) -> Activity {
+    fn between(before: Option<&CounterSnapshot>, look: &CounterSnapshot) -> Activity {
         let gauge = |field: &str| look.number(field);
         let mut activity = Activity {
             connections: gauge("connections"),
@@ -104,7 +104,7 @@ impl Activity {
             volume_free: gauge("volume_free_bytes"),
             ..Activity::default()
         };
-        let same_run = |before: &&Look| before.number("uptime_s") <= look.number("uptime_s");
+        let same_run = |before: &&CounterSnapshot| before.number("uptime_s") <= look.number("uptime_s");
         let Some(before) = before.filter(same_run) else { return activity };
         let seconds = look.at.duration_since(before.at).as_secs_f64();
         if seconds <= 0.0 {
@@ -113,7 +113,7 @@ impl Activity {
         activity.seconds = seconds;
         let rate = |field: &str| Some((gauge(field)? - before.number(field)?).max(0.0) / seconds);
         let grown = |now: &Value, then: &Value| {
-            let (now, then) = (Look::buckets(now)?, Look::buckets(then)?);
+            let (now, then) = (CounterSnapshot::buckets(now)?, CounterSnapshot::buckets(then)?);
             Some(std::array::from_fn(|bucket| now[bucket].saturating_sub(then[bucket])))
         };
         let (now, then) = (&look.counters, &before.counters);
@@ -273,7 +273,7 @@ fn ends(keys: bool) -> Result<mpsc::Receiver<()>, Failure> {
 pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let on_terminal = !session.json && std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
-    let mut before: BTreeMap<String, Look> = BTreeMap::new();
+    let mut before: BTreeMap<String, CounterSnapshot> = BTreeMap::new();
     // Of the first look there is nothing to show but why there is none.
     let mut silent = look(&store, &mut before, args.interval).await?;
     if before.is_empty() {
@@ -288,7 +288,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             () = tokio::time::sleep(args.interval) => {}
             _ = ends.recv() => break,
         }
-        let mut now: BTreeMap<String, Look> = BTreeMap::new();
+        let mut now: BTreeMap<String, CounterSnapshot> = BTreeMap::new();
         silent = tokio::select! {
             silent = look(&store, &mut now, args.interval) => match silent {
                 Ok(silent) => silent,
@@ -340,7 +340,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
 /// reasons. One that does not answer keeps nothing of the others from being seen.
 async fn look(
     store: &nacre::Store,
-    looks: &mut BTreeMap<String, Look>,
+    looks: &mut BTreeMap<String, CounterSnapshot>,
     interval: Duration,
 ) -> Result<BTreeMap<String, String>, nacre::Error> {
     let patience = interval.max(PATIENCE_MIN);
@@ -352,7 +352,7 @@ async fn look(
     for (server, at, answer) in futures::future::join_all(servers).await {
         match answer {
             Ok(Ok(counters)) => {
-                looks.insert(server, Look { at, counters });
+                looks.insert(server, CounterSnapshot { at, counters });
             }
             Ok(Err(error)) => {
                 silent.insert(server, error.message);
@@ -377,7 +377,7 @@ fn table(activities: &[(&String, Activity)]) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn look(at: Instant, uptime: f64, fast: u64) -> Look {
+    fn look(at: Instant, uptime: f64, fast: u64) -> CounterSnapshot {
         let mut buckets = [0u64; LATENCY_BUCKETS];
         buckets[4] = fast;
         let counters = json!({
@@ -385,7 +385,7 @@ mod tests {
             "requests": buckets, "operations": { "read": buckets }, "syncs": null, "capacity_bytes": 100,
             "taken_bytes": 30, "volume_free_bytes": 5000,
         });
-        Look { at, counters }
+        CounterSnapshot { at, counters }
     }
 
     #[test]
@@ -412,9 +412,9 @@ mod tests {
 
     #[test]
     fn counters_of_another_version_show_nothing() {
-        assert_eq!(Look::buckets(&json!([1, 2])), None);
-        assert_eq!(Look::buckets(&json!(vec!["x"; LATENCY_BUCKETS])), None);
-        let odd = Look { at: Instant::now(), counters: json!([]) };
+        assert_eq!(CounterSnapshot::buckets(&json!([1, 2])), None);
+        assert_eq!(CounterSnapshot::buckets(&json!(vec!["x"; LATENCY_BUCKETS])), None);
+        let odd = CounterSnapshot { at: Instant::now(), counters: json!([]) };
         assert_eq!(Activity::between(Some(&odd), &odd).requests_per_second(), None);
     }
 

@@ -113,13 +113,13 @@ pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
     }
     // A regular file gets its name when it is complete, so that the old one survives a failure.
     let target = std::fs::canonicalize(&args.file).unwrap_or_else(|_| args.file.clone());
-    let partial = Partial::beside(&target).map_err(Failure::io(format!("make the file {shown}")))?;
-    let file = partial.file().try_clone().map_err(Failure::io(format!("make the file {shown}")))?;
+    let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
+    let file = partial.file().try_clone().map_err(Failure::io(format!("create the file {shown}")))?;
     let total = source.size().await?.saturating_sub(range.offset).min(range.len);
     // A file system says at once what is too long for it.
     partial.file().set_len(total).map_err(|error| {
         let total = quantity::count(total, "byte");
-        Failure::Failed(format!("cannot make {shown} {total} long: {error}; --length fetches a part"))
+        Failure::Failed(format!("cannot extend {shown} to {total}: {error}; --length fetches a part"))
     })?;
     let mut signals = nacre_shell::Signals::catch()?;
     let mut writer = Metered::new(tokio::fs::File::from_std(file), Some(total));

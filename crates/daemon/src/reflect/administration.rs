@@ -40,10 +40,10 @@ impl Tasks {
         &self,
         task: impl FnOnce(&mut Core) -> T + Send + 'static,
     ) -> Result<T, Unavailable> {
-        let (answer, answered) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         // Whoever asked may have gone meanwhile.
-        self.give(move |core| drop(answer.send(task(core))));
-        answered.await.map_err(|_| Unavailable)
+        self.give(move |core| drop(sender.send(task(core))));
+        receiver.await.map_err(|_| Unavailable)
     }
 
     /// Returns a report of the reflector.

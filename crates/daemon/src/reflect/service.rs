@@ -236,9 +236,9 @@ impl Service for ReflectService {
     ) -> Handled<Self::Pending> {
         let started = match request.kind {
             RELOCATE => {
-                get_relocation(&request.body).map(|change| answered(RELOCATED, self.handle.relocate(change)))
+                get_relocation(&request.body).map(|change| numbered_reply(RELOCATED, self.handle.relocate(change)))
             }
-            EXPEL => get_expulsion(&request.body).map(|order| answered(EXPELLED, self.handle.expel(order))),
+            EXPEL => get_expulsion(&request.body).map(|order| numbered_reply(EXPELLED, self.handle.expel(order))),
             _ => {
                 control::put_error(outbox, request.id, &request.unsupported());
                 return Handled::Uncounted;
@@ -266,7 +266,7 @@ impl Service for ReflectService {
     }
 }
 
-fn answered(kind: MessageKind, reply: Reply<u64>) -> Reply<(MessageKind, u64)> {
+fn numbered_reply(kind: MessageKind, reply: Reply<u64>) -> Reply<(MessageKind, u64)> {
     Reply::pending(async move { reply.await.map(|number| (kind, number)) })
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::call::number;
 use super::drive::{Core, Servers};
-use super::share::{Driver, Kick, Shared};
+use super::share::{Driver, BackgroundWaker, Shared};
 use super::{Inner, Session, State};
 use crate::message::SessionId;
 use crate::wire::ServerSlot;
@@ -30,7 +30,7 @@ pub(super) async fn run(
 ) {
     options.keeps_session = false;
     options.backoff_max = options.backoff_max.min(BACKOFF_MAX);
-    let (options, host, kick) = (Arc::new(options), Arc::new(Host::new(false)), Arc::<Kick>::default());
+    let (options, host, kick) = (Arc::new(options), Arc::new(Host::new(false)), Arc::<BackgroundWaker>::default());
     let begun = tokio::select! {
         begun = begin(&servers, &options, &host, &kick) => begun,
         // Nobody waits for the session any more.
@@ -83,7 +83,7 @@ async fn begin(
     servers: &[Address],
     options: &Arc<LinkOptions>,
     host: &Arc<Host>,
-    kick: &Arc<Kick>,
+    kick: &Arc<BackgroundWaker>,
 ) -> Result<(SessionId, ServerSlot, Arc<Link>), StoreError> {
     let Some(first) = servers.first() else {
         return Err(StoreError::new(ErrorKind::Invalid, "no lock server is named"));
@@ -110,7 +110,7 @@ async fn begin(
 const UNWATCHED: Duration = Duration::from_millis(10);
 
 /// Sends over a link and receives from it, and gives a silent server up, until this is dropped.
-async fn attend(link: &Link, kick: &Kick) {
+async fn attend(link: &Link, kick: &BackgroundWaker) {
     loop {
         let watch = match link.watch() {
             Ok(Some(watch)) => watch,

@@ -14,7 +14,7 @@ use tokio::runtime;
 use tokio::sync::{Notify, oneshot};
 
 use super::call::{AttachRequest, answer, post};
-use super::share::{Attendant, Kick, Shared};
+use super::share::{Attendant, BackgroundWaker, Shared};
 use super::watch::watch;
 use super::{LockError, State};
 use crate::client::{Acquisition, Action, Client, Ended, Method, OperationId, Protocol, Wanted};
@@ -102,7 +102,7 @@ pub(super) struct Servers {
     pub servers: Vec<Address>,
     pub options: Arc<LinkOptions>,
     pub host: Arc<Host>,
-    pub kick: Arc<Kick>,
+    pub kick: Arc<BackgroundWaker>,
 }
 
 /// The state of a session, which is changed by [`Shared::with`].

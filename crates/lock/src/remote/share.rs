@@ -57,9 +57,9 @@ pub(super) enum Driver {
 
 /// Wakes the background.
 #[derive(Default)]
-pub(super) struct Kick(pub Notify);
+pub(super) struct BackgroundWaker(pub Notify);
 
-impl Wake for Kick {
+impl Wake for BackgroundWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify_one();
     }
@@ -68,7 +68,7 @@ impl Wake for Kick {
 pub(super) struct Shared {
     pub state: Arc<State>,
     core: Mutex<Core>,
-    pub kick: Arc<Kick>,
+    pub kick: Arc<BackgroundWaker>,
     /// Counts what attendants are told and do.
     activity: AtomicU64,
     /// True while the background sleeps until something happens.
@@ -90,7 +90,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(
         state: Arc<State>,
-        kick: Arc<Kick>,
+        kick: Arc<BackgroundWaker>,
         runtime: runtime::Handle,
         core: impl FnOnce(&Weak<Shared>) -> Core,
     ) -> Arc<Shared> {
@@ -126,21 +126,21 @@ impl Shared {
     }
 
     fn notify(&self, notices: Vec<Notice>, driver: Driver) {
-        let mut unheard = Vec::new();
+        let mut unreceived = Vec::new();
         for notice in notices {
             match notice {
                 Notice::Had(id, reply) => {
                     // Whoever asked may be gone: then nobody holds it.
                     if reply.send(Ok(())).is_err() {
-                        unheard.push(id);
+                        unreceived.push(id);
                     }
                 }
                 Notice::Failed(reply, error) => _ = reply.send(Err(error)),
                 Notice::Released(released) => _ = released.send(()),
             }
         }
-        if !unheard.is_empty() {
-            self.with(driver, |core| unheard.into_iter().for_each(|id| core.release(id)));
+        if !unreceived.is_empty() {
+            self.with(driver, |core| unreceived.into_iter().for_each(|id| core.release(id)));
         }
     }
 
@@ -204,7 +204,7 @@ impl Shared {
         });
         line.attendant = Some(attendant.clone());
         let leaving = Leaving(attendant, shared.clone());
-        let post = Post { shared, server, link: line.link.clone(), leaving };
+        let post = AttendantSlot { shared, server, link: line.link.clone(), leaving };
         handle.spawn(post.attend());
         true
     }
@@ -272,7 +272,7 @@ impl Drop for Leaving {
 }
 
 /// The place of an attendant.
-struct Post {
+struct AttendantSlot {
     shared: Arc<Shared>,
     server: u32,
     link: Arc<Link>,
@@ -280,9 +280,9 @@ struct Post {
     leaving: Leaving,
 }
 
-impl Post {
+impl AttendantSlot {
     async fn attend(self) {
-        let Post { shared, server, link, leaving } = self;
+        let AttendantSlot { shared, server, link, leaving } = self;
         let attendant = &leaving.0;
         // Without it, the background does all. A runtime that was built to watch nothing panics.
         let watch = match catch_unwind(AssertUnwindSafe(|| link.watch())) {
@@ -487,7 +487,7 @@ mod tests {
         let (options, host) = (Arc::new(LinkOptions::default()), Arc::new(Host::new(false)));
         // Nobody listens there, and nobody is asked.
         let address: nacre_rpc::Address = "127.0.0.1:1".parse().unwrap();
-        let kick = Arc::<Kick>::default();
+        let kick = Arc::<BackgroundWaker>::default();
         let slot = ServerSlot { server: 0, servers: 1, stripe_bytes: 1 << 16 };
         let link = Link::shared(address.clone(), (), options.clone(), host.clone(), kick.clone().into());
         let shared = Shared::new(state.clone(), kick.clone(), runtime::Handle::current(), |shared| {

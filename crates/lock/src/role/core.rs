@@ -172,7 +172,7 @@ impl Core {
         let Some(Waiter { session, call: number, request, kept }) = self.waiters.remove(&call) else {
             return;
         };
-        self.answered(session);
+        self.note_reply(session);
         if let Some(request) = request
             && self.latest.get(&(session, request)) == Some(&call)
         {
@@ -186,7 +186,7 @@ impl Core {
         }
     }
 
-    fn answered(&mut self, session: SessionId) {
+    fn note_reply(&mut self, session: SessionId) {
         if let Some(attached) = self.attached.get_mut(&session) {
             attached.unanswered = attached.unanswered.saturating_sub(1);
         }
@@ -201,7 +201,7 @@ impl Core {
         {
             // The same call again; the server answers it once.
             if let Some(before) = self.waiters.remove(&before) {
-                self.answered(before.session);
+                self.note_reply(before.session);
             }
         }
         self.waiters.insert(id, waiter);
@@ -290,7 +290,7 @@ impl Core {
     }
 
     /// Forgets the connections of sessions that have lapsed since, once there are many.
-    pub fn sweep(&mut self) {
+    pub fn forget_lapsed(&mut self) {
         if self.attached.len() > 2 * self.server.sessions() + 64 {
             let server = &self.server;
             self.attached.retain(|session, attached| attached.publisher.is_some() || server.knows(*session));
@@ -371,11 +371,11 @@ impl Shared {
         };
         let mut out = Vec::new();
         core.server.handle(clock::now(), session, id, message, &mut out);
-        let answered = out.iter().any(|output| matches!(output, Output::Reply { call, .. } if *call == id));
+        let has_reply = out.iter().any(|output| matches!(output, Output::Reply { call, .. } if *call == id));
         let reply = core.carry(out, Some(id));
         if reply.is_none() {
             // A reply that is made but waits for a record is not to be mistaken for a wait.
-            let (request, kept) = if answered { (None, kept) } else { (request, None) };
+            let (request, kept) = if has_reply { (None, kept) } else { (request, None) };
             core.wait(id, Waiter { session, call, request, kept });
         }
         self.wake(&core);

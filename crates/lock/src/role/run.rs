@@ -42,7 +42,7 @@ pub(super) async fn run(
             let mut out = Vec::new();
             core.server.tick(clock::now(), &mut out);
             core.carry(out, None);
-            core.sweep();
+            core.forget_lapsed();
             if idle.is_some() {
                 let changes = core.changes();
                 if let Some(ledger) = idle.take_if(|_| !changes.is_empty()) {
@@ -71,7 +71,7 @@ pub(super) async fn run(
             _ = &mut stopped => break,
             () = shared.work.notified() => {}
             () = sleep => {}
-            Some(Raised { session, file, floor }) = fences.next(), if !fences.is_empty() => {
+            Some(ActiveFence { session, file, floor }) = fences.next(), if !fences.is_empty() => {
                 shared.core.lock().counts.fences += 1;
                 shared.with(|server, _, out| {
                     if let Some(floor) = floor {
@@ -151,7 +151,7 @@ async fn write(mut ledger: Ledger, changes: Vec<Change>) -> (Ledger, Vec<Change>
 }
 
 /// A fence that is up.
-struct Raised {
+struct ActiveFence {
     session: SessionId,
     file: FileName,
     /// The session below which the object refuses all, if it does.
@@ -159,13 +159,13 @@ struct Raised {
 }
 
 /// Raises a session's fence at a file's object, however often it takes.
-async fn fence(objects: Arc<dyn ObjectStore>, session: SessionId, file: FileName) -> Raised {
+async fn fence(objects: Arc<dyn ObjectStore>, session: SessionId, file: FileName) -> ActiveFence {
     let mut pause = PAUSE_MIN;
     loop {
         match raise(&*objects, session, &file).await {
             Ok(floor) => {
                 tracing::info!("lock session {session} is fenced at object \"{}\"", shown(&file));
-                return Raised { session, file, floor };
+                return ActiveFence { session, file, floor };
             }
             Err(error) => tracing::error!(
                 "lock session {session} cannot be fenced at object \"{}\", and what it held stays locked until \

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Output, Record, Tells};
+use super::{Output, Record, ReportedBytes};
 use crate::message::{FileName, Reply, SessionId};
 use crate::table::Mode;
 
@@ -55,7 +55,7 @@ impl Backlog {
 
     /// Returns whether a reply that told a session of bytes in a file would have to wait for a record.
     pub fn withholds(&self, session: SessionId, file: &FileName, mode: Mode) -> bool {
-        !self.begun || self.needs(&Tells { session, file: file.clone(), mode }) > self.durable
+        !self.begun || self.needs(&ReportedBytes { session, file: file.clone(), mode }) > self.durable
     }
 
     /// The number of records that are not durable.
@@ -70,19 +70,19 @@ impl Backlog {
 
     /// Takes an output in, and returns it if it can be carried out at once. Outputs are to be given in their order.
     pub fn pass(&mut self, output: Output) -> Option<Output> {
-        let (reply, tells) = match output {
+        let (reply, reported_bytes) = match output {
             Output::Record(record) => {
                 self.note(record);
                 return None;
             }
-            Output::Reply { ref reply, ref tells, .. } => (reply, tells.as_ref()),
+            Output::Reply { ref reply, ref reported_bytes, .. } => (reply, reported_bytes.as_ref()),
             Output::Raise { .. } | Output::Cycle { .. } => return Some(output),
         };
-        if !self.begun && (tells.is_some() || matches!(reply, Reply::Open { .. })) {
+        if !self.begun && (reported_bytes.is_some() || matches!(reply, Reply::Open { .. })) {
             self.early.push(output);
             return None;
         }
-        let needs = tells.map_or(0, |tells| self.needs(tells));
+        let needs = reported_bytes.map_or(0, |reported_bytes| self.needs(reported_bytes));
         if needs > self.durable {
             self.waiting.entry(needs).or_default().push(output);
             return None;
@@ -103,7 +103,7 @@ impl Backlog {
     }
 
     /// The number of the record that has to be durable before it is told.
-    fn needs(&self, Tells { session, file, mode }: &Tells) -> u64 {
+    fn needs(&self, ReportedBytes { session, file, mode }: &ReportedBytes) -> u64 {
         if self.uses.is_empty() && self.left.is_empty() {
             return 0;
         }

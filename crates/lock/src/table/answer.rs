@@ -13,16 +13,16 @@ pub struct Acquired {
 
 /// The answer to a blocking acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reached {
+pub enum AcquireOutcome {
     /// Everything below the offset asked for is held.
     Done(Acquired),
-    /// The request stands in line for `Acquired::next`. A [`Woken`] follows, unless the request is released.
+    /// The request stands in line for `Acquired::next`. A [`ResumedRequest`] follows, unless the request is released.
     Waits(Acquired),
 }
 
 /// A request that waited and does so no longer: it now holds everything below the offset that it asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Woken {
+pub struct ResumedRequest {
     /// The request.
     pub request: RequestKey,
     /// Its progress.

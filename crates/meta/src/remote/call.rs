@@ -141,15 +141,15 @@ pub(super) async fn ask(route: &Route, id: &ObjectId, call: Call) -> Result<Repl
 }
 
 /// The wait for a rank: calls are made again until there is an answer, for as long as the session's patience.
-pub(super) struct Patience<'a> {
+pub(super) struct RetryBudget<'a> {
     inner: &'a Inner,
     until: Option<Instant>,
     why: Option<StoreError>,
 }
 
-impl<'a> Patience<'a> {
-    pub fn new(inner: &'a Inner) -> Patience<'a> {
-        Patience { inner, until: None, why: None }
+impl<'a> RetryBudget<'a> {
+    pub fn new(inner: &'a Inner) -> RetryBudget<'a> {
+        RetryBudget { inner, until: None, why: None }
     }
 
     /// Returns the present binding, once there is one.
@@ -198,7 +198,7 @@ impl<'a> Patience<'a> {
 
 /// Makes a call until it is answered.
 pub(super) async fn call(inner: &Inner, id: &ObjectId, call: Call) -> Result<Reply, StoreError> {
-    let mut patience = Patience::new(inner);
+    let mut patience = RetryBudget::new(inner);
     loop {
         let route = patience.route().await?;
         match ask(&route, id, call).await {
@@ -210,7 +210,7 @@ pub(super) async fn call(inner: &Inner, id: &ObjectId, call: Call) -> Result<Rep
 
 /// Asks the rank to hand its authority over.
 pub(super) async fn hand_over(inner: &Inner) -> Result<(), StoreError> {
-    let mut patience = Patience::new(inner);
+    let mut patience = RetryBudget::new(inner);
     let route = patience.route().await?;
     let frame = exchange(&route.link, BareRequest(wire::HAND_OVER)).await;
     let failed = |lost| match lost {

@@ -6,7 +6,7 @@ use nacre_object::{ErrorKind, ObjectId, StoreError};
 use parking_lot::Mutex;
 
 use super::cache::Cache;
-use super::call::{self, CallRequest, Lost, Patience};
+use super::call::{self, CallRequest, Lost, RetryBudget};
 use super::{Inner, Route, Session};
 use crate::capability::{Grant, Policy};
 use crate::service::{Call, Reply, Shown};
@@ -356,7 +356,7 @@ impl Sequencer {
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
         let state = &*self.state;
-        let mut patience = Patience::new(self.inner());
+        let mut patience = RetryBudget::new(self.inner());
         loop {
             if state.round_trip.load(Ordering::Relaxed) {
                 let route = patience.route().await?;

@@ -140,7 +140,7 @@ async fn begin(
     match create(store, id, epoch, policy).await? {
         // An earlier rank is at it. Its record is found when this is tried again.
         OrderOutcome::Done(None) => {
-            Err(StoreError::new(ErrorKind::Busy, "the sequencer was made at the same time"))
+            Err(StoreError::new(ErrorKind::Busy, "the sequencer was created at the same time"))
         }
         OrderOutcome::Done(Some(record)) => {
             // The inode may have been removed since, and its state, which was not there yet, before this one was made.

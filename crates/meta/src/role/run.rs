@@ -33,7 +33,7 @@ struct Watcher {
 }
 
 /// The result of a look at the authority.
-enum Looked {
+enum AuthorityCheck {
     /// Authority that this daemon took, at this epoch, until this time.
     Taken(u64, Duration),
     /// Authority that this daemon has until this time; and whether somebody stands by.
@@ -45,7 +45,7 @@ enum Looked {
 
 impl Watcher {
     /// Looks who has the authority, and takes it if nobody has it.
-    async fn stand(&mut self) -> Result<Looked, StoreError> {
+    async fn stand(&mut self) -> Result<AuthorityCheck, StoreError> {
         let looked = self.keeper.look().await?;
         // A key that was removed is registered anew, and the wait begins again: without it the rank need not count.
         let registered = looked.own && self.registered.is_some();
@@ -81,7 +81,7 @@ impl Watcher {
             if let Some(epoch) = self.keeper.take(seen.as_ref()).await? {
                 tracing::info!("this daemon is metadata rank 0 now, at epoch {epoch}");
                 (self.still, self.registered, self.handed_over) = (None, None, false);
-                return Ok(Looked::Taken(epoch, sent + takeover));
+                return Ok(AuthorityCheck::Taken(epoch, sent + takeover));
             }
             self.still = None;
         } else if self.registered.is_some_and(|registered| now.saturating_sub(registered) >= takeover) {
@@ -90,40 +90,40 @@ impl Watcher {
                 false => self.still = None,
             }
         }
-        Ok(Looked::Elsewhere(seen.map_or_else(Vec::new, |seen| seen.addresses)))
+        Ok(AuthorityCheck::Elsewhere(seen.map_or_else(Vec::new, |seen| seen.addresses)))
     }
 
     /// Renews the authority that this daemon has.
-    async fn keep(&mut self, standby: bool) -> Result<Looked, StoreError> {
+    async fn keep(&mut self, standby: bool) -> Result<AuthorityCheck, StoreError> {
         let mut sent = clock::now();
         let takeover = self.keeper.takeover();
         if !standby {
             let seen = self.keeper.look().await?;
             if !seen.authority.as_ref().is_some_and(|seen| self.keeper.is_written(seen)) {
-                return Ok(Looked::Elsewhere(Vec::new()));
+                return Ok(AuthorityCheck::Elsewhere(Vec::new()));
             }
             if !seen.standby {
-                return Ok(Looked::Reservation(sent + takeover, false));
+                return Ok(AuthorityCheck::Reservation(sent + takeover, false));
             }
             sent = clock::now();
         }
         match self.keeper.show(sent).await? {
-            Some(standby) => Ok(Looked::Reservation(sent + takeover, standby)),
-            None => Ok(Looked::Elsewhere(Vec::new())),
+            Some(standby) => Ok(AuthorityCheck::Reservation(sent + takeover, standby)),
+            None => Ok(AuthorityCheck::Elsewhere(Vec::new())),
         }
     }
 
-    async fn hand_over(&mut self) -> Result<Looked, StoreError> {
+    async fn hand_over(&mut self) -> Result<AuthorityCheck, StoreError> {
         self.handed_over = true;
         self.keeper.give_back().await?;
-        Ok(Looked::Elsewhere(Vec::new()))
+        Ok(AuthorityCheck::Elsewhere(Vec::new()))
     }
 }
 
-type Looking = Pin<Box<dyn Future<Output = (Watcher, Looked)> + Send>>;
+type AuthorityCheckFuture = Pin<Box<dyn Future<Output = (Watcher, AuthorityCheck)> + Send>>;
 
 /// An order that was carried out.
-enum Carried {
+enum CompletedOrder {
     Loaded(Option<Record>),
     Created(Option<Record>),
     Written,
@@ -140,7 +140,7 @@ pub(super) async fn run(
     let store = keeper.store.clone();
     let takeover = keeper.takeover();
     let mut idle = Some(Watcher { keeper, still: None, registered: None, handed_over: false });
-    let mut looking: Option<Looking> = None;
+    let mut looking: Option<AuthorityCheckFuture> = None;
     let mut look_at = if lazy { None } else { Some(clock::now()) };
     let mut orders = FuturesUnordered::new();
     loop {
@@ -169,7 +169,7 @@ pub(super) async fn run(
                         true => watcher.keep(standby).await,
                         false => watcher.stand().await,
                     };
-                    (watcher, looked.unwrap_or_else(Looked::Failed))
+                    (watcher, looked.unwrap_or_else(AuthorityCheck::Failed))
                 }));
                 if hand_over {
                     // Nothing is answered from here on.
@@ -218,14 +218,14 @@ pub(super) async fn run(
 }
 
 /// Takes in what came of a look. Returns the pause before the next one.
-fn take_in(shared: &Shared, looked: Looked, takeover: Duration) -> Duration {
+fn take_in(shared: &Shared, looked: AuthorityCheck, takeover: Duration) -> Duration {
     let mut core = shared.core.lock();
     match looked {
-        Looked::Taken(epoch, until) => {
+        AuthorityCheck::Taken(epoch, until) => {
             core.begin(epoch, until);
             takeover / 4
         }
-        Looked::Reservation(until, standby) => {
+        AuthorityCheck::Reservation(until, standby) => {
             if let State::Active(_, end) = &mut core.state {
                 *end = until;
             }
@@ -233,14 +233,14 @@ fn take_in(shared: &Shared, looked: Looked, takeover: Duration) -> Duration {
             core.standby = standby;
             takeover / 4
         }
-        Looked::Elsewhere(addresses) => {
+        AuthorityCheck::Elsewhere(addresses) => {
             if matches!(core.state, State::Active(..)) {
                 tracing::warn!("another daemon is metadata rank 0 now");
             }
             core.step_down(addresses);
             takeover / 8
         }
-        Looked::Failed(error) => {
+        AuthorityCheck::Failed(error) => {
             tracing::warn!("the authority of metadata rank 0 cannot be seen to: {error}");
             takeover / 8
         }
@@ -253,21 +253,21 @@ async fn carry_out(
     epoch: u64,
     id: ObjectId,
     order: StoreOrder,
-) -> (u64, ObjectId, OrderOutcome<Carried>) {
+) -> (u64, ObjectId, OrderOutcome<CompletedOrder>) {
     let mut pause = PAUSE_MIN;
     loop {
         let done = match &order {
-            StoreOrder::Load => record::load(&*store, &id, epoch).await.map(|end| end.map(Carried::Loaded)),
+            StoreOrder::Load => record::load(&*store, &id, epoch).await.map(|end| end.map(CompletedOrder::Loaded)),
             StoreOrder::Create(policy) => {
-                record::create(&*store, &id, epoch, *policy).await.map(|end| end.map(Carried::Created))
+                record::create(&*store, &id, epoch, *policy).await.map(|end| end.map(CompletedOrder::Created))
             }
             StoreOrder::Write(before, after) => {
                 let written = record::write(&*store, &id, epoch, before, after).await;
-                written.map(|end| end.map(|()| Carried::Written))
+                written.map(|end| end.map(|()| CompletedOrder::Written))
             }
             StoreOrder::Remove(before) => {
                 let removed = record::remove(&*store, &id, epoch, before).await;
-                removed.map(|end| end.map(|()| Carried::Removed))
+                removed.map(|end| end.map(|()| CompletedOrder::Removed))
             }
         };
         match done {
@@ -279,7 +279,7 @@ async fn carry_out(
     }
 }
 
-fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<Carried>) {
+fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<CompletedOrder>) {
     let mut core = shared.core.lock();
     let now = clock::now();
     let State::Active(rank, _) = &core.state else { return };
@@ -295,15 +295,15 @@ fn finish(shared: &Shared, epoch: u64, id: &ObjectId, ending: OrderOutcome<Carri
         }
     };
     core.with_rank(|rank, out| match carried {
-        Carried::Loaded(record) => rank.loaded(now, id, record, out),
-        Carried::Created(created) => rank.created(now, id, created, out),
-        Carried::Written => rank.written(now, id, out),
-        Carried::Removed => rank.removed(id, out),
+        CompletedOrder::Loaded(record) => rank.loaded(now, id, record, out),
+        CompletedOrder::Created(created) => rank.created(now, id, created, out),
+        CompletedOrder::Written => rank.written(now, id, out),
+        CompletedOrder::Removed => rank.removed(id, out),
     });
 }
 
 /// Gives the authority back when the daemon ends, so that nobody waits for it.
-async fn leave(shared: &Shared, idle: Option<Watcher>, looking: Option<Looking>) {
+async fn leave(shared: &Shared, idle: Option<Watcher>, looking: Option<AuthorityCheckFuture>) {
     let active = {
         let mut core = shared.core.lock();
         let active = matches!(core.state, State::Active(..));

@@ -164,7 +164,7 @@ fn get_call(request: &Incoming<'_>) -> Result<(ObjectId, Call), StoreError> {
     if Ino::of_state_object(&id).is_some() {
         return match call {
             Call::Create(_) | Call::Remove => {
-                let text = "a sequencer of the namespace is made and removed with its inode";
+                let text = "a sequencer of the namespace is created and removed with its inode";
                 Err(StoreError::new(ErrorKind::Invalid, text))
             }
             _ => Ok((id, call)),

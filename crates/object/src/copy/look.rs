@@ -26,7 +26,7 @@ const KEYS_PER_READ: u32 = PAGE_ENTRIES_MAX as u32 / 2;
 const LOOKS_MAX: usize = 4;
 
 /// An object at one version.
-pub(super) struct Look {
+pub(super) struct ObjectSnapshot {
     /// The object at a glance, without forks of reserved names.
     pub(super) stat: Stat,
     /// True if the object is a copy that is not complete.
@@ -64,13 +64,13 @@ struct Wanted<'a> {
     ranges: &'a [(Fork, ByteRange)],
 }
 
-impl Look {
+impl ObjectSnapshot {
     /// Looks at everything of an object except its bytes, keys and attributes. `None` if it was written to meanwhile.
     pub(super) async fn outline(
         store: &dyn ObjectStore,
         object: &ObjectId,
         more_forks: &[Fork],
-    ) -> Result<Option<Look>, StoreError> {
+    ) -> Result<Option<ObjectSnapshot>, StoreError> {
         Self::look(store, object, more_forks, &Wanted { content: false, ranges: &[] }).await
     }
 
@@ -81,7 +81,7 @@ impl Look {
         object: &ObjectId,
         more_forks: &[Fork],
         ranges: &[(Fork, ByteRange)],
-    ) -> Result<Option<Look>, StoreError> {
+    ) -> Result<Option<ObjectSnapshot>, StoreError> {
         Self::look(store, object, more_forks, &Wanted { content: true, ranges }).await
     }
 
@@ -91,7 +91,7 @@ impl Look {
     }
 
     /// Returns the sessions that are fenced here and not in another look.
-    pub(super) fn fenced_beside(&self, other: &Look) -> Vec<u64> {
+    pub(super) fn fenced_beside(&self, other: &ObjectSnapshot) -> Vec<u64> {
         let theirs = other.fences.as_ref().map_or(&[][..], |fences| &fences.sessions);
         let ours = self.fences.iter().flat_map(|fences| &fences.sessions).copied();
         ours.filter(|session| theirs.binary_search(session).is_err()).collect()
@@ -99,13 +99,13 @@ impl Look {
 
     /// Returns whether the object has the same stat here as in another look, and the same fenced sessions, as far as
     /// both stores know any.
-    pub(super) fn equals(&self, other: &Look) -> bool {
+    pub(super) fn equals(&self, other: &ObjectSnapshot) -> bool {
         let fences = self.fences.as_ref().zip(other.fences.as_ref());
         self.stat == other.stat && fences.is_none_or(|(ours, theirs)| ours == theirs)
     }
 
     /// Returns whether all forks of another look were looked at here.
-    pub(super) fn covers(&self, other: &Look) -> bool {
+    pub(super) fn covers(&self, other: &ObjectSnapshot) -> bool {
         other.forks.keys().all(|fork| self.forks.contains_key(fork))
     }
 
@@ -158,7 +158,7 @@ impl Look {
         object: &ObjectId,
         more_forks: &[Fork],
         wanted: &Wanted<'_>,
-    ) -> Result<Option<Look>, StoreError> {
+    ) -> Result<Option<ObjectSnapshot>, StoreError> {
         let mut cut = Cut { fences: true, keys: Some(Vec::new()), ..Cut::default() };
         let mut ranges: Vec<(Fork, ByteRange)> = wanted.ranges.to_vec();
         let Some(stat) = cut.names(store, object).await? else { return Ok(None) };
@@ -260,15 +260,15 @@ impl Cut {
                 }
             }
             for (fork, range) in ranges.iter().filter(|(fork, _)| !is_reserved(fork)) {
-                reads.push(ReadOp::Range { fork: fork.clone(), range: *range, intent: Intent::Look });
+                reads.push(ReadOp::Range { fork: fork.clone(), range: *range, intent: Intent::ObjectSnapshot });
             }
         }
         reads
     }
 
     /// Assembles a look from answers.
-    fn gather(&self, reads: &[ReadOp], answers: Vec<Answer>) -> Result<Result<Look, Again>, StoreError> {
-        let mut look = Look {
+    fn gather(&self, reads: &[ReadOp], answers: Vec<Answer>) -> Result<Result<ObjectSnapshot, Again>, StoreError> {
+        let mut look = ObjectSnapshot {
             stat: Stat::default(),
             marked: false,
             tombstone_version: 0,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 
 use super::Copy;
-use super::look::{Look, behind};
+use super::look::{ObjectSnapshot, behind};
 use crate::limit::PAGE_ENTRIES_MAX;
 use crate::*;
 
@@ -27,7 +27,7 @@ pub(super) struct Pairs {
 
 impl Pairs {
     /// Creates the walk. Sessions of an object that exists are fenced with its keys; otherwise there are none.
-    pub(super) fn new(from: &Look, fresh: bool, fenced: Vec<u64>) -> Self {
+    pub(super) fn new(from: &ObjectSnapshot, fresh: bool, fenced: Vec<u64>) -> Self {
         let done = !from.stat.exists;
         let held = from.keys.clone().map(VecDeque::from);
         let waiting = fenced.into_iter().map(|session| WriteOp::FenceSession { session }).collect();
@@ -39,7 +39,7 @@ impl Pairs {
     pub(super) async fn next(
         &mut self,
         copy: &Copy<'_>,
-        from: &Look,
+        from: &ObjectSnapshot,
         operations: usize,
         bytes: usize,
     ) -> Result<Option<Vec<WriteOp>>, StoreError> {
@@ -59,7 +59,7 @@ impl Pairs {
     pub(super) async fn is_empty(
         &mut self,
         copy: &Copy<'_>,
-        from: &Look,
+        from: &ObjectSnapshot,
     ) -> Result<Option<bool>, StoreError> {
         while self.waiting.is_empty() && !self.done {
             let Some(()) = self.fetch(copy, from).await? else { return Ok(None) };
@@ -68,7 +68,7 @@ impl Pairs {
     }
 
     /// Compares the next page. Returns `None` if the original changed.
-    async fn fetch(&mut self, copy: &Copy<'_>, from: &Look) -> Result<Option<()>, StoreError> {
+    async fn fetch(&mut self, copy: &Copy<'_>, from: &ObjectSnapshot) -> Result<Option<()>, StoreError> {
         let limit = PAGE_ENTRIES_MAX as u32;
         let keys = |after: &Option<Bytes>, before: Option<Bytes>| {
             let range = KeyRange { after: after.clone(), before, ..KeyRange::all() };

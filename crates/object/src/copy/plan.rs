@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::look::Look;
+use super::look::ObjectSnapshot;
 use crate::limit::{OFFSET_MAX, TRANSACTION_BYTES_MAX};
 use crate::*;
 
@@ -49,7 +49,7 @@ const FILL_BYTES_MAX: u64 = 512;
 
 /// Returns everything that has to be written so that a copy becomes the original. `None` if it cannot be an earlier
 /// state of it.
-pub(super) fn steps(from: &Look, to: &Look) -> Option<BTreeMap<u64, Step>> {
+pub(super) fn steps(from: &ObjectSnapshot, to: &ObjectSnapshot) -> Option<BTreeMap<u64, Step>> {
     let mut base = to.stat.version;
     let mut steps: BTreeMap<u64, Step> = BTreeMap::new();
     // Everything before the last removal is gone, in the copy as well. The removal may have been part of a
@@ -88,7 +88,7 @@ pub(super) fn steps(from: &Look, to: &Look) -> Option<BTreeMap<u64, Step>> {
 
 /// Returns the forks of which more carries one version than a transaction holds, with that version: they replaced
 /// another fork, so all of such a fork is at least as new.
-fn replaced(from: &Look, base: u64) -> BTreeMap<Fork, u64> {
+fn replaced(from: &ObjectSnapshot, base: u64) -> BTreeMap<Fork, u64> {
     let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
     let mut candidates = Vec::new();
     for (name, fork) in &from.forks {

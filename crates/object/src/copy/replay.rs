@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::look::Look;
+use super::look::ObjectSnapshot;
 use super::pairs::{Pairs, payload_bytes};
 use super::plan::{Replacement, Step};
 use super::{Copy, MARK};
@@ -37,8 +37,8 @@ impl Copy<'_> {
     /// Applies the steps to the destination. Returns `None` if the source changed meanwhile.
     pub(super) async fn replay(
         &mut self,
-        from: &Look,
-        to: &Look,
+        from: &ObjectSnapshot,
+        to: &ObjectSnapshot,
         steps: BTreeMap<u64, Step>,
     ) -> Result<Option<()>, StoreError> {
         // What the destination had before a removal will be gone by then.
@@ -126,7 +126,7 @@ impl Copy<'_> {
     /// changes that remain to be made at that version. What an earlier attempt staged stays.
     async fn stage(
         &mut self,
-        from: &Look,
+        from: &ObjectSnapshot,
         state: &mut State,
         number: usize,
         new: &Replacement,
@@ -198,7 +198,7 @@ impl Copy<'_> {
     /// `None` if they changed since.
     async fn read(
         &self,
-        from: &Look,
+        from: &ObjectSnapshot,
         fork: &Fork,
         ranges: &[ByteRange],
         version: u64,

@@ -213,7 +213,7 @@ impl Kernel {
             let handed = self.rescues.next()?;
             // A group that was removed meanwhile has nobody to copy to.
             if let Some(group) = self.mirror.group_at(handed.slot) {
-                let rescue::Handed { lane, generation, position, tos, except, payload, .. } = handed;
+                let rescue::HandedDatagram { lane, generation, position, tos, except, payload, .. } = handed;
                 return Some(Rescue { group, lane, generation, position, tos, except, payload });
             }
         }

@@ -25,7 +25,7 @@ mod queue;
 mod xsk;
 
 use frame::{Mac, Template};
-use xsk::{FRAME_BYTES, FRAMES, Kicked, Xsk};
+use xsk::{FRAME_BYTES, FRAMES, SendOutcome, Xsk};
 
 /// The number of ways to members looked up again in each maintenance of the plane.
 const WAYS_AT_ONCE: u32 = 1024;
@@ -165,7 +165,7 @@ impl Ring {
 }
 
 /// Sends frames, as far as the device has room.
-fn kick(xsk: &mut Xsk, frames: &mut u64, progress: &mut CopyProgress) -> Kicked {
+fn kick(xsk: &mut Xsk, frames: &mut u64, progress: &mut CopyProgress) -> SendOutcome {
     let (sent, kicked) = xsk.kick();
     progress.copies += sent;
     *frames += u64::from(sent);
@@ -187,9 +187,9 @@ impl Plane for Ring {
         let (Range { start, end }, mut progress) = (lane_batch.positions.clone(), CopyProgress::default());
         // What the device has not taken yet comes first.
         match kick(&mut sender.xsk, &mut self.frames, &mut progress) {
-            Kicked::Done => {}
-            Kicked::Full => return Ok(CopyProgress { next: start, full: true, ..progress }),
-            Kicked::Dead => {
+            SendOutcome::Done => {}
+            SendOutcome::Full => return Ok(CopyProgress { next: start, full: true, ..progress }),
+            SendOutcome::Dead => {
                 self.forget(device);
                 return Ok(CopyProgress { next: start, full: true, ..progress });
             }
@@ -224,9 +224,9 @@ impl Plane for Ring {
             if count > 0 {
                 sender.xsk.put(count, len);
                 match kick(&mut sender.xsk, &mut self.frames, &mut progress) {
-                    Kicked::Done => {}
-                    Kicked::Full => return Ok(CopyProgress { next, full: true, ..progress }),
-                    Kicked::Dead => {
+                    SendOutcome::Done => {}
+                    SendOutcome::Full => return Ok(CopyProgress { next, full: true, ..progress }),
+                    SendOutcome::Dead => {
                         self.forget(device);
                         return Ok(CopyProgress { next, full: true, ..progress });
                     }
@@ -270,7 +270,7 @@ impl Plane for Ring {
             let (sent, kicked) = sender.xsk.kick();
             *copies += u64::from(sent);
             self.frames += u64::from(sent);
-            all &= kicked != Kicked::Full;
+            all &= kicked != SendOutcome::Full;
         }
         all
     }

@@ -266,7 +266,7 @@ impl Xdp {
         let filled = maps::fill(self.fans.as_fd(), slot as u32, index, program.as_fd());
         let mac = device.mac;
         self.devices[slot] = Some(Device { index, mac, copies: false, link });
-        filled.map_err(|error| format!("cannot make maps of {name}: {error}"))?;
+        filled.map_err(|error| format!("cannot create the maps of {name}: {error}"))?;
         // A frame that nobody takes shows whether the driver sends any.
         let taken =
             device.up && self.run(Job { device: index, ..Job::default() }, &[]).map_err(describe)?.bells > 0;

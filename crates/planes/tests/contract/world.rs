@@ -95,14 +95,14 @@ impl World {
         &self,
         work: impl FnOnce(&mut Desk, &mut Forwarder) -> T + Send + 'static,
     ) -> T {
-        let (answer, answered) = channel();
+        let (reply_sender, reply_receiver) = channel();
         let work: Work = Box::new(move |desk, forwarder| {
             // Whoever asked may have given up.
-            let _ = answer.send(work(desk, forwarder));
+            let _ = reply_sender.send(work(desk, forwarder));
         });
         self.work.as_ref().unwrap().send(work).expect("the reflector runs");
         self.waker.wake();
-        answered.recv().expect("the reflector runs")
+        reply_receiver.recv().expect("the reflector runs")
     }
 
     /// Keeps the reflector's thread from its work until `meanwhile` has returned.

@@ -39,13 +39,13 @@ impl Sources {
 /// recorded `JOIN` must not make an address a member again after it has left. Bounded: when there are too many, all
 /// cookies made before the oldest are void, and a client that brings one gets another.
 #[derive(Debug, Default)]
-pub(super) struct Departed {
+pub(super) struct DepartedMembers {
     at_ms: HashMap<u64, u64>,
     order: VecDeque<(u64, u64)>,
     floor_ms: Option<u64>,
 }
 
-impl Departed {
+impl DepartedMembers {
     /// Notes that the address and group behind this hash left at `at_ms`.
     pub(super) fn note(&mut self, member: u64, at_ms: u64, now_ms: u64) {
         while let Some(&(oldest, oldest_ms)) = self.order.front() {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn who_left_is_remembered_in_bounded_memory() {
-        let mut departed = Departed::default();
+        let mut departed = DepartedMembers::default();
         let many = DEPARTED_MAX as u64 + 10;
         for member in 0..many {
             departed.note(member, member / 100, member / 100);

@@ -87,7 +87,7 @@ impl Waiting {
 
 /// A member that has come from the old reflector and has not left it yet.
 #[derive(Debug)]
-struct Coming {
+struct ArrivingMember {
     address: SocketAddr,
     terms: Terms,
     /// The items that it has sent meanwhile.
@@ -121,7 +121,7 @@ pub(super) struct Relay {
     /// New: datagrams that wait for their place in the order, oldest first.
     waiting: VecDeque<Waiting>,
     /// New: members that are coming, by the session that they leave, and those sessions by address.
-    coming: HashMap<u64, Coming>,
+    coming: HashMap<u64, ArrivingMember>,
     coming_at: HashMap<SocketAddr, u64>,
     /// The bytes in `waiting` and `coming`.
     bytes: usize,
@@ -600,7 +600,7 @@ impl Control {
         if relay.is_old {
             relay.sessions.insert(session, address);
         } else if let Some(leaves) = leaves {
-            let coming = relay.coming.entry(leaves).or_insert(Coming { address, terms, sent: Vec::new() });
+            let coming = relay.coming.entry(leaves).or_insert(ArrivingMember { address, terms, sent: Vec::new() });
             (coming.address, coming.terms) = (address, terms);
             relay.coming_at.insert(address, leaves);
             relay.channel.push(Item::of_session(ItemKind::Claim, leaves));
@@ -664,7 +664,7 @@ impl Control {
         let waiting = std::mem::take(&mut relay.waiting);
         let coming = std::mem::take(&mut relay.coming);
         let mut left: Vec<Waiting> = waiting.into();
-        for Coming { address, terms, sent } in coming.into_values() {
+        for ArrivingMember { address, terms, sent } in coming.into_values() {
             left.extend(sent);
             self.receive_here(now, index, address, terms);
         }

@@ -111,7 +111,7 @@ pub(super) struct State {
     asks: u32,
     ask: Option<Ask>,
     /// The last question that was answered in full, and its session.
-    answered: Option<(u32, u64)>,
+    completed: Option<(u32, u64)>,
     /// The sessions that did not answer since one last did.
     tried: HashSet<u64>,
     /// The number of members tried in this interval.
@@ -162,7 +162,7 @@ impl Control {
                     used_ms: now.ms,
                     asks: 0,
                     ask: None,
-                    answered: None,
+                    completed: None,
                     tried: HashSet::new(),
                     tried_now: 0,
                     ask_ms: now.ms + options.every_ms,
@@ -387,7 +387,7 @@ impl Control {
         let Some(state) = &mut self.group_control_mut(group).state else {
             return self.count(Counter::StateUnasked);
         };
-        if state.answered == Some((part.ask, session)) {
+        if state.completed == Some((part.ask, session)) {
             // It does not know yet that everything was taken.
             let next = part.size.unwrap_or(0);
             return self.send(local, from, &Answer::StateTaken { session, ask: part.ask, next, later: 0 });
@@ -424,7 +424,7 @@ impl Control {
             let bytes = Bytes::from(std::mem::take(&mut ask.bytes));
             let base = state.version;
             state.ask = None;
-            state.answered = Some((part.ask, session));
+            state.completed = Some((part.ask, session));
             state.tried.clear();
             (state.tried_now, state.idle) = (0, 0);
             if state.known && state.bytes.as_ref() == Some(&bytes) {

@@ -144,7 +144,7 @@ impl Member {
         }
         if attempt.purpose == Purpose::Move {
             if let Question::Join(target) = attempt.question {
-                self.events.push_back(MemberEvent::Stayed { target });
+                self.events.push_back(MemberEvent::MoveFailed { target });
             }
             return;
         }

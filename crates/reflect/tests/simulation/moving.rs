@@ -339,13 +339,13 @@ fn what_reflectors_said_is_worth_nothing_when_it_is_said_again_or_spoilt() {
         stage.talk(200);
         let outsider = address("192.0.2.66:7400");
         for (from, to, bytes) in stage.world.recorded.clone() {
-            let answered = hears(&mut stage.world, to, outsider, &bytes);
-            assert!(answered <= bytes.len(), "seed {seed}: {answered} bytes for {}", bytes.len());
+            let reply_bytes = hears(&mut stage.world, to, outsider, &bytes);
+            assert!(reply_bytes <= bytes.len(), "seed {seed}: {reply_bytes} bytes for {}", bytes.len());
             let mut spoilt = bytes.clone();
             let at = stage.world.random.below(8 * spoilt.len() as u64) as usize;
             spoilt[at / 8] ^= 1 << (at % 8);
-            let answered = hears(&mut stage.world, to, from, &spoilt);
-            assert!(answered <= spoilt.len(), "seed {seed}");
+            let reply_bytes = hears(&mut stage.world, to, from, &spoilt);
+            assert!(reply_bytes <= spoilt.len(), "seed {seed}");
         }
         stage.until_all_at(2, 1);
         stage.check(seed);
@@ -355,8 +355,8 @@ fn what_reflectors_said_is_worth_nothing_when_it_is_said_again_or_spoilt() {
         let recorded = stage.world.recorded.clone();
         for (from, to, bytes) in &recorded {
             for from in [*from, outsider] {
-                let answered = hears(&mut stage.world, *to, from, bytes);
-                assert!(answered <= bytes.len(), "seed {seed}");
+                let reply_bytes = hears(&mut stage.world, *to, from, bytes);
+                assert!(reply_bytes <= bytes.len(), "seed {seed}");
             }
         }
         assert_eq!([1, 2].map(|host| stage.count(host, Counter::RelayBegun)), begun, "seed {seed}");

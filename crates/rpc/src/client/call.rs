@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::client::event::Event;
 use crate::client::link::{Link, Submitted};
 use crate::client::part::Parts;
-use crate::client::state::{Answer, CallError, Manner, Ticket};
+use crate::client::state::{Answer, CallError, CallKind, Ticket};
 use crate::error::WireError;
 use crate::frame::{Frame, MessageKind};
 use crate::outbox::Outbox;
@@ -86,15 +86,15 @@ pub struct Call<R: Request> {
     request: R,
     call_state: CallState,
     attempts: u32,
-    manner: Manner,
+    manner: CallKind,
     /// Parts of the reply that had not been taken when its end came.
     parts: Parts,
     /// Set when the request may have taken effect and is being repeated.
-    limbo: Option<Box<Limbo>>,
+    limbo: Option<Box<UncertainRequest>>,
 }
 
 /// The state of a request that may have taken effect.
-struct Limbo {
+struct UncertainRequest {
     /// The time at which it is given up, and what wakes the call then; `None` if nothing can, or if it has.
     until: Instant,
     alarm: Option<oneshot::Receiver<()>>,
@@ -109,7 +109,7 @@ impl<R: Request> Call<R> {
     }
 
     fn start_with(link: Arc<Link>, request: R, subscribes: bool) -> Self {
-        let manner = Manner { cancels: request.cancels(), latest: request.wants_latest_part(), subscribes };
+        let manner = CallKind { cancels: request.cancels(), latest: request.wants_latest_part(), subscribes };
         let (call_state, parts) = (CallState::Outside, Parts::default());
         let mut call = Call { link, request, call_state, attempts: 0, manner, parts, limbo: None };
         if let Err(error) = call.submit(None) {
@@ -250,7 +250,7 @@ impl<R: Request> Call<R> {
                 if self.limbo.is_none() {
                     let until = Instant::now() + time.unwrap_or_default();
                     let alarm = time.and_then(|_| self.link.alarm(until).ok());
-                    self.limbo = Some(Box::new(Limbo { until, alarm, why }));
+                    self.limbo = Some(Box::new(UncertainRequest { until, alarm, why }));
                 }
                 if time.is_some() && self.may_repeat() { CallState::Outside } else { self.give_up() }
             }

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use crate::client::drive::{self, Host};
 use crate::client::event::Event;
 use crate::client::seat::Seat;
-use crate::client::state::{Answer, CallError, Manner, Stage, State, Ticket};
+use crate::client::state::{Answer, CallError, CallKind, Stage, State, Ticket};
 use crate::client::{Greeter, LinkOptions};
 use crate::control;
 use crate::frame::MessageKind;
@@ -130,7 +130,7 @@ impl Link {
     pub(super) fn submit(
         self: &Arc<Link>,
         waker: Option<&Waker>,
-        manner: Manner,
+        manner: CallKind,
         encode: impl FnOnce(&mut Outbox, u64) -> Result<(), StoreError>,
     ) -> Result<Submitted, StoreError> {
         let mut state = self.state.lock();

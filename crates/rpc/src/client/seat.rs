@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 
 use crate::client::drive::{Host, KEPT_BYTES_MAX, PING_ID};
 use crate::client::link::{Link, unreachable_server};
-use crate::client::state::{Manner, Stage};
+use crate::client::state::{CallKind, Stage};
 use crate::client::{Greeter, Greeting, LinkOptions};
 use crate::control;
 use crate::frame::{Frame, MessageKind};
@@ -199,7 +199,7 @@ impl Link {
         if state.is_full() {
             return Ok(false);
         }
-        state.enter(Stage::Posted(number), Manner::default(), encode)?;
+        state.enter(Stage::Posted(number), CallKind::default(), encode)?;
         Ok(true)
     }
 

@@ -62,7 +62,7 @@ pub(super) struct Call {
     pub(super) start: u64,
     pub(super) stage: Stage,
     /// The kind of call, which decides what happens when its caller is gone.
-    pub(super) manner: Manner,
+    pub(super) manner: CallKind,
     /// Parts of the reply that came ahead of its end.
     pub(super) parts: Parts,
     /// The reply that confirmed a subscription, until its caller has taken it.
@@ -71,7 +71,7 @@ pub(super) struct Call {
 
 /// The kind of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Manner {
+pub(super) struct CallKind {
     /// The service to be told when the caller no longer waits for the reply.
     pub(super) cancels: Option<u8>,
     /// True if events follow the reply.
@@ -153,7 +153,7 @@ impl State {
     pub(super) fn enter(
         &mut self,
         stage: Stage,
-        manner: Manner,
+        manner: CallKind,
         encode: impl FnOnce(&mut Outbox, u64) -> Result<(), StoreError>,
     ) -> Result<Ticket, StoreError> {
         // Id 0 stands for messages that belong to no request.

@@ -440,7 +440,7 @@ impl Connection {
     /// Hands all complete frames that were received to their services, as far as the limits allow.
     fn accept(&mut self) -> bool {
         let mut progress = false;
-        let mut answered = 0;
+        let mut replied = 0;
         while !self.ended && self.may_take() {
             match self.inbox.next() {
                 Ok(None) if self.refuse_too_large() => {}
@@ -450,7 +450,7 @@ impl Connection {
                     control::put_error(&mut self.outbox, 0, &error.into());
                     self.ended = true;
                 }
-                Ok(Some(frame)) => answered += u64::from(self.execute(frame)),
+                Ok(Some(frame)) => replied += u64::from(self.execute(frame)),
                 Err(error) => {
                     // The stream cannot be decoded from here on.
                     control::put_error(&mut self.outbox, 0, &error.into());
@@ -459,7 +459,7 @@ impl Connection {
             }
             progress = true;
         }
-        self.time(answered);
+        self.time(replied);
         progress
     }
 
@@ -486,19 +486,19 @@ impl Connection {
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, BLOCKED, id));
         }
-        let answered = self.hand_over(index, kind, id, body, deadline);
+        let replied = self.hand_over(index, kind, id, body, deadline);
         if self.blocked.is_some() {
             self.deadlines.extend(deadline.map(|deadline| (deadline, BLOCKED, id)));
         }
-        self.time(u64::from(answered));
+        self.time(u64::from(replied));
         self.blocked.is_none()
     }
 
     /// Counts the latency of requests that were answered at once.
-    fn time(&mut self, answered: u64) {
-        if answered > 0 {
+    fn time(&mut self, replied: u64) {
+        if replied > 0 {
             let latency = self.read_at.elapsed();
-            self.tally.latency(latency, answered, &self.shared.stats);
+            self.tally.latency(latency, replied, &self.shared.stats);
             self.handlers.iter_mut().for_each(|handler| handler.timed(latency));
         }
     }
@@ -530,13 +530,13 @@ impl Connection {
         if self.handlers.is_empty() {
             self.handlers = self.shared.services.open(&self.peer);
         }
-        let answered = self.hand_over(index, kind, id, service::lasting(body), deadline);
+        let replied = self.hand_over(index, kind, id, service::lasting(body), deadline);
         if let Some(blocked) = &mut self.blocked {
             // It may wait for long.
             blocked.body = control::detached(std::mem::take(&mut blocked.body));
             self.deadlines.extend(deadline.map(|deadline| (deadline, BLOCKED, id)));
         }
-        answered
+        replied
     }
 
     /// Hands a request to its service. Returns true if it was answered at once.

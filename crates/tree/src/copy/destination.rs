@@ -413,7 +413,7 @@ impl Destination {
     }
 
     /// Removes every entry whose name is `chosen`.
-    pub fn sweep(&self, chosen: impl Fn(&CStr) -> bool) -> Result<(), Errno> {
+    pub fn remove_chosen(&self, chosen: impl Fn(&CStr) -> bool) -> Result<(), Errno> {
         let descriptor = self.descriptor()?;
         let mut failed = None;
         self.each(

@@ -45,7 +45,7 @@ struct State {
 }
 
 /// The state that all jobs share.
-pub struct Surroundings<'a> {
+pub struct JobContext<'a> {
     pub control: &'a Control,
     pub cuts: &'a ShortCuts,
     pub bytes: &'a AtomicU64,
@@ -64,7 +64,7 @@ impl Job {
     }
 
     /// Works on chunks until none is left, and returns whether there was one.
-    pub fn work(&self, around: &Surroundings<'_>, buffer: &mut [u8]) -> bool {
+    pub fn work(&self, around: &JobContext<'_>, buffer: &mut [u8]) -> bool {
         {
             let mut state = self.state.lock();
             if state.halted.is_some() || self.next.load(Ordering::Relaxed) >= self.chunks() {
@@ -106,7 +106,7 @@ impl Job {
         self.size.div_ceil(self.chunk_bytes)
     }
 
-    fn chunk(&self, chunk: u64, around: &Surroundings<'_>, buffer: &mut [u8]) -> Result<(), Halt> {
+    fn chunk(&self, chunk: u64, around: &JobContext<'_>, buffer: &mut [u8]) -> Result<(), Halt> {
         let (from, to) = (chunk * self.chunk_bytes, self.size.min((chunk + 1) * self.chunk_bytes));
         if self.finished.get(chunk as usize) == Some(&true) {
             around.bytes.fetch_add(to - from, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl Jobs {
     pub fn run(
         &self,
         job: Job,
-        around: &Surroundings<'_>,
+        around: &JobContext<'_>,
         buffer: &mut [u8],
         call: impl FnOnce(),
     ) -> Result<(), Halt> {
@@ -163,7 +163,7 @@ impl Jobs {
     }
 
     /// Helps with a file, and returns whether there was work.
-    pub fn help(&self, around: &Surroundings<'_>, buffer: &mut [u8]) -> bool {
+    pub fn help(&self, around: &JobContext<'_>, buffer: &mut [u8]) -> bool {
         let jobs: Vec<Arc<Job>> = self.0.lock().clone();
         jobs.iter().any(|job| job.work(around, buffer))
     }

@@ -19,7 +19,7 @@ use crate::error::{Cause, EntryError};
 use crate::remove::ROUNDS_MAX;
 use crate::root::Root;
 
-const MAKE: &str = "cannot make the copy of the directory";
+const MAKE: &str = "cannot create the copy of the directory";
 const MIRROR: &str = "cannot find out what the mirror has and the source has not, in";
 /// The reason why nothing is removed from a directory in which a name of the source may stand for another one.
 pub const FOLDS: &str = "the destination's file system takes two names for one in this directory (it ignores case, or \
@@ -234,7 +234,7 @@ impl Visitor for Copier<'_> {
         self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
         let kept = (|| {
             if !destination.fresh {
-                destination.sweep(is_unfinished)?;
+                destination.remove_chosen(is_unfinished)?;
             }
             let source = directory.descriptor()?;
             if self.shared.options.mirror

@@ -138,10 +138,10 @@ pub async fn mkdir(tree: &Tree, args: MkdirArgs) -> Result<(), Failure> {
                 }
                 found => found,
             };
-            here = found.map_err(|error| failure(error, format_args!("cannot make {so_far}")))?;
+            here = found.map_err(|error| failure(error, format_args!("cannot create {so_far}")))?;
         }
         if here.kind != InodeKind::Directory {
-            return Err(failure(Error::Exists, format_args!("cannot make {path}")));
+            return Err(failure(Error::Exists, format_args!("cannot create {path}")));
         }
     }
     Ok(())
@@ -155,7 +155,7 @@ async fn make(
     mode: u32,
     args: &MkdirArgs,
 ) -> Result<Attributes, Failure> {
-    let attempted = format!("cannot make {path}");
+    let attempted = format!("cannot create {path}");
     let above = parent.layout;
     let layout = Layout {
         unit_bytes: match args.stripe {
@@ -293,14 +293,14 @@ pub async fn ln(tree: &Tree, args: LnArgs) -> Result<(), Failure> {
         path = path.join(&target.name().unwrap_or_default());
     }
     let (parent, name) = tree.parent_of_file(&path, "make").await?;
-    let attempted = format!("cannot make {path}");
+    let attempted = format!("cannot create {path}");
     let created = if args.symbolic {
         let creation = Creation::symlink(target.0.into_vec());
         tree.rank.create(&tree.user, parent.ino, &name, creation).await
     } else {
         let found = tree.find(&target, false, "make a link to").await?;
         if found.kind == InodeKind::Directory {
-            let text = format!("{attempted}: {target} is a directory, to which only symbolic links are made");
+            let text = format!("{attempted}: {target} is a directory, to which only symbolic links can point");
             return Err(Failure::Failed(text));
         }
         tree.rank.link(&tree.user, found.ino, parent.ino, &name).await

@@ -151,7 +151,7 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
                 },
                 Err(error) => Err(error),
             };
-            created.map_err(|error| failure(error, format_args!("cannot make {path}")))?
+            created.map_err(|error| failure(error, format_args!("cannot create {path}")))?
         }
         Err(error) => return Err(failure(error, &attempted)),
     };

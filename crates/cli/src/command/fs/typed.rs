@@ -75,7 +75,7 @@ async fn check_rank(store: &nacre::Store) -> Result<(), Failure> {
     store.end_sequencers().await;
     match looked {
         Err(error) if error.kind != nacre::ErrorKind::Invalid => {
-            Err(error.context("cannot make a sequencer").into())
+            Err(error.context("cannot create a sequencer").into())
         }
         _ => Ok(()),
     }
@@ -97,7 +97,7 @@ pub(super) async fn create(tree: &Tree, args: CreateArgs) -> Result<(), Failure>
 async fn make(tree: &Tree, path: &Path, creation: Creation) -> Result<(), Failure> {
     let (parent, name) = tree.parent_of_file(path, "make").await?;
     let created = tree.rank.create(&tree.user, parent.ino, &name, creation).await;
-    created.map(drop).map_err(|error| failure(error, format_args!("cannot make {path}")))
+    created.map(drop).map_err(|error| failure(error, format_args!("cannot create {path}")))
 }
 
 /// Runs `nacre fs call`.

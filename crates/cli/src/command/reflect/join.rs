@@ -265,7 +265,7 @@ impl Join {
                     format!("refused: {reason}; trying again"),
                 )
             }
-            MemberEvent::Stayed { target } => say(
+            MemberEvent::MoveFailed { target } => say(
                 json!({ "event": "stayed", "reflector": target.reflector.to_string(), "group": target.group }),
                 format!("was asked to move to {}, which does not accept it; staying", place(target)),
             ),

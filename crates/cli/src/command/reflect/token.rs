@@ -55,7 +55,7 @@ pub struct KeyArgs {}
 
 fn key(common: &Common) -> Result<TokenKey, Failure> {
     let Some(path) = &common.key else {
-        let text = "give the key that signs tokens with --key FILE; \"nacre keygen\" makes one";
+        let text = "give the key that signs tokens with --key FILE; \"nacre keygen\" creates one";
         return Err(Failure::Usage(text.to_owned()));
     };
     let key = ClusterKey::load(path).map_err(|error| Failure::Failed(error.message))?;

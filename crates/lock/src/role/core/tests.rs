@@ -33,8 +33,8 @@ impl Host {
     /// Makes a call while the account has no memory.
     fn call(&mut self, message: Call) -> Option<Reply> {
         self.calls += 1;
-        let answered = self.shared.call(LINK, SESSION, self.calls, message, |_| None);
-        answered.unwrap_or_else(|NotAttached| panic!("the session has a connection"))
+        let reply = self.shared.call(LINK, SESSION, self.calls, message, |_| None);
+        reply.unwrap_or_else(|NotAttached| panic!("the session has a connection"))
     }
 
     /// Makes all records durable.

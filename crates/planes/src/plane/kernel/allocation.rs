@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::mapped::Mapped;
 
 /// A part that was given up, with the programs that ran then.
-struct Given<T> {
+struct Released<T> {
     item: T,
     /// The processor and step of each program that ran.
     seen: Vec<(u32, u64)>,
@@ -17,7 +17,7 @@ struct Given<T> {
 #[derive(derive_more::Debug)]
 #[debug("Quarantine")]
 pub struct Quarantine<T> {
-    waiting: VecDeque<Given<T>>,
+    waiting: VecDeque<Released<T>>,
 }
 
 impl<T> Default for Quarantine<T> {
@@ -35,7 +35,7 @@ impl<T> Quarantine<T> {
             .map(|cpu| (cpu, step(flights, cpu).load(Ordering::SeqCst)))
             .filter(|(_, step)| step % 2 == 1)
             .collect();
-        self.waiting.push_back(Given { item, seen });
+        self.waiting.push_back(Released { item, seen });
     }
 
     /// Returns whether nothing waits.

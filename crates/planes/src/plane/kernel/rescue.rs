@@ -15,7 +15,7 @@ const HEAD: usize = constant::RESCUE_BYTES as usize;
 
 /// A datagram as a program handed it over, with the group's index in the programs' table.
 #[derive(Debug)]
-pub(super) struct Handed {
+pub(super) struct HandedDatagram {
     pub(super) slot: u32,
     pub(super) lane: u16,
     pub(super) generation: u8,
@@ -36,7 +36,7 @@ impl Rescues {
     }
 
     /// Takes the next datagram, if there is one.
-    pub(super) fn next(&mut self) -> Option<Handed> {
+    pub(super) fn next(&mut self) -> Option<HandedDatagram> {
         loop {
             let item = self.0.next()?;
             if let Some(handed) = read(&item) {
@@ -52,7 +52,7 @@ impl Rescues {
 }
 
 /// Reads a `struct rescue` with its payload.
-fn read(item: &[u8]) -> Option<Handed> {
+fn read(item: &[u8]) -> Option<HandedDatagram> {
     let (head, payload) = item.split_at_checked(HEAD)?;
     let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let (slot, device, bytes, position) = (word(0), word(4), word(8) as usize, word(12));
@@ -64,7 +64,7 @@ fn read(item: &[u8]) -> Option<Handed> {
         }
         ip => SocketAddr::new(ip, port),
     };
-    Some(Handed {
+    Some(HandedDatagram {
         slot,
         lane: u16::from(head[16]),
         generation: head[17],

@@ -95,7 +95,7 @@ unsafe impl Send for Mapping {}
 
 /// The outcome of asking the kernel to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kicked {
+pub(super) enum SendOutcome {
     /// All frames were sent.
     Done,
     /// The device has no room now.
@@ -223,7 +223,7 @@ impl Xsk {
     }
 
     /// Asks the kernel to send the pending frames. Returns the number of frames sent.
-    pub(super) fn kick(&mut self) -> (u32, Kicked) {
+    pub(super) fn kick(&mut self) -> (u32, SendOutcome) {
         let mut sent = 0;
         while self.pending() > 0 {
             // SAFETY: no bytes and no address are passed.
@@ -256,15 +256,15 @@ impl Xsk {
                     let refused = unsafe { self.slot(self.taken.wrapping_sub(1)).read() };
                     self.append(refused);
                     self.ring.number(self.ring_at.producer).store(self.put, Ordering::Release);
-                    return (sent, Kicked::Full);
+                    return (sent, SendOutcome::Full);
                 }
                 Some(libc::EINTR) => {}
                 // A call sends only so many: with news there may be room for more.
                 None | Some(libc::EAGAIN) if news => {}
-                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return (sent, Kicked::Full),
-                _ => return (sent, Kicked::Dead),
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return (sent, SendOutcome::Full),
+                _ => return (sent, SendOutcome::Dead),
             }
         }
-        (sent, Kicked::Done)
+        (sent, SendOutcome::Done)
     }
 }
