@@ -52,7 +52,9 @@ fn bytes_go_in_and_come_out() {
 
     server.run(["put", "x", "/no/such/file"]).failed(1, &["cannot open /no/such/file"]);
     server.run(["put", "x", "/"]).failed(1, &["is a folder"]);
-    server.run(["get", "large", "/no/such/folder/file"]).failed(1, &["cannot create the file /no/such/folder"]);
+    server
+        .run(["get", "large", "/no/such/folder/file"])
+        .failed(1, &["cannot create the file /no/such/folder"]);
     server
         .run(["get", "large", "--fork", "other"])
         .failed(1, &["has no fork \"other\"", "(default), \"side\""]);

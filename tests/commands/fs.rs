@@ -105,7 +105,8 @@ fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
     run_text(&["put", "-", "/d/f"]).ok();
     run_text(&["rm", "/d/f/"]).failed(1, &["cannot remove /d/f/: not a directory"]);
     run_text(&["mv", "/d/f", "/g/"]).failed(1, &["cannot move to /g/: no such file or directory"]);
-    run_text(&["ln", "/d", "/hard"]).failed(1, &["/d is a directory, to which only symbolic links can point"]);
+    run_text(&["ln", "/d", "/hard"])
+        .failed(1, &["/d is a directory, to which only symbolic links can point"]);
     assert_eq!(run_text(&["find"]).text(), "/\n/d\n/d/f");
 
     // Names are bytes, and are found and fetched as such.

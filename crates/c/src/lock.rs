@@ -7,7 +7,7 @@ use std::time::Duration;
 use nacre::Error;
 use nacre::lock::{BlockingLock, Description, Mode, OFFSET_MAX, Request};
 
-use crate::argument::{name, handle_slot, required};
+use crate::argument::{handle_slot, name, required};
 use crate::code::{Failure, NACRE_CLOSED, call};
 use crate::handle::{self, Handle, get};
 use crate::pattern::nacre_pattern;

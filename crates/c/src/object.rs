@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nacre::limit::{REFUSAL_BYTES_MAX, TRANSACTION_BYTES_MAX};
 use nacre::{BlockingObject, ByteRange, KeyWritten, ReadOp, Transaction, Written};
 
-use crate::argument::{Buffer, ResultSlot, buffer, name, optional, payload, handle_slot, required};
+use crate::argument::{Buffer, ResultSlot, buffer, handle_slot, name, optional, payload, required};
 use crate::code::{Failure, NACRE_ABSENT, NACRE_REFUSED, call};
 use crate::handle::{self, Handle, get};
 use crate::result::nacre_result;

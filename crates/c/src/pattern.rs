@@ -6,7 +6,7 @@ use nacre::lock::{
     Block, DEPTH_MAX, Datatype, Description, Distribution, FileView, ITEMS_MAX, Member, Order, Region,
 };
 
-use crate::argument::{array, buffer, optional, handle_slot, required, text};
+use crate::argument::{array, buffer, handle_slot, optional, required, text};
 use crate::code::{Failure, call};
 use crate::handle::{self, Handle, get};
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use nacre::limit::PAGE_ENTRIES_MAX;
 use nacre::{BlockingStore, ObjectId, ObjectStore, Store};
 
-use crate::argument::{name, handle_slot, text};
+use crate::argument::{handle_slot, name, text};
 use crate::code::{Failure, NACRE_CLOSED, call};
 use crate::handle::{self, Handle, get};
 use crate::result::nacre_result;

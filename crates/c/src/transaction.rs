@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nacre::limit::{EXTENTS_PER_TRANSACTION_MAX, OPERATIONS_MAX};
 use nacre::{ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, ReadOp, Transaction, WriteOp};
 
-use crate::argument::{array, name, payload, handle_slot, optional_handle_slot};
+use crate::argument::{array, handle_slot, name, optional_handle_slot, payload};
 use crate::code::{Failure, NACRE_REFUSED, call};
 use crate::handle::{self, Handle, get};
 use crate::object::nacre_object;

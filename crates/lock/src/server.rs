@@ -32,8 +32,8 @@ use session::{SessionRecord, State};
 pub use settings::{Limits, Settings};
 
 use crate::OFFSET_MAX;
-use crate::message::{LockSpec, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
-use crate::table::{Acquired, Mode, Owner, AcquireOutcome, RequestKey, Table, TableError, ResumedRequest};
+use crate::message::{Call, FileName, LockSpec, Refusal, Reply, RequestNumber, SessionId, Token};
+use crate::table::{AcquireOutcome, Acquired, Mode, Owner, RequestKey, ResumedRequest, Table, TableError};
 
 /// The number under which the server's owner knows a call, to send the reply to.
 pub type CallId = u64;
@@ -254,7 +254,9 @@ impl Server {
                 let reported_bytes = key.and_then(|key| self.reported_bytes(key, &reply));
                 out.push(Output::Reply { call, reply, reported_bytes });
             }
-            Err(refusal) => out.push(Output::Reply { call, reply: Reply::Refused(refusal), reported_bytes: None }),
+            Err(refusal) => {
+                out.push(Output::Reply { call, reply: Reply::Refused(refusal), reported_bytes: None })
+            }
         }
     }
 

@@ -29,7 +29,7 @@ mod tree;
 
 use std::collections::{BTreeMap, HashMap};
 
-pub use answer::{Acquired, AcquireOutcome, RequestView, TableError, ResumedRequest};
+pub use answer::{AcquireOutcome, Acquired, RequestView, ResumedRequest, TableError};
 use holding::{Budget, Holdings, Stop};
 use line::Line;
 
@@ -311,7 +311,11 @@ impl Table {
     /// # Errors
     ///
     /// [`TableError::Unknown`].
-    pub fn release(&mut self, request: RequestKey, woken: &mut Vec<ResumedRequest>) -> Result<(), TableError> {
+    pub fn release(
+        &mut self,
+        request: RequestKey,
+        woken: &mut Vec<ResumedRequest>,
+    ) -> Result<(), TableError> {
         if !self.requests.contains_key(&request) {
             return Err(TableError::Unknown);
         }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nacre_lock::table::{Acquired, Indexing, Mode, Owner, AcquireOutcome, RequestKey, Table, TableError, ResumedRequest};
+use nacre_lock::table::{
+    AcquireOutcome, Acquired, Indexing, Mode, Owner, RequestKey, ResumedRequest, Table, TableError,
+};
 use nacre_lock::{Block, Datatype, OFFSET_MAX, Pattern, Region};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -119,7 +121,12 @@ impl Naive {
         }
     }
 
-    fn release_from(&mut self, request: RequestKey, offset: u64, woken: &mut Vec<ResumedRequest>) -> Acquired {
+    fn release_from(
+        &mut self,
+        request: RequestKey,
+        offset: u64,
+        woken: &mut Vec<ResumedRequest>,
+    ) -> Acquired {
         if let Some(byte) = self.requests[&request].until.and(self.requests[&request].next()) {
             self.leave(request);
             // The line that it left comes first, and only that one can have changed.
@@ -210,7 +217,8 @@ fn compare(seed: u64, steps: usize) {
                         naive.stand(key, until);
                     }
                     let progress = naive.requests[&key].progress();
-                    let reached = if done { AcquireOutcome::Done(progress) } else { AcquireOutcome::Waits(progress) };
+                    let reached =
+                        if done { AcquireOutcome::Done(progress) } else { AcquireOutcome::Waits(progress) };
                     for table in &mut tables {
                         assert_eq!(table.acquire(key, until), Ok(reached), "seed {seed}");
                     }

@@ -227,7 +227,11 @@ impl Engine {
         }
     }
 
-    async fn apply_later(self: Arc<Self>, mut work: Work, wanted: SpaceRequest) -> Result<Outcome, StoreError> {
+    async fn apply_later(
+        self: Arc<Self>,
+        mut work: Work,
+        wanted: SpaceRequest,
+    ) -> Result<Outcome, StoreError> {
         let mut wanted = wanted;
         loop {
             work.purpose = self.maintenance.wait_for_space(wanted).await?;
@@ -368,7 +372,9 @@ impl Engine {
         }
         let mut wanted = work.wanted();
         wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node, is_new);
-        let Some(_growth) = self.reserve_growth(&wanted) else { return Err(CommitFailure::NeedsSpace(wanted)) };
+        let Some(_growth) = self.reserve_growth(&wanted) else {
+            return Err(CommitFailure::NeedsSpace(wanted));
+        };
         let appended = match self.log.append(&mut work.head, &work.payload, work.purpose) {
             Ok(appended) => appended,
             Err(Refused::NeedsSegment(_)) => return Err(CommitFailure::NeedsSpace(wanted)),

@@ -353,14 +353,22 @@ impl LogStore {
     #[cfg(feature = "sim")]
     pub fn has_space(&self, bytes: u64) -> bool {
         let purpose = log::Purpose::Write;
-        self.owner.engine.has_space(&space::SpaceRequest { record_bytes: bytes, growth_bytes: bytes, purpose })
+        self.owner.engine.has_space(&space::SpaceRequest {
+            record_bytes: bytes,
+            growth_bytes: bytes,
+            purpose,
+        })
     }
 
     /// Returns whether the files of snapshots have room for the index to grow by `bytes`. For tests.
     #[cfg(feature = "sim")]
     pub fn index_has_space(&self, bytes: u64) -> bool {
         let purpose = log::Purpose::Write;
-        self.owner.engine.index_has_space(&space::SpaceRequest { record_bytes: 0, growth_bytes: bytes, purpose })
+        self.owner.engine.index_has_space(&space::SpaceRequest {
+            record_bytes: 0,
+            growth_bytes: bytes,
+            purpose,
+        })
     }
 
     /// Makes room as [`LogStore::has_space`] looks for it, in a store whose [`Committer`] is the caller. For tests.

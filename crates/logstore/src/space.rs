@@ -387,8 +387,11 @@ impl Engine {
 
     /// Returns the maximum length in bytes that the file of a snapshot taken now may keep.
     pub(crate) fn snapshot_file_bytes_max(&self) -> u64 {
-        let wanted =
-            SpaceRequest { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write };
+        let wanted = SpaceRequest {
+            record_bytes: 0,
+            growth_bytes: self.segment_bytes() / 64,
+            purpose: Purpose::Write,
+        };
         let bytes = self.snapshot_file_bytes(self.snapshot_space_wanted(&wanted));
         if self.is_tight() { bytes } else { 2 * bytes }
     }

@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 
 use crate::limit::*;
 use crate::state::{Space, State};
-use crate::update::{Draft, Refused, ProposedChange};
+use crate::update::{Draft, ProposedChange, Refused};
 
 /// A validator of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,7 +239,13 @@ fn unpacked_bytes(value: &Json) -> Option<Bytes> {
     }
 }
 
-fn input(map: &str, change: &ProposedChange, old: Option<&Bytes>, author: &str, epoch: u64) -> Result<Bytes, String> {
+fn input(
+    map: &str,
+    change: &ProposedChange,
+    old: Option<&Bytes>,
+    author: &str,
+    epoch: u64,
+) -> Result<Bytes, String> {
     let optional = |bytes: Option<&Bytes>| bytes.map_or(Json::Null, |bytes| packed_bytes(bytes));
     let entry = packed_bytes(change.name.as_bytes());
     packed::pack(&[

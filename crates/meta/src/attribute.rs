@@ -7,7 +7,9 @@ use crate::credentials::{Credentials, READ, WRITE};
 use crate::directory::{CHANGED, attribute_key};
 use crate::error::{Error, Result};
 use crate::inode::{Ino, Inode, InodeKind, Layout, RECORD, key};
-use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, LookupResult, at_version, nonsense, too_busy, unclaimed, versioned};
+use crate::rank::{
+    ATTEMPTS_MAX, Loaded, LookupResult, Rank, at_version, nonsense, too_busy, unclaimed, versioned,
+};
 
 /// The maximum length of the name of an extended attribute, in bytes.
 pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;

@@ -11,7 +11,7 @@ use crate::inode::{Content, Ino, InodeKind, LINKS_MAX, PREFIX};
 use crate::intent::intent_of;
 use crate::namespace::PAGE_ENTRIES_MAX;
 use crate::rank::{
-    ATTEMPTS_MAX, Loaded, RANK_KEY, Rank, LookupResult, at_version, log_object, namespace_object, nonsense,
+    ATTEMPTS_MAX, Loaded, LookupResult, RANK_KEY, Rank, at_version, log_object, namespace_object, nonsense,
     too_busy, unclaimed,
 };
 

@@ -16,8 +16,8 @@ use crate::inode::{
 };
 use crate::intent::{Part, Target};
 use crate::rank::{
-    ATTEMPTS_MAX, Loaded, Rank, LookupResult, at_version, corrupt, namespace_object, nonsense, too_busy, unclaimed,
-    versioned,
+    ATTEMPTS_MAX, Loaded, LookupResult, Rank, at_version, corrupt, namespace_object, nonsense, too_busy,
+    unclaimed, versioned,
 };
 
 /// The maximum number of symbolic links that one path may lead through.

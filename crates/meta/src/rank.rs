@@ -442,7 +442,9 @@ impl Rank {
         for _ in 0..ATTEMPTS_MAX {
             match (self.find(entry.ino, Vec::new()).await?, entry.first_record(directory)) {
                 (LookupResult::Found(loaded, _), _) => return Ok(Some(*loaded)),
-                (LookupResult::Missing(0), Some(inode)) => settled(self.create_inode(entry.ino, &inode).await)?,
+                (LookupResult::Missing(0), Some(inode)) => {
+                    settled(self.create_inode(entry.ino, &inode).await)?
+                }
                 (LookupResult::Missing(_), _) => return Ok(None),
             };
         }

@@ -347,7 +347,8 @@ impl Copy<'_> {
         // What has to be read still may be little enough to be read together with all the rest.
         let missing = from.missing(&steps);
         if !missing.is_empty() {
-            let Some(again) = ObjectSnapshot::whole(self.source, self.object, &to.names(), &missing).await? else {
+            let Some(again) = ObjectSnapshot::whole(self.source, self.object, &to.names(), &missing).await?
+            else {
                 return Ok(Attempt::Changed);
             };
             if !to.covers(&again) {

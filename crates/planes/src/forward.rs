@@ -535,7 +535,8 @@ impl Forwarder {
         let table = host.table();
         number(table, index, &mut bytes[HEADROOM - head..HEADROOM]);
         let payload = &bytes[HEADROOM - head..];
-        let whole = AdmittedDatagram { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
+        let whole =
+            AdmittedDatagram { from: None, except, tos: received.tos, age_ns: received.age_ns, payload };
         let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
         fan_out.fan_out(table, index, whole)
     }
@@ -557,7 +558,11 @@ impl Forwarder {
             return Ok(());
         }
         let mut fan_out = FanOut { plane: &mut **plane, backlog, counters, of_group, options, now };
-        fan_out.fan_out(table, group, AdmittedDatagram { from: None, except, tos, age_ns: 0, payload: &payload })
+        fan_out.fan_out(
+            table,
+            group,
+            AdmittedDatagram { from: None, except, tos, age_ns: 0, payload: &payload },
+        )
     }
 
     /// Confirms a member that was heard of as a neighbour, once a second at most.
@@ -613,7 +618,11 @@ impl Forwarder {
                 continue;
             }
             let from = Some((lane, generation, position as usize));
-            fan_out.fan_out(table, group, AdmittedDatagram { from, except, tos, age_ns: 0, payload: &payload })?;
+            fan_out.fan_out(
+                table,
+                group,
+                AdmittedDatagram { from, except, tos, age_ns: 0, payload: &payload },
+            )?;
         }
         Ok(())
     }
@@ -716,7 +725,12 @@ struct FanOut<'a> {
 
 impl FanOut<'_> {
     /// Copies an admitted datagram as far as possible, and keeps it for the devices that are full.
-    fn fan_out(&mut self, table: &Table, index: GroupIndex, whole: AdmittedDatagram<'_>) -> Result<(), ForwardError> {
+    fn fan_out(
+        &mut self,
+        table: &Table,
+        index: GroupIndex,
+        whole: AdmittedDatagram<'_>,
+    ) -> Result<(), ForwardError> {
         let AdmittedDatagram { from, except, tos, payload, .. } = whole;
         let (first, position) = match from {
             None => (0, 0),

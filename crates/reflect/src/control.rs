@@ -27,7 +27,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
 pub use counter::{Counter, Counters};
-pub use expel::{BANS_MAX, Ban, Suppliers, Subject};
+pub use expel::{BANS_MAX, Ban, Subject, Suppliers};
 use limit::{DepartedMembers, Sources};
 use place::Moving;
 use relay::{Opening, Relay, Relays};

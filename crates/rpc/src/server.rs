@@ -447,7 +447,8 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
             .find(|version| shared.services.serve_version(*version))
             .unwrap_or(PROTOCOL_VERSION);
         let versions = oldest..=PROTOCOL_VERSION;
-        let guest = handshake::accept(&stream, AdmissionPolicy { key: shared.key.as_ref(), versions, shut }).await?;
+        let guest =
+            handshake::accept(&stream, AdmissionPolicy { key: shared.key.as_ref(), versions, shut }).await?;
         Ok::<_, handshake::Refused>((Channel::new(stream, guest.seal), Peer { version: guest.version }))
     };
     let introduced = tokio::select! {

@@ -32,7 +32,7 @@ use attributes::Preserver;
 use data::{BUFFER_BYTES, Halt, ShortCuts};
 pub use destination::Destination;
 pub use file::is_unfinished;
-use job::{Job, Jobs, JobContext};
+use job::{Job, JobContext, Jobs};
 use link::Links;
 use nacre_walk::Queue;
 use nacre_walk::directory::{self, Identity};

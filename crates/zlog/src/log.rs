@@ -335,7 +335,12 @@ impl Inner {
     /// Returns the attempts of one request.
     pub fn patience(&self) -> RetryBudget {
         let Options { patience, random, .. } = &self.options;
-        RetryBudget { patience: *patience, since: None, pause: Duration::from_millis(2), random: random.clone() }
+        RetryBudget {
+            patience: *patience,
+            since: None,
+            pause: Duration::from_millis(2),
+            random: random.clone(),
+        }
     }
 
     pub fn object(&self, view: &View, index: u32) -> Result<ObjectId, LogError> {

@@ -235,10 +235,11 @@ impl Service for ReflectService {
         outbox: &mut Outbox,
     ) -> Handled<Self::Pending> {
         let started = match request.kind {
-            RELOCATE => {
-                get_relocation(&request.body).map(|change| numbered_reply(RELOCATED, self.handle.relocate(change)))
+            RELOCATE => get_relocation(&request.body)
+                .map(|change| numbered_reply(RELOCATED, self.handle.relocate(change))),
+            EXPEL => {
+                get_expulsion(&request.body).map(|order| numbered_reply(EXPELLED, self.handle.expel(order)))
             }
-            EXPEL => get_expulsion(&request.body).map(|order| numbered_reply(EXPELLED, self.handle.expel(order))),
             _ => {
                 control::put_error(outbox, request.id, &request.unsupported());
                 return Handled::Uncounted;

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::call::number;
 use super::drive::{Core, Servers};
-use super::share::{Driver, BackgroundWaker, Shared};
+use super::share::{BackgroundWaker, Driver, Shared};
 use super::{Inner, Session, State};
 use crate::message::SessionId;
 use crate::wire::ServerSlot;
@@ -30,7 +30,8 @@ pub(super) async fn run(
 ) {
     options.keeps_session = false;
     options.backoff_max = options.backoff_max.min(BACKOFF_MAX);
-    let (options, host, kick) = (Arc::new(options), Arc::new(Host::new(false)), Arc::<BackgroundWaker>::default());
+    let (options, host, kick) =
+        (Arc::new(options), Arc::new(Host::new(false)), Arc::<BackgroundWaker>::default());
     let begun = tokio::select! {
         begun = begin(&servers, &options, &host, &kick) => begun,
         // Nobody waits for the session any more.

@@ -257,7 +257,9 @@ async fn carry_out(
     let mut pause = PAUSE_MIN;
     loop {
         let done = match &order {
-            StoreOrder::Load => record::load(&*store, &id, epoch).await.map(|end| end.map(CompletedOrder::Loaded)),
+            StoreOrder::Load => {
+                record::load(&*store, &id, epoch).await.map(|end| end.map(CompletedOrder::Loaded))
+            }
             StoreOrder::Create(policy) => {
                 record::create(&*store, &id, epoch, *policy).await.map(|end| end.map(CompletedOrder::Created))
             }

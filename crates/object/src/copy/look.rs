@@ -260,14 +260,22 @@ impl Cut {
                 }
             }
             for (fork, range) in ranges.iter().filter(|(fork, _)| !is_reserved(fork)) {
-                reads.push(ReadOp::Range { fork: fork.clone(), range: *range, intent: Intent::ObjectSnapshot });
+                reads.push(ReadOp::Range {
+                    fork: fork.clone(),
+                    range: *range,
+                    intent: Intent::ObjectSnapshot,
+                });
             }
         }
         reads
     }
 
     /// Assembles a look from answers.
-    fn gather(&self, reads: &[ReadOp], answers: Vec<Answer>) -> Result<Result<ObjectSnapshot, Again>, StoreError> {
+    fn gather(
+        &self,
+        reads: &[ReadOp],
+        answers: Vec<Answer>,
+    ) -> Result<Result<ObjectSnapshot, Again>, StoreError> {
         let mut look = ObjectSnapshot {
             stat: Stat::default(),
             marked: false,

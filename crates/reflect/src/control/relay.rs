@@ -600,7 +600,8 @@ impl Control {
         if relay.is_old {
             relay.sessions.insert(session, address);
         } else if let Some(leaves) = leaves {
-            let coming = relay.coming.entry(leaves).or_insert(ArrivingMember { address, terms, sent: Vec::new() });
+            let coming =
+                relay.coming.entry(leaves).or_insert(ArrivingMember { address, terms, sent: Vec::new() });
             (coming.address, coming.terms) = (address, terms);
             relay.coming_at.insert(address, leaves);
             relay.channel.push(Item::of_session(ItemKind::Claim, leaves));

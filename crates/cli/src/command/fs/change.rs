@@ -300,7 +300,8 @@ pub async fn ln(tree: &Tree, args: LnArgs) -> Result<(), Failure> {
     } else {
         let found = tree.find(&target, false, "make a link to").await?;
         if found.kind == InodeKind::Directory {
-            let text = format!("{attempted}: {target} is a directory, to which only symbolic links can point");
+            let text =
+                format!("{attempted}: {target} is a directory, to which only symbolic links can point");
             return Err(Failure::Failed(text));
         }
         tree.rank.link(&tree.user, found.ino, parent.ino, &name).await
