@@ -339,6 +339,18 @@ fn objects_that_pass_the_limit_are_refused_whole() {
 }
 
 #[test]
+fn a_limit_that_no_osd_told_is_asked_for_again() {
+    let cluster = Cluster::start("paused", &["--size", "1"]);
+    let limit = |store: &RadosStore| block_on(store.limits()).unwrap().fork_bytes_max;
+    cluster.ceph(&["osd", "pause"]);
+    // The monitor, which it connects to, tells it that the OSDs take nothing for now.
+    let store = open(&format!("{}&timeout_ms=5000", cluster.uri("paused")));
+    assert_eq!(limit(&store), (1 << 31) - 1, "the class's own limit remains");
+    cluster.ceph(&["osd", "unpause"]);
+    wait_until("the OSDs tell their limit", || limit(&store) == 128 << 20);
+}
+
+#[test]
 fn a_pool_that_was_removed_is_not_an_empty_store() {
     let cluster = Cluster::shared();
     cluster.ceph(&["osd", "pool", "create", "brief", "8", "8", "replicated"]);
