@@ -23,7 +23,8 @@
 //! client has to know beforehand whether an object is there; and what does neither needs no look at the index at all.
 //!
 //! A pool that was filled before there was an index, or from which the index was removed, has no *root* that says that
-//! the index is complete. The first that lists it, and may write, fills the index in.
+//! the index is complete. The first that lists it, and may write, fills the index in. Every listing reads the root beside
+//! the entries, and a complete index has all its shards: so it is noticed if somebody removes them while clients run.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, CString};
@@ -37,7 +38,7 @@ use crate::error::{Attempt, errno, failed};
 use crate::name::{keyed, object_name, unescaped};
 use crate::record::{Header, Token, checksum};
 use crate::store::Inner;
-use crate::sys::{Operation, Pool, ReadStep, WriteStep, flag};
+use crate::sys::{Completed, Operation, Pool, ReadStep, WriteStep, flag};
 
 /// The number of RADOS objects that the index is spread over.
 const SHARDS: usize = 32;
@@ -62,14 +63,28 @@ const FILLED_MAX: usize = 128;
 /// The maximum number of entries that are asked of a shard at once.
 const PAGE_MAX: usize = 512;
 
-/// The client's knowledge of the root, as a number.
+/// The maximum number of times that a listing begins anew because the index turned out to be incomplete.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// The client's knowledge of the index, as a number.
 #[derive(Default)]
 pub(crate) struct IndexState(AtomicU8);
 
 impl IndexState {
+    /// Nothing is known: the root tells.
+    const UNKNOWN: u8 = 0;
+    /// The root said so when it was last read.
     const COMPLETE: u8 = 1;
-    /// It is not, and this user may not fill it in.
-    const DENIED: u8 = 2;
+    /// It is not complete, whatever the root says.
+    const BROKEN: u8 = 2;
+}
+
+/// What the root says.
+enum Root {
+    Complete,
+    Incomplete,
+    /// What a later version has made of the index, this one leaves alone.
+    Newer,
 }
 
 /// A mark that this client has set.
@@ -290,6 +305,8 @@ struct Cursor<'a> {
     from: Option<&'a ObjectId>,
     shards: Vec<Shard>,
     page: usize,
+    /// True if one of the shards is not there.
+    broken: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -298,7 +315,7 @@ impl<'a> Cursor<'a> {
         let shards = (0..SHARDS).map(|shard| Shard::new(shard, from)).collect();
         // Names are spread evenly, but not quite.
         let page = (limit + limit / 4).div_ceil(SHARDS) + 8;
-        Self { inner, from, shards, page: page.min(PAGE_MAX) }
+        Self { inner, from, shards, page: page.min(PAGE_MAX), broken: false }
     }
 
     /// Returns the next entry in ascending order of the ids.
@@ -316,6 +333,7 @@ impl<'a> Cursor<'a> {
                 if completed.code < 0 && completed.code != -errno::ENOENT {
                     return Err(self.inner.index_failed(completed.code));
                 }
+                self.broken |= completed.code < 0;
                 let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
                 let (pairs, more) = first.map(|answer| answer.into_pairs()).unwrap_or_default();
                 shard.take(pairs, more, self.from);
@@ -358,7 +376,9 @@ impl Inner {
 
     fn send_fact(&self, mark: &Mark, fact: Fact) -> Operation {
         let fact = fact.encode();
+        // Where somebody removed the shard meanwhile, the fact is written all the same.
         let steps = [
+            WriteStep::Create,
             WriteStep::IfOmapLess(&mark.entry, &fact),
             WriteStep::SetOmap(&mark.entry, &fact),
             WriteStep::RemoveOmap(&mark.key),
@@ -407,15 +427,35 @@ impl Inner {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        if !self.complete_index().await? {
-            return self.list_by_walk(after, limit).await;
+        for _ in 0..ATTEMPTS_MAX {
+            if !self.complete_index().await? {
+                break;
+            }
+            if let Some(found) = self.list_by_index(after.as_ref(), limit).await? {
+                return Ok(found);
+            }
         }
-        let mut cursor = Cursor::new(self, after.as_ref(), limit);
+        self.list_by_walk(after, limit).await
+    }
+
+    /// Lists objects by the index. Returns `None` if that turns out not to be complete any more.
+    async fn list_by_index(
+        &self,
+        after: Option<&ObjectId>,
+        limit: usize,
+    ) -> Result<Option<Vec<ObjectId>>, StoreError> {
+        // Asked side by side with the shards.
+        let root = self.read_root();
+        let mut cursor = Cursor::new(self, after, limit);
         let mut found = Vec::new();
         // Entries are looked into in groups, so that the looks go side by side.
         let mut group: Vec<Entry> = Vec::new();
         loop {
             let next = cursor.next().await?;
+            if cursor.broken {
+                self.index.0.store(IndexState::BROKEN, Ordering::Relaxed);
+                return Ok(None);
+            }
             let over = next.is_none();
             group.extend(next.filter(|entry| entry.exists() != Some(false)));
             let uncertain = group.iter().filter(|entry| entry.exists().is_none()).count();
@@ -426,11 +466,11 @@ impl Inner {
                 break;
             }
         }
-        if found.is_empty() {
-            // A pool that was removed lists like one that is empty.
-            self.pool_is_listed()?;
+        if !matches!(self.root(root.await)?, Root::Complete) {
+            self.index.0.store(IndexState::UNKNOWN, Ordering::Relaxed);
+            return Ok(None);
         }
-        Ok(found)
+        Ok(Some(found))
     }
 
     /// Appends the objects of a group of entries that exist.
@@ -524,30 +564,37 @@ impl Inner {
 
     /// Returns whether the index is complete; fills it in if it is not, and this user may.
     async fn complete_index(&self) -> Result<bool, StoreError> {
-        match self.index.0.load(Ordering::Relaxed) {
-            IndexState::COMPLETE => return Ok(true),
-            IndexState::DENIED => return Ok(false),
-            _ => {}
+        let state = self.index.0.load(Ordering::Relaxed);
+        if state == IndexState::COMPLETE {
+            return Ok(true);
         }
-        let completed = self.pool.read(ROOT, &[ReadStep::Xattrs], 0).await;
+        let complete = match self.root(self.read_root().await)? {
+            Root::Complete if state != IndexState::BROKEN => true,
+            Root::Newer => false,
+            _ => self.fill_index().await?,
+        };
+        let state = if complete { IndexState::COMPLETE } else { IndexState::UNKNOWN };
+        self.index.0.store(state, Ordering::Relaxed);
+        Ok(complete)
+    }
+
+    fn read_root(&self) -> Operation {
+        self.pool.read(ROOT, &[ReadStep::Xattrs], 0)
+    }
+
+    /// Returns what the root says, of which the attributes were read.
+    fn root(&self, completed: Completed) -> Result<Root, StoreError> {
         if completed.code < 0 && completed.code != -errno::ENOENT {
             return Err(self.index_failed(completed.code));
         }
         let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
         let attributes = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
         let root = attributes.iter().find(|(name, _)| name == STATE.to_bytes()).map(|(_, value)| &value[..]);
-        let complete = match root {
-            Some(root) if root == encode_root(true) => true,
-            // What a later version has made of the index, this one leaves alone.
-            Some(root) if root.first().is_some_and(|format| *format > FORMAT) => {
-                self.index.0.store(IndexState::DENIED, Ordering::Relaxed);
-                return Ok(false);
-            }
-            _ => self.fill_index().await?,
-        };
-        let state = if complete { IndexState::COMPLETE } else { IndexState::DENIED };
-        self.index.0.store(state, Ordering::Relaxed);
-        Ok(complete)
+        Ok(match root {
+            Some(root) if root == encode_root(true) => Root::Complete,
+            Some(root) if root.first().is_some_and(|format| *format > FORMAT) => Root::Newer,
+            _ => Root::Incomplete,
+        })
     }
 
     /// Fills the index in with the objects that were there before it. Returns false if this user may not, or if there is
@@ -555,6 +602,7 @@ impl Inner {
     pub(crate) async fn fill_index(&self) -> Result<bool, StoreError> {
         // Whoever may not write learns it before the work.
         if self.write_root(false).await? {
+            self.make_shards().await?;
             // What an entry says may have been changed by a client without the index: all objects are looked at, those that
             // have entries too.
             let mut names: BTreeSet<ObjectId> = self.names().await?.into_iter().collect();
@@ -592,6 +640,19 @@ impl Inner {
             return self.write_root(true).await;
         }
         Ok(false)
+    }
+
+    /// Makes all shards, so that one that is not there is known to have been removed.
+    async fn make_shards(&self) -> Result<(), StoreError> {
+        let make = |shard| self.pool.write(&shard_name(shard), &[WriteStep::Create], flag::FULL_TRY);
+        let made: Vec<Operation> = (0..SHARDS).map(make).collect();
+        for made in made {
+            let code = made.await.code;
+            if code < 0 {
+                return Err(self.index_failed(code));
+            }
+        }
+        Ok(())
     }
 
     /// Writes facts into a shard, except those that are older than what stands there.

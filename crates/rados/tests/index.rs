@@ -306,6 +306,53 @@ fn a_pool_without_an_index_is_filled_in() {
 }
 
 #[test]
+fn clients_notice_that_the_index_was_removed_while_they_run() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("removed");
+    let (store, index) = (open(&uri), Index { cluster: &cluster, uri: &uri });
+    let capabilities = ["mon", "allow r", "osd", "allow r pool=nacre"];
+    let reader = cluster.ceph(&[&["auth", "get-or-create", "client.removed"], &capabilities[..]].concat());
+    std::fs::write(cluster.dir().join("client.removed.keyring"), reader).unwrap();
+    let reader = open(&uri.replace("id=nacre", "id=removed"));
+    let names = ["a", "b", "c"];
+    for name in names {
+        make(&store, name);
+        index.settled(name);
+    }
+    for store in [&store, &reader] {
+        assert_eq!(listed(store, 10), names);
+    }
+    let complete = index.objects();
+    assert_eq!(complete.len(), 33);
+    // All of it, the root last.
+    let mut objects = complete.clone();
+    objects.sort_unstable_by(|a, b| b.cmp(a));
+    let arguments: Vec<&str> = std::iter::once("rm").chain(objects.iter().map(String::as_str)).collect();
+    index.rados(&arguments, b"");
+    for store in [&reader, &store] {
+        assert_eq!(listed(store, 10), names);
+    }
+    assert_eq!(index.objects().len(), complete.len());
+    // One shard. Whoever may not write does without the index until it is complete again.
+    let (shard, _) = index.keys("b").unwrap();
+    index.rados(&["rm", &shard], b"");
+    assert_eq!(listed(&reader, 10), names);
+    assert!(index.keys("b").is_none());
+    assert_eq!(listed(&store, 10), names);
+    assert!(index.keys("b").is_some());
+    // The root, after a client without the index made an object.
+    let (shard, keys) = index.keys("b").unwrap();
+    index.rados(&["rmomapkey", &shard, &keys[0]], b"");
+    for store in [&store, &reader] {
+        assert_eq!(listed(store, 10), ["a", "c"]);
+    }
+    index.rados(&["rm", "nacre-index"], b"");
+    for store in [&store, &reader] {
+        assert_eq!(listed(store, 10), names);
+    }
+}
+
+#[test]
 fn an_index_that_is_filled_in_again_knows_what_clients_without_one_did() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("again");
