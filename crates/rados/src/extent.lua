@@ -799,6 +799,20 @@ local function vacate(state)
   return adopt(state.name, { base = 0, stem = fmt("\1\4%016x%04x", header.version, stems) }, OFFSET_MAX)
 end
 
+-- Sets the size of a fork: from it on, or from where the fork ended, it is a hole of this version. One that is a hole over
+-- its whole needs no look at its extents, however many it had.
+local function resize_fork(state, size)
+  local before = state.size
+  local from = math.min(before or 0, size)
+  if from > 0 then
+    paint_hole(state, from, OFFSET_MAX)
+  else
+    state = vacate(state)
+    state.size, state.base = before, header.version
+  end
+  resize(state, size)
+end
+
 -- Removes a fork: it is a hole of this version over its whole.
 local function remove_fork(name)
   local state = fork_state(name)
@@ -862,9 +876,7 @@ local function change(count)
       local state, from, length = fork_state(take("<s2")), take("<i8"), take("<i8")
       paint_hole(state, from, from + length)
     elseif tag == 3 then
-      local state, size = fork_state(take("<s2")), take("<i8")
-      paint_hole(state, math.min(state.size or 0, size), OFFSET_MAX)
-      resize(state, size)
+      resize_fork(fork_state(take("<s2")), take("<i8"))
     elseif tag == 4 then
       remove_fork(take("<s2"))
     elseif tag == 5 then

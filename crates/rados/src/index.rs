@@ -11,13 +11,20 @@
 //! Invariant: where an entry has no mark, it says what is. For the last change of whether the object exists had a mark;
 //! that is gone, so its fact was written; and no fact has a greater version. An entry with a mark says nothing, and the
 //! object itself is asked. A client that dies leaves its mark, which costs a look at the object in each listing, until
-//! one that finds the mark old settles it.
+//! one settles it that finds it to be old.
+//!
+//! Whether a mark is old is not told by the clock of whoever set it, which may differ from a lister's by any amount: a
+//! mark that is settled before its change takes place would leave the change unlisted. That clock only says which marks
+//! look old. The first listing that finds such a one writes beside it the time by an OSD's clock, and one that finds it
+//! there a day later, by an OSD's clock too, settles it. The clocks of OSDs cannot differ by so much: Ceph's own
+//! authentication would shut them out.
 //!
 //! The class refuses to make or to remove an object without a mark (`UNINDEXED` in `extent.lua`), so that no
 //! client has to know beforehand whether an object is there; and what does neither needs no look at the index at all.
 //!
 //! A pool that was filled before there was an index, or from which the index was removed, has no *root* that says that
-//! the index is complete. The first that lists it, and may write, fills the index in.
+//! the index is complete. The first that lists it, and may write, fills the index in. Every listing reads the root beside
+//! the entries, and a complete index has all its shards: so it is noticed if somebody removes them while clients run.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, CString};
@@ -31,7 +38,7 @@ use crate::error::{Attempt, errno, failed};
 use crate::name::{keyed, object_name, unescaped};
 use crate::record::{Header, Token, checksum};
 use crate::store::Inner;
-use crate::sys::{Operation, Pool, ReadStep, WriteStep, flag};
+use crate::sys::{Completed, Operation, Pool, ReadStep, WriteStep, flag};
 
 /// The number of RADOS objects that the index is spread over.
 const SHARDS: usize = 32;
@@ -46,8 +53,8 @@ const LETTER: u8 = b'n';
 /// The separator in the key of a mark, between the object's name and the mark's token. No escape begins like this, so
 /// that an object's marks follow its entry, and no other entry comes between.
 const MARK: [u8; 2] = [1, 1];
-/// The age from which on a mark is taken for that of a client that died: what such a client sent has long been applied,
-/// or never will be.
+/// The time for which a mark has to be there, after it was noticed, to be taken for that of a client that died: what such a
+/// client sent has long been applied, or never will be. Also the age from which on a mark is noticed.
 const MARK_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The maximum number of headers read at once.
 const LOOKS_MAX: usize = 128;
@@ -56,14 +63,28 @@ const FILLED_MAX: usize = 128;
 /// The maximum number of entries that are asked of a shard at once.
 const PAGE_MAX: usize = 512;
 
-/// The client's knowledge of the root, as a number.
+/// The maximum number of times that a listing begins anew because the index turned out to be incomplete.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// The client's knowledge of the index, as a number.
 #[derive(Default)]
 pub(crate) struct IndexState(AtomicU8);
 
 impl IndexState {
+    /// Nothing is known: the root tells.
+    const UNKNOWN: u8 = 0;
+    /// The root said so when it was last read.
     const COMPLETE: u8 = 1;
-    /// It is not, and this user may not fill it in.
-    const DENIED: u8 = 2;
+    /// It is not complete, whatever the root says.
+    const BROKEN: u8 = 2;
+}
+
+/// What the root says.
+enum Root {
+    Complete,
+    Incomplete,
+    /// What a later version has made of the index, this one leaves alone.
+    Newer,
 }
 
 /// A mark that this client has set.
@@ -123,18 +144,22 @@ struct Correction {
     fact: Existence,
 }
 
-/// Encodes the value of a mark: the time at which it was set, in seconds.
-fn encode_mark(set_at: u64) -> Vec<u8> {
+/// Encodes the value of a mark: the time at which it was set, by the clock of the client; and that at which a listing
+/// noticed it, if one did, by the clock of an OSD. Both are in seconds.
+fn encode_mark(set_at: u64, noticed_at: Option<u64>) -> Vec<u8> {
     let mut record = vec![FORMAT];
     record.extend(set_at.to_le_bytes());
+    record.extend(noticed_at.into_iter().flat_map(u64::to_le_bytes));
     record
 }
 
-/// Returns the time at which a mark was set; one that is unsound was set long ago.
-fn decode_mark(record: &[u8]) -> u64 {
-    match record.split_first() {
-        Some((&FORMAT, time)) => time.try_into().map_or(0, u64::from_le_bytes),
-        _ => 0,
+/// Returns the times in the value of a mark; one that is unsound was set long ago, and not noticed yet.
+fn decode_mark(record: &[u8]) -> (u64, Option<u64>) {
+    let Some((&FORMAT, times)) = record.split_first() else { return (0, None) };
+    match times.as_chunks::<8>() {
+        ([set_at], []) => (u64::from_le_bytes(*set_at), None),
+        ([set_at, noticed_at], []) => (u64::from_le_bytes(*set_at), Some(u64::from_le_bytes(*noticed_at))),
+        _ => (0, None),
     }
 }
 
@@ -183,8 +208,8 @@ struct Entry {
     object: ObjectId,
     /// The fact; `None` if there is none, or if it is unsound.
     fact: Option<Existence>,
-    /// The keys of its marks, and when each was set.
-    marks: Vec<(Bytes, u64)>,
+    /// Its marks: their keys and values.
+    marks: Vec<(Bytes, Bytes)>,
 }
 
 impl Entry {
@@ -234,7 +259,7 @@ impl Shard {
             }
             let open = self.open.get_or_insert(Entry { object, fact: None, marks: Vec::new() });
             if is_mark {
-                open.marks.push((key, decode_mark(&value)));
+                open.marks.push((key, value));
             } else {
                 open.fact = Existence::decode(&value);
             }
@@ -245,12 +270,43 @@ impl Shard {
     }
 }
 
+/// The clock of an OSD, which is looked at once, when the time is first wanted.
+#[derive(Default)]
+struct OsdClock(Option<Option<u64>>);
+
+impl OsdClock {
+    /// The input of the method: Ceph's encoding of a structure without fields.
+    const INPUT: [u8; 6] = [1, 1, 0, 0, 0, 0];
+
+    /// Returns the time in seconds, by the clock of the OSD that keeps a shard; `None` if it does not tell this user. The class
+    /// of Ceph that tells it is there, and allowed, unless an administrator chose otherwise.
+    async fn now(&mut self, inner: &Inner, shard: &CStr) -> Option<u64> {
+        if let Some(time) = self.0 {
+            return time;
+        }
+        let step = ReadStep::Call { class: c"otp", method: c"get_current_time", input: &Self::INPUT };
+        let completed = inner.pool.read(shard, &[step], 0).await;
+        let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
+        let time = Self::decode(&first.map(|answer| answer.into_bytes()).unwrap_or_default());
+        self.0 = Some(time);
+        time
+    }
+
+    /// Decodes the output: the structure's two versions and its length, and of the time the seconds and the nanoseconds.
+    fn decode(output: &[u8]) -> Option<u64> {
+        let seconds = output.get(6..14)?.first_chunk::<4>()?;
+        Some(u64::from(u32::from_le_bytes(*seconds))).filter(|seconds| *seconds > 0)
+    }
+}
+
 /// All shards, merged.
 struct Cursor<'a> {
     inner: &'a Inner,
     from: Option<&'a ObjectId>,
     shards: Vec<Shard>,
     page: usize,
+    /// True if one of the shards is not there.
+    broken: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -259,7 +315,7 @@ impl<'a> Cursor<'a> {
         let shards = (0..SHARDS).map(|shard| Shard::new(shard, from)).collect();
         // Names are spread evenly, but not quite.
         let page = (limit + limit / 4).div_ceil(SHARDS) + 8;
-        Self { inner, from, shards, page: page.min(PAGE_MAX) }
+        Self { inner, from, shards, page: page.min(PAGE_MAX), broken: false }
     }
 
     /// Returns the next entry in ascending order of the ids.
@@ -277,6 +333,7 @@ impl<'a> Cursor<'a> {
                 if completed.code < 0 && completed.code != -errno::ENOENT {
                     return Err(self.inner.index_failed(completed.code));
                 }
+                self.broken |= completed.code < 0;
                 let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
                 let (pairs, more) = first.map(|answer| answer.into_pairs()).unwrap_or_default();
                 shard.take(pairs, more, self.from);
@@ -294,7 +351,7 @@ impl Inner {
         let entry = entry_key(object);
         let key = mark_key(&entry, &self.token());
         let mark = Mark { shard: shard_name(shard_of(object)), entry, key };
-        let value = encode_mark(now());
+        let value = encode_mark(now(), None);
         // Where the pool is full, objects can still be removed; so must be what that takes.
         let flags = flag::FULL_TRY | flag::FULL_FORCE;
         let completed = self.pool.write(&mark.shard, &[WriteStep::SetOmap(&mark.key, &value)], flags).await;
@@ -319,7 +376,9 @@ impl Inner {
 
     fn send_fact(&self, mark: &Mark, fact: Existence) -> Operation {
         let fact = fact.encode();
+        // Where somebody removed the shard meanwhile, the fact is written all the same.
         let steps = [
+            WriteStep::Create,
             WriteStep::IfOmapLess(&mark.entry, &fact),
             WriteStep::SetOmap(&mark.entry, &fact),
             WriteStep::RemoveOmap(&mark.key),
@@ -368,15 +427,35 @@ impl Inner {
         if limit == 0 {
             return Ok(Vec::new());
         }
-        if !self.complete_index().await? {
-            return self.list_by_walk(after, limit).await;
+        for _ in 0..ATTEMPTS_MAX {
+            if !self.complete_index().await? {
+                break;
+            }
+            if let Some(found) = self.list_by_index(after.as_ref(), limit).await? {
+                return Ok(found);
+            }
         }
-        let mut cursor = Cursor::new(self, after.as_ref(), limit);
+        self.list_by_walk(after, limit).await
+    }
+
+    /// Lists objects by the index. Returns `None` if that turns out not to be complete any more.
+    async fn list_by_index(
+        &self,
+        after: Option<&ObjectId>,
+        limit: usize,
+    ) -> Result<Option<Vec<ObjectId>>, StoreError> {
+        // Asked side by side with the shards.
+        let root = self.read_root();
+        let mut cursor = Cursor::new(self, after, limit);
         let mut found = Vec::new();
         // Entries are looked into in groups, so that the looks go side by side.
         let mut group: Vec<Entry> = Vec::new();
         loop {
             let next = cursor.next().await?;
+            if cursor.broken {
+                self.index.0.store(IndexState::BROKEN, Ordering::Relaxed);
+                return Ok(None);
+            }
             let over = next.is_none();
             group.extend(next.filter(|entry| entry.exists() != Some(false)));
             let uncertain = group.iter().filter(|entry| entry.exists().is_none()).count();
@@ -387,11 +466,11 @@ impl Inner {
                 break;
             }
         }
-        if found.is_empty() {
-            // A pool that was removed lists like one that is empty.
-            self.pool_is_listed()?;
+        if !matches!(self.root(root.await)?, Root::Complete) {
+            self.index.0.store(IndexState::UNKNOWN, Ordering::Relaxed);
+            return Ok(None);
         }
-        Ok(found)
+        Ok(Some(found))
     }
 
     /// Appends the objects of a group of entries that exist.
@@ -399,16 +478,15 @@ impl Inner {
         let uncertain = |entry: &&Entry| entry.exists().is_none();
         let requested: Vec<&ObjectId> = group.iter().filter(uncertain).map(|entry| &entry.object).collect();
         let mut facts = self.facts(&requested).await?.into_iter();
-        let long_ago = now().saturating_sub(MARK_AGE_MAX.as_secs());
+        let mut clock = OsdClock::default();
         for entry in group {
             let exists = match entry.exists() {
                 Some(exists) => exists,
                 None => {
                     let fact = facts.next().unwrap_or(Existence::UNREADABLE);
-                    let old = entry.marks.iter().filter(|(_, set_at)| *set_at <= long_ago);
                     // Where the object does not tell, its mark is what keeps a stale entry from being believed.
-                    for (key, _) in old.filter(|_| fact != Existence::UNREADABLE) {
-                        self.settle_for_another(&entry.object, key, fact).await;
+                    if fact != Existence::UNREADABLE {
+                        self.tend_marks(&entry, fact, &mut clock).await;
                     }
                     fact.exists
                 }
@@ -420,9 +498,29 @@ impl Inner {
         Ok(())
     }
 
-    /// Settles the mark of a client that died. A failure leaves it as it is.
-    async fn settle_for_another(&self, object: &ObjectId, key: &[u8], fact: Existence) {
-        self.raise_fact(&shard_name(shard_of(object)), &entry_key(object), fact, Some(key)).await;
+    /// Settles those marks of an object that were noticed long ago, and notices those that look old. A failure leaves a mark as
+    /// it is.
+    async fn tend_marks(&self, entry: &Entry, fact: Existence, clock: &mut OsdClock) {
+        let shard = shard_name(shard_of(&entry.object));
+        for (key, value) in &entry.marks {
+            let (set_at, noticed_at) = decode_mark(value);
+            if noticed_at.is_none() && now().abs_diff(set_at) < MARK_AGE_MAX.as_secs() {
+                continue;
+            }
+            let Some(now) = clock.now(self, &shard).await else { return };
+            match noticed_at.and_then(|noticed_at| now.checked_sub(noticed_at)) {
+                Some(age) if age >= MARK_AGE_MAX.as_secs() => {
+                    self.raise_fact(&shard, &entry_key(&entry.object), fact, Some(&key[..])).await;
+                }
+                Some(_) => {}
+                None => {
+                    let noticed = encode_mark(set_at, Some(now));
+                    // It may be gone by now.
+                    let steps = [WriteStep::IfOmapEqual(key, value), WriteStep::SetOmap(key, &noticed)];
+                    self.pool.write(&shard, &steps, flag::FULL_TRY).await;
+                }
+            }
+        }
     }
 
     /// Looks at objects: which of them exist.
@@ -466,30 +564,37 @@ impl Inner {
 
     /// Returns whether the index is complete; fills it in if it is not, and this user may.
     async fn complete_index(&self) -> Result<bool, StoreError> {
-        match self.index.0.load(Ordering::Relaxed) {
-            IndexState::COMPLETE => return Ok(true),
-            IndexState::DENIED => return Ok(false),
-            _ => {}
+        let state = self.index.0.load(Ordering::Relaxed);
+        if state == IndexState::COMPLETE {
+            return Ok(true);
         }
-        let completed = self.pool.read(ROOT, &[ReadStep::Xattrs], 0).await;
+        let complete = match self.root(self.read_root().await)? {
+            Root::Complete if state != IndexState::BROKEN => true,
+            Root::Newer => false,
+            _ => self.fill_index().await?,
+        };
+        let state = if complete { IndexState::COMPLETE } else { IndexState::UNKNOWN };
+        self.index.0.store(state, Ordering::Relaxed);
+        Ok(complete)
+    }
+
+    fn read_root(&self) -> Operation {
+        self.pool.read(ROOT, &[ReadStep::Xattrs], 0)
+    }
+
+    /// Returns what the root says, of which the attributes were read.
+    fn root(&self, completed: Completed) -> Result<Root, StoreError> {
         if completed.code < 0 && completed.code != -errno::ENOENT {
             return Err(self.index_failed(completed.code));
         }
         let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
         let attributes = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
         let root = attributes.iter().find(|(name, _)| name == STATE.to_bytes()).map(|(_, value)| &value[..]);
-        let complete = match root {
-            Some(root) if root == encode_root(true) => true,
-            // What a later version has made of the index, this one leaves alone.
-            Some(root) if root.first().is_some_and(|format| *format > FORMAT) => {
-                self.index.0.store(IndexState::DENIED, Ordering::Relaxed);
-                return Ok(false);
-            }
-            _ => self.fill_index().await?,
-        };
-        let state = if complete { IndexState::COMPLETE } else { IndexState::DENIED };
-        self.index.0.store(state, Ordering::Relaxed);
-        Ok(complete)
+        Ok(match root {
+            Some(root) if root == encode_root(true) => Root::Complete,
+            Some(root) if root.first().is_some_and(|format| *format > FORMAT) => Root::Newer,
+            _ => Root::Incomplete,
+        })
     }
 
     /// Fills the index in with the objects that were there before it. Returns false if this user may not, or if there is
@@ -497,6 +602,7 @@ impl Inner {
     pub(crate) async fn fill_index(&self) -> Result<bool, StoreError> {
         // Whoever may not write learns it before the work.
         if self.write_root(false).await? {
+            self.make_shards().await?;
             // What an entry says may have been changed by a client without the index: all objects are looked at, those that
             // have entries too.
             let mut names: BTreeSet<ObjectId> = self.names().await?.into_iter().collect();
@@ -534,6 +640,19 @@ impl Inner {
             return self.write_root(true).await;
         }
         Ok(false)
+    }
+
+    /// Makes all shards, so that one that is not there is known to have been removed.
+    async fn make_shards(&self) -> Result<(), StoreError> {
+        let make = |shard| self.pool.write(&shard_name(shard), &[WriteStep::Create], flag::FULL_TRY);
+        let made: Vec<Operation> = (0..SHARDS).map(make).collect();
+        for made in made {
+            let code = made.await.code;
+            if code < 0 {
+                return Err(self.index_failed(code));
+            }
+        }
+        Ok(())
     }
 
     /// Writes facts into a shard, except those that are older than what stands there.
@@ -593,11 +712,25 @@ mod tests {
         let fact = Existence { version: 0x0102, exists: true };
         assert_eq!(hex(&fact.encode())[..20], *"00000000000001020101");
         assert_eq!(Existence::decode(&fact.encode()), Some(fact));
-        assert_eq!(hex(&encode_mark(7)), "010700000000000000");
+        assert_eq!(hex(&encode_mark(7, None)), "010700000000000000");
+        assert_eq!(hex(&encode_mark(7, Some(258))), "0107000000000000000201000000000000");
+        for mark in [(7, None), (7, Some(258))] {
+            assert_eq!(decode_mark(&encode_mark(mark.0, mark.1)), mark);
+        }
+        assert_eq!(decode_mark(b"\x01too short"), (0, None));
         assert_eq!(hex(&encode_root(true))[..6], *"010120");
         let key = mark_key(&entry_key(&id(b"a\x01")), b"sixteen letters!");
         assert_eq!(key, b"na\x01\x03\x01\x017369787465656e206c65747465727321");
         assert_eq!(shard_of(&id(b"name")), 4);
+    }
+
+    #[test]
+    fn the_time_of_an_osd_is_decoded() {
+        let output = [1, 1, 8, 0, 0, 0, 0x78, 0x56, 0x34, 0x12, 9, 9, 9, 9];
+        assert_eq!(OsdClock::decode(&output), Some(0x1234_5678));
+        for length in 0..output.len() {
+            assert_eq!(OsdClock::decode(&output[..length]), None);
+        }
     }
 
     #[test]
@@ -660,7 +793,10 @@ mod tests {
             let entry = entry_key(&id(name));
             pairs.push((Bytes::from(entry.clone()), fact.clone()));
             for token in 0..2 {
-                pairs.push((mark_key(&entry, &[token; 16]).into(), encode_mark(u64::from(token)).into()));
+                pairs.push((
+                    mark_key(&entry, &[token; 16]).into(),
+                    encode_mark(u64::from(token), None).into(),
+                ));
             }
         }
         for length in 1..=pairs.len() {

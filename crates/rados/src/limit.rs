@@ -14,28 +14,24 @@ const SETTING: &CStr = c"osd_max_object_size";
 /// The name of an object that no object of Nacre has, because it has another prefix.
 const PROBE: &CStr = c"nacre-probe";
 /// The maximum number of bytes that the class writes into one object, whatever is set: Lua in an OSD takes offsets of 31 bits.
-const HARD_MAX: u64 = (1 << 31) - 1;
+pub(crate) const HARD_MAX: u64 = (1 << 31) - 1;
 
-/// Returns the maximum number of bytes that one object of a pool may have. Where the OSDs' limit cannot be found out, that of
-/// the class remains.
-pub(crate) async fn object_bytes_max(pool: &Pool) -> u64 {
-    let Some(set) = pool.setting(SETTING) else { return HARD_MAX };
-    match (fits(pool, set.saturating_sub(1)).await, fits(pool, set).await) {
-        (Some(true), Some(false)) => return set.min(HARD_MAX),
-        (None, _) | (_, None) => return HARD_MAX,
-        _ => {}
+/// Returns the maximum number of bytes that one object of a pool may have; `None` if no OSD tells now.
+pub(crate) async fn object_bytes_max(pool: &Pool) -> Option<u64> {
+    let Some(set) = pool.setting(SETTING) else { return Some(HARD_MAX) };
+    if fits(pool, set.saturating_sub(1)).await? && !fits(pool, set).await? {
+        return Some(set.min(HARD_MAX));
     }
     // The OSDs have another setting than this client: bytes below `low` fit, the one at `high` does not.
     let (mut low, mut high) = (0, HARD_MAX);
     while low < high {
         let middle = low + (high - low) / 2;
-        match fits(pool, middle).await {
-            Some(true) => low = middle + 1,
-            Some(false) => high = middle,
-            None => return HARD_MAX,
+        match fits(pool, middle).await? {
+            true => low = middle + 1,
+            false => high = middle,
         }
     }
-    low
+    Some(low)
 }
 
 /// Returns whether an object may have a byte at an offset. Returns `None` if no OSD tells, because this user must not

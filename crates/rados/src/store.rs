@@ -22,7 +22,7 @@ use crate::cache::{CallUnderWay, Knowledge, ObjectCache};
 use crate::compact::CompactionReport;
 use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
 use crate::index::{IndexState, Mark};
-use crate::limit::object_bytes_max;
+use crate::limit::{HARD_MAX, object_bytes_max};
 use crate::name::{object_id, object_name};
 use crate::native;
 use crate::record::{Changed, Token};
@@ -78,7 +78,7 @@ pub(crate) struct Inner {
     chunks: RwLock<HashMap<Routine, Bytes>>,
     /// True if the OSDs differ too much for compiled routines.
     by_text: AtomicBool,
-    /// The maximum number of bytes that the OSDs let one object have, once it was asked for.
+    /// The maximum number of bytes that the OSDs let one object have, once they have told it.
     object_bytes_max: OnceLock<u64>,
 }
 
@@ -249,9 +249,13 @@ impl ObjectStore for Engine {
             if let Some(&fork_bytes_max) = inner.object_bytes_max.get() {
                 return Ok(Limits { fork_bytes_max });
             }
-            // Several replies at once may ask the OSDs, and none of them waits for another.
-            let found = object_bytes_max(&inner.pool).await;
-            Ok(Limits { fork_bytes_max: *inner.object_bytes_max.get_or_init(|| found) })
+            // Several replies at once may ask the OSDs, and none of them waits for another. Where no OSD tells, the limit of the
+            // class remains, and the next one asks again.
+            let fork_bytes_max = match object_bytes_max(&inner.pool).await {
+                Some(found) => *inner.object_bytes_max.get_or_init(|| found),
+                None => HARD_MAX,
+            };
+            Ok(Limits { fork_bytes_max })
         })
     }
 }

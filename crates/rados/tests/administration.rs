@@ -339,6 +339,18 @@ fn objects_that_pass_the_limit_are_refused_whole() {
 }
 
 #[test]
+fn a_limit_that_no_osd_told_is_asked_for_again() {
+    let cluster = Cluster::start("paused", &["--size", "1"]);
+    let limit = |store: &RadosStore| block_on(store.limits()).unwrap().fork_bytes_max;
+    cluster.ceph(&["osd", "pause"]);
+    // The monitor, which it connects to, tells it that the OSDs take nothing for now.
+    let store = open(&format!("{}&timeout_ms=5000", cluster.uri("paused")));
+    assert_eq!(limit(&store), (1 << 31) - 1, "the class's own limit remains");
+    cluster.ceph(&["osd", "unpause"]);
+    wait_until("the OSDs tell their limit", || limit(&store) == 128 << 20);
+}
+
+#[test]
 fn a_pool_that_was_removed_is_not_an_empty_store() {
     let cluster = Cluster::shared();
     cluster.ceph(&["osd", "pool", "create", "brief", "8", "8", "replicated"]);
@@ -420,17 +432,52 @@ fn objects_have_the_time_of_their_last_write() {
     }
 }
 
+/// Writes 50,000 extents of one byte, in five transactions.
+fn write_many(store: &RadosStore, object: &str) {
+    let pieces = 10_000_u64;
+    for part in 0..5 {
+        let extents = (0..pieces).map(|piece| ((part * pieces + piece) * 4, vec![part as u8 + 1].into()));
+        let extents = WriteOp::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
+        apply(store, object, Transaction::new().change(extents)).unwrap();
+    }
+}
+
+/// Tests that emptying a fork costs little, however long its index is: one call may look at some 250,000 extents, and here
+/// guards look at almost so many.
+#[test]
+fn a_fork_of_any_length_is_emptied_in_one_call() {
+    let cluster = Cluster::shared();
+    let store = cluster.open("emptied");
+    write_many(&store, "long");
+    apply(&store, "long", Transaction::new().change(WriteOp::Create)).unwrap();
+    let mut empty = Transaction::new().change(WriteOp::Truncate { fork: Fork::DEFAULT, size: 0 });
+    for _ in 0..5 {
+        empty = empty.if_version(Fork::DEFAULT, ByteRange::ALL, 5);
+    }
+    apply(&store, "long", empty.write(Fork::DEFAULT, 2, "new")).unwrap();
+    let all = || {
+        let outcome = apply(&store, "long", read().read_range(Fork::DEFAULT, ByteRange::new(100, 4)));
+        let Outcome::Done(done) = outcome.unwrap() else { unreachable!("there is no guard") };
+        let [Answer::Range(begin), Answer::Range(rest)] = &done.answers[..] else {
+            unreachable!("ranges were asked for")
+        };
+        (begin.data.to_vec(), begin.size, begin.version, rest.size, rest.version)
+    };
+    assert_eq!(all(), (b"\0\0ne".to_vec(), 5, 7, 5, 7));
+    let again = Transaction::new().change(WriteOp::Truncate { fork: Fork::DEFAULT, size: 0 });
+    apply(&store, "long", again).unwrap();
+    apply(&store, "long", Transaction::new().write(Fork::DEFAULT, 0, "anew")).unwrap();
+    assert_eq!(all(), (b"anew".to_vec(), 4, 9, 4, 8));
+    assert!(block_on(store.scrub(|_, _| {})).unwrap().findings.is_empty());
+}
+
 /// Tests that a call ends by itself, whatever it is asked: an OSD that is kept busy for long kills itself.
 #[test]
 fn what_is_too_much_for_one_call_is_refused_or_read_piece_by_piece() {
     let cluster = Cluster::shared();
     let store = cluster.open("purse");
     let pieces = 10_000_u64;
-    for part in 0..5 {
-        let extents = (0..pieces).map(|piece| ((part * pieces + piece) * 4, vec![part as u8 + 1].into()));
-        let extents = WriteOp::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
-        apply(&store, "long", Transaction::new().change(extents)).unwrap();
-    }
+    write_many(&store, "long");
     let mut looks = Transaction::new();
     for _ in 0..8 {
         looks = looks.read(ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::new(1, u64::MAX >> 2) });

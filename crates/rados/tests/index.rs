@@ -82,33 +82,48 @@ impl Index<'_> {
         loop {
             let (shard, keys) = self.keys(name).unwrap();
             if let [key] = &keys[..] {
-                let file = self.cluster.dir().join(format!("entry-{}", cluster::namespace(self.uri)));
-                self.rados(&["getomapval", &shard, key, file.to_str().unwrap()], b"");
-                return (shard, key.clone(), std::fs::read(file).unwrap());
+                let value = self.value(&shard, key);
+                return (shard, key.clone(), value);
             }
         }
     }
 
-    /// Sets a mark as a client does before it makes or removes an object; returns its shard and key.
-    fn mark(&self, name: &str, set_at: u64) -> (String, String) {
+    /// Returns the value of a key.
+    fn value(&self, shard: &str, key: &str) -> Vec<u8> {
+        let file = self.cluster.dir().join(format!("entry-{}", cluster::namespace(self.uri)));
+        self.rados(&["getomapval", shard, key, file.to_str().unwrap()], b"");
+        std::fs::read(file).unwrap()
+    }
+
+    /// Sets a mark as a client does before it makes or removes an object; returns its shard and key. It was set at the first of
+    /// the times, and noticed by a listing at the second, if there is one.
+    fn mark(&self, name: &str, times: &[u64]) -> (String, String) {
         let (shard, keys) = self.keys(name).unwrap();
         let key = format!("{}\u{1}\u{1}{:032x}", keys[0], rand::random::<u128>());
-        self.rados(&["setomapval", &shard, &key], &[&[1][..], &set_at.to_le_bytes()].concat());
+        self.rados(&["setomapval", &shard, &key], &mark(times));
         (shard, key)
     }
 
     /// Makes all marks of an object as old as can be.
     fn age_marks(&self, name: &str) {
         let (shard, keys) = self.keys(name).unwrap();
-        for mark in keys.iter().filter(|key| key.contains('\u{1}')) {
-            self.rados(&["setomapval", &shard, mark], &[&[1][..], &0_u64.to_le_bytes()].concat());
+        for key in keys.iter().filter(|key| key.contains('\u{1}')) {
+            self.rados(&["setomapval", &shard, key], &mark(&[0, 0]));
         }
     }
+}
+
+/// Returns the value of a mark.
+fn mark(times: &[u64]) -> Vec<u8> {
+    std::iter::once(1).chain(times.iter().flat_map(|time| time.to_le_bytes())).collect()
 }
 
 fn now() -> u64 {
     std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()
 }
+
+/// A little more than a day, in seconds.
+const DAY: u64 = 24 * 3600 + 60;
 
 #[test]
 fn names_are_listed_in_order_page_by_page() {
@@ -154,7 +169,7 @@ fn a_client_that_dies_at_any_step_leaves_a_right_listing() {
     // It was about to make an object that was removed before.
     make(&store, "a");
     remove(&store, "a");
-    index.mark("a", now());
+    index.mark("a", &[now()]);
     assert_eq!(listed(&store, 10), [""; 0]);
     // Another client makes it after all, and its own mark goes.
     make(&store, "a");
@@ -162,7 +177,7 @@ fn a_client_that_dies_at_any_step_leaves_a_right_listing() {
 
     // It had made one, and did not write that down.
     make(&store, "b");
-    let (shard, key) = index.mark("b", now());
+    let (shard, key) = index.mark("b", &[now()]);
     let entry = index.keys("b").unwrap().1[0].clone();
     index.rados(&["rmomapkey", &shard, &entry], b"");
     assert_eq!(listed(&store, 10), ["a", "b"]);
@@ -172,7 +187,7 @@ fn a_client_that_dies_at_any_step_leaves_a_right_listing() {
 
     // It was about to remove one.
     make(&store, "c");
-    index.mark("c", now());
+    index.mark("c", &[now()]);
     assert_eq!(listed(&store, 10), ["a", "c"]);
 
     // It had removed one, and did not write that down.
@@ -181,12 +196,12 @@ fn a_client_that_dies_at_any_step_leaves_a_right_listing() {
     let fact = index.rados(&["getomapval", &shard, &keys[0], "/dev/stdout"], b"");
     let fact = &fact[fact.len() - 14..];
     remove(&store, "d");
-    index.mark("d", now());
+    index.mark("d", &[now()]);
     index.rados(&["setomapval", &shard, &keys[0]], fact);
     assert_eq!(listed(&store, 10), ["a", "c"]);
 
-    // A mark that is a day old is settled by who finds it: the entry says again what is, and is believed.
-    index.mark("d", now() - 25 * 3600);
+    // A mark that was noticed a day ago is settled by who finds it: the entry says again what is, and is believed.
+    index.mark("d", &[now() - 2 * DAY, now() - DAY]);
     for _ in 0..2 {
         assert_eq!(listed(&store, 10), ["a", "c"]);
     }
@@ -194,6 +209,45 @@ fn a_client_that_dies_at_any_step_leaves_a_right_listing() {
     assert_eq!(keys.len(), 2, "the entry and the newer mark: {keys:?}");
     let settled = index.rados(&["getomapval", &shard, &keys[0], "/dev/stdout"], b"");
     assert!(&settled[settled.len() - 14..] > fact);
+}
+
+#[test]
+fn the_clock_of_a_client_ends_no_mark() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("clock");
+    let (store, index) = (open(&uri), Index { cluster: &cluster, uri: &uri });
+    make(&store, "a");
+    index.settled("a");
+    remove(&store, "a");
+    let (shard, entry, removed) = index.settled("a");
+    // A client is about to make it again. Its clock is two days behind, or a year ahead.
+    for set_at in [now() - 2 * DAY, now() + 365 * DAY] {
+        let (_, key) = index.mark("a", &[set_at]);
+        let before = now() - 1;
+        assert_eq!(listed(&store, 10), [""; 0]);
+        // That the mark was noticed is written down once, by the OSD's clock, which here is this one.
+        let noticed = index.value(&shard, &key);
+        assert_eq!(noticed[..9], mark(&[set_at]));
+        let noticed_at = u64::from_le_bytes(noticed[9..].try_into().unwrap());
+        assert!((before..=now()).contains(&noticed_at), "{noticed_at}");
+        assert_eq!(listed(&open(&uri), 10), [""; 0]);
+        assert_eq!(index.value(&shard, &key), noticed);
+        // The client makes it now, and dies before it writes that down.
+        make(&store, "a");
+        while index.keys("a").unwrap().1.len() > 2 {}
+        index.rados(&["setomapval", &shard, &entry], &removed);
+        for store in [&store, &open(&uri)] {
+            assert_eq!(listed(store, 10), ["a"]);
+        }
+        // A day later, somebody settles it.
+        index.rados(&["setomapval", &shard, &key], &mark(&[set_at, now() - DAY]));
+        for store in [&open(&uri), &store] {
+            assert_eq!(listed(store, 10), ["a"]);
+        }
+        assert_ne!(index.settled("a").2, removed);
+        remove(&store, "a");
+        index.settled("a");
+    }
 }
 
 #[test]
@@ -252,6 +306,53 @@ fn a_pool_without_an_index_is_filled_in() {
 }
 
 #[test]
+fn clients_notice_that_the_index_was_removed_while_they_run() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("removed");
+    let (store, index) = (open(&uri), Index { cluster: &cluster, uri: &uri });
+    let capabilities = ["mon", "allow r", "osd", "allow r pool=nacre"];
+    let reader = cluster.ceph(&[&["auth", "get-or-create", "client.removed"], &capabilities[..]].concat());
+    std::fs::write(cluster.dir().join("client.removed.keyring"), reader).unwrap();
+    let reader = open(&uri.replace("id=nacre", "id=removed"));
+    let names = ["a", "b", "c"];
+    for name in names {
+        make(&store, name);
+        index.settled(name);
+    }
+    for store in [&store, &reader] {
+        assert_eq!(listed(store, 10), names);
+    }
+    let complete = index.objects();
+    assert_eq!(complete.len(), 33);
+    // All of it, the root last.
+    let mut objects = complete.clone();
+    objects.sort_unstable_by(|a, b| b.cmp(a));
+    let arguments: Vec<&str> = std::iter::once("rm").chain(objects.iter().map(String::as_str)).collect();
+    index.rados(&arguments, b"");
+    for store in [&reader, &store] {
+        assert_eq!(listed(store, 10), names);
+    }
+    assert_eq!(index.objects().len(), complete.len());
+    // One shard. Whoever may not write does without the index until it is complete again.
+    let (shard, _) = index.keys("b").unwrap();
+    index.rados(&["rm", &shard], b"");
+    assert_eq!(listed(&reader, 10), names);
+    assert!(index.keys("b").is_none());
+    assert_eq!(listed(&store, 10), names);
+    assert!(index.keys("b").is_some());
+    // The root, after a client without the index made an object.
+    let (shard, keys) = index.keys("b").unwrap();
+    index.rados(&["rmomapkey", &shard, &keys[0]], b"");
+    for store in [&store, &reader] {
+        assert_eq!(listed(store, 10), ["a", "c"]);
+    }
+    index.rados(&["rm", "nacre-index"], b"");
+    for store in [&store, &reader] {
+        assert_eq!(listed(store, 10), names);
+    }
+}
+
+#[test]
 fn an_index_that_is_filled_in_again_knows_what_clients_without_one_did() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("again");
@@ -289,7 +390,7 @@ fn a_damaged_object_stays_listed_whatever_its_entry_says() {
     index.settled("a");
     // As if the client that made it again had died before it wrote that down.
     index.rados(&["setomapval", &shard, &key], &removed);
-    index.mark("a", now() - 25 * 3600);
+    index.mark("a", &[now() - 2 * DAY, now() - DAY]);
     let mut header = index.rados(&["getxattr", "nacre.a", "nacre"], b"");
     header[9] ^= 4;
     index.rados(&["setxattr", "nacre.a", "nacre"], &header);
@@ -328,7 +429,7 @@ fn a_later_change_is_listed_whatever_the_bytes_of_its_version() {
     }
     // The same where the client died before it wrote down what it had done.
     index.rados(&["setomapval", &shard, &key], &before);
-    index.mark("gone", now() - 25 * 3600);
+    index.mark("gone", &[now() - 2 * DAY, now() - DAY]);
     for _ in 0..2 {
         assert_eq!(listed(&store, 10), ["made"]);
     }
