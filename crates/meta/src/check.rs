@@ -369,7 +369,7 @@ impl Rank {
                     // A directory that is newer than the list of objects may hold what was moved there from others. One
                     // that was left to be made later holds nothing.
                     report.changed |= entry.kind == InodeKind::Directory
-                        && matches!(self.find(*ino, Vec::new()).await?, Sought::Found(..));
+                        && matches!(self.find(*ino, Vec::new()).await?, LookupResult::Found(..));
                     match self.load_entry(*directory, entry).await? {
                         // It was left to be made later, or is newer than the list of objects.
                         Some(_) => {}

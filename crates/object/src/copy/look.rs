@@ -263,7 +263,7 @@ impl Cut {
                 reads.push(ReadOp::Range {
                     fork: fork.clone(),
                     range: *range,
-                    intent: Intent::ObjectSnapshot,
+                    intent: Intent::Look,
                 });
             }
         }
