@@ -30,7 +30,8 @@
 //! the copy may then be missing. (What spans several inodes, such as a move to another directory, is not seen as one
 //! change.)
 //!
-//! **What is not copied**: staged forks and everything else that has a reserved name ([`crate::stage`]), and what
+//! **What is not copied**: the records of lock servers, which are about the sessions of the one store, and which those of the
+//! other would not read while they run ([`is_lock_ledger`]); staged forks and everything else that has a reserved name ([`crate::stage`]), and what
 //! cannot be seen through the seam, which is the versions of objects that were removed, and of forks other than the
 //! default one that do not exist (any more). Clients must not carry versions that they read in the one store over to
 //! the other for those. Nor are versions of keys: a key of the copy has the version of the transaction that brought it,
@@ -56,6 +57,8 @@ const STILL_ATTEMPTS: usize = 3;
 /// number and the content's follow.
 const INODES: &str = "nacre/fs/i/";
 const FILES: &str = "nacre/fs/d/";
+/// The name of the object with the records of a lock server; a number may follow, behind a hyphen.
+const LOCKS: &str = "nacre/locks";
 /// The fork that an object has in the destination as long as its copy is not complete.
 pub const MARK: &str = ".nacre.copying";
 
@@ -72,8 +75,19 @@ pub struct Copied {
     pub failed: Vec<(ObjectId, StoreError)>,
 }
 
+/// Returns whether an object of this name is that of a lock server's records.
+pub fn is_lock_ledger(object: &ObjectId) -> bool {
+    let number = |rest: &[u8]| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit);
+    match object.as_bytes().strip_prefix(LOCKS.as_bytes()) {
+        Some([]) => true,
+        Some([b'-', rest @ ..]) => number(rest),
+        _ => false,
+    }
+}
+
 /// Copies all objects of a store into another one, in the order of their ids. `progress` is called after each
-/// transaction that was written, and after each object, with the totals so far. An object that cannot be copied
+/// transaction that was written, and after each object, with the totals so far, which do not count the records of lock
+/// servers ([`is_lock_ledger`]): they are left out. An object that cannot be copied
 /// (because it is damaged, is written all the time, or has a different namesake in the destination) is reported, and
 /// the others are still copied.
 ///
@@ -94,6 +108,10 @@ pub async fn copy_objects(
         let page = source.list(after.as_ref(), PAGE_ENTRIES_MAX).await?;
         let Some(last) = page.last() else { return Ok(totals) };
         for object in &page {
+            if is_lock_ledger(object) {
+                progress(object, &totals);
+                continue;
+            }
             let mut wrote = |bytes| {
                 totals.bytes += bytes;
                 progress(object, &totals);
