@@ -21,7 +21,7 @@
 //! ```
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -150,6 +150,7 @@ use nacre_object::{
 };
 use nacre_rpc::client::LinkOptions;
 use serde_json::{Value, json};
+use tokio::sync::watch::{Receiver, Sender};
 
 use crate::administration::Report;
 use crate::blocking::BlockingStore;
@@ -173,15 +174,14 @@ pub(crate) struct Sessions {
     /// True if what the store keeps goes with this process.
     #[cfg(feature = "file")]
     volatile: bool,
-    current: tokio::sync::Mutex<Current>,
-}
-
-#[derive(Default)]
-struct Current {
-    session: Option<Session>,
+    current: Mutex<Option<Session>>,
+    /// Held while a session is begun, which may take as long as a server's store takes no writes.
+    beginning: tokio::sync::Mutex<()>,
+    /// Tells of the ends of sessions to those who begin one.
+    ends: Sender<()>,
     /// The lock server of a store in this process, from the first lock on.
     #[cfg(feature = "file")]
-    local: Option<LocalLocks>,
+    local: tokio::sync::Mutex<Option<LocalLocks>>,
 }
 
 impl Sessions {
@@ -189,21 +189,34 @@ impl Sessions {
         Sessions {
             #[cfg(feature = "file")]
             volatile,
-            current: Default::default(),
+            current: Mutex::default(),
+            beginning: Default::default(),
+            ends: Sender::default(),
+            #[cfg(feature = "file")]
+            local: Default::default(),
         }
     }
 
     async fn session(&self, store: &Store) -> Result<Session, StoreError> {
-        let mut current = self.current.lock().await;
-        if let Some(session) = current.session.as_ref().filter(|session| session.check().is_ok()) {
-            return Ok(session.clone());
+        let ends = match self.find() {
+            Ok(session) => return Ok(session),
+            Err(ends) => ends,
+        };
+        let _one_at_a_time = self.beginning.lock().await;
+        if ends.has_changed().unwrap_or(true) {
+            return Err(ended());
+        }
+        // Another one has begun it meanwhile.
+        if let Ok(session) = self.find() {
+            return Ok(session);
         }
         let (addresses, options): (_, LinkOptions) = match &store.opened {
             #[cfg(feature = "servers")]
             Opened::Remote(remote) => (remote.addresses().await?, remote.link_options()),
             #[cfg(feature = "file")]
             Opened::Log(log) => {
-                let local = match &mut current.local {
+                let mut local = self.local.lock().await;
+                let local = match &mut *local {
                     Some(local) => local,
                     none => none.insert(LocalLocks::start(Arc::new(log.clone()), self.volatile).await?),
                 };
@@ -219,17 +232,53 @@ impl Sessions {
             }
         };
         let options = LinkOptions { features: 0, ..options };
-        let session = Session::begin(addresses, options).await?;
-        current.session = Some(session.clone());
+        self.keep(ends, Session::begin(addresses, options)).await
+    }
+
+    /// Returns the session, and if there is none to be relied on, what tells of the next end.
+    fn find(&self) -> Result<Session, Receiver<()>> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        match current.as_ref().filter(|session| session.check().is_ok()) {
+            Some(session) => Ok(session.clone()),
+            None => Err(self.ends.subscribe()),
+        }
+    }
+
+    /// Waits for a session to begin, and keeps it. Sessions may be ended meanwhile, which waits for none to begin.
+    async fn keep(
+        &self,
+        mut ends: Receiver<()>,
+        beginning: impl Future<Output = Result<Session, StoreError>>,
+    ) -> Result<Session, StoreError> {
+        let session = tokio::select! {
+            session = beginning => session?,
+            _ = ends.changed() => return Err(ended()),
+        };
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if ends.has_changed().unwrap_or(true) {
+            return Err(ended());
+        }
+        *current = Some(session.clone());
         Ok(session)
     }
+
+    /// Takes the session out. Those who wait for one to begin get none.
+    fn end(&self) -> Option<Session> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        self.ends.send_replace(());
+        current.take()
+    }
+}
+
+fn ended() -> StoreError {
+    StoreError::new(ErrorKind::Closed, "the store's locks were ended before the lock session began")
 }
 
 #[cfg(feature = "file")]
 impl Drop for Sessions {
     fn drop(&mut self) {
-        let Current { session, local } = std::mem::take(self.current.get_mut());
-        if let Some(local) = local {
+        let session = self.current.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(local) = self.local.get_mut().take() {
             local.stop(session);
         }
     }
@@ -310,11 +359,10 @@ impl Store {
         Ok(parts.iter().any(|part| part.report["broken"] == true))
     }
 
-    /// Ends the lock session of this store's handles: all its locks are released. Waits until the servers that can be
-    /// reached know it. Without this, the end of a program leaves its session to lapse.
+    /// Ends the lock session of this store's handles: all its locks are released, and those that wait are not granted. Waits
+    /// until the servers that can be reached know it. Without this, the end of a program leaves its session to lapse.
     pub async fn end_locks(&self) {
-        let session = self.locks.current.lock().await.session.take();
-        if let Some(session) = session {
+        if let Some(session) = self.locks.end() {
             session.end().await;
         }
     }
@@ -791,4 +839,35 @@ fn drive<T>(future: impl Future<Output = T>) -> T {
         }
     }
     block_on(future)
+}
+
+#[cfg(all(test, feature = "file"))]
+mod tests {
+    use std::pin::pin;
+
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_all_locks_waits_for_no_session_that_does_not_begin() {
+        // As at a server whose store takes no writes, so that it cannot record the numbers that it gives.
+        let store = crate::open("mem:").unwrap();
+        let other = store.clone();
+        let file = other.file("f").unwrap();
+        let mut begins = pin!(async {
+            let ends = store.locks.find().unwrap_err();
+            let _one_at_a_time = store.locks.beginning.lock().await;
+            store.locks.keep(ends, std::future::pending()).await
+        });
+        assert!(begins.as_mut().now_or_never().is_none());
+        let mut waits = pin!(file.lock(0..10, Mode::Exclusive));
+        assert!(waits.as_mut().now_or_never().is_none());
+        assert_eq!(store.end_locks().now_or_never(), Some(()));
+        assert_eq!(block_on(begins).unwrap_err().kind, ErrorKind::Closed);
+        assert_eq!(block_on(waits).unwrap_err().kind, ErrorKind::Closed);
+        // The next lock begins another session.
+        let lock = block_on(file.lock(0..10, Mode::Exclusive)).unwrap();
+        block_on(lock.release()).unwrap();
+    }
 }

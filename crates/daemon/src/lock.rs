@@ -25,16 +25,6 @@ use crate::served_store::ServedStore;
 /// The name of the object with the server's records, unless another member keeps the object of that name.
 const LEDGER: &str = "nacre/locks";
 
-/// Returns whether an object of this name is that of a lock server's records.
-pub fn is_lock_ledger(object: &ObjectId) -> bool {
-    let number = |rest: &[u8]| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit);
-    match object.as_bytes().strip_prefix(LEDGER.as_bytes()) {
-        Some([]) => true,
-        Some([b'-', rest @ ..]) => number(rest),
-        _ => false,
-    }
-}
-
 /// The largest number of requests in one reply: even with the longest names it fits into a frame.
 const LOCKS_MAX: usize = 8192;
 /// The number of waiting requests up to which a report says who waits for whom, and that of the waits in it: finding them out
@@ -317,17 +307,5 @@ impl Part for LockPart {
             rows: self.0.list(None, SHOWN_MAX).iter().map(cells).collect(),
         });
         ready(Ok(section)).boxed()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_objects_of_records_are_known_by_their_names() {
-        let is = |name: &str| is_lock_ledger(&name.parse().unwrap());
-        assert!(is("nacre/locks") && is("nacre/locks-1") && is("nacre/locks-12"));
-        assert!(!is("nacre/lock") && !is("nacre/locks-") && !is("nacre/locks-a") && !is("my/nacre/locks"));
     }
 }

@@ -47,8 +47,8 @@ pub struct Options {
     pub records: Arc<dyn ObjectStore>,
     /// The object in which they are.
     pub ledger: ObjectId,
-    /// True if that store is gone with its process. Sessions and epochs are then numbered from the time of day on, in
-    /// microseconds, so that no number is given again by a later server.
+    /// True if that store is gone with its process. Epochs are then numbered from the time of day on, as sessions always are,
+    /// in microseconds, so that no number is given again by a later server.
     pub volatile: bool,
     /// The store whose objects are fenced: the file of a lock is the object of the same name.
     #[debug(skip)]
@@ -91,7 +91,11 @@ impl LockRole {
         let restarted = found.used || !found.records.is_empty();
         // Until a server has ended without sessions, some of them may still rely on the longest lease since then.
         let longest_lease = if restarted { options.lease.max(found.lease) } else { options.lease };
-        let least = if options.volatile { microseconds_since_1970() } else { 0 };
+        let now = microseconds_since_1970();
+        let least = if options.volatile { now } else { 0 };
+        // Objects may have fences against sessions on no record here: they were copied from another store, or records were
+        // removed.
+        let numbers = found.numbers.max(now);
         let settings = Settings {
             epoch: least.max(found.epoch + 1),
             stripe: options.stripe,
@@ -111,7 +115,7 @@ impl LockRole {
         };
         state.remember_floors(found.floors);
         let shared = Arc::new(Shared {
-            core: Mutex::new(Core::new(state, least.max(found.numbers), longest_lease)),
+            core: Mutex::new(Core::new(state, numbers, longest_lease)),
             work: Notify::new(),
             slot: ServerSlot { server, servers, stripe_bytes: bytes },
             connections: AtomicU64::new(0),

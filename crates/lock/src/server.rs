@@ -23,7 +23,7 @@ mod listing;
 mod session;
 mod settings;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 pub use backlog::Backlog;
@@ -33,7 +33,7 @@ pub use settings::{Limits, Settings};
 
 use crate::OFFSET_MAX;
 use crate::message::{Call, FileName, LockSpec, Refusal, Reply, RequestNumber, SessionId, Token};
-use crate::table::{AcquireOutcome, Acquired, Mode, Owner, RequestKey, ResumedRequest, Table, TableError};
+use crate::table::{Acquired, Budget, Mode, Owner, AcquireOutcome, RequestKey, Table, TableError, ResumedRequest};
 
 /// The number under which the server's owner knows a call, to send the reply to.
 pub type CallId = u64;
@@ -139,6 +139,11 @@ pub struct Server {
     deferrals: u64,
     /// The sessions below which the store refuses all, at the files where there are such.
     floors: HashMap<FileName, SessionId>,
+    /// The steps that are left to the present call, or to what follows until the next one. What they do not suffice for is done
+    /// by [`Server::tick`], so that nobody is held up for long.
+    budget: Budget,
+    /// The files whose tables have work left over, in the order in which it is gone on with.
+    left_over: VecDeque<FileName>,
 }
 
 /// A file with locks.
@@ -147,6 +152,8 @@ struct File {
     table: Table,
     /// Requests whose calls came while the file was closed, in the order of these calls.
     deferred: BTreeMap<u64, RequestKey>,
+    /// True if it is among those whose tables have work left over.
+    is_left_over: bool,
 }
 
 /// A request of a session.
@@ -189,6 +196,8 @@ impl Server {
             unsettled: HashMap::new(),
             deferrals: 0,
             floors: HashMap::new(),
+            budget: Budget::new(),
+            left_over: VecDeque::new(),
         }
     }
 
@@ -206,7 +215,8 @@ impl Server {
         message: Call,
         out: &mut Vec<Output>,
     ) {
-        self.tick(now, out);
+        self.budget = Budget::new();
+        self.expire(now, out);
         if let Some(refusal) = self.refusal(session, &message) {
             out.push(Output::Reply { call, reply: Reply::Refused(refusal), reported_bytes: None });
             return;
@@ -331,8 +341,10 @@ impl Server {
         let Some(file) = self.files.get_mut(&request.file) else { return };
         let reached = match pending.until {
             None => file.table.try_acquire(key).map(AcquireOutcome::Done),
-            Some(until) => file.table.acquire(key, until),
+            Some(until) => file.table.acquire_within(key, until, &mut self.budget),
         };
+        let name = request.file.clone();
+        self.note_left_over(&name);
         match reached {
             Ok(AcquireOutcome::Done(progress)) => self.granted(key, progress, out),
             Ok(AcquireOutcome::Waits(_)) => {
@@ -401,11 +413,36 @@ impl Server {
                 self.granted(request, progress, out);
             }
         }
+        self.note_left_over(file);
         let moved = self.files.get_mut(file).map(|file| file.table.take_moved()).unwrap_or_default();
         // All of them together take no longer than one search may: one release can move thousands.
         let mut steps = 0;
         for key in moved {
             self.report_cycle(key, &mut steps, out);
+        }
+    }
+
+    /// Takes in that a table may have work left over.
+    fn note_left_over(&mut self, name: &FileName) {
+        if let Some(file) = self.files.get_mut(name)
+            && file.table.has_left_over()
+            && !file.is_left_over
+        {
+            file.is_left_over = true;
+            self.left_over.push_back(name.clone());
+        }
+    }
+
+    /// Goes on with what calls left over, as far as the steps suffice.
+    fn resume(&mut self, out: &mut Vec<Output>) {
+        while !self.budget.is_spent()
+            && let Some(name) = self.left_over.pop_front()
+        {
+            let Some(file) = self.files.get_mut(&name) else { continue };
+            file.is_left_over = false;
+            let mut woken = Vec::new();
+            file.table.resume_within(&mut self.budget, &mut woken);
+            self.wake(&name, woken, out);
         }
     }
 
@@ -432,7 +469,7 @@ impl Server {
         let file = self.requests.get(&key).ok_or(Refusal::UnknownRequest)?.file.clone();
         let mut woken = Vec::new();
         let found = self.files.get_mut(&file).ok_or(Refusal::UnknownRequest)?;
-        let progress = found.table.release_from(key, offset, &mut woken)?;
+        let progress = found.table.release_from_within(key, offset, &mut self.budget, &mut woken)?;
         self.wake(&file, woken, out);
         Ok(progress)
     }
@@ -460,7 +497,7 @@ impl Server {
         }
         let mut woken = Vec::new();
         if let Some(file) = self.files.get_mut(&request.file) {
-            _ = file.table.release(key, &mut woken);
+            _ = file.table.release_within(key, &mut self.budget, &mut woken);
         }
         self.wake(&request.file, woken, out);
         if self.files.get(&request.file).is_some_and(|file| file.table.is_empty()) {
@@ -505,6 +542,7 @@ impl Server {
         let file = self.files.entry(name.clone()).or_insert_with(|| File {
             table: Table::new(self.settings.indexing, limits.regions_max),
             deferred: BTreeMap::new(),
+            is_left_over: false,
         });
         let key = self.requests_created + 1;
         let id = Owner { program: owner.program, operation: spec.operation };

@@ -19,18 +19,23 @@
 //! What is held is indexed by one interval tree for each mode, either over the bounding ranges of the patterns, which
 //! are then compared as they are, or over every region as the paper has it ([`Indexing`]).
 //!
-//! Invariants: no two operations hold a byte in conflicting modes; the first of every line is refused by a holder of its
-//! byte, so nobody stands in line for a byte that is free.
+//! What a call leads to for others takes a bounded number of steps. What is left over then waits, in order, for
+//! [`Table::resume`]: lines that are still to be served, and requests that were served and are to go on behind their byte.
+//! The latter hold what they have, and stand in no line meanwhile.
+//!
+//! Invariants: no two operations hold a byte in conflicting modes; the first of every line that is not left over is refused by
+//! a holder of its byte, so nobody stands in line for a byte that is free.
 
 mod answer;
 mod holding;
 mod line;
 mod tree;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-pub use answer::{AcquireOutcome, Acquired, RequestView, ResumedRequest, TableError};
-use holding::{Budget, Holdings, Stop};
+pub use answer::{AcquireOutcome, Acquired, RequestView, TableError, ResumedRequest};
+pub(crate) use holding::Budget;
+use holding::{Holdings, Stop};
 use line::Line;
 
 use crate::{OFFSET_MAX, Pattern};
@@ -104,8 +109,20 @@ type Requests = HashMap<RequestKey, Box<Request>, foldhash::fast::RandomState>;
 /// The wait of a request for its `next`.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
+    /// Its place in the line, or among what is left over.
     ticket: u64,
     until: u64,
+    /// True if it stands in no line, but goes on later.
+    left_over: bool,
+}
+
+/// Work that a call left over.
+#[derive(Clone, Copy, Debug)]
+enum LeftOver {
+    /// A request that was served and is to go on.
+    Request(RequestKey),
+    /// The line for a byte, whose first may be able to have it.
+    Line(u64),
 }
 
 impl Request {
@@ -142,6 +159,10 @@ pub struct Table {
     held: Holdings,
     lines: BTreeMap<u64, Line>,
     tickets: u64,
+    /// The work that calls left over, by tickets.
+    left_over: BTreeMap<u64, LeftOver>,
+    /// The bytes whose lines are left over.
+    unserved: BTreeSet<u64>,
     waiters: usize,
     /// The requests that were served and wait again, for a later byte.
     moved: Vec<RequestKey>,
@@ -156,6 +177,8 @@ impl Table {
             held: Holdings::new(indexing, regions_max),
             lines: BTreeMap::new(),
             tickets: 0,
+            left_over: BTreeMap::new(),
+            unserved: BTreeSet::new(),
             waiters: 0,
             moved: Vec::new(),
         }
@@ -255,7 +278,7 @@ impl Table {
     /// of these stays so.
     pub fn try_acquire(&mut self, request: RequestKey) -> Result<Acquired, TableError> {
         self.idle(request)?;
-        if self.advance(request, OFFSET_MAX) == Advance::Exhausted {
+        if self.advance(request, OFFSET_MAX, &mut Budget::new()) == Advance::Exhausted {
             return Err(TableError::TooIrregular);
         }
         Ok(self.requests[&request].progress())
@@ -267,15 +290,29 @@ impl Table {
     ///
     /// [`TableError::Unknown`], [`TableError::Waits`], [`TableError::TooIrregular`].
     pub fn acquire(&mut self, request: RequestKey, until: u64) -> Result<AcquireOutcome, TableError> {
+        self.acquire_within(request, until, &mut Budget::new())
+    }
+
+    /// Does as [`Table::acquire`], in the steps that others left; if they do not suffice it waits for [`Table::resume`].
+    pub(crate) fn acquire_within(
+        &mut self,
+        request: RequestKey,
+        until: u64,
+        budget: &mut Budget,
+    ) -> Result<AcquireOutcome, TableError> {
         self.idle(request)?;
         let until = until.min(OFFSET_MAX);
-        match self.advance(request, until) {
+        let has_all_steps = budget.begin();
+        match self.advance(request, until, budget) {
             Advance::Reached => Ok(AcquireOutcome::Done(self.requests[&request].progress())),
-            Advance::Refused => {
-                self.stand(request, until);
+            Advance::Exhausted if has_all_steps => Err(TableError::TooIrregular),
+            advance => {
+                match advance {
+                    Advance::Refused => self.stand(request, until),
+                    _ => self.leave_over(request, until),
+                }
                 Ok(AcquireOutcome::Waits(self.requests[&request].progress()))
             }
-            Advance::Exhausted => Err(TableError::TooIrregular),
         }
     }
 
@@ -291,16 +328,27 @@ impl Table {
         offset: u64,
         woken: &mut Vec<ResumedRequest>,
     ) -> Result<Acquired, TableError> {
+        self.release_from_within(request, offset, &mut Budget::new(), woken)
+    }
+
+    /// Does as [`Table::release_from`], in the steps that are left.
+    pub(crate) fn release_from_within(
+        &mut self,
+        request: RequestKey,
+        offset: u64,
+        budget: &mut Budget,
+        woken: &mut Vec<ResumedRequest>,
+    ) -> Result<Acquired, TableError> {
         if !self.requests.contains_key(&request) {
             return Err(TableError::Unknown);
         }
-        self.leave(request, woken);
+        self.leave(request, budget, woken);
         let released = &self.requests[&request];
         let next = released.byte_at(offset.max(released.low));
         if next < released.next {
             let bound = released.bound();
             self.set_next(request, next);
-            self.wake(request, next, bound, woken);
+            self.wake(request, next, bound, budget, woken);
         }
         Ok(self.requests[&request].progress())
     }
@@ -311,23 +359,59 @@ impl Table {
     /// # Errors
     ///
     /// [`TableError::Unknown`].
-    pub fn release(
+    pub fn release(&mut self, request: RequestKey, woken: &mut Vec<ResumedRequest>) -> Result<(), TableError> {
+        self.release_within(request, &mut Budget::new(), woken)
+    }
+
+    /// Does as [`Table::release`], in the steps that are left.
+    pub(crate) fn release_within(
         &mut self,
         request: RequestKey,
+        budget: &mut Budget,
         woken: &mut Vec<ResumedRequest>,
     ) -> Result<(), TableError> {
         if !self.requests.contains_key(&request) {
             return Err(TableError::Unknown);
         }
-        self.leave(request, woken);
+        self.leave(request, budget, woken);
         let released = &self.requests[&request];
         if !released.holds_nothing() {
             let (low, bound) = (released.low, released.bound());
             self.set_next(request, low);
-            self.wake(request, low, bound, woken);
+            self.wake(request, low, bound, budget, woken);
         }
         self.forget(request);
         Ok(())
+    }
+
+    /// Returns whether calls left work over for [`Table::resume`].
+    pub fn has_left_over(&self) -> bool {
+        !self.left_over.is_empty()
+    }
+
+    /// Goes on with what calls left over, in order, for a bounded number of steps. The requests that this wakes are appended
+    /// to `woken`.
+    pub fn resume(&mut self, woken: &mut Vec<ResumedRequest>) {
+        self.resume_within(&mut Budget::new(), woken);
+    }
+
+    /// Does as [`Table::resume`], in the steps that are left.
+    pub(crate) fn resume_within(&mut self, budget: &mut Budget, woken: &mut Vec<ResumedRequest>) {
+        while !budget.is_spent()
+            && let Some((place, left_over)) = self.left_over.pop_first()
+        {
+            match left_over {
+                LeftOver::Line(byte) => {
+                    self.unserved.remove(&byte);
+                    self.serve(byte, budget, woken);
+                }
+                LeftOver::Request(request) => {
+                    let waiting = self.requests.get_mut(&request).and_then(|found| found.waiting.take());
+                    let Some(waiting) = waiting else { continue };
+                    self.go_on(request, waiting.until, Some(place), budget, woken);
+                }
+            }
+        }
     }
 
     /// Returns the progress of a request.
@@ -388,20 +472,19 @@ impl Table {
     }
 
     /// Grants as much as can be had below `until`.
-    fn advance(&mut self, request: RequestKey, until: u64) -> Advance {
-        let mut budget = Budget::new();
+    fn advance(&mut self, request: RequestKey, until: u64, budget: &mut Budget) -> Advance {
         loop {
             let asking = &self.requests[&request];
             let from = asking.next;
             if from >= until {
                 return Advance::Reached;
             }
-            let mut stop = self.held.conflict(&self.requests, asking, from, until, &mut budget);
+            let mut stop = self.held.conflict(&self.requests, asking, from, until, budget);
             let searched = match stop {
                 Stop::Nowhere => until,
                 Stop::Held(byte) | Stop::Paused(byte) => byte,
             };
-            if let Some(byte) = self.line_in_the_way(asking, from, searched) {
+            if let Some(byte) = self.line_in_the_way(asking, from, searched, budget) {
                 stop = Stop::Held(byte);
             }
             let next = match stop {
@@ -420,11 +503,12 @@ impl Table {
     }
 
     /// The first byte of a request's pattern in `from..to` where others stand in line before it.
-    fn line_in_the_way(&self, asking: &Request, from: u64, to: u64) -> Option<u64> {
+    fn line_in_the_way(&self, asking: &Request, from: u64, to: u64, budget: &mut Budget) -> Option<u64> {
         let mut at = from;
         while at < to && !self.lines.is_empty() {
             // The lines and the regions leap over each other.
             let (&byte, line) = self.lines.range(at..to).next()?;
+            budget.spend(1);
             let region = asking.byte_at(byte);
             if region != byte {
                 at = region;
@@ -450,14 +534,31 @@ impl Table {
         let ticket = self.lines.entry(next).or_default().join(self.tickets, request, owner, mode);
         self.waiters += 1;
         if let Some(waiting) = self.requests.get_mut(&request) {
-            waiting.waiting = Some(Box::new(Waiting { ticket, until }));
+            waiting.waiting = Some(Box::new(Waiting { ticket, until, left_over: false }));
         }
     }
 
-    /// Takes a request out of its line. Returns the wait that ended.
+    /// Leaves a request over, which has come as far as the steps sufficed, in the last place.
+    fn leave_over(&mut self, request: RequestKey, until: u64) {
+        self.tickets += 1;
+        self.leave_over_at(self.tickets, request, until);
+    }
+
+    fn leave_over_at(&mut self, ticket: u64, request: RequestKey, until: u64) {
+        self.left_over.insert(ticket, LeftOver::Request(request));
+        if let Some(waiting) = self.requests.get_mut(&request) {
+            waiting.waiting = Some(Box::new(Waiting { ticket, until, left_over: true }));
+        }
+    }
+
+    /// Takes a request out of its line, or of what is left over. Returns the wait that ended.
     fn step_out(&mut self, request: RequestKey) -> Option<Box<Waiting>> {
         let leaving = self.requests.get_mut(&request)?;
         let waiting = leaving.waiting.take()?;
+        if waiting.left_over {
+            self.left_over.remove(&waiting.ticket);
+            return Some(waiting);
+        }
         let (byte, owner, mode) = (leaving.next, leaving.owner, leaving.mode);
         if let Some(line) = self.lines.get_mut(&byte) {
             line.leave(waiting.ticket, request, owner, mode);
@@ -470,21 +571,21 @@ impl Table {
     }
 
     /// Ends the wait of a request, if it waits; those behind it may be served then.
-    fn leave(&mut self, request: RequestKey, woken: &mut Vec<ResumedRequest>) {
+    fn leave(&mut self, request: RequestKey, budget: &mut Budget, woken: &mut Vec<ResumedRequest>) {
         let byte = self.requests[&request].next;
         if self.step_out(request).is_some() {
-            self.serve(byte, woken);
+            self.serve(byte, budget, woken);
         }
     }
 
     /// Serves the lines at the bytes of a request's pattern in `from..to`, which it has just released.
-    fn wake(&mut self, request: RequestKey, from: u64, to: u64, woken: &mut Vec<ResumedRequest>) {
+    fn wake(&mut self, request: RequestKey, from: u64, to: u64, budget: &mut Budget, woken: &mut Vec<ResumedRequest>) {
         let mut at = from;
         while at < to {
             let Some((&byte, _)) = self.lines.range(at..to).next() else { return };
             let region = self.requests[&request].byte_at(byte);
             if region == byte {
-                self.serve(byte, woken);
+                self.serve(byte, budget, woken);
                 at = byte + 1;
             } else {
                 at = region;
@@ -492,14 +593,23 @@ impl Table {
         }
     }
 
-    /// Grants a byte to those who stand in line for it, in order, until one cannot have it.
-    fn serve(&mut self, byte: u64, woken: &mut Vec<ResumedRequest>) {
+    /// Grants a byte to those who stand in line for it, in order, until one cannot have it. Leaves the line over when no steps
+    /// are left.
+    fn serve(&mut self, byte: u64, budget: &mut Budget, woken: &mut Vec<ResumedRequest>) {
         while let Some(request) = self.lines.get(&byte).and_then(Line::first) {
+            if budget.is_spent() && self.unserved.insert(byte) {
+                self.tickets += 1;
+                self.left_over.insert(self.tickets, LeftOver::Line(byte));
+            }
+            if self.unserved.contains(&byte) {
+                return;
+            }
             let mut refused = false;
-            self.held.holders(&self.requests, &self.requests[&request], byte, |_| {
+            let looks = self.held.holders(&self.requests, &self.requests[&request], byte, |_| {
                 refused = true;
                 false
             });
+            budget.spend_on_turn(looks);
             if refused {
                 return;
             }
@@ -508,17 +618,35 @@ impl Table {
             // seem to be in its own.
             let next = self.requests[&request].byte_at(byte + 1);
             self.set_next(request, next);
-            match self.advance(request, waiting.until) {
-                Advance::Refused => {
-                    self.stand(request, waiting.until);
-                    self.moved.push(request);
-                }
-                advance => woken.push(ResumedRequest {
-                    request,
-                    progress: self.requests[&request].progress(),
-                    exhausted: advance == Advance::Exhausted,
-                }),
+            self.go_on(request, waiting.until, None, budget, woken);
+        }
+    }
+
+    /// Grants a request that has been served as much more as it can have. `place` is its place if it was left over before.
+    fn go_on(
+        &mut self,
+        request: RequestKey,
+        until: u64,
+        place: Option<u64>,
+        budget: &mut Budget,
+        woken: &mut Vec<ResumedRequest>,
+    ) {
+        let has_all_steps = budget.begin();
+        match self.advance(request, until, budget) {
+            Advance::Refused => {
+                self.stand(request, until);
+                self.moved.push(request);
             }
+            // It is refused for what it takes itself, and not for what others took before it.
+            Advance::Exhausted if !has_all_steps => match place {
+                Some(place) => self.leave_over_at(place, request, until),
+                None => self.leave_over(request, until),
+            },
+            advance => woken.push(ResumedRequest {
+                request,
+                progress: self.requests[&request].progress(),
+                exhausted: advance == Advance::Exhausted,
+            }),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nacre_lock::message::{Call, FileName, LockSpec, Refusal, Reply, SessionId, Token};
 use nacre_lock::server::{Backlog, CallId, Limits, Output, Record, Server, Settings};
 use nacre_lock::table::{Acquired, Mode, TableError};
-use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Stripe};
+use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Region, Stripe};
 
 const A: SessionId = SessionId(0xa);
 const B: SessionId = SessionId(0xb);
@@ -557,4 +557,50 @@ fn a_deferred_request_is_not_granted_below_the_floor_of_a_file() {
         })
         .collect();
     assert_eq!(replies, [&Reply::Refused(Refusal::Lapsed)]);
+}
+
+/// Byte 0, if that is wanted, and irregular regions behind it. Two lists, one shifted by 3, share no other byte.
+fn spread(shift: u64, first: bool) -> Pattern {
+    let (mut at, mut seed) = (0_u64, 7_u64);
+    let region = |_| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        at += 8 + (seed >> 33) % 1000 * 8;
+        Region::new(at + shift, 1 + (seed >> 50) % 2)
+    };
+    let regions: Vec<Region> =
+        first.then_some(Region::new(0, 1)).into_iter().chain((0..1500).map(region)).collect();
+    Pattern::list(&regions).unwrap()
+}
+
+#[test]
+fn what_one_release_leads_to_for_many_others_goes_on_at_the_next_ticks() {
+    const WAITERS: u64 = 40;
+    let mut trial = Trial::new();
+    trial.open(&[A, B, C]);
+    let ask = |request, operation, mode, pattern: &Pattern| {
+        let spec = LockSpec { file: "f".into(), operation, mode, pattern: pattern.clone() };
+        Call::Acquire { request, spec: Some(spec), until: Some(OFFSET_MAX) }
+    };
+    let (held, wanted) = (spread(0, false), spread(3, true));
+    for request in 1..=100 {
+        assert_eq!(replies(&trial.call(A, ask(request, 1, Mode::Exclusive, &held))).len(), 1);
+    }
+    assert_eq!(replies(&trial.call(A, lock(200, "f", Mode::Exclusive, 0, 1))).len(), 1);
+    for request in 1..=WAITERS {
+        let asked = trial.call(B, ask(request, request, Mode::Shared, &wanted));
+        assert_eq!(replies(&asked), BTreeMap::new());
+    }
+    let mut all = replies(&trial.call(A, Call::Release { request: 200 }));
+    // The release itself is answered, and not everybody whom it wakes.
+    assert_eq!(all.remove(&trial.calls), Some(Reply::Done));
+    assert!((all.len() as u64) < WAITERS, "one call went through all comparisons");
+    assert_eq!(trial.server.next_deadline(), Some(Duration::ZERO));
+    // Others are served meanwhile.
+    assert_eq!(replies(&trial.call(C, Call::Renew)).len(), 1);
+    for _ in 0..2 * WAITERS {
+        all.extend(replies(&trial.pass(0)));
+    }
+    assert_eq!(all.len() as u64, WAITERS);
+    assert!(all.values().all(|reply| progress(reply).next.is_none()), "{all:?}");
+    assert_ne!(trial.server.next_deadline(), Some(Duration::ZERO));
 }

@@ -450,20 +450,58 @@ fn the_holders_of_the_byte_waited_for_are_named() {
     }
 }
 
+/// Irregular regions behind byte 0; two lists of them, one shifted by 3, share no byte.
+fn spread(shift: u64) -> Vec<Region> {
+    let (mut at, mut seed) = (0_u64, 7_u64);
+    let region = |_| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        at += 8 + (seed >> 33) % 1000 * 8;
+        Region::new(at + shift, 1 + (seed >> 50) % 2)
+    };
+    (0..1500).map(region).collect()
+}
+
+#[test]
+fn a_release_that_wakes_many_irregular_requests_leaves_work_over_and_refuses_none() {
+    const WAITERS: u64 = 40;
+    let mut table = table(Indexing::Described);
+    // Requests of one operation, which hold the same bytes, and each of which has to be compared with.
+    let held = Pattern::list(&spread(0)).unwrap();
+    for key in 100..200 {
+        table.add(key, owner(100), Mode::Exclusive, held.clone()).unwrap();
+        assert_eq!(table.try_acquire(key).unwrap().next, None);
+    }
+    table.add(0, owner(0), Mode::Exclusive, contiguous(0, 1)).unwrap();
+    table.try_acquire(0).unwrap();
+    let regions: Vec<Region> = std::iter::once(Region::new(0, 1)).chain(spread(3)).collect();
+    let wanted = Pattern::list(&regions).unwrap();
+    for key in 1..=WAITERS {
+        table.add(key, owner(key), Mode::Shared, wanted.clone()).unwrap();
+        assert!(matches!(table.acquire(key, OFFSET_MAX), Ok(AcquireOutcome::Waits(_))));
+    }
+    let mut woken = Vec::new();
+    table.release(0, &mut woken).unwrap();
+    let before = woken.len() as u64;
+    assert!(before < WAITERS, "one call went through all comparisons");
+    assert!(table.has_left_over());
+    // The next one has its byte and goes on later; meanwhile it waits, and may give up.
+    let gone = before + 1;
+    assert_eq!(table.acquire(gone, OFFSET_MAX), Err(TableError::Waits));
+    table.release(gone, &mut woken).unwrap();
+    for _ in 0..2 * WAITERS {
+        table.resume(&mut woken);
+    }
+    assert!(!table.has_left_over());
+    let order: Vec<RequestKey> = woken.iter().map(|woken| woken.request).collect();
+    assert_eq!(order, (1..=WAITERS).filter(|key| *key != gone).collect::<Vec<_>>());
+    assert!(woken.iter().all(|woken| !woken.exhausted && woken.progress.next.is_none()), "{woken:?}");
+    let waits = |key| table.view(key).is_some_and(|view| view.waits);
+    assert!(!(1..=WAITERS).any(waits) && table.waiters() == 0);
+}
+
 #[test]
 fn a_comparison_with_very_many_irregular_patterns_is_given_up_and_one_with_some_is_not() {
-    let irregular = |shift: u64| {
-        let (mut at, mut seed) = (0_u64, 7_u64);
-        let regions: Vec<Region> = (0..1500)
-            .map(|_| {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                at += 8 + (seed >> 33) % 1000 * 8;
-                Region::new(at + shift, 1 + (seed >> 50) % 2)
-            })
-            .collect();
-        Pattern::list(&regions).unwrap()
-    };
-    let (held, requested) = (irregular(0), irregular(3));
+    let [held, requested] = [0, 3].map(|shift| Pattern::list(&spread(shift)).unwrap());
     let mut table = Table::new(Indexing::Described, 1 << 20);
     let mut holders = 0;
     let mut add = |table: &mut Table, more: u64| {

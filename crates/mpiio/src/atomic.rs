@@ -14,6 +14,7 @@
 
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use nacre::lock::{Block, BlockingLock, Datatype, Description, Member, Mode, Region};
 use nacre_lock::Pattern;
@@ -24,7 +25,7 @@ use crate::mpi::{self, MPI_File, MPI_Offset, MPI_Status, Numbers, Whence, result
 use crate::session;
 use crate::table::{self, Atomic, hold};
 use crate::transfer::{Memory, Operation, StartPosition};
-use crate::view::{Access, Touched};
+use crate::view::{Access, Touched, View};
 
 /// The maximum length of the descriptions that are gathered for a collective access. With more, each process goes on alone.
 const GATHERED_MAX: usize = 16 << 20;
@@ -118,15 +119,8 @@ impl Request<'_> {
         mpi::numbers(self.memory.datatype)?.ok_or_else(uncountable)
     }
 
-    /// Checks the arguments and finds the place in the file. Moves the individual pointer behind it, if it is that which tells the place:
-    /// other threads then go on from there.
-    ///
-    /// # Safety
-    ///
-    /// The memory holds the elements that it is said to.
-    unsafe fn part(&self) -> Result<Part, Failure> {
-        // SAFETY: as the caller says.
-        let numbers = unsafe { self.checked() }?;
+    /// Returns the number of bytes in memory, which has to be one of whole elementary types, and the view that says so.
+    fn measured(&self, numbers: &Numbers) -> Result<(u64, Arc<View>), Failure> {
         let bytes = u64::try_from(self.memory.count).ok().and_then(|count| numbers.size.checked_mul(count));
         let bytes = bytes.filter(|bytes| *bytes <= isize::MAX as u64);
         let bytes = bytes.ok_or_else(|| Failure::Own("there are too many bytes in memory".to_owned()))?;
@@ -138,6 +132,19 @@ impl Request<'_> {
             );
             return Err(Failure::Own(text));
         }
+        Ok((bytes, view))
+    }
+
+    /// Checks the arguments and finds the place in the file. Moves the individual pointer behind it, if it is that which tells the place:
+    /// other threads then go on from there.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to.
+    unsafe fn part(&self) -> Result<Part, Failure> {
+        // SAFETY: as the caller says.
+        let numbers = unsafe { self.checked() }?;
+        let (bytes, view) = self.measured(&numbers)?;
         let etypes = bytes.checked_div(view.etype_bytes).unwrap_or(0);
         let found = |offset: i64| {
             let access = u64::try_from(offset).ok().and_then(|offset| view.access(offset, bytes));
@@ -354,16 +361,18 @@ impl Request<'_> {
     ///
     /// The memory holds the elements that it is said to.
     unsafe fn in_order(&self) -> Result<MPI_Status, Failure> {
-        let is_wrong = self.memory.count < 0 || mpi::is_no_type(self.memory.datatype);
+        // MPI libraries do not look for everything that is wrong before they wait for the other processes.
+        // SAFETY: as the caller says.
+        let checked = unsafe { self.checked() }.and_then(|numbers| self.measured(&numbers));
         // The others go on, whatever is wrong with this process's own part.
         let nothing = Memory { count: 0, datatype: mpi::byte(), ..self.memory };
-        let memory = if is_wrong { nothing } else { self.memory };
+        let memory = if checked.is_ok() { self.memory } else { nothing };
         let lock = whole_of_the_first(self.atomic, self.lock_mode())?;
         // SAFETY: as the caller says.
         let done = unsafe { self.run(StartPosition::Shared, true, memory) };
         released(self.atomic, lock)?;
-        // SAFETY: as the caller says. The MPI library says what is wrong.
-        if is_wrong { unsafe { self.run(StartPosition::Shared, false, self.memory) } } else { done }
+        checked?;
+        done
     }
 }
 

@@ -356,11 +356,6 @@ pub fn byte() -> MPI_Datatype {
     nacre_mpi_byte()
 }
 
-/// Returns whether a handle is that of no datatype.
-pub fn is_no_type(datatype: MPI_Datatype) -> bool {
-    datatype == nacre_mpi_datatype_null()
-}
-
 /// Returns the MPI library's individual pointer of a file, in elementary types.
 pub fn position(file: MPI_File) -> Result<i64, Code> {
     type Position = unsafe extern "C" fn(MPI_File, *mut MPI_Offset) -> c_int;

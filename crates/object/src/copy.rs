@@ -33,7 +33,8 @@
 //! namespace is copied again until the copy is what it was at one moment. What was removed meanwhile is
 //! removed from the copy too; the objects of such a file's content stay there, for the namespace's own check to remove.
 //!
-//! **What is not copied**: staged forks and everything else that has a reserved name ([`crate::stage`]), and what
+//! **What is not copied**: the records of lock servers, which are about the sessions of the one store, and which those of the
+//! other would not read while they run ([`is_lock_ledger`]); staged forks and everything else that has a reserved name ([`crate::stage`]), and what
 //! cannot be seen through the seam, which is the versions of objects that were removed, and of forks other than the
 //! default one that do not exist (any more). Clients must not carry versions that they read in the one store over to
 //! the other for those. Nor are versions of keys: a key of the copy has the version of the transaction that brought it,
@@ -60,6 +61,8 @@ const STILL_ATTEMPTS: usize = 3;
 /// number and the content's follow.
 const INODES: &str = "nacre/fs/i/";
 const FILES: &str = "nacre/fs/d/";
+/// The name of the object with the records of a lock server; a number may follow, behind a hyphen.
+const LOCKS: &str = "nacre/locks";
 /// The fork that an object has in the destination as long as its copy is not complete.
 pub const MARK: &str = ".nacre.copying";
 
@@ -76,8 +79,19 @@ pub struct Copied {
     pub failed: Vec<(ObjectId, StoreError)>,
 }
 
+/// Returns whether an object of this name is that of a lock server's records.
+pub fn is_lock_ledger(object: &ObjectId) -> bool {
+    let number = |rest: &[u8]| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit);
+    match object.as_bytes().strip_prefix(LOCKS.as_bytes()) {
+        Some([]) => true,
+        Some([b'-', rest @ ..]) => number(rest),
+        _ => false,
+    }
+}
+
 /// Copies all objects of a store into another one, in the order of their ids. `progress` is called after each
-/// transaction that was written, and after each object, with the totals so far. An object that cannot be copied
+/// transaction that was written, and after each object, with the totals so far, which do not count the records of lock
+/// servers ([`is_lock_ledger`]): they are left out. An object that cannot be copied
 /// (because it is damaged, is written all the time, or has a different namesake in the destination) is reported, and
 /// the others are still copied. A namespace is copied as it was at one moment; one that is changed all the time is reported
 /// with the object `nacre/fs/tree`.
@@ -101,6 +115,10 @@ pub async fn copy_objects(
         let Some(last) = page.last() else { break };
         for object in &page {
             has_namespace |= object.as_bytes().starts_with(namespace::NAMESPACE.as_bytes());
+            if is_lock_ledger(object) {
+                progress(object, &totals);
+                continue;
+            }
             let mut wrote = |bytes| {
                 totals.bytes += bytes;
                 progress(object, &totals);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nacre_object::copy::{Copied, copy_object, copy_objects};
+use nacre_object::copy::{Copied, copy_object, copy_objects, is_lock_ledger};
 use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::{MemoryStore, Model, ObjectState, block_on};
@@ -235,6 +235,29 @@ fn stores_that_know_no_fences_of_sessions_are_copied_unless_some_are_fenced() {
     let copied = copy(&later, &earlier).unwrap();
     assert_eq!((copied.objects, copied.failed.len()), (2, 1));
     assert_eq!(copied.failed[0].0, id("c"));
+}
+
+#[test]
+fn the_records_of_lock_servers_are_left_out() {
+    let (source, destination) = (MemoryStore::new(), MemoryStore::new());
+    let records = ["nacre/locks", "nacre/locks-1", "nacre/locks-12"];
+    let others = ["my/nacre/locks", "nacre/lock", "nacre/locks-", "nacre/locks-a"];
+    for name in records.iter().chain(&others) {
+        done(&source, &id(name), Transaction::new().write(Fork::DEFAULT, 0, "x"));
+        assert_eq!(is_lock_ledger(&id(name)), records.contains(name), "{name}");
+    }
+    // Those of the destination are not touched, whichever version they have.
+    done(&destination, &id("nacre/locks"), Transaction::new().write(Fork::DEFAULT, 0, "its own"));
+    let mut told = Vec::new();
+    let copied =
+        block_on(copy_objects(&source, &destination, |object, _| told.push(object.clone()))).unwrap();
+    assert_eq!((copied.objects, copied.failed), (4, vec![]));
+    assert!(records.iter().all(|name| told.contains(&id(name))), "{told:?}");
+    let there = block_on(destination.list(None, 100)).unwrap();
+    assert_eq!(there, [others[0], others[1], "nacre/locks", others[2], others[3]].map(id));
+    let text = Transaction::new().read_range(Fork::DEFAULT, ByteRange { offset: 0, len: 7 });
+    let own = done(&destination, &id("nacre/locks"), text);
+    assert!(matches!(&own.answers[..], [Answer::Range(range)] if range.data == "its own"), "{own:?}");
 }
 
 fn id(name: &str) -> ObjectId {

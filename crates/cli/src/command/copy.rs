@@ -16,7 +16,8 @@ use crate::{output, quantity};
 ///
 /// Each object is copied at a single version, even while others write. Objects that cannot be copied (because they are
 /// damaged, or change faster than they can be read) are listed, all others are copied, and the exit code is 1. So is a
-/// namespace that changes all the time; otherwise its directories and links are copied as they were at one moment.
+/// namespace that changes all the time; otherwise its directories and links are copied as they were at one moment. The
+/// records of lock servers (nacre/locks) are left out: the servers of the destination have their own.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The store to copy from
@@ -43,7 +44,11 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let destination = session.open_at(&args.destination, Purpose::Fill)?;
     let mut bar = Bar::bytes(None);
     let mut seen = 0;
-    let progress = |_: &nacre::ObjectId, so_far: &nacre::Copied| {
+    let mut skipped = Vec::new();
+    let progress = |object: &nacre::ObjectId, so_far: &nacre::Copied| {
+        if nacre_daemon::is_lock_ledger(object) {
+            skipped.push(object.to_string());
+        }
         bar.add(so_far.bytes - seen);
         seen = so_far.bytes;
     };
@@ -57,6 +62,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             "objects": copied.objects,
             "unchanged": copied.unchanged,
             "bytes": copied.bytes,
+            "skipped": skipped,
             "failed": failed.collect::<Vec<_>>(),
         });
         output::line(&json.to_string())?;
@@ -67,6 +73,10 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             quantity::grouped(copied.unchanged),
             quantity::size(copied.bytes)
         ))?;
+        for object in &skipped {
+            let text = format!("nacre: object \"{object}\" has a lock server's records, and was not copied");
+            output::complain(&text);
+        }
         for (_, error) in &copied.failed {
             output::complain(&format!("nacre: {error}"));
         }

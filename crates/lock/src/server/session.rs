@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{FILES_PER_SESSION_MAX, Output, Record, Server};
 use crate::OFFSET_MAX;
 use crate::message::{Call, FileName, Refusal, RequestNumber, SessionId};
-use crate::table::{Mode, RequestKey};
+use crate::table::{Budget, Mode, RequestKey};
 
 /// A session.
 #[derive(Clone, Debug)]
@@ -61,12 +61,23 @@ impl Server {
 
     /// The next time at which [`Server::tick`] has something to do.
     pub fn next_deadline(&self) -> Option<Duration> {
+        if !self.left_over.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let expiry = self.expiries.first().map(|expiry| expiry.0);
         [expiry, self.grace_until].into_iter().flatten().min()
     }
 
-    /// Ends what is due: leases that lapsed, the grace period.
+    /// Goes on with what calls left over because it would have held up the next ones for long, and ends what is due: leases
+    /// that lapsed, the grace period.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
+        self.budget = Budget::new();
+        self.resume(out);
+        self.expire(now, out);
+    }
+
+    /// Ends what is due.
+    pub(super) fn expire(&mut self, now: Duration, out: &mut Vec<Output>) {
         while let Some((expires, session)) = self.expiries.first().copied()
             && expires <= now
         {

@@ -16,7 +16,8 @@ pub struct Acquired {
 pub enum AcquireOutcome {
     /// Everything below the offset asked for is held.
     Done(Acquired),
-    /// The request stands in line for `Acquired::next`. A [`ResumedRequest`] follows, unless the request is released.
+    /// The request stands in line for `Acquired::next`, or goes on by `Table::resume`. A [`ResumedRequest`] follows, unless the request
+    /// is released.
     Waits(Acquired),
 }
 
@@ -70,6 +71,6 @@ pub struct RequestView {
     pub bounds: (u64, u64),
     /// Its progress.
     pub progress: Acquired,
-    /// True if it stands in line for `progress.next`.
+    /// True if it stands in line for `progress.next`, or goes on there by `Table::resume`.
     pub waits: bool,
 }

@@ -35,10 +35,18 @@ struct Found {
     paused: bool,
 }
 
+/// The steps of the first search for a conflict, and those of all searches of one call.
+const STEPS_FIRST: u32 = 1 << 12;
+const STEPS_MAX: u32 = 1 << 21;
+
+/// The steps that a look at a range costs which may cover a byte, and those of taking a request out of a line.
+const LOOK_STEPS: u32 = 16;
+const TURN_STEPS: u32 = 64;
+
 /// The steps that the searches for a conflict may take in all, whether they end with an answer or not: they bound the time
 /// for which one call holds up all others.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     /// The steps of one search.
     steps: u32,
     /// The steps left for all.
@@ -46,8 +54,24 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new() -> Self {
-        Self { steps: 1 << 12, left: 1 << 21 }
+    pub(crate) fn new() -> Self {
+        Self { steps: STEPS_FIRST, left: STEPS_MAX }
+    }
+
+    /// Returns whether no steps are left.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Begins the searches for another request. Returns whether they have all steps that one request may take.
+    pub(super) fn begin(&mut self) -> bool {
+        self.steps = STEPS_FIRST;
+        self.left == STEPS_MAX
+    }
+
+    /// Takes in that the first of a line had its turn, for which some ranges were looked at.
+    pub(super) fn spend_on_turn(&mut self, looks: u32) {
+        self.spend(looks.saturating_mul(LOOK_STEPS).saturating_add(TURN_STEPS));
     }
 
     /// Gives each search twice the steps. Returns whether there are any left.
@@ -57,7 +81,7 @@ impl Budget {
     }
 
     /// Takes in that a search took some steps. One that takes none costs something too.
-    fn spend(&mut self, steps: u32) {
+    pub(super) fn spend(&mut self, steps: u32) {
         self.left = self.left.saturating_sub(steps.max(1));
     }
 }
@@ -157,6 +181,7 @@ impl Holdings {
         let mut at = from;
         while at < found.first && tree.len() > 0 {
             let Some(region) = asking.pattern.next_region(at) else { break };
+            budget.spend(1);
             tree.search(region.offset, region.end().min(found.first), |low, _, holder| {
                 if requests[&holder].owner == asking.owner {
                     return None;
@@ -179,33 +204,46 @@ impl Holdings {
     }
 
     /// Calls `visit` with the requests of other operations that hold a byte in a mode that conflicts with a request's,
-    /// until it returns false.
+    /// until it returns false. Returns the number of ranges that were looked at.
     pub(super) fn holders(
         &self,
         requests: &Requests,
         asking: &Request,
         byte: u64,
         mut visit: impl FnMut(RequestKey) -> bool,
-    ) {
-        let mut on = true;
+    ) -> u32 {
+        let (mut on, mut looks) = (true, 0_u32);
         for mode in [Mode::Exclusive, Mode::Shared] {
             if on && asking.mode.conflicts(mode) {
-                self.stab(self.tree(mode), requests, byte, |holder| {
+                let more = self.stab(self.tree(mode), requests, byte, |holder| {
                     on = requests[&holder].owner == asking.owner || visit(holder);
                     on
                 });
+                looks = looks.saturating_add(more);
             }
         }
+        looks
     }
 
-    fn stab(&self, tree: &Tree, requests: &Requests, byte: u64, mut visit: impl FnMut(RequestKey) -> bool) {
+    /// Calls `visit` with the requests in a tree that hold a byte, until it returns false. Returns the number of ranges that
+    /// were looked at.
+    fn stab(
+        &self,
+        tree: &Tree,
+        requests: &Requests,
+        byte: u64,
+        mut visit: impl FnMut(RequestKey) -> bool,
+    ) -> u32 {
         let unrolled = self.chains.is_some();
+        let mut looks = 0_u32;
         tree.search(byte, byte + 1, |_, _, holder| {
+            looks = looks.saturating_add(1);
             let held = &requests[&holder];
             let holds = unrolled || (byte < held.bound() && held.byte_at(byte) == byte);
             // An empty rest of the range ends the search.
             if holds && !visit(holder) { Some(0) } else { None }
         });
+        looks
     }
 
     /// Takes in that a request's `next` was `before` and is now another.
