@@ -33,7 +33,9 @@ pub use settings::{Limits, Settings};
 
 use crate::OFFSET_MAX;
 use crate::message::{Call, FileName, LockSpec, Refusal, Reply, RequestNumber, SessionId, Token};
-use crate::table::{Acquired, Budget, Mode, Owner, AcquireOutcome, RequestKey, Table, TableError, ResumedRequest};
+use crate::table::{
+    AcquireOutcome, Acquired, Budget, Mode, Owner, RequestKey, ResumedRequest, Table, TableError,
+};
 
 /// The number under which the server's owner knows a call, to send the reply to.
 pub type CallId = u64;

@@ -33,7 +33,7 @@ mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-pub use answer::{AcquireOutcome, Acquired, RequestView, TableError, ResumedRequest};
+pub use answer::{AcquireOutcome, Acquired, RequestView, ResumedRequest, TableError};
 pub(crate) use holding::Budget;
 use holding::{Holdings, Stop};
 use line::Line;
@@ -359,7 +359,11 @@ impl Table {
     /// # Errors
     ///
     /// [`TableError::Unknown`].
-    pub fn release(&mut self, request: RequestKey, woken: &mut Vec<ResumedRequest>) -> Result<(), TableError> {
+    pub fn release(
+        &mut self,
+        request: RequestKey,
+        woken: &mut Vec<ResumedRequest>,
+    ) -> Result<(), TableError> {
         self.release_within(request, &mut Budget::new(), woken)
     }
 
@@ -579,7 +583,14 @@ impl Table {
     }
 
     /// Serves the lines at the bytes of a request's pattern in `from..to`, which it has just released.
-    fn wake(&mut self, request: RequestKey, from: u64, to: u64, budget: &mut Budget, woken: &mut Vec<ResumedRequest>) {
+    fn wake(
+        &mut self,
+        request: RequestKey,
+        from: u64,
+        to: u64,
+        budget: &mut Budget,
+        woken: &mut Vec<ResumedRequest>,
+    ) {
         let mut at = from;
         while at < to {
             let Some((&byte, _)) = self.lines.range(at..to).next() else { return };

@@ -260,11 +260,7 @@ impl Cut {
                 }
             }
             for (fork, range) in ranges.iter().filter(|(fork, _)| !is_reserved(fork)) {
-                reads.push(ReadOp::Range {
-                    fork: fork.clone(),
-                    range: *range,
-                    intent: Intent::Look,
-                });
+                reads.push(ReadOp::Range { fork: fork.clone(), range: *range, intent: Intent::Look });
             }
         }
         reads
