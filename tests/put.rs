@@ -345,3 +345,21 @@ fn a_stream_that_has_lost_an_object_says_what_helps() {
     server.run(["rm", "video"]).ok();
     assert_eq!(stripes(), [""; 0]);
 }
+
+#[test]
+fn a_stream_whose_first_content_is_not_whole_is_no_empty_one() {
+    let server = Server::in_memory();
+    let mut command = server.command(["put", "video", "-", "--striped"]);
+    let mut put = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // More than the pipe and the program's buffers take, so that a part is in the store.
+    put.stdin.as_mut().unwrap().write_all(&content(1, 24 << 20)).unwrap();
+    let refused = || server.run(["get", "video"]).failed(1, &["is no whole stream", "\"nacre rm\""]);
+    refused();
+    put.kill().unwrap();
+    put.wait().unwrap();
+    refused();
+    server.run(["rm", "video"]).ok();
+    server.run(["get", "video"]).failed(1, &["does not exist"]);
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    assert_eq!(store.list().count(), 0);
+}

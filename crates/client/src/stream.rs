@@ -553,12 +553,22 @@ impl Stream {
         Ok(loaded.is_some_and(|(record, _)| record.present().is_some_and(foreign)))
     }
 
+    /// Returns whether there is no stream, but what one leaves behind whose first content was not stored to its end, or whose
+    /// removal did not end. [`Stream::remove`] takes that away, and [`Stream::put`] makes it a stream.
+    ///
+    /// # Errors
+    /// Those of a [read](crate#errors).
+    pub async fn is_incomplete(&self) -> Result<bool, StoreError> {
+        let loaded = self.load().await.map_err(|error| self.context(error, "look at"))?;
+        Ok(loaded.is_some_and(|(record, _)| !record.created))
+    }
+
     /// Removes the stream with all its bytes. Returns false if there was none. Bytes that belong to another stream
     /// ([`Stream::is_copied_head`]) stay.
     ///
     /// # Errors
-    /// Those of a [write](crate#errors). A removal that fails has left a stream that is empty, or that is as it was; to
-    /// remove it again takes it up.
+    /// Those of a [write](crate#errors). A removal that fails has left the stream as it was, or no stream and what is left of
+    /// it ([`Stream::is_incomplete`]); to remove it again takes that up.
     pub async fn remove(&self) -> Result<bool, StoreError> {
         let removed = async {
             for _ in 0..ATTEMPTS_MAX {
@@ -573,6 +583,8 @@ impl Stream {
                     continue;
                 }
                 record.contents.iter_mut().for_each(|content| content.state = State::Dead);
+                // From here on there is no stream: nobody is to take what is left of it for an empty one.
+                record.created = false;
                 if record.encode() == text || self.replace_record(Some(&text), &record, Vec::new()).await? {
                     self.remove_dead().await?;
                 }

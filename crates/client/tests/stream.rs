@@ -527,6 +527,35 @@ fn a_put_whose_last_step_took_effect_unseen_keeps_its_content() {
     });
 }
 
+#[test]
+fn a_stream_that_is_being_removed_is_none_and_not_an_empty_one() {
+    let seen = Arc::new(AtomicI64::new(0));
+    let counter = seen.clone();
+    let (store, plain) = hooked(move |engine, object, transaction| {
+        let removes = transaction.is_some_and(|transaction| transaction.writes.contains(&WriteOp::Remove));
+        if removes {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let stream = Store::from_engine(engine.clone(), "reader").stream("file").unwrap();
+            assert_eq!(block_on(stream.stat()).unwrap(), None, "while {object} is removed");
+            assert!(block_on(stream.is_incomplete()).unwrap());
+            let error = block_on(stream.read(0, 10)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+        }
+    });
+    run(async {
+        let bytes = pattern(1, 5 << 20);
+        plain.stream("file").unwrap().put(&bytes[..]).await.unwrap();
+        let removed = store.stream("file").unwrap().remove().await.unwrap();
+        assert!(removed && seen.load(Ordering::SeqCst) > 1);
+        let stream = plain.stream("file").unwrap();
+        assert!(!stream.is_incomplete().await.unwrap());
+        assert_eq!(stripes(&plain).await, [""; 0]);
+        // What a removal left behind can be put again.
+        stream.put(&bytes[..]).await.unwrap();
+        assert!(whole(&stream).await == bytes);
+    });
+}
+
 /// A store whose first commit of a put takes effect and is refused when it comes again, as if its first answer had been lost;
 /// the request after that does not reach it.
 struct LostAnswer {

@@ -179,6 +179,15 @@ impl Source {
             if let Some(stat) = stream.stat().await? {
                 return Ok(Source::Stream(stream, stat));
             }
+            // An object may have been replaced by a stream whose first content is under way; it has its fork until then.
+            if stream.is_incomplete().await? && object.stat().await?.forks == 0 {
+                return Err(Failure::Failed(format!(
+                    "\"{}\" in {} is no whole stream: its first content is still being stored, or it is being removed, or one of \
+                     these was interrupted; \"nacre rm\" removes what is left of it",
+                    object.id(),
+                    object.store().name()
+                )));
+            }
         }
         session::existing_fork(&object).await?;
         Ok(Source::Object(object))
