@@ -285,6 +285,28 @@ fn a_server_that_is_started_again_meanwhile_is_waited_for() {
 }
 
 #[test]
+fn a_server_that_is_started_again_while_a_stream_is_put_is_waited_for() {
+    let folder = harness::folder();
+    let (store, address) = (file(&folder.path().join("store")), folder.path().join("socket"));
+    let address = format!("unix:{}", address.display());
+    let whole = content(6, 40 << 20);
+    let server = Server::listen(&address, &store, &[]);
+    let mut command = server.command(["put", "a", "-", "--striped"]);
+    let mut put = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = put.stdin.take().unwrap();
+    stdin.write_all(&whole[..24 << 20]).unwrap();
+    server.kill();
+    // A writer that waits for the server does not read on.
+    let server = std::thread::scope(|scope| {
+        scope.spawn(move || stdin.write_all(&whole[24 << 20..]).unwrap());
+        Server::listen(&address, &store, &[])
+    });
+    let (code, stderr) = ended(put);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(server.run(["get", "a"]).ok(), content(6, 40 << 20));
+}
+
+#[test]
 fn memory_is_bounded_however_long_the_stream_is() {
     let server = Server::in_memory();
     let mut put = piped(&server, "a");

@@ -44,7 +44,7 @@ use nacre_object::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
 use crate::Store;
-use crate::transfer::{source_error, target_error};
+use crate::transfer::{RetryBudget, source_error, target_error};
 
 export! {
     /// ```
@@ -655,7 +655,11 @@ impl Stream {
             let layout = self.default_layout().await?;
             let begun = self.begin_put(layout).await?;
             let put = match self.fill(begun, source).await {
-                Ok(content) => self.commit(content).await.map(|()| content.size),
+                Ok(content) => match self.patiently(|| self.load()).await {
+                    // What ends the put is not repeated, so it is sent to a server that answers.
+                    Ok(_) => self.commit(content).await.map(|()| content.size),
+                    Err(error) => Err(error),
+                },
                 Err(error) => Err(without_effect(error)),
             };
             match put {
@@ -670,6 +674,20 @@ impl Stream {
             }
         };
         put.await.map_err(|error| self.context(error, "store all of"))
+    }
+
+    /// Makes an attempt again, as often as is needed, while the server is away. It must be one that may take effect twice.
+    async fn patiently<T, Attempt>(&self, mut attempt: impl FnMut() -> Attempt) -> Result<T, StoreError>
+    where
+        Attempt: Future<Output = Result<T, StoreError>>,
+    {
+        let mut patience = RetryBudget::new(&self.store);
+        loop {
+            match attempt().await {
+                Err(error) if patience.allows(&without_effect(error.clone())).await => {}
+                result => return result,
+            }
+        }
     }
 
     /// Adds a content that is being put to the record, and makes the record if there is none.
@@ -737,16 +755,19 @@ impl Stream {
                     content.objects = wanted.max(2 * content.objects);
                 }
                 let (number, objects) = (content.number, content.objects);
-                self.update(|record| {
+                let refresh = move |record: &mut Record| {
                     let kept = record.content_mut(number).ok_or_else(taken_away)?;
                     (kept.objects, kept.alive_at) = (objects, now());
                     Ok(())
-                })
-                .await?;
+                };
+                self.patiently(|| self.update(refresh)).await?;
                 refreshed = std::time::Instant::now();
             }
             if !data.is_empty() {
-                under_way.push(async move { this.write_content(&content, offset, &data).await });
+                under_way.push(async move {
+                    // Nobody reads these bytes before the end: to write them twice does no harm.
+                    this.patiently(|| this.write_content(&content, offset, &data)).await
+                });
             }
             while under_way.len() >= REQUESTS_MAX || last && !under_way.is_empty() {
                 if let Some(Sent::Stale) = under_way.try_next().await? {

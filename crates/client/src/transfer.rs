@@ -15,7 +15,7 @@ use nacre_object::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
 
-use crate::Object;
+use crate::{Object, Store};
 
 /// The bytes of one transaction of a transfer.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
@@ -173,7 +173,7 @@ struct Piece {
 }
 
 /// The patience of a transfer with a server that is away.
-struct RetryBudget {
+pub(crate) struct RetryBudget {
     /// The longest time for which it may be away.
     most: Duration,
     /// The time of the first attempt that did not reach it.
@@ -181,9 +181,13 @@ struct RetryBudget {
 }
 
 impl RetryBudget {
+    pub(crate) fn new(store: &Store) -> Self {
+        Self { most: store.patience, away_since: None }
+    }
+
     /// Decides whether to repeat a request after an error, and waits until it is time for that. Only errors by which
     /// nothing was changed are tried again.
-    async fn allows(&mut self, error: &StoreError) -> bool {
+    pub(crate) async fn allows(&mut self, error: &StoreError) -> bool {
         if !matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Closed) {
             return false;
         }
@@ -212,7 +216,7 @@ impl<'a> Upload<'a> {
     /// Starts an upload that is expected to have `bytes` bytes; fails if that is too long for the store.
     pub(crate) async fn new(object: &'a Object, bytes: Option<u64>) -> Result<Self, StoreError> {
         let limits = object.store().limits().await.map_err(|error| object.context(error, STORE))?;
-        let patience = RetryBudget { most: object.store().patience, away_since: None };
+        let patience = RetryBudget::new(object.store());
         let (held, staging) = (Vec::new(), None);
         let upload = Self { object, bytes_max: limits.fork_bytes_max, offset: 0, held, staging, patience };
         upload.fits(bytes.unwrap_or(0), "the content has")?;
