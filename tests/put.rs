@@ -292,7 +292,8 @@ fn a_server_that_is_started_again_while_a_stream_is_put_is_waited_for() {
     let whole = content(6, 40 << 20);
     let server = Server::listen(&address, &store, &[]);
     let mut command = server.command(["put", "a", "-", "--striped"]);
-    let mut put = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut put =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = put.stdin.take().unwrap();
     stdin.write_all(&whole[..24 << 20]).unwrap();
     server.kill();
