@@ -86,10 +86,14 @@ fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
         let ended = serve(&[flag, value]);
         assert!(ended.code == 2 && ended.stderr.contains(flag), "{ended:?}");
     }
+    // Memory for them would be taken until the machine has none.
+    let many = serve(&["--threads", "99999999"]);
+    assert!(many.code == 2 && many.stderr.contains("at most 1024 threads are supported"), "{many:?}");
     let file = |text: &str| {
         fs::write(folder.path().join("wrong.toml"), text).unwrap();
         serve(&["--config", "wrong.toml"])
     };
+    file("threads = 99999999\n").failed(2, &["line 1", "at most 1024 threads are supported"]);
     file("open = true\nlisten = [\"127.0.0.1:0\", 5]\n").failed(2, &["line 2", "\"listen\" must be a text"]);
     file("log = 3\n").failed(2, &["line 1", "\"log\" must be a text"]);
     let far = file("colour = 1\n");
