@@ -1155,6 +1155,28 @@ fn a_mirror_keeps_what_it_cannot_look_for_in_the_source() {
 }
 
 #[test]
+fn a_file_that_may_not_be_written_is_not_taken_for_one_that_another_copy_writes() {
+    as_root();
+    let folder = harness::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let nacre = folder.path().join("nacre");
+    fs::copy(env!("CARGO_BIN_EXE_nacre"), &nacre).unwrap();
+    let (source, target) = (folder.path().join("file"), folder.path().join("target"));
+    fs::write(&source, "x").unwrap();
+    fs::create_dir(&target).unwrap();
+    for (path, mode) in [(&source, 0o644), (&target, 0o755), (&nacre, 0o755)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut command = Command::new(&nacre);
+    command.uid(65534).gid(65534).arg("copy").arg(&source).arg(&target);
+    let ended = run_with(command, b"");
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.stderr.contains("Permission denied"), "{ended:?}");
+    assert!(!ended.stderr.contains("another copy"), "{ended:?}");
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
+}
+
+#[test]
 fn a_comparison_tells_every_difference_and_changes_nothing() {
     as_root();
     let folder = harness::folder();
