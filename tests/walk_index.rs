@@ -300,6 +300,22 @@ fn ncdu_gets_the_whole_tree() {
     let (root, index) = (folder.path().to_str().unwrap(), path(&place, "index"));
     sweep(root, &index, &[]);
     let export = run(&["query", &index, "--ncdu", "-"]).json();
+    let exported = path(&place, "exported");
+    run(&["query", &index, "--ncdu", &exported]).ok();
+    let read = || serde_json::from_slice::<Value>(&fs::read(&exported).unwrap()).unwrap();
+    assert_eq!(read(), export);
+    // Nothing that exists is replaced, least of all the index, under whatever name.
+    let before = fs::read(&index).unwrap();
+    let (second, link) = (path(&place, "second"), path(&place, "link"));
+    fs::hard_link(&index, &second).unwrap();
+    symlink(&index, &link).unwrap();
+    for name in [&index, &second, &link] {
+        run(&["query", &index, "--ncdu", name]).failed(2, &[name, "is the index itself"]);
+    }
+    assert_eq!(fs::read(&index).unwrap(), before);
+    run(&["query", &index, "--ncdu", &exported]).failed(2, &[&exported, "already exists"]);
+    assert_eq!(read(), export);
+    run(&["query", &index, "--ncdu", "/dev/null"]).ok();
     assert_eq!((&export[0], &export[1], &export[2]["progname"]), (&json!(1), &json!(2), &json!("nacre")));
     fn flat(item: &Value, at: &str, found: &mut BTreeMap<String, Value>) {
         match item {
