@@ -1266,6 +1266,13 @@ fn a_comparison_tells_every_difference_and_changes_nothing() {
         run_with(command, b"")
     };
     assert_eq!(compare(&source.join("large"), &target.join("large")).code, 1);
+    // The exit code tells that there are differences also where nobody reads them, but not where they cannot be written.
+    for json in [&[][..], &["--json"]] {
+        harness::unread(program().arg("compare").arg(&source).arg(&target).args(json), 1);
+        harness::unwritten(program().arg("compare").arg(&source).arg(&target).args(json), 2);
+    }
+    harness::unread(program().args(["compare", "--json"]).arg(&source).arg(&source), 0);
+    harness::unwritten(program().args(["compare", "--json"]).arg(&source).arg(&source), 2);
     assert_eq!(compare(&source.join("-rf"), &target.join("-rf")).code, 0);
     compare(&source, &folder.path().join("nowhere"))
         .failed(2, &["cannot compare", "nowhere", "No such file"]);

@@ -418,6 +418,15 @@ fn diff_tells_what_was_made_removed_changed_and_moved() {
     assert_eq!(differences(&old, &new, name), expected.map(str::to_owned).into());
     let text = run(&["diff", &old, &new]);
     assert_eq!(text.code, 1);
+    // The exit code tells that there are differences also where nobody reads them, but not where they cannot be written.
+    for words in
+        [&["diff", &old, &new][..], &["diff", &old, &new, "--json"], &["diff", &old, &new, "--summary"]]
+    {
+        harness::unread(program().args(words), 1);
+        harness::unwritten(program().args(words), 2);
+    }
+    harness::unread(program().args(["diff", &old, &old, "--summary"]), 0);
+    harness::unwritten(program().args(["diff", &old, &old, "--summary"]), 2);
     let filtered = path(&place, "filtered");
     sweep(name, &filtered, &["--type", "f"]);
     run(&["diff", &old, &filtered]).failed(2, &["different filters", "--type"]);
