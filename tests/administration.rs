@@ -235,6 +235,10 @@ fn one_server_at_a_time_has_a_folder_or_an_address() {
         .failed(1, &[shown, "open in another process"]);
     second(&["--listen", &server.uri, "--store", "mem:"])
         .failed(1, &["cannot listen on", &server.uri, "in use"]);
+    let place = harness::folder();
+    second(&["--listen", &server.uri, "--store", &file(&place.path().join("new/store"))])
+        .failed(1, &["cannot listen on", &server.uri, "choose another address with --listen"]);
+    assert!(!place.path().join("new").exists(), "no store is created for a server that cannot start");
     second(&["--store", "floppy:x"]).failed(2, &["floppy:x", "file:PATH"]);
     assert_eq!(server.run(["ls"]).text(), "", "the first server does not mind");
 }
