@@ -86,10 +86,14 @@ fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
         let ended = serve(&[flag, value]);
         assert!(ended.code == 2 && ended.stderr.contains(flag), "{ended:?}");
     }
+    // Memory for them would be taken until the machine has none.
+    let many = serve(&["--threads", "99999999"]);
+    assert!(many.code == 2 && many.stderr.contains("at most 1024 threads are supported"), "{many:?}");
     let file = |text: &str| {
         fs::write(folder.path().join("wrong.toml"), text).unwrap();
         serve(&["--config", "wrong.toml"])
     };
+    file("threads = 99999999\n").failed(2, &["line 1", "at most 1024 threads are supported"]);
     file("open = true\nlisten = [\"127.0.0.1:0\", 5]\n").failed(2, &["line 2", "\"listen\" must be a text"]);
     file("log = 3\n").failed(2, &["line 1", "\"log\" must be a text"]);
     let far = file("colour = 1\n");
@@ -231,6 +235,10 @@ fn one_server_at_a_time_has_a_folder_or_an_address() {
         .failed(1, &[shown, "open in another process"]);
     second(&["--listen", &server.uri, "--store", "mem:"])
         .failed(1, &["cannot listen on", &server.uri, "in use"]);
+    let place = harness::folder();
+    second(&["--listen", &server.uri, "--store", &file(&place.path().join("new/store"))])
+        .failed(1, &["cannot listen on", &server.uri, "choose another address with --listen"]);
+    assert!(!place.path().join("new").exists(), "no store is created for a server that cannot start");
     second(&["--store", "floppy:x"]).failed(2, &["floppy:x", "file:PATH"]);
     assert_eq!(server.run(["ls"]).text(), "", "the first server does not mind");
 }

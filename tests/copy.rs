@@ -1114,6 +1114,8 @@ fn a_mirror_removes_what_the_source_has_not() {
             assert!(listed.lines().any(|other| other == line), "{line}: {listed}");
         }
         assert!(listed.ends_with(&format!("remove {} entries", removed - 2)), "{listed}");
+        harness::unread(program().arg("copy").args(&words), 0);
+        harness::unwritten(program().arg("copy").args(&words), 1);
         assert!(before == snapshot(&target), "a dry run changes nothing");
 
         let said = copied(&source, &target, &["--mirror", "--yes", "--threads", threads]);
@@ -1152,6 +1154,28 @@ fn a_mirror_keeps_what_it_cannot_look_for_in_the_source() {
     assert_eq!(ended.code, 1, "{ended:?}");
     assert!(!target.join("extra").exists());
     assert!(target.join("closed/file").exists() && target.join("closed/other").exists(), "{ended:?}");
+}
+
+#[test]
+fn a_file_that_may_not_be_written_is_not_taken_for_one_that_another_copy_writes() {
+    as_root();
+    let folder = harness::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let nacre = folder.path().join("nacre");
+    fs::copy(env!("CARGO_BIN_EXE_nacre"), &nacre).unwrap();
+    let (source, target) = (folder.path().join("file"), folder.path().join("target"));
+    fs::write(&source, "x").unwrap();
+    fs::create_dir(&target).unwrap();
+    for (path, mode) in [(&source, 0o644), (&target, 0o755), (&nacre, 0o755)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut command = Command::new(&nacre);
+    command.uid(65534).gid(65534).arg("copy").arg(&source).arg(&target);
+    let ended = run_with(command, b"");
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.stderr.contains("Permission denied"), "{ended:?}");
+    assert!(!ended.stderr.contains("another copy"), "{ended:?}");
+    assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
 }
 
 #[test]
@@ -1244,6 +1268,13 @@ fn a_comparison_tells_every_difference_and_changes_nothing() {
         run_with(command, b"")
     };
     assert_eq!(compare(&source.join("large"), &target.join("large")).code, 1);
+    // The exit code tells that there are differences also where nobody reads them, but not where they cannot be written.
+    for json in [&[][..], &["--json"]] {
+        harness::unread(program().arg("compare").arg(&source).arg(&target).args(json), 1);
+        harness::unwritten(program().arg("compare").arg(&source).arg(&target).args(json), 2);
+    }
+    harness::unread(program().args(["compare", "--json"]).arg(&source).arg(&source), 0);
+    harness::unwritten(program().args(["compare", "--json"]).arg(&source).arg(&source), 2);
     assert_eq!(compare(&source.join("-rf"), &target.join("-rf")).code, 0);
     compare(&source, &folder.path().join("nowhere"))
         .failed(2, &["cannot compare", "nowhere", "No such file"]);

@@ -300,6 +300,22 @@ fn ncdu_gets_the_whole_tree() {
     let (root, index) = (folder.path().to_str().unwrap(), path(&place, "index"));
     sweep(root, &index, &[]);
     let export = run(&["query", &index, "--ncdu", "-"]).json();
+    let exported = path(&place, "exported");
+    run(&["query", &index, "--ncdu", &exported]).ok();
+    let read = || serde_json::from_slice::<Value>(&fs::read(&exported).unwrap()).unwrap();
+    assert_eq!(read(), export);
+    // Nothing that exists is replaced, least of all the index, under whatever name.
+    let before = fs::read(&index).unwrap();
+    let (second, link) = (path(&place, "second"), path(&place, "link"));
+    fs::hard_link(&index, &second).unwrap();
+    symlink(&index, &link).unwrap();
+    for name in [&index, &second, &link] {
+        run(&["query", &index, "--ncdu", name]).failed(2, &[name, "is the index itself"]);
+    }
+    assert_eq!(fs::read(&index).unwrap(), before);
+    run(&["query", &index, "--ncdu", &exported]).failed(2, &[&exported, "already exists"]);
+    assert_eq!(read(), export);
+    run(&["query", &index, "--ncdu", "/dev/null"]).ok();
     assert_eq!((&export[0], &export[1], &export[2]["progname"]), (&json!(1), &json!(2), &json!("nacre")));
     fn flat(item: &Value, at: &str, found: &mut BTreeMap<String, Value>) {
         match item {
@@ -402,6 +418,15 @@ fn diff_tells_what_was_made_removed_changed_and_moved() {
     assert_eq!(differences(&old, &new, name), expected.map(str::to_owned).into());
     let text = run(&["diff", &old, &new]);
     assert_eq!(text.code, 1);
+    // The exit code tells that there are differences also where nobody reads them, but not where they cannot be written.
+    for words in
+        [&["diff", &old, &new][..], &["diff", &old, &new, "--json"], &["diff", &old, &new, "--summary"]]
+    {
+        harness::unread(program().args(words), 1);
+        harness::unwritten(program().args(words), 2);
+    }
+    harness::unread(program().args(["diff", &old, &old, "--summary"]), 0);
+    harness::unwritten(program().args(["diff", &old, &old, "--summary"]), 2);
     let filtered = path(&place, "filtered");
     sweep(name, &filtered, &["--type", "f"]);
     run(&["diff", &old, &filtered]).failed(2, &["different filters", "--type"]);

@@ -104,6 +104,30 @@ fn a_log_whose_recovery_was_not_completed_is_listed_with_the_others() {
     assert_eq!(run(&["ls", "--json"]).json()[0]["recovering"], false);
 }
 
+#[test]
+fn what_comes_before_a_line_that_cannot_be_an_entry_is_appended() {
+    let server = Server::in_memory();
+    let run = |words: &[&str], input: &str| zlog(&server.uri, words, input);
+    run(&["create", "l"], "").ok();
+    let lines: String = (0..3000).map(|number| format!("line {number}\n")).collect();
+    let printed = run(&["append", "l"], &format!("{lines}\nafter\n")).failed(1, &["line 3001 is empty"]);
+    assert_eq!(printed, (0..3000).map(|position| format!("{position}\n")).collect::<String>());
+    let long = "x".repeat((1 << 20) + 1);
+    let printed = run(&["append", "l"], &format!("short\n{long}\n")).failed(1, &["line 2 is too long"]);
+    assert_eq!(printed, "3000\n");
+    // Entries that are all known are checked before the first one is appended.
+    assert_eq!(run(&["append", "l", "a", ""], "").failed(1, &["entry 2 is empty"]), "");
+    assert_eq!(run(&["append", "l", "--whole"], "").failed(1, &["standard input is empty"]), "");
+    // No position was taken in vain.
+    let checked = run(&["check", "l", "--json"], "").json();
+    assert_eq!(
+        (&checked["entries"], &checked["filled"], &checked["unwritten"]),
+        (&json!(3001), &json!(0), &json!(0))
+    );
+    assert_eq!(run(&["tail", "l"], "").text(), "3001");
+    assert_eq!(run(&["read", "l", "2999"], "").text(), "line 2999");
+}
+
 /// A program that appends lines, or follows.
 struct Running {
     child: Child,

@@ -108,6 +108,32 @@ pub fn run_with(mut command: Command, input: &[u8]) -> Ended {
     }
 }
 
+/// Checks the exit code of a command whose output nobody reads, and that it says nothing.
+#[track_caller]
+pub fn unread(command: &mut Command, code: i32) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let stderr = collect(child.stderr.take().unwrap());
+    let status = wait(&mut child, PATIENCE);
+    let stderr = String::from_utf8(stderr.join().unwrap()).unwrap();
+    assert_eq!((status.code(), stderr.as_str()), (Some(code), ""), "{command:?}");
+}
+
+/// Checks the exit code of a command whose output is written to a full device, and that it says so.
+#[track_caller]
+pub fn unwritten(command: &mut Command, code: i32) {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut child = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+    let stderr = collect(child.stderr.take().unwrap());
+    let status = wait(&mut child, PATIENCE);
+    let stderr = String::from_utf8(stderr.join().unwrap()).unwrap();
+    assert_eq!(status.code(), Some(code), "{command:?}: {stderr}");
+    assert!(
+        stderr.starts_with("nacre: cannot write to standard output: No space left"),
+        "{command:?}: {stderr}"
+    );
+}
+
 fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();

@@ -10,6 +10,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
 use nacre_shell::manual::STYLES;
+use nacre_walk_cli::THREADS_MAX;
 
 use crate::command::*;
 use crate::configuration;
@@ -260,6 +261,14 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(0) => Err("it must be at least 1".to_owned()),
         Ok(count) => Ok(count),
         Err(_) => Err("it is not a count".to_owned()),
+    }
+}
+
+/// Parses a number of threads.
+pub fn threads(text: &str) -> Result<usize, String> {
+    match at_least_one(text)? {
+        count if count > THREADS_MAX => Err(format!("at most {THREADS_MAX} threads are supported")),
+        count => Ok(count),
     }
 }
 

@@ -120,6 +120,10 @@ impl Daemon {
             return invalid("the role store needs an address to listen on");
         }
         let key = options.key.as_deref().map(ClusterKey::load).transpose()?;
+        if options.store.is_some() {
+            // No store is created for a daemon that cannot start.
+            Server::check_addresses(&listen, key.is_some() || options.open).map_err(address_error)?;
+        }
         let kept = options.store.as_ref().map(|uri| ServedStore::open(uri, options)).transpose()?;
         let store = kept.clone().map(|kept| Paced::new(kept, options.pace_options()));
         let reflector = match &options.reflect {
@@ -242,7 +246,10 @@ impl Daemon {
             services,
             poll: options.poll,
         };
-        let server = Server::start(serve)?;
+        let server = Server::start(serve).map_err(|error| match kept {
+            Some(_) => address_error(error),
+            None => error,
+        })?;
         if let Some(store) = &self.store {
             let addresses = server.addresses().iter().map(Address::to_string).collect();
             let (stats, store, requests) = (server.stats().clone(), store.clone(), self.requests.clone());
@@ -350,6 +357,20 @@ impl Daemon {
 /// Returns the name of this machine.
 fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Adds advice to the error about an address that is in use.
+fn address_error(error: StoreError) -> StoreError {
+    match error.kind {
+        ErrorKind::Busy => {
+            let text = format!(
+                "{}; another server listens there: stop it, or choose another address with --listen",
+                error.message
+            );
+            StoreError::new(ErrorKind::Busy, text)
+        }
+        _ => error,
+    }
 }
 
 /// Converts the reflector's error to the daemon's.

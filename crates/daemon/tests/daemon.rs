@@ -137,19 +137,22 @@ fn contended_regions_are_told_of() {
 fn two_servers_cannot_have_the_same_folder_or_address() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&options(folder.path())).unwrap();
-    let error = Daemon::start(&options(folder.path())).err().unwrap();
+    let elsewhere = ServerOptions { listen: vec!["127.0.0.1:0".to_owned()], ..options(folder.path()) };
+    let error = Daemon::start(&elsewhere).err().unwrap();
     assert!(error.message.contains("is open in another process"), "{error}");
-    let taken = ServerOptions {
-        store: Some("mem:".parse().unwrap()),
-        listen: vec![daemon.addresses()[0].to_string()],
-        ..options(folder.path())
-    };
-    let error = Daemon::start(&taken).err().unwrap();
-    assert!(error.message.starts_with("cannot listen on 127.0.0.1:"), "{error}");
-    let listen = vec!["127.0.0.1:0".to_owned()];
-    let unprotected =
-        ServerOptions { store: Some("mem:".parse().unwrap()), listen, open: false, ..options(folder.path()) };
+    // No store is created for a daemon that cannot listen.
+    let new = folder.path().join("new");
+    let store: Option<nacre::Uri> = Some(format!("file:{}", new.display()).parse().unwrap());
+    for address in daemon.addresses() {
+        let listen = vec![address.to_string()];
+        let taken = ServerOptions { store: store.clone(), listen, ..options(folder.path()) };
+        let error = Daemon::start(&taken).err().unwrap();
+        assert!(error.message.starts_with(&format!("cannot listen on {address}: ")), "{error}");
+        assert!(error.message.ends_with("choose another address with --listen"), "{error}");
+    }
+    let unprotected = ServerOptions { store, open: false, ..elsewhere };
     let error = Daemon::start(&unprotected).err().unwrap();
     assert!(error.message.contains("without a cluster key"), "{error}");
+    assert!(!new.exists());
     daemon.stop().unwrap();
 }

@@ -10,6 +10,7 @@ mod service;
 mod sessions;
 mod stats;
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -170,6 +171,24 @@ enum Listener {
 }
 
 impl Server {
+    /// Checks that a server could listen on addresses, without doing so. TCP addresses must be `protected` by a key, or
+    /// declared open.
+    ///
+    /// # Errors
+    ///
+    /// `Denied`, `Busy` or `Io`, as [`Server::start`].
+    pub fn check_addresses(addresses: &[Address], protected: bool) -> Result<(), StoreError> {
+        for address in addresses {
+            let free = match address {
+                Address::Tcp(_) if !protected => return Err(unprotected(address)),
+                Address::Tcp(text) => check_free(text),
+                Address::Unix(path) => socket::check_free(path),
+            };
+            free.map_err(|error| cannot_listen(address, &error))?;
+        }
+        Ok(())
+    }
+
     /// Starts a server. Clients can connect as soon as this returns.
     ///
     /// # Errors
@@ -182,13 +201,8 @@ impl Server {
             if options.key.is_none() && !options.open && matches!(address, Address::Tcp(_)) {
                 return Err(unprotected(address));
             }
-            let (listener, actual, file) = listen(address, options.socket).map_err(|error| {
-                let kind = match error.kind() {
-                    io::ErrorKind::AddrInUse => ErrorKind::Busy,
-                    _ => ErrorKind::Io,
-                };
-                StoreError::new(kind, format!("cannot listen on {address}: {error}"))
-            })?;
+            let (listener, actual, file) =
+                listen(address, options.socket).map_err(|error| cannot_listen(address, &error))?;
             listeners.push(listener);
             addresses.push(actual);
             sockets.extend(file);
@@ -262,6 +276,35 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.send_replace(true);
     }
+}
+
+/// Returns the error for an address that cannot be listened on.
+fn cannot_listen(address: &Address, error: &io::Error) -> StoreError {
+    let kind = match error.kind() {
+        io::ErrorKind::AddrInUse => ErrorKind::Busy,
+        _ => ErrorKind::Io,
+    };
+    StoreError::new(kind, format!("cannot listen on {address}: {error}"))
+}
+
+/// Checks that a server could listen on an address `HOST:PORT`. Nobody can connect meanwhile, since the socket is bound and
+/// not listened on.
+fn check_free(text: &str) -> io::Result<()> {
+    let bind = |address: SocketAddr| {
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        // Connections that an earlier server has left are not in the way of a listener.
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())
+    };
+    let mut bound = Ok(());
+    for address in text.to_socket_addrs()? {
+        bound = bind(address);
+        if bound.is_ok() {
+            break;
+        }
+    }
+    bound
 }
 
 fn listen(address: &Address, access: SocketAccess) -> io::Result<(Listener, Address, Option<SocketFile>)> {

@@ -119,6 +119,17 @@ pub(crate) fn listen(path: &Path, access: SocketAccess) -> io::Result<(UnixListe
     Err(io::ErrorKind::AddrInUse.into())
 }
 
+/// Checks that a server could listen on a socket at a path: that it is free, or the socket of a server that is gone.
+pub(crate) fn check_free(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.map(fs::metadata).transpose()?;
+    match is_dead(path) {
+        Ok(false) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Replaces a socket whose server is gone by the socket `aside`. Returns false if the name has been taken or freed
 /// meanwhile.
 fn take_from_dead(aside: &Path, path: &Path) -> io::Result<bool> {
@@ -401,10 +412,12 @@ mod tests {
         let access = SocketAccess::default();
         let (alive, file) = listen(&path, access).unwrap();
         assert_eq!(listen(&path, access).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(check_free(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         UnixStream::connect(&path).unwrap();
         // Its server is killed: the file is not removed.
         std::mem::forget(file);
         drop(alive);
+        check_free(&path).unwrap();
         let (_again, _file) = listen(&path, access).unwrap();
         UnixStream::connect(&path).unwrap();
 
@@ -424,9 +437,12 @@ mod tests {
             (&to_dead, "a symbolic link"),
             (&inner, "a folder"),
         ] {
-            let error = listen(path, access).unwrap_err();
-            assert!(error.to_string().contains(what), "{error}");
+            for error in [listen(path, access).unwrap_err(), check_free(path).unwrap_err()] {
+                assert!(error.to_string().contains(what), "{error}");
+            }
         }
+        check_free(&folder.path().join("free")).unwrap();
+        assert!(check_free(&folder.path().join("no/folder")).is_err());
         assert_eq!(names(folder.path()), before);
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }

@@ -64,6 +64,18 @@ impl Failure {
         move |error| Failure::Failed(format!("cannot {attempted}: {error}"))
     }
 
+    /// Converts the result of writing to standard output in a command that tells by its exit code whether things differ,
+    /// as cmp and diff do: 2 if the output cannot be written. If only its reader is gone, the code tells nevertheless.
+    pub fn output_of_comparison(written: io::Result<()>) -> Result<(), Failure> {
+        match written {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                let sentence = Some(format!("cannot write to standard output: {error}"));
+                Err(Failure::Command { code: 2, sentence })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns a constructor of a store's failure to do something that its own message does not name.
     pub fn store(attempted: impl std::fmt::Display) -> impl FnOnce(StoreError) -> Failure {
         move |error| error.context(format_args!("cannot {attempted}")).into()

@@ -120,7 +120,7 @@ fn measure_parser() -> impl TypedValueParser<Value = Measure> {
 }
 
 /// The maximum number of threads; more take longer to start than any tree to walk.
-const THREADS_MAX: usize = 1024;
+pub const THREADS_MAX: usize = 1024;
 
 /// Parses a number of threads.
 ///

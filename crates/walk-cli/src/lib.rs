@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub use args::{Args, parse_threads};
+pub use args::{Args, THREADS_MAX, parse_threads};
 pub use counted::{Counted, StoppedWalk, quoted};
 pub use filters::Filters;
 use nacre_walk::checkpoint::{Head, Loaded};

@@ -1,9 +1,10 @@
 //! `nacre compare`: compares two files or directories with everything in them, on all processors.
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use nacre_tree::copy::{Aspects, Copy, Difference, Differing, Options, StartError};
 use nacre_walk_cli::Filters;
@@ -16,7 +17,8 @@ use crate::session::Context;
 use crate::{interrupt, output, quantity};
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 no differences; 1 differences; 2 something could not be compared, or wrong usage; as those of cmp and diff.";
+Exit codes: 0 no differences; 1 differences; 2 something could not be compared or printed, or wrong usage; \
+as those of cmp and diff.";
 
 /// Compare two files or directory trees, using all processors
 ///
@@ -80,15 +82,16 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
         extras: !args.filters.is_given(),
         ..Aspects::ALL
     };
-    let (count, unread) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (count, unwritten) = (AtomicU64::new(0), OnceLock::new());
     let report = |differing: Differing| {
         count.fetch_add(1, Ordering::Relaxed);
         if args.quiet {
             return comparison.control().stop();
         }
         let line = if session.json { described_in_json(&differing) } else { described(&differing) };
-        if output::line(&line).is_err() {
-            unread.store(true, Ordering::Relaxed);
+        if let Err(error) = output::line(&line) {
+            // The first error is the cause of the others.
+            let _ = unwritten.set(error);
             comparison.control().stop();
         }
     };
@@ -97,34 +100,22 @@ pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
         || shown(&comparison, "comparing", || comparison.compare(aspects, &report)),
     )?;
     done.map_err(usage)?;
-    if unread.load(Ordering::Relaxed) {
-        return Err(Failure::Unread);
-    }
     let differences = count.load(Ordering::Relaxed);
+    let differs = || Err(Failure::Command { code: 1, sentence: None });
+    if let Some(error) = unwritten.into_inner() {
+        Failure::output_of_comparison(Err(error))?;
+        return differs();
+    }
     if args.quiet && differences > 0 {
-        return Err(Failure::Command { code: 1, sentence: None });
+        return differs();
     }
     conclude(session, &args, &comparison, differences)
 }
 
 fn conclude(session: &Context, args: &Args, comparison: &Copy, differences: u64) -> Result<(), Failure> {
-    let same = comparison.counters().verified.load(Ordering::Relaxed);
     let errors = comparison.failures().count();
     let stopped = comparison.control().is_stopped();
-    if session.json {
-        let json = json!({
-            "same": same,
-            "different": differences,
-            "errors": errors,
-            "first_errors": comparison.failures().first().iter().map(failure_json).collect::<Vec<_>>(),
-            "interrupted": stopped,
-        });
-        output::line(&json.to_string())?;
-    } else if !args.quiet && (differences > 0 || errors > 0) {
-        let same = quantity::grouped(same);
-        output::line(&format!("{} differ, {same} the same", quantity::grouped(differences)))?;
-    }
-    output::flush()?;
+    Failure::output_of_comparison(print_totals(session, args, comparison, differences))?;
     let failed = |sentence: String| Err(Failure::Command { code: 2, sentence: Some(sentence) });
     if stopped {
         return failed("interrupted: not everything was compared".into());
@@ -137,6 +128,25 @@ fn conclude(session: &Context, args: &Args, comparison: &Copy, differences: u64)
         0 => Ok(()),
         _ => Err(Failure::Command { code: 1, sentence: None }),
     }
+}
+
+fn print_totals(session: &Context, args: &Args, comparison: &Copy, differences: u64) -> io::Result<()> {
+    let same = comparison.counters().verified.load(Ordering::Relaxed);
+    let errors = comparison.failures().count();
+    if session.json {
+        let json = json!({
+            "same": same,
+            "different": differences,
+            "errors": errors,
+            "first_errors": comparison.failures().first().iter().map(failure_json).collect::<Vec<_>>(),
+            "interrupted": comparison.control().is_stopped(),
+        });
+        output::line(&json.to_string())?;
+    } else if !args.quiet && (differences > 0 || errors > 0) {
+        let same = quantity::grouped(same);
+        output::line(&format!("{} differ, {same} the same", quantity::grouped(differences)))?;
+    }
+    output::flush()
 }
 
 /// Returns the line about a difference.

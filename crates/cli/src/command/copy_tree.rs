@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nacre_tree::Control;
 use nacre_tree::copy::{Copy, Counters, Difference, Differing, Options};
@@ -143,7 +143,7 @@ struct Planned {
 
 /// Finds out what a copy would do, and lists it if asked to.
 fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Planned, Failure> {
-    let (planned, unread) = (Planned::default(), AtomicBool::new(false));
+    let (planned, unwritten) = (Planned::default(), OnceLock::new());
     let add = |counter: &AtomicU64, number| {
         counter.fetch_add(number, Ordering::Relaxed);
     };
@@ -186,15 +186,16 @@ fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Planned, Failure>
                 [action.as_bytes(), b"\t", path, b"\n"].concat()
             }
         };
-        if output::raw(&line).is_err() {
-            unread.store(true, Ordering::Relaxed);
+        if let Err(error) = output::raw(&line) {
+            // The first error is the cause of the others.
+            let _ = unwritten.set(error);
             copy.control().stop();
         }
     };
     let done = interrupt::stopping(|| copy.control().stop(), || copy.preview(&report))?;
     done.map_err(|refusal| Failure::Usage(refusal.to_string()))?;
-    if unread.into_inner() {
-        return Err(Failure::Unread);
+    if let Some(error) = unwritten.into_inner() {
+        return Err(error.into());
     }
     match copy.control().is_stopped() {
         true => Err(Failure::Failed("interrupted: nothing was copied or removed".into())),

@@ -1,5 +1,6 @@
 //! `nacre diff`: the difference between two sweeps.
 
+use std::io;
 use std::path::PathBuf;
 
 use nacre_index::difference::{Change, Changed, Counts, DifferenceError, compare};
@@ -11,8 +12,8 @@ use crate::quantity;
 use crate::session::Context;
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 no differences; 1 differences; 2 the indices could not be compared, or one of the sweeps could not read a \
-directory, so that its contents are unknown; as those of diff.";
+Exit codes: 0 no differences; 1 differences; 2 the indices could not be compared, the differences could not be printed, or \
+one of the sweeps could not read a directory, so that its contents are unknown; as those of diff.";
 
 /// Compare two sweeps of a file tree
 ///
@@ -47,11 +48,15 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
         }
         error => Failure::Command { code: 2, sentence: Some(error.to_string()) },
     })?;
-    written?;
-    if args.summary {
-        summarise(session, &counts)?;
+    if written.is_err() {
+        Failure::output_of_comparison(written)?;
+        // There was a difference to print.
+        return Err(Failure::Command { code: 1, sentence: None });
     }
-    output::flush()?;
+    if args.summary {
+        Failure::output_of_comparison(summarise(session, &counts))?;
+    }
+    Failure::output_of_comparison(output::flush())?;
     if counts.unknown > 0 {
         let directories = match counts.unknown {
             1 => "one directory".to_owned(),
@@ -96,13 +101,13 @@ fn json(changed: &Changed) -> String {
     Value::Object(json).to_string()
 }
 
-fn summarise(session: &Context, counts: &Counts) -> Result<(), Failure> {
+fn summarise(session: &Context, counts: &Counts) -> io::Result<()> {
     let Counts { created, removed, changed, moved, unknown } = *counts;
     if session.json {
         let json = serde_json::json!({
             "made": created, "removed": removed, "changed": changed, "moved": moved, "unknown_directories": unknown,
         });
-        return Ok(output::line(&json.to_string())?);
+        return output::line(&json.to_string());
     }
     let grouped = quantity::grouped;
     let line = format!(
@@ -112,5 +117,5 @@ fn summarise(session: &Context, counts: &Counts) -> Result<(), Failure> {
         grouped(changed),
         grouped(moved)
     );
-    Ok(output::line(&line)?)
+    output::line(&line)
 }

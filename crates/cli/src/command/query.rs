@@ -1,7 +1,8 @@
 //! `nacre query`: questions to an index of a sweep.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -41,7 +42,7 @@ pub struct Args {
     /// With --by directory: only directories at most this many levels below their root
     #[arg(long, value_name = "N", requires = "by")]
     levels: Option<u32>,
-    /// Export the sweep to this file in ncdu's format, for "ncdu -f FILE"; - is standard output
+    /// Export the sweep to this new file in ncdu's format, for "ncdu -f FILE"; - is standard output
     #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "top", "list", "sql", "conditions"])]
     ncdu: Option<PathBuf>,
     /// Read an index whose sweep is not complete
@@ -262,16 +263,42 @@ fn export(index: &Index, file: &Path) -> Result<(), Failure> {
         let mut output = BufWriter::new(std::io::stdout().lock());
         ncdu::export(index, &mut output).and_then(|()| Ok(output.flush()?))
     } else {
-        File::create(file).map_err(ExportError::Write).and_then(|file| {
-            let mut output = BufWriter::new(file);
-            ncdu::export(index, &mut output).and_then(|()| Ok(output.flush()?))
-        })
+        let (output, is_new) = create(index, file)?;
+        let mut output = BufWriter::new(output);
+        let written = ncdu::export(index, &mut output).and_then(|()| Ok(output.flush()?));
+        if written.is_err() && is_new {
+            // Half an export is of no use, and would be in the way of the next attempt. The error is told in any case.
+            let _ = std::fs::remove_file(file);
+        }
+        written
     };
     written.map_err(|error| match error {
         ExportError::Write(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Failure::Unread,
         error @ ExportError::Roots => Failure::Usage(error.to_string()),
         error => Failure::Failed(error.to_string()),
     })
+}
+
+/// Opens the file to export to, and returns whether it is new. An existing one is kept, unless it is a pipe or a device,
+/// where nothing is lost.
+fn create(index: &Index, file: &Path) -> Result<(File, bool), Failure> {
+    let cannot = |error| Failure::Failed(ExportError::Write(error).to_string());
+    match File::create_new(file) {
+        Ok(created) => return Ok((created, true)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(cannot(error)),
+    }
+    let found = file.metadata();
+    if found.as_ref().is_ok_and(|found| !found.is_file()) {
+        return Ok((File::options().write(true).open(file).map_err(cannot)?, false));
+    }
+    let is_index = |own: std::fs::Metadata| {
+        found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
+    };
+    Err(Failure::Usage(match index.path().metadata().is_ok_and(is_index) {
+        true => format!("{file:?} is the index itself; give another name for the export"),
+        false => format!("the file {file:?} already exists; give another name, or remove it"),
+    }))
 }
 
 fn when(nanoseconds: i64) -> String {

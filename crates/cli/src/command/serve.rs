@@ -140,8 +140,8 @@ struct Settings {
     /// Count attempts and failures of every region, for "nacre info --regions"
     #[arg(long)]
     region_statistics: bool,
-    /// Number of threads that serve connections [default: one per processor, at most 4]
-    #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
+    /// Number of threads that serve connections, at most 1024 [default: one per processor, at most 4]
+    #[arg(long, value_name = "COUNT", value_parser = crate::arguments::threads)]
     threads: Option<usize>,
     /// Time for which a thread that serves connections polls before it sleeps, at most 10ms; 0us to sleep at once
     /// [default: NACRE_POLL, which also applies to clients, else 200us]

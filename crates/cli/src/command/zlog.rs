@@ -1,6 +1,7 @@
 //! `nacre zlog`: shared logs are created, appended to, read, followed, trimmed and recovered.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 
 use bytes::Bytes;
 use nacre::Store;
@@ -290,6 +291,26 @@ impl Positions {
         }
         Ok(())
     }
+
+    /// Waits for all positions, and prints them, also those after a failure. Returns the first failure.
+    async fn print_all(&mut self) -> Result<(), Failure> {
+        let mut result = Ok(());
+        while !self.waiting.is_empty() {
+            let printed = self.print().await;
+            result = result.and(printed);
+        }
+        result
+    }
+}
+
+/// Checks that something can be the content of an entry. `what` names it in the message.
+fn check_content(what: impl Display, content: &[u8]) -> Result<(), Failure> {
+    let is = match content.len() {
+        0 => "is empty",
+        1..=ENTRY_BYTES_MAX => return Ok(()),
+        _ => "is too long",
+    };
+    Err(Failure::Failed(format!("{what} {is}; an entry has 1 to {ENTRY_BYTES_MAX} bytes")))
 }
 
 async fn append(
@@ -302,53 +323,73 @@ async fn append(
 ) -> Result<(), Failure> {
     let log = open(session, log, false).await?;
     let mut positions = Positions { waiting: VecDeque::new(), json: session.json, quiet };
-    let entry = |data: Bytes| Entry { tags: tags.clone(), data };
+    let submitted = submit(&log, entries, &tags, whole, &mut positions).await;
+    // Whatever failed, entries that are under way get into the log; otherwise their positions would be lost.
+    let printed = positions.print_all().await;
+    submitted.and(printed)
+}
+
+/// Submits entries, or without any what is on standard input. What cannot be an entry is found before it takes a position.
+async fn submit(
+    log: &Log,
+    entries: Vec<Bytes>,
+    tags: &[Bytes],
+    whole: bool,
+    positions: &mut Positions,
+) -> Result<(), Failure> {
+    let entry = |data: Bytes| Entry { tags: tags.to_vec(), data };
+    // The tags of all entries are the same: they are checked with any content.
+    entry(Bytes::from_static(b"content")).check()?;
     if !entries.is_empty() {
+        for (number, data) in (1..).zip(&entries) {
+            check_content(format_args!("entry {number}"), data)?;
+        }
         for data in entries {
             positions.waiting.push_back(log.appender().submit(entry(data)).await?);
         }
-    } else if whole {
+        return Ok(());
+    }
+    if whole {
         let mut data = Vec::new();
         let mut input = tokio::io::stdin().take(ENTRY_BYTES_MAX as u64 + 1);
         input.read_to_end(&mut data).await.map_err(Failure::io("read standard input"))?;
+        check_content("standard input", &data)?;
         positions.waiting.push_back(log.appender().submit(entry(data.into())).await?);
-    } else {
-        let mut input = BufReader::with_capacity(256 << 10, tokio::io::stdin());
-        let mut line = Vec::new();
-        loop {
-            // A line that is not complete yet stays in `line` if a position comes first.
-            let mut limited = (&mut input).take((ENTRY_BYTES_MAX + 2 - line.len()) as u64);
-            let read = tokio::select! {
-                biased;
-                read = limited.read_until(b'\n', &mut line) => read.map_err(Failure::io("read standard input"))?,
-                printed = positions.print(), if !positions.waiting.is_empty() => {
-                    printed?;
-                    continue;
-                }
-            };
-            let ended = read == 0;
-            if line.last() == Some(&b'\n') {
-                line.pop();
-            } else if !ended && line.len() <= ENTRY_BYTES_MAX {
+        return Ok(());
+    }
+    let mut input = BufReader::with_capacity(256 << 10, tokio::io::stdin());
+    let (mut line, mut number) = (Vec::new(), 0_u64);
+    loop {
+        // A line that is not complete yet stays in `line` if a position comes first.
+        let mut limited = (&mut input).take((ENTRY_BYTES_MAX + 2 - line.len()) as u64);
+        let read = tokio::select! {
+            biased;
+            read = limited.read_until(b'\n', &mut line) => read.map_err(Failure::io("read standard input"))?,
+            printed = positions.print(), if !positions.waiting.is_empty() => {
+                printed?;
                 continue;
             }
-            if ended && line.is_empty() {
-                break;
-            }
-            let data = Bytes::from(std::mem::take(&mut line));
-            positions.waiting.push_back(log.appender().submit(entry(data)).await?);
-            if positions.waiting.len() >= APPENDING_MAX {
-                positions.print().await?;
-            }
-            if ended {
-                break;
-            }
+        };
+        let ended = read == 0;
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else if !ended && line.len() <= ENTRY_BYTES_MAX {
+            continue;
+        }
+        if ended && line.is_empty() {
+            return Ok(());
+        }
+        number += 1;
+        check_content(format_args!("line {number}"), &line)?;
+        let data = Bytes::from(std::mem::take(&mut line));
+        positions.waiting.push_back(log.appender().submit(entry(data)).await?);
+        if positions.waiting.len() >= APPENDING_MAX {
+            positions.print().await?;
+        }
+        if ended {
+            return Ok(());
         }
     }
-    while !positions.waiting.is_empty() {
-        positions.print().await?;
-    }
-    Ok(())
 }
 
 /// Returns an entry as JSON.

@@ -59,7 +59,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Opens or creates a record; `Err(WOULDBLOCK)` if another process has locked it.
+    /// Opens or creates a record; `Err(WOULDBLOCK)` if another process has locked it, or replaces it all the time.
     pub fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<Record, Errno> {
         let flags = OFlags::RDWR
             | OFlags::APPEND
@@ -67,9 +67,11 @@ impl Record {
             | OFlags::NOFOLLOW
             | OFlags::NONBLOCK
             | OFlags::CLOEXEC;
+        let mut cause = Errno::AGAIN;
         for _ in 0..3 {
             let opened =
                 retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR));
+            cause = opened.as_ref().err().copied().unwrap_or(Errno::AGAIN);
             if let Ok(file) = opened
                 && is_own(file.as_fd())
             {
@@ -91,7 +93,8 @@ impl Record {
                 Err(errno) => return Err(errno),
             }
         }
-        Err(Errno::AGAIN)
+        // A record that may not be created must not look like one that another copy holds.
+        Err(cause)
     }
 
     /// Returns the finished chunks, if the record is of this subject.
