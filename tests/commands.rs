@@ -248,6 +248,10 @@ fn conditional_writes_hold_or_say_what_stands_there() {
         server.run(["write", "b", "x", "--if-version", number]).code_is_usage(answer);
         server.run(["zlog", "read", "l", number]).code_is_usage(answer);
     }
+    server.run(["fail", "5"]).code_is_usage("there is only rank 0");
+    server.run(["fence", "b", "--below", "0"]).code_is_usage("it must be at least 1");
+    server.run(["tour", "--clients", "257"]).code_is_usage("it must be 1 to 256");
+    server.run(["remove", "/no/such", "--threads", "0"]).code_is_usage("it must be 1 to 1024");
     let far = server.run(["write", "b", "x", "--offset", &i64::MAX.to_string()]);
     far.failed(1, &["cannot write to object \"b\"", "past the greatest offset"]);
     let large = server.run_with(["write", "b"], &vec![0; (16 << 20) + 1]);

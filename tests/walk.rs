@@ -372,7 +372,7 @@ fn filters_choose_what_find_chooses() {
 fn wrong_usage_is_said() {
     let ended = walk(&["/tmp", "--threads", "100000"]);
     assert_eq!(ended.code, 2, "{ended:?}");
-    assert!(ended.stderr.contains("at most 1024 threads"), "{ended:?}");
+    assert!(ended.stderr.contains("it must be 1 to 1024"), "{ended:?}");
     let folder = harness::folder();
     let root = folder.path().to_str().unwrap();
     walk(&["/no/such/root"]).failed(2, &["/no/such/root", "No such file"]);
@@ -391,8 +391,8 @@ fn wrong_usage_is_said() {
         (&["--list", "--top", "3"], "cannot be used with"),
         (&["--fields", "path"], "--list"),
         (&["--list", "--fields", "colour"], "invalid value"),
-        (&["--top", "0"], "not in"),
-        (&["--threads", "0"], "zero"),
+        (&["--top", "0"], "it must be 1 to 10000"),
+        (&["--threads", "0"], "it must be 1 to 1024"),
         (&["--every", "5"], "is not a time"),
         (&["--picture", "x.svg"], "--histogram"),
     ] {

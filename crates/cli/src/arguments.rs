@@ -256,11 +256,7 @@ pub fn count(text: &str) -> Result<usize, String> {
 
 /// Parses a count that must not be zero.
 pub fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("it must be at least 1".to_owned()),
-        Ok(count) => Ok(count),
-        Err(_) => Err("it is not a count".to_owned()),
-    }
+    nacre_quantity::count_parser::<usize>(1..=u64::MAX)(text)
 }
 
 /// A byte range.

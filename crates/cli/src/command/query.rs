@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "OF", value_parser = by_parser())]
     by: Option<By>,
     /// Show only the first N rows; without --by, the N largest files
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = nacre_quantity::count_parser::<u64>(1..=u64::MAX))]
     top: Option<u64>,
     /// List all entries
     #[arg(long, conflicts_with_all = ["by", "top"])]

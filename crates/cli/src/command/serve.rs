@@ -112,7 +112,7 @@ struct Settings {
     #[arg(long, value_name = "ADDRESS")]
     member: Option<String>,
     /// Version of the list in --members; must be raised when the list changes [default: 1]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", value_parser = nacre_quantity::count_parser::<u64>(1..=u64::MAX))]
     members_version: Option<u64>,
     /// Interval between beacons, by which the servers of a store monitor each other, at least 100ms, or "none"
     /// [default: 1s where several servers form the store, else none]
