@@ -288,6 +288,16 @@ fn queries_select_add_up_and_change_nothing() {
         (&json!(8), &json!("complete"), &json!([root]))
     );
     run(&["query", &index, "--by", "directory", "--user", "11"]).failed(2, &["cannot be filtered"]);
+    let about = run(&["query", &index]).text();
+    assert!(about.contains("whole: yes") && !about.contains("--"), "{about}");
+    let filtered = path(&folder, "filtered");
+    run(&["walk", &root, "--index", &filtered, "--name", "*.dat", "--depth", "..3", "--size", "-1MiB"]).ok();
+    let about = run(&["query", &filtered]).text();
+    for line in ["--name: \"*.dat\"", "--depth: 0..3", "--size: -1MiB", "whole: no, filters left entries out"]
+    {
+        assert!(about.lines().any(|shown| shown == line), "{line} is not in {about}");
+    }
+    assert_eq!(about.matches("--").count(), 3, "{about}");
 }
 
 #[test]
@@ -402,7 +412,7 @@ fn diff_tells_what_was_made_removed_changed_and_moved() {
     assert_eq!(differences(&old, &new, name), expected.map(str::to_owned).into());
     let text = run(&["diff", &old, &new]);
     assert_eq!(text.code, 1);
-    let filtered = path(&place, "filtered");
+    let filtered = path(&folder, "filtered");
     sweep(name, &filtered, &["--type", "f"]);
     run(&["diff", &old, &filtered]).failed(2, &["different filters", "--type"]);
 }

@@ -247,11 +247,15 @@ fn describe(session: &Context, index: &Index) -> Result<(), Failure> {
             Value::Number(number) if matches!(key.as_str(), "began" | "ended") => {
                 when(number.as_i64().unwrap_or(0))
             }
+            Value::Number(number) if key == "whole" => match number.as_u64() {
+                Some(1) => "yes".to_owned(),
+                _ => "no, filters left entries out".to_owned(),
+            },
             Value::Number(number) => number.as_u64().map_or_else(|| number.to_string(), quantity::grouped),
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        output::line(&format!("{key}: {text}"))?;
+        output::line(&format!("{}: {text}", key.trim_start_matches("flag ")))?;
     }
     Ok(())
 }
