@@ -82,6 +82,9 @@ fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
     serve(&["--log", "narce_rpc=debug"]).failed(2, &["narce_rpc", "logs anything"]);
     serve(&["--http", "127.0.0.1:0", "--http-host", "http://status.example/"])
         .failed(2, &["--http-host http://status.example/", "without a port"]);
+    serve(&["--http", "foo"]).failed(2, &["\"foo\"", "HOST:PORT"]);
+    serve(&["--meta-lease", "1d"]).failed(2, &["--meta-lease is a time from 300ms to 1h"]);
+    serve(&["--meta-takeover", "1ms"]).failed(2, &["--meta-takeover is a time from 200ms to 1min"]);
     for (flag, value) in [("--threads", "0"), ("--members-version", "0"), ("--connections-max", "0")] {
         let ended = serve(&[flag, value]);
         assert!(ended.code == 2 && ended.stderr.contains(flag), "{ended:?}");

@@ -381,7 +381,11 @@ fn wrong_usage_is_said() {
     walk(&[root, "--newer", "/no/such/file"]).failed(2, &["/no/such/file", "2026-01-31"]);
     walk(&[root, "--name", "[a"]).failed(2, &["\"[a\" is not a pattern"]);
     walk(&[root, "--resume", "/no/such/file"]).failed(2, &["cannot resume from", "/no/such/file"]);
-    walk(&[root, "--checkpoint", "/no/such/folder/file"]).failed(1, &["cannot save", "/no/such/folder/file"]);
+    let saved = walk(&[root, "--checkpoint", "/no/such/folder/file"]);
+    saved.failed(
+        1,
+        &["cannot save the checkpoint /no/such/folder/file: there is no folder \"/no/such/folder\"\n"],
+    );
     for (words, part) in [
         (&["--size", "5"][..], "needs a unit"),
         (&["--mtime", "soon"], "whole number"),

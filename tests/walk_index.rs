@@ -281,6 +281,7 @@ fn queries_select_add_up_and_change_nothing() {
         let ended = run(&["query", &index, "--sql", forbidden]);
         assert!(ended.code != 0, "{forbidden}");
     }
+    run(&["query", &index, "--sql", "SELECT 1; DELETE FROM entries"]).failed(2, &["one statement only"]);
     assert_eq!(fs::read(&index).unwrap(), before);
     let about = run(&["query", &index, "--json"]).json();
     assert_eq!(

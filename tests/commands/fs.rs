@@ -42,6 +42,7 @@ fn a_namespace_is_filled_shown_and_emptied() {
     run(&["ln", "/a/b/moved", "/a/hard"]).ok();
     assert_eq!(run(&["find", "/", "--type", "f"]).text(), "/a/b/moved\n/a/hard");
     assert_eq!(run(&["find", "--name", "s*"]).text(), "/a/same\n/a/symbolic\n/stripes");
+    run(&["find", "--name", "[a"]).failed(2, &["\"[a\" is not a pattern"]);
     let tree = "/\n├── a/\n│   ├── b/\n│   │   └── moved\n│   ├── hard\n│   ├── same\n│   └── symbolic\n└── stripes/";
     assert_eq!(run(&["tree"]).text(), tree);
     run(&["chmod", "u=rw,go=", "/a/hard"]).ok();

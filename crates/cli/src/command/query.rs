@@ -148,6 +148,9 @@ fn failed(index: &Index) -> impl Fn(rusqlite::Error) -> Failure {
         rusqlite::Error::InvalidQuery => {
             Failure::Usage("the query would change the index, and was not run; only SELECT is allowed".into())
         }
+        rusqlite::Error::MultipleStatement => {
+            Failure::Usage("the query was not run; it must be one statement only".into())
+        }
         error @ rusqlite::Error::SqlInputError { .. } => {
             Failure::Usage(format!("cannot run the query: {error}"))
         }

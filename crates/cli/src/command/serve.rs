@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use nacre::{Durability, Engine, Uri};
 use nacre_daemon::reflect as reflector;
-use nacre_daemon::{Beacons, Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, ServerOptions};
+use nacre_daemon::{
+    Beacons, Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, META_LEASE_MAX, META_LEASE_MIN,
+    META_TAKEOVER_MAX, META_TAKEOVER_MIN, ServerOptions,
+};
 use nacre_rpc::Address;
 use serde_json::json;
 
@@ -242,6 +245,12 @@ impl Settings {
                 let text = format!("--{name} needs the role meta: give --roles store,meta");
                 return Err(Failure::Usage(text));
             }
+        }
+        if self.meta_lease.is_some_and(|lease| !(META_LEASE_MIN..=META_LEASE_MAX).contains(&lease.0)) {
+            return Err(Failure::Usage("--meta-lease is a time from 300ms to 1h".to_owned()));
+        }
+        if self.meta_takeover.is_some_and(|time| !(META_TAKEOVER_MIN..=META_TAKEOVER_MAX).contains(&time.0)) {
+            return Err(Failure::Usage("--meta-takeover is a time from 200ms to 1min".to_owned()));
         }
         let beacons = self.beacons()?;
         let reflect = match has(Role::Reflect) {
