@@ -214,10 +214,18 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Mv { log, to } => Ok(session.open()?.logs()?.rename(&log, &to).await?),
         Action::Rm { logs } => {
             let directory = session.open()?.logs()?;
-            for log in logs {
-                directory.delete(&log).await?;
+            let mut failures: Vec<Failure> = Vec::new();
+            // A log that cannot be deleted does not keep the others from being deleted.
+            for log in &logs {
+                if let Err(error) = directory.delete(log).await {
+                    failures.push(error.into());
+                }
             }
-            Ok(())
+            let last = failures.pop();
+            for failure in failures {
+                failure.report(false);
+            }
+            last.map_or(Ok(()), Err)
         }
     }
 }
