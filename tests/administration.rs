@@ -447,6 +447,21 @@ fn a_scrub_of_a_healthy_folder_changes_nothing() {
     let before = contents(folder.path());
     assert!(on(folder.path(), &["scrub"], b"").text().ends_with("no damage found"));
     assert!(contents(folder.path()) == before);
+    assert!(on(folder.path(), &["scrub", "--repair"], b"").text().ends_with("nothing was repaired"));
+}
+
+#[test]
+fn a_daemon_whose_store_is_gone_names_no_variable() {
+    let folder = harness::folder();
+    let mut command = program();
+    command.args(["serve", "--listen", "unix:socket", "--store", "unix:/nowhere/at/all"]);
+    command.current_dir(folder.path());
+    let ended = run_with(command, b"");
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(
+        ended.stderr.contains("start that server first") && !ended.stderr.contains("NACRE_STORE"),
+        "{ended:?}"
+    );
 }
 
 #[test]
