@@ -34,6 +34,7 @@ fn positions_policies_and_names() {
     assert!(none.code == 2 && none.stderr.contains("it must be at least 1"), "{none:?}");
     run(&["next", "none"]).failed(1, &["cannot take a position of sequencer \"none\"", "nacre sequencer ls"]);
     assert_eq!(run(&["policy", "log", "sometimes"]).code, 2);
+    assert_eq!(run(&["policy", "log", "quota=0"]).code, 2);
     // Positions go on above those of the sequencer that was removed.
     assert_eq!(run(&["rm", "log"]).text(), "");
     run(&["read", "log"]).failed(1, &["nacre sequencer ls"]);

@@ -108,8 +108,16 @@ struct BoundsArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     output: Option<u64>,
     /// Maximum run time of a call's script [default: 1s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = wall)]
     wall: Option<Time>,
+}
+
+/// Parses the time that a script may run.
+fn wall(text: &str) -> Result<Time, String> {
+    match text.parse::<Time>()? {
+        Time(time) if time.is_zero() => Err("a script that may not run does nothing".to_owned()),
+        time => Ok(time),
+    }
 }
 
 impl BoundsArgs {
