@@ -273,6 +273,34 @@ impl Usage for harness::Ended {
 }
 
 #[test]
+fn a_terminal_is_not_commanded_by_what_others_wrote() {
+    const TEXT: &[u8] = b"a\x1b[2Jb";
+    let server = Server::in_memory();
+    server.run_with(["keys", "set", "a", "k", "-"], TEXT).ok();
+    server.run(["zlog", "create", "l"]).ok();
+    server.run_with(["zlog", "append", "l", "--whole"], TEXT).ok();
+    let class = b"function say() objclass.log('a\\27[2Jb') end\nobjclass.register(say)\n";
+    server.run_with(["class", "put", "-", "--name", "loud"], class).ok();
+    // Elsewhere it is as it was written.
+    assert_eq!(server.run(["keys", "get", "a", "k"]).ok(), TEXT);
+    for words in [
+        "keys get a k",
+        "zlog read l 0",
+        "zlog read l 0 1",
+        "zlog follow l --from 0 --count 1",
+        "class call a loud.say",
+    ] {
+        let line = format!("'{}' --store '{}' {words}", env!("CARGO_BIN_EXE_nacre"), server.uri);
+        // `script` gives its child a terminal.
+        let mut command = std::process::Command::new("script");
+        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).stdin(Stdio::null());
+        let output = command.output().expect("\"script\" is of Debian's package bsdutils");
+        let shown = String::from_utf8(output.stdout).unwrap();
+        assert!(shown.contains("a\\u{1b}[2Jb") && !shown.contains('\x1b'), "{words}: {shown:?}");
+    }
+}
+
+#[test]
 fn a_session_that_is_fenced_changes_nothing_more() {
     let server = Server::in_memory();
     server.run(["fence", "a", "7"]).failed(1, &["\"a\" does not exist"]);

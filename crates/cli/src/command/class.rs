@@ -362,7 +362,7 @@ pub(super) fn call_failure(error: CallError) -> Failure {
             if let CallError::Failed { failure, .. } = &error {
                 complain(&failure.log);
             }
-            Failure::Failed(error.to_string())
+            Failure::Failed(output::foreign_complaint(&error.to_string()).into_owned())
         }
     }
 }
@@ -370,7 +370,7 @@ pub(super) fn call_failure(error: CallError) -> Failure {
 /// Prints what a method logged.
 fn complain(log: &[String]) {
     for line in log {
-        output::complain(line);
+        output::complain(&output::foreign_complaint(line));
     }
 }
 
@@ -406,7 +406,7 @@ pub(super) fn print_result(session: &Context, called: &Called, unpack: bool) -> 
             }
             Ok(())
         }
-        None => Ok(output::raw(&called.output)?),
+        None => Ok(output::foreign(&called.output)?),
     }
 }
 

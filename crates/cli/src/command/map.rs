@@ -3,7 +3,7 @@
 mod shown;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Read as _};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -323,10 +323,7 @@ async fn get(session: &Context, map: &str, entries: &[Key]) -> Result<(), Failur
         let found = found.ok_or_else(|| no_such_entry(&map, entry))?;
         if !session.json {
             // As it is, with a line's end for people; and for these without what would command their terminal.
-            match std::io::stdout().is_terminal() {
-                true => output::raw(output::text(&found.value).as_bytes())?,
-                false => output::raw(&found.value)?,
-            }
+            output::foreign(&found.value)?;
             return Ok(output::raw(b"\n")?);
         }
         let mut fields = entry_json(entry, &found);

@@ -386,7 +386,7 @@ async fn read(session: &Context, log: &str, position: u64, tag: Option<Bytes>) -
     match slot {
         Slot::Entry(entry) if tag.as_ref().is_none_or(|tag| entry.tags.contains(tag)) => match session.json {
             true => Ok(output::line(&entry_json(position, &entry).to_string())?),
-            false => Ok(output::raw(&entry.data)?),
+            false => Ok(output::foreign(&entry.data)?),
         },
         slot => {
             let state = if matches!(slot, Slot::Entry(_)) { "without that tag" } else { state(&slot) };
@@ -439,7 +439,7 @@ fn print(session: &Context, position: u64, entry: &Entry, positions: bool) -> Re
     if positions {
         output::raw(format!("{position}\t").as_bytes())?;
     }
-    output::raw(&entry.data)?;
+    output::foreign(&entry.data)?;
     Ok(output::raw(b"\n")?)
 }
 
