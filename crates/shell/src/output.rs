@@ -24,8 +24,7 @@ pub fn text(bytes: &[u8]) -> String {
         match c {
             // Quotation marks stay as they are, so that values that are JSON can be read.
             '"' | '\'' => shown.push(c),
-            '\\' => shown.extend(c.escape_default()),
-            c if c.is_control() || is_direction(c) => shown.extend(c.escape_default()),
+            c if c == '\\' || c.is_control() || is_direction(c) => shown.extend(c.escape_default()),
             c => shown.push(c),
         }
     }
