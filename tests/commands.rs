@@ -249,6 +249,9 @@ fn conditional_writes_hold_or_say_what_stands_there() {
         server.run(["zlog", "read", "l", number]).code_is_usage(answer);
     }
     server.run(["fail", "5"]).code_is_usage("there is only rank 0");
+    server
+        .run(["zlog", "create", "l", "--width", "5000000000"])
+        .code_is_usage(": it must be 0 to 4294967295\n");
     server.run(["fence", "b", "--below", "0"]).code_is_usage("it must be at least 1");
     server.run(["tour", "--clients", "257"]).code_is_usage("it must be 1 to 256");
     server.run(["remove", "/no/such", "--threads", "0"]).code_is_usage("it must be 1 to 1024");
