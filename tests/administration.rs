@@ -82,6 +82,9 @@ fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
     serve(&["--log", "narce_rpc=debug"]).failed(2, &["narce_rpc", "logs anything"]);
     serve(&["--http", "127.0.0.1:0", "--http-host", "http://status.example/"])
         .failed(2, &["--http-host http://status.example/", "without a port"]);
+    serve(&["--http", "foo"]).failed(2, &["\"foo\"", "HOST:PORT"]);
+    serve(&["--meta-lease", "1d"]).failed(2, &["--meta-lease is a time from 300ms to 1h"]);
+    serve(&["--meta-takeover", "1ms"]).failed(2, &["--meta-takeover is a time from 200ms to 1min"]);
     for (flag, value) in [("--threads", "0"), ("--members-version", "0"), ("--connections-max", "0")] {
         let ended = serve(&[flag, value]);
         assert!(ended.code == 2 && ended.stderr.contains(flag), "{ended:?}");
@@ -452,6 +455,21 @@ fn a_scrub_of_a_healthy_folder_changes_nothing() {
     let before = contents(folder.path());
     assert!(on(folder.path(), &["scrub"], b"").text().ends_with("no damage found"));
     assert!(contents(folder.path()) == before);
+    assert!(on(folder.path(), &["scrub", "--repair"], b"").text().ends_with("nothing was repaired"));
+}
+
+#[test]
+fn a_daemon_whose_store_is_gone_names_no_variable() {
+    let folder = harness::folder();
+    let mut command = program();
+    command.args(["serve", "--listen", "unix:socket", "--store", "unix:/nowhere/at/all"]);
+    command.current_dir(folder.path());
+    let ended = run_with(command, b"");
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(
+        ended.stderr.contains("start that server first") && !ended.stderr.contains("NACRE_STORE"),
+        "{ended:?}"
+    );
 }
 
 #[test]

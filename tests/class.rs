@@ -53,6 +53,7 @@ fn serve_classes(store: &str) {
         .failed(1, &["greeter.refuse on object \"object\" failed: come back later (EBUSY)"]);
     call(&["greeter.hang", "--instructions", "100000"])
         .failed(1, &["was stopped: it ran for more than 100000 instructions"]);
+    assert_eq!(call(&["greeter.none", "--wall", "0s"]).code, 2);
     call(&["greeter.none"]).failed(1, &["no method \"none\""]);
     call(&["nobody.none"]).failed(1, &["no class \"nobody\""]);
     call(&["greeter"]).failed(2, &["CLASS.METHOD"]);

@@ -248,6 +248,13 @@ fn conditional_writes_hold_or_say_what_stands_there() {
         server.run(["write", "b", "x", "--if-version", number]).code_is_usage(answer);
         server.run(["zlog", "read", "l", number]).code_is_usage(answer);
     }
+    server.run(["fail", "5"]).code_is_usage("there is only rank 0");
+    server
+        .run(["zlog", "create", "l", "--width", "5000000000"])
+        .code_is_usage(": it must be 0 to 4294967295\n");
+    server.run(["fence", "b", "--below", "0"]).code_is_usage("it must be at least 1");
+    server.run(["tour", "--clients", "257"]).code_is_usage("it must be 1 to 256");
+    server.run(["remove", "/no/such", "--threads", "0"]).code_is_usage("it must be 1 to 1024");
     let far = server.run(["write", "b", "x", "--offset", &i64::MAX.to_string()]);
     far.failed(1, &["cannot write to object \"b\"", "past the greatest offset"]);
     let large = server.run_with(["write", "b"], &vec![0; (16 << 20) + 1]);
@@ -265,6 +272,34 @@ impl Usage for harness::Ended {
         assert_eq!(self.code, 2, "{self:?}");
         assert!(self.stderr.contains(part), "{self:?}");
         assert!(self.stdout.is_empty());
+    }
+}
+
+#[test]
+fn a_terminal_is_not_commanded_by_what_others_wrote() {
+    const TEXT: &[u8] = b"a\x1b[2Jb";
+    let server = Server::in_memory();
+    server.run_with(["keys", "set", "a", "k", "-"], TEXT).ok();
+    server.run(["zlog", "create", "l"]).ok();
+    server.run_with(["zlog", "append", "l", "--whole"], TEXT).ok();
+    let class = b"function say() objclass.log('a\\27[2Jb') end\nobjclass.register(say)\n";
+    server.run_with(["class", "put", "-", "--name", "loud"], class).ok();
+    // Elsewhere it is as it was written.
+    assert_eq!(server.run(["keys", "get", "a", "k"]).ok(), TEXT);
+    for words in [
+        "keys get a k",
+        "zlog read l 0",
+        "zlog read l 0 1",
+        "zlog follow l --from 0 --count 1",
+        "class call a loud.say",
+    ] {
+        let line = format!("'{}' --store '{}' {words}", env!("CARGO_BIN_EXE_nacre"), server.uri);
+        // `script` gives its child a terminal.
+        let mut command = std::process::Command::new("script");
+        command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).stdin(Stdio::null());
+        let output = command.output().expect("\"script\" is of Debian's package bsdutils");
+        let shown = String::from_utf8(output.stdout).unwrap();
+        assert!(shown.contains("a\\u{1b}[2Jb") && !shown.contains('\x1b'), "{words}: {shown:?}");
     }
 }
 

@@ -57,6 +57,13 @@ fn one_after_another(store: &str) {
     );
     run(&["get", "m", "none"]).failed(1, &["no entry \"none\""]);
     run(&["set", "m", "a"]).failed(2, &["not ENTRY=VALUE"]);
+    run(&["set", "m", "=x"]).failed(2, &["1 to 512 bytes"]);
+    run(&["set", "m", &format!("{}=x", "n".repeat(600))]).failed(2, &["1 to 512 bytes, and this one 600"]);
+    for words in
+        [&["get", "nosuch"][..], &["get", "nosuch", "a"], &["history", "nosuch"], &["limits", "nosuch"]]
+    {
+        run(words).failed(1, &["there is no map \"nosuch\"", "nacre map ls"]);
+    }
     run(&["set", "a b", "a=1"]).failed(1, &["is not a valid name for a map"]);
 
     let text = "function validate(change)\n  if change.new == 'bad' then return false, 'no ' .. change.new end\nend\n";

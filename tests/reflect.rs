@@ -537,4 +537,8 @@ fn whoever_waits_in_vain_is_told() {
         "{}",
         ended.stderr
     );
+    // A count of datagrams makes no difference.
+    let ended = reflect(&["join", &group, "--count", "1", "--timeout", "100ms"]);
+    assert_eq!(ended.code, 1);
+    assert!(ended.stderr.contains("nobody answered within 100ms"), "{}", ended.stderr);
 }

@@ -30,9 +30,11 @@ fn positions_policies_and_names() {
     );
     let many = u64::MAX.to_string();
     run(&["next", "log", "-n", &many]).failed(1, &["it has not so many positions left", "fewer"]);
-    assert_eq!(run(&["next", "log", "-n", "0"]).code, 2);
+    let none = run(&["next", "log", "-n", "0"]);
+    assert!(none.code == 2 && none.stderr.contains("it must be at least 1"), "{none:?}");
     run(&["next", "none"]).failed(1, &["cannot take a position of sequencer \"none\"", "nacre sequencer ls"]);
     assert_eq!(run(&["policy", "log", "sometimes"]).code, 2);
+    assert_eq!(run(&["policy", "log", "quota=0"]).code, 2);
     // Positions go on above those of the sequencer that was removed.
     assert_eq!(run(&["rm", "log"]).text(), "");
     run(&["read", "log"]).failed(1, &["nacre sequencer ls"]);

@@ -372,7 +372,7 @@ fn filters_choose_what_find_chooses() {
 fn wrong_usage_is_said() {
     let ended = walk(&["/tmp", "--threads", "100000"]);
     assert_eq!(ended.code, 2, "{ended:?}");
-    assert!(ended.stderr.contains("at most 1024 threads"), "{ended:?}");
+    assert!(ended.stderr.contains("it must be 1 to 1024"), "{ended:?}");
     let folder = harness::folder();
     let root = folder.path().to_str().unwrap();
     walk(&["/no/such/root"]).failed(2, &["/no/such/root", "No such file"]);
@@ -381,7 +381,11 @@ fn wrong_usage_is_said() {
     walk(&[root, "--newer", "/no/such/file"]).failed(2, &["/no/such/file", "2026-01-31"]);
     walk(&[root, "--name", "[a"]).failed(2, &["\"[a\" is not a pattern"]);
     walk(&[root, "--resume", "/no/such/file"]).failed(2, &["cannot resume from", "/no/such/file"]);
-    walk(&[root, "--checkpoint", "/no/such/folder/file"]).failed(1, &["cannot save", "/no/such/folder/file"]);
+    let saved = walk(&[root, "--checkpoint", "/no/such/folder/file"]);
+    saved.failed(
+        1,
+        &["cannot save the checkpoint /no/such/folder/file: there is no folder \"/no/such/folder\"\n"],
+    );
     for (words, part) in [
         (&["--size", "5"][..], "needs a unit"),
         (&["--mtime", "soon"], "whole number"),
@@ -391,8 +395,8 @@ fn wrong_usage_is_said() {
         (&["--list", "--top", "3"], "cannot be used with"),
         (&["--fields", "path"], "--list"),
         (&["--list", "--fields", "colour"], "invalid value"),
-        (&["--top", "0"], "not in"),
-        (&["--threads", "0"], "zero"),
+        (&["--top", "0"], "it must be 1 to 10000"),
+        (&["--threads", "0"], "it must be 1 to 1024"),
         (&["--every", "5"], "is not a time"),
         (&["--picture", "x.svg"], "--histogram"),
     ] {

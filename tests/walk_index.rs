@@ -281,6 +281,7 @@ fn queries_select_add_up_and_change_nothing() {
         let ended = run(&["query", &index, "--sql", forbidden]);
         assert!(ended.code != 0, "{forbidden}");
     }
+    run(&["query", &index, "--sql", "SELECT 1; DELETE FROM entries"]).failed(2, &["one statement only"]);
     assert_eq!(fs::read(&index).unwrap(), before);
     let about = run(&["query", &index, "--json"]).json();
     assert_eq!(
@@ -288,6 +289,16 @@ fn queries_select_add_up_and_change_nothing() {
         (&json!(8), &json!("complete"), &json!([root]))
     );
     run(&["query", &index, "--by", "directory", "--user", "11"]).failed(2, &["cannot be filtered"]);
+    let about = run(&["query", &index]).text();
+    assert!(about.contains("whole: yes") && !about.contains("--"), "{about}");
+    let filtered = path(&folder, "filtered");
+    run(&["walk", &root, "--index", &filtered, "--name", "*.dat", "--depth", "..3", "--size", "-1MiB"]).ok();
+    let about = run(&["query", &filtered]).text();
+    for line in ["--name: \"*.dat\"", "--depth: 0..3", "--size: -1MiB", "whole: no, filters left entries out"]
+    {
+        assert!(about.lines().any(|shown| shown == line), "{line} is not in {about}");
+    }
+    assert_eq!(about.matches("--").count(), 3, "{about}");
 }
 
 #[test]

@@ -74,6 +74,23 @@ fn one_after_another(store: &str) {
     run(&["rm", "größe/2"]).ok();
     run(&["rm", "größe/2"]).failed(1, &["no log"]);
     assert_eq!(run(&["ls"]).text().lines().count(), 1);
+    // One that cannot be deleted does not keep the others.
+    run(&["create", "l"]).ok();
+    let ended = run(&["rm", "first", "l", "last"]);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    for missing in ["\"first\"", "\"last\""] {
+        assert!(ended.stderr.contains(missing) && ended.stderr.lines().count() == 2, "{ended:?}");
+    }
+    assert_eq!(run(&["ls"]).text().lines().count(), 1);
+}
+
+#[test]
+fn a_server_that_is_gone_is_told_of_the_log_that_was_named() {
+    for (words, part) in [(&["tail", "l"][..], "log \"l\": "), (&["ls"], "the list of logs: ")] {
+        let ended = zlog("unix:/nowhere/at/all", words, "");
+        assert!(!ended.stderr.contains("zlogs"), "{ended:?}");
+        ended.failed(1, &[part, "nacre serve"]);
+    }
 }
 
 #[test]

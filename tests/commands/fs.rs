@@ -42,6 +42,7 @@ fn a_namespace_is_filled_shown_and_emptied() {
     run(&["ln", "/a/b/moved", "/a/hard"]).ok();
     assert_eq!(run(&["find", "/", "--type", "f"]).text(), "/a/b/moved\n/a/hard");
     assert_eq!(run(&["find", "--name", "s*"]).text(), "/a/same\n/a/symbolic\n/stripes");
+    run(&["find", "--name", "[a"]).failed(2, &["\"[a\" is not a pattern"]);
     let tree = "/\n├── a/\n│   ├── b/\n│   │   └── moved\n│   ├── hard\n│   ├── same\n│   └── symbolic\n└── stripes/";
     assert_eq!(run(&["tree"]).text(), tree);
     run(&["chmod", "u=rw,go=", "/a/hard"]).ok();
@@ -215,7 +216,8 @@ fn use_types(store: &str) {
     assert_eq!(run(&["call", "/jobs/done", "add", "5"]).text(), "5");
     assert_eq!(run(&["call", "/jobs/done", "add"]).text(), "6");
     assert_eq!(run(&["call", "/jobs/failed", "get"]).text(), "0");
-    run(&["call", "/jobs/done", "multiply", "2"]).failed(1, &["no method \"multiply\""]);
+    run(&["call", "/jobs/done", "multiply", "2"])
+        .failed(1, &["counter.multiply of /jobs/done failed", "no method \"multiply\""]);
     run(&["call", "/jobs", "get"]).failed(1, &["cannot call \"get\" of /jobs", "no type with methods"]);
     run(&["call", "/jobs/none", "get"]).failed(1, &["no such file"]);
 
@@ -235,7 +237,7 @@ fn use_types(store: &str) {
     for refused in
         [&["cat", "/second"][..], &["get", "/second", "/nowhere"], &["put", "/dev/null", "/second"]]
     {
-        run(refused).failed(1, &["it has methods, and no content"]);
+        run(refused).failed(1, &["/second: it has methods, and no content"]);
     }
     assert_eq!(run(&["check", "--json"]).json()["clean"], true);
     run(&["rm", "-r", "/jobs", "/second"]).ok();

@@ -96,14 +96,24 @@ const NUMBERS: [(&str, &str); 5] = [
 /// ends it with 0.
 fn refuse(error: &clap::Error) -> ! {
     let coloured = error.render().ansi().to_string();
-    match NUMBERS.iter().find(|(text, _)| coloured.contains(text)) {
-        Some((text, better)) => {
+    let number = NUMBERS.iter().find(|(text, _)| coloured.contains(text));
+    match number.map(|(text, better)| coloured.replace(text, better)).or_else(|| range_in_words(&coloured)) {
+        Some(better) => {
             // The stream leaves colours out where they are not wanted.
-            let _ = write!(anstream::stderr(), "{}", coloured.replace(text, better));
+            let _ = write!(anstream::stderr(), "{better}");
             std::process::exit(error.exit_code());
         }
         None => error.exit(),
     }
+}
+
+/// Returns a message of the parser of numbers, such as "300 is not in 0..=255", in words; `None` if it is another one.
+fn range_in_words(text: &str) -> Option<String> {
+    let (before, after) = text.split_once(" is not in ")?;
+    let number = before.rfind(' ')? + 1;
+    let end = after.find(|c: char| !c.is_ascii_digit() && !"-.=".contains(c)).unwrap_or(after.len());
+    let (least, most) = after[..end].split_once("..=")?;
+    Some(format!("{}it must be {least} to {most}{}", &before[..number], &after[end..]))
 }
 
 /// Returns the failure that the variable with the session is wrong, if that is what the error is about: it would name the flag.
@@ -257,11 +267,7 @@ pub fn count(text: &str) -> Result<usize, String> {
 
 /// Parses a count that must not be zero.
 pub fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("it must be at least 1".to_owned()),
-        Ok(count) => Ok(count),
-        Err(_) => Err("it is not a count".to_owned()),
-    }
+    nacre_quantity::count_parser::<usize>(1..=u64::MAX)(text)
 }
 
 /// Parses a number of threads.

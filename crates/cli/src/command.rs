@@ -43,12 +43,15 @@ pub mod write;
 pub mod zlog;
 
 use crate::arguments::{Command, Line};
-use crate::failure::Failure;
+use crate::failure::{Failure, advise_without_variable};
 use crate::session::Context;
 
 /// Runs the command that the line names.
 pub fn run(line: Line) -> Result<(), Failure> {
     let session = Context::new(&line.common);
+    if matches!(line.command, Command::Serve(_) | Command::Reflect(_) | Command::Bench(_)) {
+        advise_without_variable();
+    }
     match line.command {
         Command::Serve(args) => serve::run(&line.common, *args),
         Command::Copy(args) => copy_tree::run(&session, args),

@@ -64,6 +64,23 @@ pub fn file() -> impl TypedValueParser<Value = String> {
     })
 }
 
+/// Returns a parser of the names of entries of maps.
+pub fn entry() -> impl TypedValueParser<Value = Key> {
+    parser(entry_name)
+}
+
+/// Checks the name of an entry of a map, which is shorter than other keys may be.
+pub fn entry_name(bytes: Vec<u8>) -> Result<Key, nacre::Error> {
+    let most = nacre::map::limit::ENTRY_NAME_BYTES_MAX;
+    match bytes.len() {
+        len if (1..=most).contains(&len) => Key::new(bytes),
+        len => {
+            let text = format!("the name of an entry has 1 to {most} bytes, and this one {len}");
+            Err(nacre::Error::new(nacre::ErrorKind::Invalid, text))
+        }
+    }
+}
+
 /// Returns the name of a file that is locked as it is printed: escaped as the name of its object.
 pub fn shown(file: &str) -> String {
     ObjectId::try_from(file).map_or_else(|_| file.escape_debug().to_string(), |object| object.to_string())

@@ -407,7 +407,7 @@ async fn administer_rados(
             Ok(serde_json::json!({ "objects": report.objects, "compacted": report.compacted }))
         }
         "locks" | "lock-waits" | "break-lock-session" => by_ceph(
-            "start \"nacre serve --roles store,lock\" in front of it, which keeps locks, and ask there",
+            "it has no lock server, which grants locks; start \"nacre serve --roles store,lock\" in front of it, and ask there",
         ),
         _ => by_ceph("only servers that \"nacre serve\" starts keep it"),
     }

@@ -46,6 +46,10 @@ use nacre_lock::role::LockRole;
 pub use nacre_lock::role::{LEASE_MAX, LEASE_MIN};
 pub use nacre_lock::table::Indexing;
 use nacre_meta::role::MetaRole;
+pub use nacre_meta::role::{
+    LEASE_MAX as META_LEASE_MAX, LEASE_MIN as META_LEASE_MIN, TAKEOVER_MAX as META_TAKEOVER_MAX,
+    TAKEOVER_MIN as META_TAKEOVER_MIN,
+};
 pub use nacre_object::copy::is_lock_ledger;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
@@ -409,7 +413,7 @@ fn serve_http(options: &ServerOptions, parts: Vec<Arc<dyn Part>>) -> Result<Opti
 fn http_error(error: ListenError) -> StoreError {
     let kind = match &error {
         ListenError::Open { .. } => ErrorKind::Denied,
-        ListenError::Host { .. } => ErrorKind::Invalid,
+        ListenError::Address { .. } | ListenError::Host { .. } => ErrorKind::Invalid,
         ListenError::Io { .. } if error.is_taken() => ErrorKind::Busy,
         ListenError::Io { .. } => ErrorKind::Io,
     };

@@ -281,7 +281,7 @@ fn check_attribute_name(name: &[u8]) -> Result<()> {
             Ok(())
         }
         _ => Err(Error::Unsupported(
-            "attributes whose names do not begin with user., trusted. or security.".into(),
+            "there are only attributes whose names begin with user., trusted. or security.".into(),
         )),
     }
 }

@@ -105,7 +105,10 @@ impl std::str::FromStr for Policy {
                     Some((count, within)) => (count, time(within)?),
                     None => (value, QUOTA_TIME),
                 };
-                let operations = count.parse().map_err(|_| format!("\"{count}\" is not a count"))?;
+                let operations: u64 = count.parse().map_err(|_| format!("\"{count}\" is not a count"))?;
+                if operations == 0 {
+                    return Err("a quota is of at least 1 position".to_owned());
+                }
                 Ok(Policy::Quota { operations, within })
             }
             _ => Err(format!("\"{text}\" is not a policy: {POLICIES}")),

@@ -57,7 +57,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(Cow<'static, str>),
     /// An operation that this kind of inode does not have.
-    #[error("it is not supported: {0}")]
+    #[error("{0}")]
     Unsupported(Cow<'static, str>),
     /// Another rank has taken over what this one wanted to change, and this rank's changes are refused from now on.
     #[error("another rank has taken over")]

@@ -10,7 +10,35 @@
 
 pub mod repeated;
 
+use std::num::{IntErrorKind, ParseIntError};
+use std::ops::RangeInclusive;
 use std::time::Duration;
+
+/// Returns a parser of counts within a range, for an argument of a program.
+///
+/// ```
+/// let parse = nacre_quantity::count_parser::<u32>(1..=100);
+/// assert_eq!(parse("7"), Ok(7));
+/// assert_eq!(parse("0"), Err("it must be 1 to 100".to_owned()));
+/// assert_eq!(nacre_quantity::count_parser::<u64>(1..=u64::MAX)("0"), Err("it must be at least 1".to_owned()));
+/// ```
+pub fn count_parser<T: TryFrom<u64> + 'static>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text: &str| {
+        let number: u64 = text.parse().map_err(|error: ParseIntError| match error.kind() {
+            IntErrorKind::PosOverflow => "the number is too large".to_owned(),
+            _ => "it is not a count".to_owned(),
+        })?;
+        if !range.contains(&number) {
+            return Err(match range.end() {
+                &u64::MAX => format!("it must be at least {}", range.start()),
+                end => format!("it must be {} to {end}", range.start()),
+            });
+        }
+        T::try_from(number).map_err(|_| "the number is too large".to_owned())
+    }
+}
 
 /// Parses a size in bytes.
 ///

@@ -85,6 +85,14 @@ impl Failure {
 /// True if this command's store is a pool of a Ceph cluster, which has servers, keys and scrubs of its own.
 static ON_CEPH: AtomicBool = AtomicBool::new(false);
 
+/// True if this command does not read the variable that names a store.
+static ONLY_BY_FLAG: AtomicBool = AtomicBool::new(false);
+
+/// Adapts the advice in messages to a command whose store is named by a flag only.
+pub fn advise_without_variable() {
+    ONLY_BY_FLAG.store(true, Ordering::Relaxed);
+}
+
 /// Adapts the advice in messages to a store on Ceph.
 pub fn advise_for_ceph() {
     ON_CEPH.store(true, Ordering::Relaxed);
@@ -106,6 +114,19 @@ impl From<StoreError> for Failure {
             // The server is up, and its message explains the refusal.
             ErrorKind::Unavailable if error.message.contains("as many connections as it may") => {
                 "try again later, or restart it with a greater --connections-max"
+            }
+            // The host is there, or a firewall before it.
+            ErrorKind::Unavailable if error.message.contains("did not answer in time") => {
+                "it may be stopped or busy, or a firewall may be in between: try again later"
+            }
+            ErrorKind::Unavailable if error.message.contains("not a nacre server") => {
+                "name the address of a server with --store"
+            }
+            ErrorKind::Unavailable if error.message.contains("failed to lookup address") => {
+                "check the name of the host in --store"
+            }
+            ErrorKind::Unavailable if ONLY_BY_FLAG.load(Ordering::Relaxed) => {
+                "start that server first, or name another store with --store"
             }
             ErrorKind::Unavailable => {
                 "start the server with \"nacre serve\", or name another store with --store or NACRE_STORE"
@@ -152,6 +173,28 @@ impl From<io::Error> for Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::Unread,
             _ => Failure::Failed(format!("cannot write to standard output: {error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_fits_the_reason_why_a_server_is_not_reached() {
+        for (why, advice) in [
+            ("Connection refused", "start the server with"),
+            ("it did not answer in time", "try again later"),
+            ("what answers there is not a nacre server", "name the address of a server"),
+            ("failed to lookup address information: Name or service not known", "the name of the host"),
+        ] {
+            let message = format!("cannot reach the server at nacre://a:1: {why}");
+            let failure = Failure::from(StoreError::new(ErrorKind::Unavailable, message.clone()));
+            let Failure::Failed(sentence) = failure else { panic!("{failure:?}") };
+            let rest = sentence.strip_prefix(&message).unwrap_or_else(|| panic!("{sentence}"));
+            assert!(rest.contains(advice), "{sentence}");
+            assert_eq!(rest.contains("nacre serve"), why == "Connection refused", "{sentence}");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Standard output: lines, tables, and JSON.
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::LazyLock;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -22,18 +24,39 @@ pub fn text(bytes: &[u8]) -> String {
         match c {
             // Quotation marks stay as they are, so that values that are JSON can be read.
             '"' | '\'' => shown.push(c),
-            // These change the order in which what follows is shown.
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\\' => shown.extend(c.escape_default()),
-            c if c.is_control() => shown.extend(c.escape_default()),
+            c if c == '\\' || c.is_control() || is_direction(c) => shown.extend(c.escape_default()),
             c => shown.push(c),
         }
     }
     shown
 }
 
+/// Returns whether a character changes the order in which what follows is shown.
+fn is_direction(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Prints bytes without changes.
 pub fn raw(bytes: &[u8]) -> io::Result<()> {
     io::stdout().lock().write_all(bytes)
+}
+
+/// Prints bytes that others chose: without changes, but on a terminal without what would command it.
+pub fn foreign(bytes: &[u8]) -> io::Result<()> {
+    static ON_TERMINAL: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
+    match *ON_TERMINAL {
+        true => raw(text(bytes).as_bytes()),
+        false => raw(bytes),
+    }
+}
+
+/// Returns a line that others chose, for standard error: on a terminal without what would command it.
+pub fn foreign_complaint(line: &str) -> Cow<'_, str> {
+    let commands = |c: char| c.is_control() || is_direction(c);
+    match line.contains(commands) && io::stderr().is_terminal() {
+        true => text(line.as_bytes()).into(),
+        false => line.into(),
+    }
 }
 
 /// Prints a line on standard error. A failure to do so is ignored.

@@ -54,11 +54,18 @@ pub struct Options {
 }
 
 impl Options {
-    /// Checks the further names, as far as that can be done before there is a listener.
+    /// Checks the address and the further names, as far as that can be done before there is a listener.
     ///
     /// # Errors
-    /// [`ListenError::Host`] if a name is none that a request could have.
+    /// [`ListenError::Address`] if the address is none; [`ListenError::Host`] if a name is none that a request could have.
     pub fn check(&self) -> Result<(), ListenError> {
+        // The rule of the standard library, whose error says less.
+        let is_address = |text: &str| {
+            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        if !is_address(&self.address) {
+            return Err(ListenError::Address { address: self.address.clone() });
+        }
         match self.hosts.iter().find(|name| !host::is_host(name)) {
             Some(name) => Err(ListenError::Host { name: name.clone() }),
             None => Ok(()),
@@ -76,6 +83,14 @@ pub enum ListenError {
     )]
     Open {
         /// The address as given.
+        address: String,
+    },
+    /// The text is not an address.
+    #[error(
+        "cannot serve HTTP on \"{address}\", which is not HOST:PORT, such as 127.0.0.1:6471 or [::1]:6471"
+    )]
+    Address {
+        /// The text as given.
         address: String,
     },
     /// A further name is none that a request could have.

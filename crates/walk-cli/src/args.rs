@@ -1,6 +1,6 @@
 //! The arguments of `walk`.
 
-use std::num::{NonZeroUsize, ParseIntError};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, short = '0', help_heading = "Output", requires = "list")]
     pub null: bool,
     /// Show the N largest files, and the N largest directories by entries and by the bytes of everything below them
-    #[arg(long, help_heading = "Output", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, help_heading = "Output", value_name = "N", value_parser = nacre_quantity::count_parser::<u32>(1..=10_000))]
     pub top: Option<u32>,
     /// Show histograms of these quantities, separated by commas
     #[arg(long, help_heading = "Output", value_name = "OF", value_delimiter = ',', value_parser = measure_parser())]
@@ -120,16 +120,13 @@ fn measure_parser() -> impl TypedValueParser<Value = Measure> {
 }
 
 /// The maximum number of threads; more take longer to start than any tree to walk.
-pub const THREADS_MAX: usize = 1024;
+pub const THREADS_MAX: u64 = 1024;
 
 /// Parses a number of threads.
 ///
 /// # Errors
 /// A message if the text is no number or the number is out of range.
 pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
-    let threads: NonZeroUsize = text.parse().map_err(|error: ParseIntError| error.to_string())?;
-    match threads.get() <= THREADS_MAX {
-        true => Ok(threads),
-        false => Err(format!("at most {THREADS_MAX} threads are supported")),
-    }
+    let threads = nacre_quantity::count_parser::<usize>(1..=THREADS_MAX)(text)?;
+    NonZeroUsize::new(threads).ok_or_else(|| "it must be at least 1".to_owned())
 }

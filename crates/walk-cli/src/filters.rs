@@ -1,5 +1,6 @@
 //! The flags by which a walk, a copy or a removal is restricted to some entries.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use nacre_walk::Time;
@@ -86,6 +87,34 @@ impl Filters {
             ("--exclude-from", format!("{:?}", self.exclude_from)),
         ];
         flags.map(|(flag, value)| (flag.to_owned(), value)).into()
+    }
+
+    /// Returns the flags that are given, with their values as they are typed.
+    pub fn given(&self) -> Vec<(String, String)> {
+        fn all<T>(values: &[T], text: impl Fn(&T) -> String) -> String {
+            values.iter().map(text).collect::<Vec<_>>().join(", ")
+        }
+        fn one<T: Display>(value: Option<&T>) -> String {
+            value.map(T::to_string).unwrap_or_default()
+        }
+        let quoted = |patterns: &[String]| all(patterns, |pattern| format!("{pattern:?}"));
+        let flags: [(&str, String); 13] = [
+            ("--name", quoted(&self.name)),
+            ("--iname", quoted(&self.iname)),
+            ("--type", one(self.kinds.as_ref())),
+            ("--size", all(&self.size, Size::to_string)),
+            ("--mtime", all(&self.mtime, Days::to_string)),
+            ("--atime", all(&self.atime, Days::to_string)),
+            ("--ctime", all(&self.ctime, Days::to_string)),
+            ("--newer", one(self.newer.as_ref())),
+            ("--user", all(&self.user, |user| user.0.to_string())),
+            ("--group", all(&self.group, |group| group.0.to_string())),
+            ("--depth", one(self.depth.as_ref())),
+            ("--prune", quoted(&self.prune)),
+            ("--exclude-from", all(&self.exclude_from, |file| format!("{file:?}"))),
+        ];
+        let given = flags.into_iter().filter(|(_, value)| !value.is_empty());
+        given.map(|(flag, value)| (flag.to_owned(), value)).collect()
     }
 
     /// Returns what they select, at a time that ages are relative to.

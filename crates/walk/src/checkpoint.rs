@@ -120,7 +120,11 @@ pub fn save(path: &Path, saved: &Saved<'_>) -> io::Result<()> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    // Its own error would name the temporary file.
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| match error.kind() {
+        kind @ io::ErrorKind::NotFound => io::Error::new(kind, format!("there is no folder {folder:?}")),
+        kind => io::Error::from(kind),
+    })?;
     let mut writer = BufWriter::new(file.as_file_mut());
     write(&mut writer, saved)?;
     writer.flush()?;

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use futures::future::try_join_all;
 use nacre_map::{ClusterMap, MAP_PREFIX, Random, Update};
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Key, ObjectId, ObjectStore, Transaction, WriteOp};
+use nacre_object::{Key, ObjectId, ObjectStore, StoreError, Transaction, WriteOp};
 
 use crate::error::LogError;
 use crate::layout::{self, LogId, PREFIX, View};
@@ -60,7 +60,8 @@ impl Directory {
     pub async fn create(&self, name: &str, shape: Shape) -> Result<LogId, LogError> {
         let entry = name_entry(name)?;
         shape.check()?;
-        if self.map.get(&entry).await?.0.is_some() {
+        let found = self.map.get(&entry).await;
+        if found.map_err(|error| of_log(name, error))?.0.is_some() {
             return Err(LogError::Exists(name.to_owned()));
         }
         let id = LogId(self.random.number());
@@ -102,7 +103,8 @@ impl Directory {
 
     /// Returns the entry of a name with its version.
     async fn named(&self, name: &str) -> Result<(Named, u64), LogError> {
-        let Some(value) = self.map.get(&name_entry(name)?).await?.0 else {
+        let found = self.map.get(&name_entry(name)?).await;
+        let Some(value) = found.map_err(|error| of_log(name, error))?.0 else {
             return Err(LogError::Missing(name.to_owned()));
         };
         Ok((Named::decode(&value.value)?, value.version))
@@ -121,7 +123,7 @@ impl Directory {
     /// # Errors
     /// Those of the store.
     pub async fn list(&self) -> Result<Vec<Listed>, LogError> {
-        let state = self.map.state().await?;
+        let state = self.map.state().await.map_err(|error| told_of("the list of logs", error))?;
         let entries = state.entries().iter().filter_map(|(name, value)| {
             let Named { id, created_ms, .. } = Named::decode(&value.value).ok()?;
             let name = std::str::from_utf8(name.as_bytes()).ok()?.to_owned();
@@ -194,6 +196,18 @@ impl Directory {
         }
         Ok(())
     }
+}
+
+/// Returns the failure to look a log up. It names the log, and not the map in which the names of all logs are kept.
+fn of_log(name: &str, error: StoreError) -> LogError {
+    told_of(format_args!("log \"{}\"", name.escape_debug()), error)
+}
+
+fn told_of(what: impl std::fmt::Display, mut error: StoreError) -> LogError {
+    if let Some(why) = error.message.strip_prefix(&format!("map \"{DIRECTORY}\": ")) {
+        error.message = format!("{what}: {why}");
+    }
+    error.into()
 }
 
 /// Makes the objects of a view.

@@ -74,7 +74,7 @@ pub struct Args {
         value_delimiter = ',',
         value_name = "PERCENT,…",
         default_value = "0,25,50,75,100",
-        value_parser = clap::value_parser!(u32).range(0..=100),
+        value_parser = nacre_quantity::count_parser::<u32>(0..=100),
         help_heading = "Regions"
     )]
     pub overlaps: Vec<u32>,

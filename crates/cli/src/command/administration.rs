@@ -148,14 +148,14 @@ pub async fn scrub(session: &Context, args: ScrubArgs) -> Result<(), Failure> {
         bar.set(sum(|part| part.0), sum(|part| part.1));
     };
     let reports = match session.folder()? {
-        Some(uri) if args.repair => vec![nacre::repair_folder(&uri, progress)?],
+        Some(uri) if args.repair => vec![nacre::repair_folder(&uri, progress).map_err(scrub_failure)?],
         None if args.repair => {
             let text = "a repair needs the files of the store: stop its server, and name the folder, as in \
                         \"nacre scrub --repair --store file:nacre-data\"";
             return Err(Failure::Usage(text.into()));
         }
-        Some(uri) => vec![nacre::scrub_folder(&uri, progress)?],
-        None => session.open()?.scrub(progress).await?,
+        Some(uri) => vec![nacre::scrub_folder(&uri, progress).map_err(scrub_failure)?],
+        None => session.open()?.scrub(progress).await.map_err(scrub_failure)?,
     };
     let damaged: usize = reports.iter().map(|part| list(part, "findings").len()).sum();
     let losses: usize = reports.iter().map(|part| list(part, "lost").len()).sum();
@@ -166,6 +166,9 @@ pub async fn scrub(session: &Context, args: ScrubArgs) -> Result<(), Failure> {
         print_json(&reports)?;
     } else {
         print_scrub(&reports, damaged)?;
+        if args.repair && reports.iter().all(|part| list(part, "repaired").is_empty()) {
+            output::line("nothing was repaired")?;
+        }
     }
     match unopened {
         None if damaged == 0 && !is_lost => Ok(()),
@@ -184,6 +187,14 @@ pub async fn scrub(session: &Context, args: ScrubArgs) -> Result<(), Failure> {
         Some(why) => Err(Failure::Failed(format!(
             "{why}; \"nacre scrub --repair\" repairs what can be repaired, and keeps what it does not need"
         ))),
+    }
+}
+
+/// Returns the failure of a scrub, without the advice to scrub.
+fn scrub_failure(error: nacre::Error) -> Failure {
+    match error.kind {
+        nacre::ErrorKind::Corrupt => Failure::Failed(error.message),
+        _ => error.into(),
     }
 }
 

@@ -108,8 +108,16 @@ struct BoundsArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     output: Option<u64>,
     /// Maximum run time of a call's script [default: 1s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = wall)]
     wall: Option<Time>,
+}
+
+/// Parses the time that a script may run.
+fn wall(text: &str) -> Result<Time, String> {
+    match text.parse::<Time>()? {
+        Time(time) if time.is_zero() => Err("a script that may not run does nothing".to_owned()),
+        time => Ok(time),
+    }
 }
 
 impl BoundsArgs {
@@ -354,7 +362,7 @@ pub(super) fn call_failure(error: CallError) -> Failure {
             if let CallError::Failed { failure, .. } = &error {
                 complain(&failure.log);
             }
-            Failure::Failed(error.to_string())
+            Failure::Failed(output::foreign_complaint(&error.to_string()).into_owned())
         }
     }
 }
@@ -362,7 +370,7 @@ pub(super) fn call_failure(error: CallError) -> Failure {
 /// Prints what a method logged.
 fn complain(log: &[String]) {
     for line in log {
-        output::complain(line);
+        output::complain(&output::foreign_complaint(line));
     }
 }
 
@@ -398,7 +406,7 @@ pub(super) fn print_result(session: &Context, called: &Called, unpack: bool) -> 
             }
             Ok(())
         }
-        None => Ok(output::raw(&called.output)?),
+        None => Ok(output::foreign(&called.output)?),
     }
 }
 

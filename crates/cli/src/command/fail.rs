@@ -10,8 +10,16 @@ use crate::session::Context;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The rank; there is only one, 0
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=0), default_value = "0")]
+    #[arg(value_parser = rank, default_value = "0")]
     rank: u32,
+}
+
+/// Parses the number of a metadata rank.
+fn rank(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(0) => Ok(0),
+        _ => Err("there is only rank 0".to_owned()),
+    }
 }
 
 /// Runs `nacre fail`.

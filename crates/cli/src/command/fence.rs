@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(value_name = "SESSION", required_unless_present = "below", conflicts_with = "below")]
     number: Option<u64>,
     /// Fence all sessions with numbers below this one instead
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", value_parser = nacre_quantity::count_parser::<u64>(1..=u64::MAX))]
     below: Option<u64>,
 }
 

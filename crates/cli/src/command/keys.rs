@@ -177,7 +177,7 @@ async fn get(session: &Context, kind: MapKind, place: KeyArgs) -> Result<(), Fai
             Err(no_such(kind, &object, &place.name))
         }
         Some(value) if session.json => Ok(output::line(&entry(&place.name, &value).to_string())?),
-        Some(value) => Ok(output::raw(&value)?),
+        Some(value) => Ok(output::foreign(&value)?),
     }
 }
 

@@ -3,14 +3,14 @@
 mod shown;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Read as _};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use bytes::Bytes;
 use nacre::map::{
-    ClusterMap, Committed, Followed, Limits, ProposeError, Proposer, Record, Refused, Update, Validator,
-    limit,
+    ClusterMap, Committed, Followed, Limits, ProposeError, Proposer, Record, Refused, State, Update,
+    Validator, limit,
 };
 use nacre::{Engine, Key, Store, Uri};
 use nacre_object::Escaped;
@@ -43,7 +43,7 @@ enum Action {
         /// The map
         map: String,
         /// The entries
-        #[arg(value_parser = name::key(), value_name = "ENTRY")]
+        #[arg(value_parser = name::entry(), value_name = "ENTRY")]
         entries: Vec<Key>,
     },
     /// Set entries, all in one epoch; prints the epoch
@@ -64,7 +64,7 @@ enum Action {
         /// The map
         map: String,
         /// The entries
-        #[arg(required = true, value_parser = name::key(), value_name = "ENTRY")]
+        #[arg(required = true, value_parser = name::entry(), value_name = "ENTRY")]
         entries: Vec<Key>,
         #[command(flatten)]
         conditions: Conditions,
@@ -292,6 +292,18 @@ async fn list(session: &Context) -> Result<(), Failure> {
     Ok(table.print()?)
 }
 
+fn no_such_map(map: &ClusterMap) -> Failure {
+    let name = output::text(map.name().as_bytes());
+    Failure::Failed(format!("there is no map \"{name}\"; \"nacre map ls\" lists the existing ones"))
+}
+
+/// Returns the state of a map that must exist.
+async fn existing(map: &ClusterMap) -> Result<State, Failure> {
+    let state = map.state().await?;
+    // The first change of a map makes its first epoch.
+    if state.epoch() == 0 { Err(no_such_map(map)) } else { Ok(state) }
+}
+
 fn no_such_entry(map: &ClusterMap, entry: &Key) -> Failure {
     let text = format!(
         "map \"{}\" has no entry \"{entry}\"; \"nacre map get {}\" shows all",
@@ -305,20 +317,20 @@ async fn get(session: &Context, map: &str, entries: &[Key]) -> Result<(), Failur
     let map = session.open()?.map(map)?;
     if let [entry] = entries {
         let (found, epoch) = map.get(entry).await?;
+        if epoch == 0 {
+            return Err(no_such_map(&map));
+        }
         let found = found.ok_or_else(|| no_such_entry(&map, entry))?;
         if !session.json {
             // As it is, with a line's end for people; and for these without what would command their terminal.
-            match std::io::stdout().is_terminal() {
-                true => output::raw(output::text(&found.value).as_bytes())?,
-                false => output::raw(&found.value)?,
-            }
+            output::foreign(&found.value)?;
             return Ok(output::raw(b"\n")?);
         }
         let mut fields = entry_json(entry, &found);
         fields.insert("map_epoch".to_owned(), epoch.into());
         return Ok(output::line(&Value::Object(fields).to_string())?);
     }
-    let state = map.state().await?;
+    let state = existing(&map).await?;
     let mut shown = Vec::new();
     match entries {
         [] => shown.extend(state.entries()),
@@ -377,7 +389,7 @@ fn pair(word: &[u8]) -> Result<(Key, Bytes), Failure> {
         return Err(usage(format!("\"{}\" is not ENTRY=VALUE", word.escape_debug())));
     };
     let name = name::unescape(&word[..at]).map_err(usage)?;
-    let name = Key::new(name).map_err(|error| usage(format!("the name of an entry: {}", error.message)))?;
+    let name = name::entry_name(name).map_err(|error| usage(error.message))?;
     Ok((name, Bytes::copy_from_slice(&word[at + 1..])))
 }
 
@@ -463,7 +475,7 @@ async fn history(
     count: Option<usize>,
 ) -> Result<(), Failure> {
     let map = session.open()?.map(map)?;
-    let Some(header) = map.header().await? else { return Ok(()) };
+    let header = map.header().await?.ok_or_else(|| no_such_map(&map))?;
     let last_ones = count.map_or(0, |count| header.epoch.saturating_sub(count as u64));
     let mut reached = since.unwrap_or(0).max(last_ones);
     // What is not kept at the beginning is not missing.
@@ -505,7 +517,7 @@ async fn limits(
             };
             proposer(&store, map)?.change_limits(&default_author(), change).await.map_err(failure)?
         }
-        false => store.map(map)?.state().await?.limits()?,
+        false => existing(&store.map(map)?).await?.limits()?,
     };
     let Limits { history, entries, bytes } = limits;
     if session.json {
@@ -537,7 +549,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             print_committed(session, &map, &committed.map_err(failure)?)
         }
         ValidatorAction::Ls { map } => {
-            let state = session.open()?.map(&map)?.state().await?;
+            let state = existing(&session.open()?.map(&map)?).await?;
             let validators = state.validators()?;
             if session.json {
                 let mut array = Array::begin()?;

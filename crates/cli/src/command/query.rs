@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "OF", value_parser = by_parser())]
     by: Option<By>,
     /// Show only the first N rows; without --by, the N largest files
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = nacre_quantity::count_parser::<u64>(1..=u64::MAX))]
     top: Option<u64>,
     /// List all entries
     #[arg(long, conflicts_with_all = ["by", "top"])]
@@ -149,6 +149,9 @@ fn failed(index: &Index) -> impl Fn(rusqlite::Error) -> Failure {
         rusqlite::Error::InvalidQuery => {
             Failure::Usage("the query would change the index, and was not run; only SELECT is allowed".into())
         }
+        rusqlite::Error::MultipleStatement => {
+            Failure::Usage("the query was not run; it must be one statement only".into())
+        }
         error @ rusqlite::Error::SqlInputError { .. } => {
             Failure::Usage(format!("cannot run the query: {error}"))
         }
@@ -248,11 +251,15 @@ fn describe(session: &Context, index: &Index) -> Result<(), Failure> {
             Value::Number(number) if matches!(key.as_str(), "began" | "ended") => {
                 when(number.as_i64().unwrap_or(0))
             }
+            Value::Number(number) if key == "whole" => match number.as_u64() {
+                Some(1) => "yes".to_owned(),
+                _ => "no, filters left entries out".to_owned(),
+            },
             Value::Number(number) => number.as_u64().map_or_else(|| number.to_string(), quantity::grouped),
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        output::line(&format!("{key}: {text}"))?;
+        output::line(&format!("{}: {text}", key.trim_start_matches("flag ")))?;
     }
     Ok(())
 }

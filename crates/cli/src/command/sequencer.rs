@@ -53,7 +53,7 @@ enum Action {
         /// The sequencer
         name: String,
         /// Number of positions
-        #[arg(short = 'n', long, value_name = "COUNT", default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+        #[arg(short = 'n', long, value_name = "COUNT", default_value = "1", value_parser = nacre_quantity::count_parser::<u64>(1..=u64::MAX))]
         count: u64,
     },
     /// Print the tail, the next position

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use nacre::{Durability, Engine, Uri};
 use nacre_daemon::reflect as reflector;
-use nacre_daemon::{Beacons, Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, ServerOptions};
+use nacre_daemon::{
+    Beacons, Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, META_LEASE_MAX, META_LEASE_MIN,
+    META_TAKEOVER_MAX, META_TAKEOVER_MIN, ServerOptions,
+};
 use nacre_rpc::Address;
 use serde_json::json;
 
@@ -112,7 +115,7 @@ struct Settings {
     #[arg(long, value_name = "ADDRESS")]
     member: Option<String>,
     /// Version of the list in --members; must be raised when the list changes [default: 1]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", value_parser = nacre_quantity::count_parser::<u64>(1..=u64::MAX))]
     members_version: Option<u64>,
     /// Interval between beacons, by which the servers of a store monitor each other, at least 100ms, or "none"
     /// [default: 1s where several servers form the store, else none]
@@ -242,6 +245,12 @@ impl Settings {
                 let text = format!("--{name} needs the role meta: give --roles store,meta");
                 return Err(Failure::Usage(text));
             }
+        }
+        if self.meta_lease.is_some_and(|lease| !(META_LEASE_MIN..=META_LEASE_MAX).contains(&lease.0)) {
+            return Err(Failure::Usage("--meta-lease is a time from 300ms to 1h".to_owned()));
+        }
+        if self.meta_takeover.is_some_and(|time| !(META_TAKEOVER_MIN..=META_TAKEOVER_MAX).contains(&time.0)) {
+            return Err(Failure::Usage("--meta-takeover is a time from 200ms to 1min".to_owned()));
         }
         let beacons = self.beacons()?;
         let reflect = match has(Role::Reflect) {

@@ -30,16 +30,16 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Number of client processes
-    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = nacre_quantity::count_parser::<u64>(1..=256))]
     clients: u64,
     /// Concurrent updates of each process
-    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=256))]
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = nacre_quantity::count_parser::<u64>(1..=256))]
     concurrency: u64,
     /// Number of blocks that they share, of 4 KiB each
-    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = nacre_quantity::count_parser::<u64>(1..=65536))]
     blocks: u64,
     /// Duration in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = nacre_quantity::count_parser::<u64>(1..=3600))]
     seconds: u64,
 }
 

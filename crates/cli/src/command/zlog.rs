@@ -215,10 +215,18 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Mv { log, to } => Ok(session.open()?.logs()?.rename(&log, &to).await?),
         Action::Rm { logs } => {
             let directory = session.open()?.logs()?;
-            for log in logs {
-                directory.delete(&log).await?;
+            let mut failures: Vec<Failure> = Vec::new();
+            // A log that cannot be deleted does not keep the others from being deleted.
+            for log in &logs {
+                if let Err(error) = directory.delete(log).await {
+                    failures.push(error.into());
+                }
             }
-            Ok(())
+            let last = failures.pop();
+            for failure in failures {
+                failure.report(false);
+            }
+            last.map_or(Ok(()), Err)
         }
     }
 }
@@ -419,7 +427,7 @@ async fn read(session: &Context, log: &str, position: u64, tag: Option<Bytes>) -
     match slot {
         Slot::Entry(entry) if tag.as_ref().is_none_or(|tag| entry.tags.contains(tag)) => match session.json {
             true => Ok(output::line(&entry_json(position, &entry).to_string())?),
-            false => Ok(output::raw(&entry.data)?),
+            false => Ok(output::foreign(&entry.data)?),
         },
         slot => {
             let state = if matches!(slot, Slot::Entry(_)) { "without that tag" } else { state(&slot) };
@@ -472,7 +480,7 @@ fn print(session: &Context, position: u64, entry: &Entry, positions: bool) -> Re
     if positions {
         output::raw(format!("{position}\t").as_bytes())?;
     }
-    output::raw(&entry.data)?;
+    output::foreign(&entry.data)?;
     Ok(output::raw(b"\n")?)
 }
 

@@ -1,5 +1,6 @@
 //! The values of filters, parsed from the command line.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -24,6 +25,14 @@ impl Comparison {
             (Comparison::Less, rest)
         } else {
             (Comparison::Exactly, text)
+        }
+    }
+
+    fn sign(self) -> &'static str {
+        match self {
+            Comparison::More => "+",
+            Comparison::Less => "-",
+            Comparison::Exactly => "",
         }
     }
 
@@ -87,6 +96,30 @@ impl FromStr for Size {
     }
 }
 
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ROUNDED: [(u64, &str); 7] = [
+            (2, "w"),
+            (512, "b"),
+            (1 << 10, "k"),
+            (1 << 20, "M"),
+            (1 << 30, "G"),
+            (1 << 40, "T"),
+            (1 << 50, "P"),
+        ];
+        const EXACT: [(u64, &str); 5] =
+            [(1 << 50, "PiB"), (1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        let (sign, number) = (self.comparison.sign(), self.number);
+        if let Some((_, unit)) = ROUNDED.iter().find(|(bytes, _)| *bytes == self.unit) {
+            return write!(f, "{sign}{number}{unit}");
+        }
+        match EXACT.iter().find(|(bytes, _)| number > 0 && number % bytes == 0) {
+            Some((bytes, unit)) => write!(f, "{sign}{}{unit}", number / bytes),
+            None => write!(f, "{sign}{number}c"),
+        }
+    }
+}
+
 /// A condition on an age in whole days: `+30`, `-1`, `7`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Days {
@@ -112,6 +145,12 @@ impl FromStr for Days {
         i64::try_from(number)
             .map(|number| Days { comparison, number })
             .map_err(|_| "that is too many days".to_owned())
+    }
+}
+
+impl fmt::Display for Days {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.comparison.sign(), self.number)
     }
 }
 
@@ -160,6 +199,22 @@ impl FromStr for Kinds {
     }
 }
 
+impl fmt::Display for Kinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letters = [
+            ("f", FileKind::File),
+            ("d", FileKind::Directory),
+            ("l", FileKind::Link),
+            ("p", FileKind::Pipe),
+            ("s", FileKind::Socket),
+            ("c", FileKind::CharacterDevice),
+            ("b", FileKind::BlockDevice),
+        ];
+        let given = letters.into_iter().filter(|(_, kind)| self.contains(*kind)).map(|(letter, _)| letter);
+        f.write_str(&given.collect::<Vec<_>>().join(","))
+    }
+}
+
 /// Levels below the root: `2`, `1..3`, `..3`, `2..`, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depths {
@@ -188,6 +243,16 @@ impl FromStr for Depths {
             return Err(format!("no level is in \"{text}\""));
         }
         Ok(Depths { min, max })
+    }
+}
+
+impl fmt::Display for Depths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.max {
+            Some(max) if max == self.min => write!(f, "{max}"),
+            Some(max) => write!(f, "{}..{max}", self.min),
+            None => write!(f, "{}..", self.min),
+        }
     }
 }
 
@@ -238,6 +303,20 @@ impl FromStr for Reference {
 
     fn from_str(text: &str) -> Result<Reference, String> {
         Ok(date(text).map_or_else(|| Reference::File(text.into()), Reference::Date))
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reference::File(path) => write!(f, "{path:?}"),
+            Reference::Date(Time { seconds, nanoseconds }) => {
+                match jiff::Timestamp::new(*seconds, *nanoseconds as i32) {
+                    Ok(time) => write!(f, "{time}"),
+                    Err(_) => write!(f, "@{seconds}"),
+                }
+            }
+        }
     }
 }
 
@@ -307,6 +386,21 @@ mod tests {
         assert!(matches("0", 86_399, 5) && !matches("0", 86_400, 5) && matches("0", 86_400, 6));
         assert!(matches("+0", 86_400, 5) && matches("-1", 86_399, 5) && matches("-1", -5, 0));
         assert!("+".parse::<Days>().is_err() && "x".parse::<Days>().is_err());
+    }
+
+    #[test]
+    fn values_are_printed_as_they_are_typed() {
+        for text in ["+10M", "-64KiB", "512c", "0c", "3b", "7w", "1000c", "2GiB"] {
+            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+        }
+        for text in ["+30", "-1", "7"] {
+            assert_eq!(text.parse::<Days>().unwrap().to_string(), text);
+        }
+        for text in ["2", "1..3", "0..3", "2.."] {
+            assert_eq!(text.parse::<Depths>().unwrap().to_string(), text);
+        }
+        assert_eq!("l,f".parse::<Kinds>().unwrap().to_string(), "f,l");
+        assert_eq!("1970-01-02T00:00:00Z".parse::<Reference>().unwrap().to_string(), "1970-01-02T00:00:00Z");
     }
 
     #[test]

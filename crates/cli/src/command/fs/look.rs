@@ -183,7 +183,10 @@ pub async fn find(tree: &Tree, args: FindArgs) -> Result<(), Failure> {
     let name = match &args.name {
         None => None,
         Some(pattern) => {
-            let glob = Glob::new(pattern).map_err(|error| Failure::Usage(format!("--name: {error}")))?;
+            let glob = Glob::new(pattern).map_err(|error| {
+                let shown = output::text(pattern.as_bytes());
+                Failure::Usage(format!("\"{shown}\" is not a pattern: {}", error.kind()))
+            })?;
             Some(glob.compile_matcher())
         }
     };

@@ -115,9 +115,27 @@ pub(super) async fn call(session: &Context, tree: &Tree, args: CallArgs) -> Resu
         _ => match tree.store.call_inode(&tree.rank, &tree.user, found.ino, &args.method, input).await {
             Ok(called) => class::print_result(session, &called, false),
             Err(CallError::Namespace(error)) => Err(failure(error, attempted)),
-            Err(CallError::Method(error)) => Err(class::call_failure(error)),
+            Err(CallError::Method(error)) => Err(method_failure(error, &path)),
             Err(error) => Err(Failure::Failed(format!("{attempted}: {error}"))),
         },
+    }
+}
+
+/// Returns the failure of a method, which names the inode: its object is nothing that the user named.
+fn method_failure(error: nacre::class::CallError, path: &Path) -> Failure {
+    use nacre::class::CallError;
+    let object = match &error {
+        CallError::Failed { object, .. }
+        | CallError::Exceeded { object, .. }
+        | CallError::Fenced { object, .. }
+        | CallError::Contended { object, .. } => format!("on object \"{object}\""),
+        _ => String::new(),
+    };
+    match class::call_failure(error) {
+        Failure::Failed(text) if !object.is_empty() => {
+            Failure::Failed(text.replacen(&object, &format!("of {path}"), 1))
+        }
+        failure => failure,
     }
 }
 

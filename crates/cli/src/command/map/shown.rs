@@ -87,7 +87,11 @@ pub fn print_snapshot(session: &Context, state: &State) -> Result<(), Failure> {
         let line = json!({ "event": "snapshot", "epoch": state.epoch(), "entries": list });
         return Ok(output::line(&line.to_string()).and_then(|()| output::flush())?);
     }
-    output::line(&format!("epoch {}  as it is, {} entries", state.epoch(), entries.len()))?;
+    let count = match entries.len() {
+        1 => "1 entry".to_owned(),
+        count => format!("{count} entries"),
+    };
+    output::line(&format!("epoch {}  as it is, {count}", state.epoch()))?;
     for (name, entry) in entries {
         output::line(&format!("epoch {}  {name} = {}", state.epoch(), output::text(&entry.value)))?;
     }

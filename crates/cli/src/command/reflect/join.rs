@@ -103,9 +103,6 @@ pub fn run(args: Args, common: &Common, complain: &mut dyn FnMut(&str)) -> Resul
         }
     }
     match (join.args.count, join.args.timeout) {
-        (Some(count), Some(time)) if join.heard < count && !stop.is_set() => {
-            Err(Failure::Failed(format!("{} of {count} datagrams came within {:?}", join.heard, time.0)))
-        }
         (_, Some(time)) if !join.was_in && !stop.is_set() => {
             let shown = join.args.member.shown();
             Err(Failure::Failed(format!(
@@ -113,6 +110,9 @@ pub fn run(args: Args, common: &Common, complain: &mut dyn FnMut(&str)) -> Resul
                  whether UDP reaches it",
                 time.0
             )))
+        }
+        (Some(count), Some(time)) if join.heard < count && !stop.is_set() => {
+            Err(Failure::Failed(format!("{} of {count} datagrams came within {:?}", join.heard, time.0)))
         }
         _ => Ok(()),
     }

@@ -103,7 +103,7 @@ pub struct Settings {
     #[arg(long)]
     pub allow_privileged: bool,
     /// Maximum joins per second from one address, at least 1 [default: 50]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = nacre_quantity::count_parser::<u32>(1..=u64::MAX))]
     pub joins_per_second: Option<u32>,
     /// Time after which a datagram that waits for a full device is dropped, and counted as too old; 0s for never
     /// [default: 1s]

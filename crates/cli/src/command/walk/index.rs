@@ -62,7 +62,7 @@ impl Sweep {
         plan.options.metadata = args.since.is_none();
         let settings = Settings {
             roots: plan.root_bytes(),
-            flags: walk.filters.identity(),
+            flags: walk.filters.given(),
             whole,
             began: plan.head.now,
             since: args.since.as_ref().map(|since| since.as_os_str().as_bytes().to_vec()),
