@@ -273,7 +273,7 @@ pub fn at_least_one(text: &str) -> Result<usize, String> {
 /// Parses a number of threads.
 pub fn threads(text: &str) -> Result<usize, String> {
     match at_least_one(text)? {
-        count if count > THREADS_MAX => Err(format!("at most {THREADS_MAX} threads are supported")),
+        count if count as u64 > THREADS_MAX => Err(format!("at most {THREADS_MAX} threads are supported")),
         count => Ok(count),
     }
 }

@@ -113,11 +113,11 @@ pub async fn mkdir(tree: &Tree, args: MkdirArgs) -> Result<(), Failure> {
     let mode = args.mode.unwrap_or_else(|| masked(0o777));
     for path in args.paths.iter().cloned().map(Path::from) {
         if !args.parents {
-            let (parent, name) = tree.parent(&path, "make").await?;
+            let (parent, name) = tree.parent(&path, "create").await?;
             make(tree, &path, &parent, &name, mode, &args).await?;
             continue;
         }
-        let mut here = tree.find(&Path("/".into()), true, "make").await?;
+        let mut here = tree.find(&Path("/".into()), true, "create").await?;
         let mut so_far = Path(if path.bytes().starts_with(b"/") { "/".into() } else { OsString::new() });
         let names = path.bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         let names: Vec<&[u8]> = names.collect();
@@ -292,7 +292,7 @@ pub async fn ln(tree: &Tree, args: LnArgs) -> Result<(), Failure> {
     {
         path = path.join(&target.name().unwrap_or_default());
     }
-    let (parent, name) = tree.parent_of_file(&path, "make").await?;
+    let (parent, name) = tree.parent_of_file(&path, "create").await?;
     let attempted = format!("cannot create {path}");
     let created = if args.symbolic {
         let creation = Creation::symlink(target.0.into_vec());

@@ -138,7 +138,7 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
     let (ino, user) = match existing {
         Ok(found) => (found.ino, tree.user.clone()),
         Err(Error::NotFound) => {
-            let (parent, name) = tree.parent_of_file(&path, "make").await?;
+            let (parent, name) = tree.parent_of_file(&path, "create").await?;
             let creation = Creation::new(InodeKind::File, masked(0o666));
             let created = match tree.rank.create(&tree.user, parent.ino, &name, creation).await {
                 // Who makes a file may write it whatever its permissions are.

@@ -95,7 +95,7 @@ pub(super) async fn create(tree: &Tree, args: CreateArgs) -> Result<(), Failure>
 }
 
 async fn make(tree: &Tree, path: &Path, creation: Creation) -> Result<(), Failure> {
-    let (parent, name) = tree.parent_of_file(path, "make").await?;
+    let (parent, name) = tree.parent_of_file(path, "create").await?;
     let created = tree.rank.create(&tree.user, parent.ino, &name, creation).await;
     created.map(drop).map_err(|error| failure(error, format_args!("cannot create {path}")))
 }
