@@ -76,7 +76,8 @@ fn packages_hold_what_is_installed_and_work() {
         command.args(words);
         run_with(command, b"")
     };
-    let store = ["serve", "--config", &at("root/etc/nacre/nacre.toml"), "--store", "file:/proc/none"];
+    let (config, socket) = (at("root/etc/nacre/nacre.toml"), format!("unix:{}", at("socket")));
+    let store = ["serve", "--config", &config, "--store", "file:/proc/none", "--listen", &socket];
     check(&store).failed(1, &["/proc/none"]);
     let reflect =
         ["reflect", "serve", "--config", &at("root/etc/nacre/reflect.toml"), "--listen", "192.0.2.1:7400"];
