@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,10 @@ impl Cluster {
         if let Some(cluster) = shared.upgrade() {
             return cluster;
         }
-        let cluster = Arc::new(Self::start("shared", &[]));
+        // One that nobody uses any more may still be stopping, in the folder that it has.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let cluster = Arc::new(Self::start(&format!("shared{number}"), &[]));
         *shared = Arc::downgrade(&cluster);
         cluster
     }
