@@ -98,8 +98,8 @@ export! {
     ///
     /// map.proposer(Default::default()).propose(Update::new("ada").set("balancer".parse()?, "greedy")).await?;
     /// let Followed::Epoch(Record { epoch: 1, updates, .. }) = follower.next().await? else { panic!("nothing was missed") };
-    /// let Updated { who, changes, .. } = &updates[0];
-    /// assert_eq!((who.as_str(), changes.len()), ("ada", 1));
+    /// let Updated { author, changes, .. } = &updates[0];
+    /// assert_eq!((author.as_str(), changes.len()), ("ada", 1));
     /// // The follower's copy has it, and so has one that is read at once.
     /// let state: State = map.state().await?;
     /// assert_eq!(follower.state().get(b"balancer"), state.get(b"balancer"));
