@@ -54,7 +54,11 @@ fn program(name: &str) -> PathBuf {
         let compiled =
             Command::new(&compiler).args(["-O1", "-pthread"]).arg(source).arg("-o").arg(&target).output();
         let compiled = compiled.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
-        assert!(compiled.status.success(), "{compiler} {name}: {}", String::from_utf8_lossy(&compiled.stderr));
+        assert!(
+            compiled.status.success(),
+            "{compiler} {name}: {}",
+            String::from_utf8_lossy(&compiled.stderr)
+        );
     }
     target
 }
