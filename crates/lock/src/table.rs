@@ -19,7 +19,7 @@
 //! What is held is indexed by one interval tree for each mode, either over the bounding ranges of the patterns, which
 //! are then compared as they are, or over every region as the paper has it ([`Indexing`]).
 //!
-//! What a call leads to for others takes a bounded number of steps. What is left over then waits, in order, for
+//! A call does a bounded number of steps for the requests of others. The rest of that work waits, in order, for
 //! [`Table::resume`]: lines that are still to be served, and requests that were served and are to go on behind their byte.
 //! The latter hold what they have, and stand in no line meanwhile.
 //!

@@ -264,7 +264,7 @@ struct Content {
     file: Option<u64>,
 }
 
-/// What the objects of a content were copied for.
+/// The state of a head for which the objects of its content were copied.
 #[derive(Clone, Copy)]
 struct Ready {
     /// The version of the head or the inode.
@@ -333,7 +333,7 @@ struct Copy<'a> {
     source: &'a dyn ObjectStore,
     destination: &'a dyn ObjectStore,
     object: &'a ObjectId,
-    /// What the objects of its content were copied for.
+    /// The state of the head for which the objects of its content were copied.
     ready: Option<Ready>,
     wrote: &'a mut dyn FnMut(u64),
 }

@@ -13,7 +13,7 @@
 //! object itself is asked. A client that dies leaves its mark, which costs a look at the object in each listing, until
 //! one settles it that finds it to be old.
 //!
-//! Whether a mark is old is not told by the clock of whoever set it, which may differ from a lister's by any amount: a
+//! The age of a mark is not taken from the clock of the client that set it, which may differ from a lister's by any amount: a
 //! mark that is settled before its change takes place would leave the change unlisted. That clock only says which marks
 //! look old. The first listing that finds such a one writes beside it the time by an OSD's clock, and one that finds it
 //! there a day later, by an OSD's clock too, settles it. The clocks of OSDs cannot differ by so much: Ceph's own
@@ -79,11 +79,11 @@ impl IndexState {
     const BROKEN: u8 = 2;
 }
 
-/// What the root says.
+/// The state of the index, by its root.
 enum Root {
     Complete,
     Incomplete,
-    /// What a later version has made of the index, this one leaves alone.
+    /// The index was made by a later version; this one leaves it alone.
     Newer,
 }
 
@@ -103,7 +103,7 @@ struct Existence {
 
 impl Existence {
     const BYTES: usize = 14;
-    /// What is taken for true of an object whose header cannot be read. It must not be written over what is known: no object
+    /// The assumption about an object whose header cannot be read. It must not be written over what is known: no object
     /// that exists has version 0.
     const UNREADABLE: Existence = Existence { version: 0, exists: true };
 
@@ -136,7 +136,7 @@ impl From<&Header> for Existence {
     }
 }
 
-/// What is to be written into an entry while the index is filled in.
+/// A fact to be written into an entry while the index is filled in.
 struct Correction {
     object: ObjectId,
     /// The fact that was found there.
