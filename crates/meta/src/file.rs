@@ -533,7 +533,7 @@ impl Put<'_> {
     /// Makes the new content that of the file. Returns its size in bytes.
     ///
     /// # Errors
-    /// As [`Put::write`].
+    /// As [`Put::write`]; also [`Error::NotFound`] if the file was removed.
     pub async fn commit(mut self) -> Result<u64> {
         let rest = self.buffer.split().freeze();
         if !rest.is_empty() {
