@@ -530,11 +530,25 @@ impl Put<'_> {
         Ok(())
     }
 
-    /// Makes the new content that of the file. Returns its size in bytes.
+    /// Makes the new content that of the file. Returns its size in bytes. If that fails, what was put so far is removed, unless
+    /// it may be the content of the file.
     ///
     /// # Errors
     /// As [`Put::write`]; also [`Error::NotFound`] if the file was removed.
     pub async fn commit(mut self) -> Result<u64> {
+        match self.finish().await {
+            Err(error) if !error.is_unknown() => {
+                // The first failure is the one to report; what is left is found like that of a put that was killed.
+                if let Err(error) = self.abort().await {
+                    tracing::debug!(%error, "a content that was not put to its end is left to be removed later");
+                }
+                Err(error)
+            }
+            result => result,
+        }
+    }
+
+    async fn finish(&mut self) -> Result<u64> {
         let rest = self.buffer.split().freeze();
         if !rest.is_empty() {
             self.flush(rest).await?;
