@@ -876,7 +876,7 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Bytes> {
 pub(crate) fn sequencer_policy(target: &[u8]) -> Option<Policy> {
     match target {
         [] => Some(Policy::default()),
-        text => std::str::from_utf8(text).ok()?.parse().ok(),
+        text => Policy::from_record(std::str::from_utf8(text).ok()?).ok(),
     }
 }
 
