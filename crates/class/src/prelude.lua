@@ -512,8 +512,10 @@ function nacre.call(name, input)
   local given, output = N.bufferlist.new(), N.bufferlist.new()
   if type(input) == "userdata" then given = input elseif input ~= nil then N.bufferlist.append(given, input) end
   local saved_registered, saved_writable = registered, writable
+  -- Before the depth: that there is no such class is an error of the caller, which may catch it.
+  local chunk = N.chunk(class)
   depth = depth + 1
-  local ok, result, text = pcall(invoke, class, N.chunk(class), method, given, output)
+  local ok, result, text = pcall(invoke, class, chunk, method, given, output)
   depth = depth - 1
   registered, writable = saved_registered, saved_writable
   permit(writable)

@@ -260,6 +260,8 @@ fn classes_call_each_other_on_the_same_object() {
           assert(not ok and number == -objclass.EBUSY) output:append(text) end objclass.register(caught)
         function dies() nacre.call('inner.dies') end objclass.register(dies)
         function none() nacre.call('nobody.f') end objclass.register(none)
+        function absent(input, output) for i = 1, 20 do assert(not pcall(nacre.call, 'nobody.f')) end
+          output:append((nacre.call('inner.f', input))) end objclass.register(absent)
         function no_method() nacre.call('inner.none') end objclass.register(no_method)");
     let object = ObjectId::try_from("o").unwrap();
     let call = |name: &str| {
@@ -268,6 +270,8 @@ fn classes_call_each_other_on_the_same_object() {
     };
     assert_eq!(call("outer.f").unwrap().output, "in:x:7:2");
     assert_eq!(call("outer.caught").unwrap().output, "method \"inner.bad\" failed");
+    // Classes that are not there count for nothing in the depth of calls.
+    assert_eq!(call("outer.absent").unwrap().output, "in:x");
     for (name, errno) in [
         ("outer.bad", EBUSY),
         ("outer.dies", EIO),

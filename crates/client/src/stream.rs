@@ -790,9 +790,13 @@ impl Stream {
                 // An attempt that was refused may have taken effect all the same.
                 _ => error.with_kind(ErrorKind::Unknown),
             });
-            let (mut record, text) = loaded?.ok_or_else(taken_away)?;
+            let gone = || match attempt {
+                0 => taken_away(),
+                _ => replaced(),
+            };
+            let (mut record, text) = loaded?.ok_or_else(gone)?;
             match record.content_mut(content.number).map(|kept| kept.state) {
-                None => return Err(taken_away()),
+                None => return Err(gone()),
                 // An attempt took effect though its outcome was lost.
                 Some(State::Present) => {
                     drop(self.remove_dead().await);
@@ -1091,6 +1095,13 @@ fn taken_away() -> StoreError {
     let text = "what was written so far was discarded, because the stream was removed or the write made no \
                 progress for a day; the content is unchanged";
     StoreError::new(ErrorKind::Busy, text)
+}
+
+/// Returns the failure of a put whose content is gone after an attempt to make it the present one was refused, though that may
+/// have taken effect.
+fn replaced() -> StoreError {
+    let text = "others changed the stream at the same time: the new content was removed or replaced, or never took effect";
+    StoreError::new(ErrorKind::Unknown, text)
 }
 
 fn changed() -> StoreError {

@@ -528,6 +528,24 @@ fn a_put_whose_last_step_took_effect_unseen_keeps_its_content() {
 }
 
 #[test]
+fn a_put_whose_content_was_replaced_before_it_saw_it_does_not_say_that_nothing_was_changed() {
+    let (store, plain) = hooked(|engine, object, transaction| {
+        let whole = WriteOp::RemoveFork { fork: Fork::DEFAULT };
+        // It takes effect unseen, and another one takes its place before it is made again in vain.
+        if let Some(commit) = transaction.filter(|transaction| transaction.writes.contains(&whole)) {
+            block_on(engine.apply(object, commit.clone())).unwrap();
+            let other = Store::from_engine(engine.clone(), "other");
+            run_nested(|| block_on(other.stream("file").unwrap().put(&b"another content"[..]))).unwrap();
+        }
+    });
+    run(async {
+        let error = store.stream("file").unwrap().put(&pattern(1, 5 << 20)[..]).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
+        assert_eq!(whole(&plain.stream("file").unwrap()).await, b"another content");
+    });
+}
+
+#[test]
 fn a_stream_that_is_being_removed_is_none_and_not_an_empty_one() {
     let seen = Arc::new(AtomicI64::new(0));
     let counter = seen.clone();

@@ -617,6 +617,10 @@ impl Calls {
             Err(error) => return Err(error),
         }
         let found = self.rank.lookup(user, parent, name).await?;
+        if file_type(&found.kind) != FileType::RegularFile {
+            // The kernel refuses such an answer, and never closes what was opened. After this error it looks again.
+            return Err(Error::Stale);
+        }
         let opened = self.rank.open_file(user, found.ino, rights(flags)).await?;
         if flags & O_TRUNC == 0 {
             return Ok(opened);
@@ -680,6 +684,25 @@ mod tests {
             assert_eq!(rank.stat(made).await.unwrap().size, 7);
             let opened = open(&root, O_WRONLY | O_TRUNC).await.unwrap();
             assert_eq!((opened.ino, opened.size), (made, 0));
+        });
+    }
+
+    #[test]
+    fn what_somebody_else_was_faster_to_make_is_not_opened_unless_it_is_a_file() {
+        block_on(async {
+            let options = RankOptions { create: true, ..RankOptions::default() };
+            let rank = Arc::new(Rank::open(Arc::new(MemoryStore::new()), options).await.unwrap());
+            let calls = Calls { rank: rank.clone(), listings: Mutex::default(), next: AtomicU64::new(1) };
+            let root = Credentials::root();
+            let link = rank.create(&root, Ino::ROOT, b"l", Creation::symlink("f")).await.unwrap().ino;
+            for flags in [O_WRONLY, O_WRONLY | O_TRUNC] {
+                let creation = Creation::new(InodeKind::File, 0o644);
+                let opened = calls.create(&root, Ino::ROOT, b"l", creation, flags).await;
+                assert_eq!(opened.err(), Some(Error::Stale));
+            }
+            // Nobody has it open, so it goes with its entry.
+            rank.unlink(&root, Ino::ROOT, b"l").await.unwrap();
+            assert_eq!(rank.stat(link).await.err(), Some(Error::NotFound));
         });
     }
 }

@@ -88,6 +88,16 @@ impl std::str::FromStr for Policy {
 
     /// Parses a policy: `best-effort`, `round-trip`, `hold=TIME`, `quota=COUNT` or `quota=COUNT/TIME`.
     fn from_str(text: &str) -> Result<Policy, String> {
+        match Policy::from_record(text)? {
+            Policy::Quota { operations: 0, .. } => Err("a quota is of at least 1 position".to_owned()),
+            policy => Ok(policy),
+        }
+    }
+}
+
+impl Policy {
+    /// Parses a policy as the record of an inode has it: also a quota of no positions, which used to be allowed.
+    pub(crate) fn from_record(text: &str) -> Result<Policy, String> {
         let time = |text: &str| {
             let time = nacre_quantity::parse_time(text)?;
             match time <= crate::wire::HOLD_MAX {
@@ -105,10 +115,7 @@ impl std::str::FromStr for Policy {
                     Some((count, within)) => (count, time(within)?),
                     None => (value, QUOTA_TIME),
                 };
-                let operations: u64 = count.parse().map_err(|_| format!("\"{count}\" is not a count"))?;
-                if operations == 0 {
-                    return Err("a quota is of at least 1 position".to_owned());
-                }
+                let operations = count.parse().map_err(|_| format!("\"{count}\" is not a count"))?;
                 Ok(Policy::Quota { operations, within })
             }
             _ => Err(format!("\"{text}\" is not a policy: {POLICIES}")),

@@ -352,25 +352,36 @@ impl Rank {
         let number = self.next_id().await?;
         let note: Bytes = [&b"p"[..], &ino.0.to_be_bytes(), &number.to_be_bytes()].concat().into();
         self.note(note.clone(), Bytes::new()).await?;
-        let mut tries = 0;
-        let inode = loop {
+        match self.begin_content(user, ino, number).await {
+            Ok(inode) => {
+                Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer: BytesMut::new() })
+            }
+            Err(error) => {
+                // Unless it may have begun all the same, there is nothing that others would have to remove.
+                if !error.is_unknown() {
+                    self.forget(&note, None).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds a content that is being put to a file's record. Returns the record.
+    async fn begin_content(&self, user: &Credentials, ino: Ino, number: u64) -> Result<Inode> {
+        for _ in 0..ATTEMPTS_MAX {
             let loaded = self.load_file(ino).await?;
             user.check(&loaded.inode, WRITE)?;
             let mut inode = loaded.inode.clone();
             if inode.contents.len() >= CONTENTS_MAX {
                 self.make_space(&loaded).await?;
-            } else {
-                inode.contents.push(Content { number, objects: 1, dead: false });
-                if self.store_inode(&loaded, &inode).await? {
-                    break inode;
-                }
+                continue;
             }
-            tries += 1;
-            if tries >= ATTEMPTS_MAX {
-                return Err(too_busy());
+            inode.contents.push(Content { number, objects: 1, dead: false });
+            if self.store_inode(&loaded, &inode).await? {
+                return Ok(inode);
             }
-        };
-        Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer: BytesMut::new() })
+        }
+        Err(too_busy())
     }
 
     /// Makes room in a record for one more content.
@@ -519,11 +530,25 @@ impl Put<'_> {
         Ok(())
     }
 
-    /// Makes the new content that of the file. Returns its size in bytes.
+    /// Makes the new content that of the file. Returns its size in bytes. If that fails, what was put so far is removed, unless
+    /// it may be the content of the file.
     ///
     /// # Errors
-    /// As [`Put::write`].
+    /// As [`Put::write`]; also [`Error::NotFound`] if the file was removed.
     pub async fn commit(mut self) -> Result<u64> {
+        match self.finish().await {
+            Err(error) if !error.is_unknown() => {
+                // The first failure is the one to report; what is left is found like that of a put that was killed.
+                if let Err(error) = self.abort().await {
+                    tracing::debug!(%error, "a content that was not put to its end is left to be removed later");
+                }
+                Err(error)
+            }
+            result => result,
+        }
+    }
+
+    async fn finish(&mut self) -> Result<u64> {
         let rest = self.buffer.split().freeze();
         if !rest.is_empty() {
             self.flush(rest).await?;

@@ -9,7 +9,9 @@ use nacre_object::{Answer, Guard, KeyRange, ReadOp, Transaction, WriteOp};
 use crate::attribute::Attributes;
 use crate::capability::Policy;
 use crate::credentials::{Credentials, EXECUTE, READ, WRITE};
-use crate::directory::{CHANGED, Entry, Initial, check_name, encode_time, entry_key, gone_key, gone_link};
+use crate::directory::{
+    CHANGED, Entry, Initial, NAME_BYTES_MAX, check_name, encode_time, entry_key, gone_key, gone_link,
+};
 use crate::error::{Error, Result};
 use crate::inode::{
     Ino, Inode, InodeKind, LINKS_MAX, Layout, RECORD, SEQUENCER, TARGET_BYTES_MAX, TYPE_BYTES_MAX, key,
@@ -251,6 +253,8 @@ impl Rank {
         attributes: bool,
     ) -> Result<Page> {
         let limit = limit.clamp(1, PAGE_ENTRIES_MAX) as u32;
+        // No name is longer, so what is greater than the beginning of that length is greater than all of it.
+        let after = &after[..after.len().min(NAME_BYTES_MAX)];
         let mut after = (!after.is_empty()).then(|| entry_key(after).to_bytes());
         loop {
             let range = KeyRange { after, ..KeyRange::prefix(&b"e"[..]) };
@@ -872,7 +876,7 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Bytes> {
 pub(crate) fn sequencer_policy(target: &[u8]) -> Option<Policy> {
     match target {
         [] => Some(Policy::default()),
-        text => std::str::from_utf8(text).ok()?.parse().ok(),
+        text => Policy::from_record(std::str::from_utf8(text).ok()?).ok(),
     }
 }
 

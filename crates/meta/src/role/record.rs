@@ -288,10 +288,9 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_sequencer_whose_inode_is_removed_while_it_is_made_leaves_nothing() {
-        let (store, ino) = (Arc::new(MemoryStore::new()), Ino(7));
-        let inode = Inode {
+    /// Makes the inode of a sequencer with a policy.
+    fn inode(policy: &'static [u8]) -> Inode {
+        Inode {
             kind: InodeKind::Typed(SEQUENCER.to_owned()),
             mode: 0o644,
             uid: 0,
@@ -306,11 +305,30 @@ mod tests {
             content: 0,
             contents: Vec::new(),
             parent: Ino::ROOT,
-            target: Bytes::new(),
-        };
+            target: Bytes::from_static(policy),
+        }
+    }
+
+    async fn make(store: &MemoryStore, ino: Ino, inode: &Inode) {
         let key = Key::new(Bytes::from_static(RECORD)).unwrap();
         let make = Transaction::new().change(WriteOp::SetKey { key, value: inode.encode() });
         store.apply(&ino.object(), make).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_sequencer_whose_policy_is_not_given_any_more_is_still_read() {
+        let (store, ino) = (MemoryStore::new(), Ino(7));
+        assert!("quota=0/100ms".parse::<Policy>().is_err());
+        make(&store, ino, &inode(b"quota=0/100ms")).await;
+        let loaded = load(&store, &ino.state_object(), 3).await.unwrap();
+        let OrderOutcome::Done(Some(record)) = loaded else { panic!("{loaded:?}") };
+        assert_eq!(record.policy, Policy::Quota { operations: 0, within: Duration::from_millis(100) });
+    }
+
+    #[tokio::test]
+    async fn a_sequencer_whose_inode_is_removed_while_it_is_made_leaves_nothing() {
+        let (store, ino) = (Arc::new(MemoryStore::new()), Ino(7));
+        make(&store, ino, &inode(b"")).await;
         let overtaken = Overtaken(store.clone(), ino, AtomicBool::new(false));
         let loaded = load(&overtaken, &ino.state_object(), 3).await.unwrap();
         assert_eq!(loaded, OrderOutcome::Done(None));

@@ -132,6 +132,11 @@ fn directories_are_listed_in_pages() {
             }
             assert_eq!((found, pages), (names.clone(), 3));
         }
+        // Also behind what is longer than any name.
+        for (after, count) in [(b'a', 25), (b'z', 0)] {
+            let page = rank.readdir(&root, Ino::ROOT, &[after; 2000], 100, false).await.unwrap();
+            assert_eq!(page.entries.len(), count);
+        }
     });
 }
 

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use nacre_meta::inode::{Ino, InodeKind, Layout};
 use nacre_meta::{Creation, Credentials, Error};
+use nacre_object::{Answer, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp, Transaction};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -194,5 +195,29 @@ fn a_file_that_many_puts_were_left_in_says_what_to_do() {
         put.write(b"new").await.unwrap();
         put.commit().await.unwrap();
         assert_eq!(&rank.read_file(created.ino, 0, 10).await.unwrap()[..], b"new");
+    });
+}
+
+#[test]
+fn puts_that_may_not_begin_pile_up_nothing() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, root) = (open(&store).await, Credentials::root());
+        let created =
+            rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o600)).await.unwrap();
+        for _ in 0..20 {
+            let put = rank.put(&Credentials::new(7, 7), created.ino).await;
+            assert_eq!(put.err(), Some(Error::Denied));
+        }
+        let ranks = rank.ranks().await.unwrap();
+        let [number] = ranks[..] else { panic!("{ranks:?}") };
+        let log: ObjectId = format!("nacre/fs/r/{number:016x}").parse().unwrap();
+        let notes = ReadOp::Keys { range: KeyRange::prefix(&b"p"[..]), limit: 100, values: false };
+        let Outcome::Done(done) = store.apply(&log, Transaction::new().read(notes)).await.unwrap() else {
+            panic!("refused")
+        };
+        let Some(Answer::Keys(page)) = done.answers.first() else { panic!("{done:?}") };
+        // Each note takes the one before it away.
+        assert_eq!(page.entries.len(), 1);
     });
 }

@@ -339,6 +339,59 @@ fn a_put_that_ends_while_a_check_removes_it_is_whole_or_refused() {
 }
 
 #[test]
+fn a_put_that_fails_at_any_step_leaves_no_objects() {
+    const BYTES: usize = 3 * 4096 + 100;
+    let mut failed = 0;
+    for at in 0.. {
+        let (store, root) = (SlowStore::default(), Credentials::root());
+        let rank = Arc::new(at_once(&store, open(&store)));
+        let ino = at_once(&store, async {
+            let layout = Layout { unit_bytes: 4096, width: 1, object_bytes: 4096 };
+            let ino = make(&rank, &root, "/f", Creation { layout: Some(layout), ..file(0o644) }).await.ino;
+            rank.write_file(ino, 0, Bytes::from_static(b"old")).await.unwrap();
+            ino
+        });
+        let mut putting: Call<u64> = {
+            let rank = rank.clone();
+            Box::pin(async move {
+                let mut put = rank.put(&Credentials::root(), ino).await?;
+                // The last bytes are written at the end.
+                if let Err(error) = put.write(&[7; BYTES]).await {
+                    put.abort().await?;
+                    return Err(error);
+                }
+                put.commit().await
+            })
+        };
+        let result = advance(&store, 0, &mut putting, at);
+        let is_over = result.is_some();
+        // The changes of one moment do not come through.
+        for (id, _) in store.waiting() {
+            store.fail(id, false);
+        }
+        let result = result.or_else(|| advance(&store, 0, &mut putting, usize::MAX));
+        match result.unwrap() {
+            Ok(bytes) => assert_eq!(bytes, BYTES as u64),
+            Err(error) => {
+                assert!(!error.is_unknown(), "{at}: {error}");
+                let objects = store.objects();
+                assert_eq!(
+                    objects.iter().filter(|name| name.contains("/d/")).count(),
+                    1,
+                    "{at}: {objects:?}"
+                );
+                assert_eq!(at_once(&store, rank.read_file(ino, 0, 9)).unwrap(), "old", "{at}");
+                failed += 1;
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
+    assert!(failed > 3, "{failed}");
+}
+
+#[test]
 fn a_copy_of_a_store_has_one_content_of_a_file_whenever_that_is_replaced() {
     let (mut old, mut new) = (0, 0);
     for at in 0.. {
