@@ -92,6 +92,9 @@ pub(crate) struct Mark {
     shard: CString,
     entry: Vec<u8>,
     key: Vec<u8>,
+    /// The value of the entry when the mark was set, empty if there was none. `None` where others had marks of the object too,
+    /// so that it will probably change before the mark is settled, or where it could not be read.
+    before: Option<Bytes>,
 }
 
 /// A fact about an object: whether it exists at a version.
@@ -113,12 +116,6 @@ impl Existence {
         record.extend([FORMAT, u8::from(self.exists)]);
         record.extend(checksum(&record).to_le_bytes());
         record
-    }
-
-    /// Returns whether an OSD takes every fact of a lesser version for less than this one. OSDs compare bytes with a sign, so
-    /// they do unless a byte of this version has its upper bit set: 128 is less than 127 to them.
-    fn is_greater_to_osds(self) -> bool {
-        self.version.to_be_bytes().is_ascii()
     }
 
     /// Decodes a fact; `None` if it is unsound.
@@ -348,38 +345,53 @@ impl<'a> Cursor<'a> {
 impl Inner {
     /// Notes in the index that an object is about to be made or removed.
     pub(crate) async fn mark(&self, object: &ObjectId) -> Result<Mark, StoreError> {
-        let entry = entry_key(object);
+        let (shard, entry) = (shard_name(shard_of(object)), entry_key(object));
         let key = mark_key(&entry, &self.token());
-        let mark = Mark { shard: shard_name(shard_of(object)), entry, key };
         let value = encode_mark(now(), None);
         // Where the pool is full, objects can still be removed; so must be what that takes.
         let flags = flag::FULL_TRY | flag::FULL_FORCE;
-        let completed = self.pool.write(&mark.shard, &[WriteStep::SetOmap(&mark.key, &value)], flags).await;
-        match completed.code {
+        let marking = self.pool.write(&shard, &[WriteStep::SetOmap(&key, &value)], flags);
+        // Sent side by side, and behind the mark, so that of two clients one at least sees the mark of the other.
+        let after = CString::new(&entry[..]).unwrap_or_default();
+        let marks = CString::new([&entry[..], &MARK].concat()).unwrap_or_default();
+        let marks = ReadStep::OmapAfter { after: &after, prefix: &marks, limit: 2 };
+        let looking = self.pool.read(&shard, &[ReadStep::OmapKey(&entry), marks], 0);
+        let code = marking.await.code;
+        if code < 0 {
             // Nothing of the object was changed so far, whatever became of the mark.
-            code if code < 0 => Err(failed(code, Attempt::Read, &self.location, object)),
-            _ => Ok(mark),
+            return Err(failed(code, Attempt::Read, &self.location, object));
         }
+        let looked = looking.await;
+        let found = looked.answers.into_iter().filter(|_| looked.code >= 0);
+        let mut found = found.map(|answer| answer.into_pairs().0);
+        let before = match (found.next(), found.next()) {
+            (Some(facts), Some(marks)) if marks.len() == 1 => {
+                Some(facts.into_iter().next().map(|(_, fact)| fact).unwrap_or_default())
+            }
+            _ => None,
+        };
+        Ok(Mark { shard, entry, key, before })
     }
 
-    /// Writes down what is known of an object after its change, and takes the mark away. Where the OSD can compare the
-    /// versions, nobody waits for it: until it is done, and also where another client has written down a later fact, the mark
-    /// makes listings ask the object.
+    /// Writes down what is known of an object after its change, and takes the mark away. Where no other client was about to
+    /// change the entry, nobody waits for it: until it is done, and also where another client has changed the entry all the
+    /// same, the mark makes listings ask the object.
     pub(crate) async fn settle(&self, mark: &Mark, version: u64, exists: bool) {
         let fact = Existence { version, exists };
-        if fact.is_greater_to_osds() {
-            drop(self.send_fact(mark, fact));
-        } else {
-            self.raise_fact(&mark.shard, &mark.entry, fact, Some(&mark.key)).await;
+        match &mark.before {
+            Some(before) => drop(self.send_fact(mark, before, fact)),
+            None => {
+                self.raise_fact(&mark.shard, &mark.entry, fact, Some(&mark.key)).await;
+            }
         }
     }
 
-    fn send_fact(&self, mark: &Mark, fact: Existence) -> Operation {
+    /// Writes a fact into an entry that is as it was before the change, and so is older. The OSD must not compare versions: it
+    /// takes 128 for less than 127, and would put a fact that arrives late over a later one.
+    fn send_fact(&self, mark: &Mark, before: &[u8], fact: Existence) -> Operation {
         let fact = fact.encode();
-        // Where somebody removed the shard meanwhile, the fact is written all the same.
         let steps = [
-            WriteStep::Create,
-            WriteStep::IfOmapLess(&mark.entry, &fact),
+            WriteStep::IfOmapEqual(&mark.entry, before),
             WriteStep::SetOmap(&mark.entry, &fact),
             WriteStep::RemoveOmap(&mark.key),
         ];
@@ -741,22 +753,6 @@ mod tests {
             assert!(pair[0].encode() < pair[1].encode(), "{pair:?}");
         }
         assert!(facts[0].encode() > Vec::new(), "an entry that is not there is the least");
-    }
-
-    #[test]
-    fn osds_compare_the_facts_rightly_that_are_left_to_them() {
-        // As OSDs do it, where `char` has a sign.
-        let seen = |version| {
-            let bytes = Existence { version, exists: true }.encode().into_iter();
-            bytes.map(u8::cast_signed).collect::<Vec<i8>>()
-        };
-        let versions = [0, 1, 127, 128, 255, 256, 0x7f7f, 0x8000, 0x17fff, 1 << 32 | 5, (1 << 63) - 1];
-        for (index, &later) in versions.iter().enumerate() {
-            let rightly = versions[..index].iter().all(|&earlier| seen(earlier) < seen(later));
-            let left_to_them = Existence { version: later, exists: true }.is_greater_to_osds();
-            assert!(rightly || !left_to_them, "{later}");
-        }
-        assert!(seen(128) < seen(127), "which is why not all are");
     }
 
     #[test]
