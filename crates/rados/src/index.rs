@@ -24,7 +24,8 @@
 //!
 //! A pool that was filled before there was an index, or from which the index was removed, has no *root* that says that
 //! the index is complete. The first that lists it, and may write, fills the index in. Every listing reads the root beside
-//! the entries, and a complete index has all its shards: so it is noticed if somebody removes them while clients run.
+//! the entries, and a complete index has all its shards: so it is noticed if somebody removes them while clients run, or if
+//! one is lost. Whoever has to set a mark in a shard that is not there takes the root back before it makes the shard anew.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, CString};
@@ -350,13 +351,21 @@ impl Inner {
         let value = encode_mark(now(), None);
         // Where the pool is full, objects can still be removed; so must be what that takes.
         let flags = flag::FULL_TRY | flag::FULL_FORCE;
-        let marking = self.pool.write(&shard, &[WriteStep::SetOmap(&key, &value)], flags);
+        // The comparison only fails where there is no shard.
+        let steps = [WriteStep::IfOmapEqual(&key, b""), WriteStep::SetOmap(&key, &value)];
+        let marking = self.pool.write(&shard, &steps, flags);
         // Sent side by side, and behind the mark, so that of two clients one at least sees the mark of the other.
         let after = CString::new(&entry[..]).unwrap_or_default();
         let marks = CString::new([&entry[..], &MARK].concat()).unwrap_or_default();
         let marks = ReadStep::OmapAfter { after: &after, prefix: &marks, limit: 2 };
         let looking = self.pool.read(&shard, &[ReadStep::OmapKey(&entry), marks], 0);
-        let code = marking.await.code;
+        let mut code = marking.await.code;
+        if code == -errno::ENOENT {
+            code = self.take_root_back().await;
+            if code >= 0 {
+                code = self.pool.write(&shard, &[WriteStep::SetOmap(&key, &value)], flags).await.code;
+            }
+        }
         if code < 0 {
             // Nothing of the object was changed so far, whatever became of the mark.
             return Err(failed(code, Attempt::Read, &self.location, object));
@@ -371,6 +380,14 @@ impl Inner {
             _ => None,
         };
         Ok(Mark { shard, entry, key, before })
+    }
+
+    /// Has the root say that the index is not complete, if it says that it is. Returns 0 or more, or a negative errno.
+    async fn take_root_back(&self) -> i32 {
+        let (complete, incomplete) = (encode_root(true), encode_root(false));
+        let steps = [WriteStep::IfXattr(STATE, &complete), WriteStep::SetXattr(STATE, &incomplete)];
+        let code = self.pool.write(ROOT, &steps, flag::FULL_TRY | flag::FULL_FORCE).await.code;
+        if matches!(-code, errno::ECANCELED | errno::ENOENT | errno::ENODATA) { 0 } else { code }
     }
 
     /// Writes down what is known of an object after its change, and takes the mark away. Where no other client was about to
@@ -399,23 +416,27 @@ impl Inner {
     }
 
     /// Writes a fact into an entry, unless it says this already or a later fact, and takes a mark away, if one is given. The
-    /// entry is read, and the versions are compared here. Returns 0 or more, or a negative errno.
+    /// entry is read, and the versions are compared here. Returns 0 or more, or a negative errno: ENOENT if there is no shard.
+    /// It is not made anew here, because the root may say that the index is complete.
     async fn raise_fact(&self, shard: &CStr, entry: &[u8], fact: Existence, mark: Option<&[u8]>) -> i32 {
         let record = fact.encode();
         let flags = if mark.is_some() { flag::FULL_TRY | flag::FULL_FORCE } else { flag::FULL_TRY };
         loop {
             let completed = self.pool.read(shard, &[ReadStep::OmapKey(entry)], 0).await;
-            if completed.code < 0 && completed.code != -errno::ENOENT {
+            if completed.code < 0 {
                 return completed.code;
             }
-            let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
+            let first = completed.answers.into_iter().next();
             let pairs = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
             let before: &[u8] = pairs.first().map_or(&[][..], |(_, value)| &value[..]);
-            let mut steps = vec![WriteStep::Create];
+            let mut steps = Vec::new();
             if Existence::decode(before).is_none_or(|before| before.version < fact.version) {
                 steps.extend([WriteStep::IfOmapEqual(entry, before), WriteStep::SetOmap(entry, &record)]);
             }
             steps.extend(mark.map(WriteStep::RemoveOmap));
+            if steps.is_empty() {
+                return 0;
+            }
             let code = self.pool.write(shard, &steps, flags).await.code;
             // Where somebody changed the entry meanwhile, theirs may be the later fact.
             if code != -errno::ECANCELED {
@@ -678,7 +699,7 @@ impl Inner {
             .collect();
         let compare = records.iter().map(|(key, before, _)| WriteStep::IfOmapEqual(key, before));
         let set = records.iter().map(|(key, _, value)| WriteStep::SetOmap(key, value));
-        let steps: Vec<_> = std::iter::once(WriteStep::Create).chain(compare).chain(set).collect();
+        let steps: Vec<_> = compare.chain(set).collect();
         match self.pool.write(&name, &steps, flag::FULL_TRY).await.code {
             code if code >= 0 => return Ok(()),
             code if code != -errno::ECANCELED => return Err(self.index_failed(code)),

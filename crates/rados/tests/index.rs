@@ -350,6 +350,15 @@ fn clients_notice_that_the_index_was_removed_while_they_run() {
     assert!(index.keys("b").is_none());
     assert_eq!(listed(&store, 10), names);
     assert!(index.keys("b").is_some());
+    // One shard, which a change of another of its objects makes anew before anybody lists.
+    make(&store, "z");
+    assert_eq!(index.settled("z").0, shard);
+    index.rados(&["rm", &shard], b"");
+    remove(&store, "z");
+    for store in [&reader, &store] {
+        assert_eq!(listed(store, 10), names);
+    }
+    assert!(index.keys("b").is_some());
     // The root, after a client without the index made an object.
     let (shard, keys) = index.keys("b").unwrap();
     index.rados(&["rmomapkey", &shard, &keys[0]], b"");
