@@ -36,7 +36,7 @@ use bytes::Bytes;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::error::{Attempt, errno, failed};
-use crate::name::{keyed, object_name, unescaped};
+use crate::name::{behind, keyed, object_name, unescaped};
 use crate::record::{Header, Token, checksum};
 use crate::store::Inner;
 use crate::sys::{Completed, Operation, Pool, ReadStep, WriteStep, flag};
@@ -244,7 +244,7 @@ impl Shard {
     /// Takes in a page. Keys that are none of ours are passed over: the scrub names them.
     fn take(&mut self, page: Vec<(Bytes, Bytes)>, more: bool, from: Option<&ObjectId>) {
         if let Some((last, _)) = page.last() {
-            self.after = CString::new(&last[..]).unwrap_or_default();
+            self.after = behind(last);
         }
         self.over = !more || page.is_empty();
         for (key, value) in page {
@@ -827,6 +827,14 @@ mod tests {
                 shard.ready.iter().map(|entry| (entry.fact.is_some(), entry.marks.len())).collect();
             assert_eq!(found, [(true, 2); 3], "pages of {length}");
         }
+    }
+
+    #[test]
+    fn a_page_that_ends_with_a_key_of_somebody_else_is_not_read_again() {
+        let mut shard = Shard::new(0, None);
+        let before = shard.after.clone();
+        shard.take(vec![(Bytes::from_static(b"nzz\0top"), Bytes::new())], true, None);
+        assert!(!shard.over && shard.after > before, "{:?}", shard.after);
     }
 
     #[test]
