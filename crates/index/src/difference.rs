@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Rows};
 
 use crate::open::{Index, OpenError, check_header, path_of, protect, read_only_uri};
 use crate::schema::{first_key, last_key, name_bytes};
@@ -99,8 +99,8 @@ const TABLES: &str = "
 CREATE TABLE pairs (number INTEGER PRIMARY KEY, old INTEGER NOT NULL, new INTEGER NOT NULL);
 CREATE TABLE gone (id INTEGER PRIMARY KEY, type, device, inode, mtime, within INTEGER);
 CREATE TABLE come (id INTEGER PRIMARY KEY, type, device, inode, mtime, within INTEGER);
-CREATE TABLE gone_queue (number INTEGER PRIMARY KEY, directory INTEGER NOT NULL);
-CREATE TABLE come_queue (number INTEGER PRIMARY KEY, directory INTEGER NOT NULL);
+CREATE TABLE gone_queue (number INTEGER PRIMARY KEY, directory INTEGER NOT NULL UNIQUE);
+CREATE TABLE come_queue (number INTEGER PRIMARY KEY, directory INTEGER NOT NULL UNIQUE);
 CREATE TABLE moved (old INTEGER PRIMARY KEY, new INTEGER NOT NULL UNIQUE);
 INSERT INTO pairs (old, new) VALUES (0, 0);
 ";
@@ -155,6 +155,17 @@ impl Compared {
 
     fn key(&self) -> (bool, &[u8]) {
         (self.blob, &self.name)
+    }
+
+    /// Returns the next entry that has another name than the last one: what was replaced while its directory was listed may
+    /// have been listed twice.
+    fn next(rows: &mut Rows<'_>, last: Option<&Compared>) -> rusqlite::Result<Option<Compared>> {
+        loop {
+            let next = rows.next()?.map(Compared::read).transpose()?;
+            if next.as_ref().zip(last).is_none_or(|(next, last)| next.key() != last.key()) {
+                return Ok(next);
+            }
+        }
     }
 
     /// Returns the names of what differs from an earlier state.
@@ -274,8 +285,8 @@ impl Comparison<'_> {
         if !old_complete || !new_complete {
             self.counts.unknown += 1;
         }
-        let mut before = earlier.next()?.map(Compared::read).transpose()?;
-        let mut after = later.next()?.map(Compared::read).transpose()?;
+        let mut before = Compared::next(&mut earlier, None)?;
+        let mut after = Compared::next(&mut later, None)?;
         while !self.ended {
             let order = match (&before, &after) {
                 (None, None) => break,
@@ -299,10 +310,10 @@ impl Comparison<'_> {
                 self.set_apart("come", "new", after.id)?;
             }
             if order.is_le() {
-                before = earlier.next()?.map(Compared::read).transpose()?;
+                before = Compared::next(&mut earlier, before.as_ref())?;
             }
             if order.is_ge() {
-                after = later.next()?.map(Compared::read).transpose()?;
+                after = Compared::next(&mut later, after.as_ref())?;
             }
         }
         Ok(())
@@ -364,8 +375,9 @@ impl Comparison<'_> {
     }
 
     fn set_range_apart(&self, table: &str, schema: &str, first: i64, last: i64) -> rusqlite::Result<()> {
+        // An entry may name two directories, and a directory be named by two entries (see `INDICES`).
         let insert = format!(
-            "INSERT INTO {table} SELECT entries.id, type, entries.device, entries.inode, entries.mtime, directories.id \
+            "INSERT OR IGNORE INTO {table} SELECT entries.id, type, entries.device, entries.inode, entries.mtime, directories.id \
              FROM {schema}.entries AS entries LEFT JOIN {schema}.directories AS directories ON entries.type = 'd' \
              AND directories.parent = entries.id >> 32 AND directories.name = entries.name \
              AND directories.id > directories.parent \
@@ -373,7 +385,7 @@ impl Comparison<'_> {
         );
         self.connection.prepare_cached(&insert)?.execute((first, last))?;
         let queue = format!(
-            "INSERT INTO {table}_queue (directory) SELECT within FROM {table} WHERE id BETWEEN ? AND ? AND within > 0"
+            "INSERT OR IGNORE INTO {table}_queue (directory) SELECT within FROM {table} WHERE id BETWEEN ? AND ? AND within > 0"
         );
         self.connection.prepare_cached(&queue)?.execute((first, last)).map(|_| ())
     }

@@ -269,3 +269,84 @@ impl Recorder for SweepRecorder {
         self.hand_on()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nacre_walk::Time;
+
+    use super::*;
+    use crate::difference::compare;
+    use crate::write::{Ending, Settings};
+
+    const THEN: Time = Time { seconds: 1_700_000_000, nanoseconds: 0 };
+
+    fn entry(batch: &mut Batch, directory: u64, number: u64, name: &str, kind: FileKind) {
+        let begin = batch.names.len() as u32;
+        batch.names.extend_from_slice(name.as_bytes());
+        batch.entries.push(EntryRow {
+            id: directory << NUMBER_BITS | number,
+            name: (begin, batch.names.len() as u32),
+            kind,
+            mode: 0o755,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            allocated: 0,
+            atime: 0,
+            mtime: 0,
+            ctime: 0,
+            device: 1,
+            inode: 7,
+        });
+    }
+
+    fn directory(id: u64, parent: u64, name: &str) -> DirectoryRow {
+        DirectoryRow {
+            id,
+            parent,
+            name: name.into(),
+            root: 0,
+            depth: 0,
+            device: 1,
+            inode: 7,
+            mtime: 0,
+            ctime: 0,
+            complete: true,
+            entries: 1,
+            apparent: 0,
+            allocated: 0,
+        }
+    }
+
+    #[test]
+    fn a_directory_that_was_listed_twice_costs_neither_the_sweep_nor_comparisons() {
+        let folder = tempfile::tempdir().unwrap();
+        // The directory "again" in the root, listed that many times, with one file.
+        let sweep = |times: u64| {
+            let path = folder.path().join(times.to_string());
+            let roots = vec![b"root".to_vec()];
+            let settings = Settings { roots, flags: Vec::new(), whole: true, began: THEN, since: None };
+            let writer = Writer::create(&path, &settings, 1).unwrap();
+            let mut batch = Batch::default();
+            entry(&mut batch, 0, 0, "root", FileKind::Directory);
+            batch.directories.push(directory(1, 0, "root"));
+            for number in 0..times {
+                entry(&mut batch, 1, number, "again", FileKind::Directory);
+                entry(&mut batch, 2 + number, 0, "file", FileKind::File);
+                batch.directories.push(directory(2 + number, 1, "again"));
+            }
+            writer.sender().send(batch).unwrap();
+            writer.finish(Ending::Complete, THEN).unwrap();
+            path
+        };
+        let [none, once, twice] = [0, 1, 2].map(sweep);
+        for (old, new) in [(&once, &twice), (&twice, &once), (&twice, &twice)] {
+            let counts = compare(old, new, &mut |changed| panic!("{changed:?}")).unwrap();
+            assert!(counts.is_same() && counts.unknown == 0, "{counts:?}");
+        }
+        let removed = compare(&twice, &none, &mut |_| true).unwrap();
+        let created = compare(&none, &twice, &mut |_| true).unwrap();
+        assert_eq!((removed.removed, created.created), (2, 2));
+    }
+}

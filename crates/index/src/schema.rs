@@ -49,8 +49,9 @@ CREATE VIEW directory_paths (id, path) AS
   SELECT id, path FROM below;
 ";
 
-/// The indices, which are created once everything is written.
-pub const INDICES: &str = "CREATE UNIQUE INDEX directories_by_place ON directories (parent, name);";
+/// The indices, which are created once everything is written. Not unique: a directory that is replaced while its parent is
+/// listed may be listed twice, and is entered twice then.
+pub const INDICES: &str = "CREATE INDEX directories_by_place ON directories (parent, name);";
 
 /// The insertion of an entry.
 pub const INSERT_ENTRY: &str = "INSERT INTO entries (id, name, type, mode, links, uid, gid, size, allocated, atime, mtime, \

@@ -156,7 +156,10 @@ impl Shard {
             let found = self.objects.find_entry(hash(bytes), |named| named.name.as_bytes() == bytes);
             let Ok(mut entry) = found else { continue };
             let node = &mut entry.get_mut().node;
-            if !node.leaves_a_version_only() || node.version > FLOOR_MAX {
+            // One that was queued, existed again and was removed at a version far above all others is covered by no floor that
+            // this shard asks for: in front of the queue, it would hold up all others for ever.
+            let is_remembered = node.version > FLOOR_MAX.min(self.removed_version_max.max(floor));
+            if !node.leaves_a_version_only() || is_remembered {
                 // It exists again, or must be remembered.
                 node.is_queued = false;
             } else if node.version <= floor {
@@ -236,6 +239,23 @@ mod tests {
         }
         assert_eq!(shard.iter().count(), 1000);
         assert_eq!(shard.values().map(|node| node.version).max(), Some(9009));
+    }
+
+    #[test]
+    fn a_removed_object_that_no_floor_covers_holds_up_no_other() {
+        let mut shard = Shard::default();
+        let remove = |shard: &mut Shard, index: u64, version: u64| {
+            shard.get_or_default(&object(index)).version = version;
+            shard.note_removed(&object(index), 0);
+        };
+        remove(&mut shard, 0, 1);
+        remove(&mut shard, 0, FLOOR_STEP_MAX + 1);
+        (1..=10).for_each(|index| remove(&mut shard, index, 2));
+        let floor = shard.floor_wanted();
+        assert_eq!((floor, shard.removed_len()), (2, 11));
+        let (_, needs_floor) = shard.forget_some(floor, 4);
+        assert!(!needs_floor && shard.removed_len() == 4, "{} are left", shard.removed_len());
+        assert!(shard.contains_key(&object(0)) && !shard.contains_key(&object(1)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::error::{Attempt, errno, failed, newer};
 use crate::fences;
-use crate::name::object_name;
+use crate::name::{behind, object_name};
 use crate::native::HEADER;
 use crate::record::{Author, ForkRecord, Header, NoHeader, Placed, Token, decode_key_version};
 use crate::store::Inner;
@@ -116,8 +116,7 @@ impl Inner {
                 greatest = greatest.max(version.filter(|version| *version < CREDIBLE_MAX).unwrap_or(0));
             }
             match page.last() {
-                // Keys hold no zero byte: the conversion cannot fail.
-                Some((key, _)) if more => after = CString::new(&key[..]).unwrap_or_default(),
+                Some((key, _)) if more => after = behind(key),
                 _ => return Ok(greatest),
             }
         }

@@ -24,7 +24,8 @@
 //!
 //! A pool that was filled before there was an index, or from which the index was removed, has no *root* that says that
 //! the index is complete. The first that lists it, and may write, fills the index in. Every listing reads the root beside
-//! the entries, and a complete index has all its shards: so it is noticed if somebody removes them while clients run.
+//! the entries, and a complete index has all its shards: so it is noticed if somebody removes them while clients run, or if
+//! one is lost. Whoever has to set a mark in a shard that is not there takes the root back before it makes the shard anew.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{CStr, CString};
@@ -35,7 +36,7 @@ use bytes::Bytes;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::error::{Attempt, errno, failed};
-use crate::name::{keyed, object_name, unescaped};
+use crate::name::{behind, keyed, object_name, unescaped};
 use crate::record::{Header, Token, checksum};
 use crate::store::Inner;
 use crate::sys::{Completed, Operation, Pool, ReadStep, WriteStep, flag};
@@ -92,6 +93,9 @@ pub(crate) struct Mark {
     shard: CString,
     entry: Vec<u8>,
     key: Vec<u8>,
+    /// The value of the entry when the mark was set, empty if there was none. `None` where others had marks of the object too,
+    /// so that it will probably change before the mark is settled, or where it could not be read.
+    before: Option<Bytes>,
 }
 
 /// A fact about an object: whether it exists at a version.
@@ -113,12 +117,6 @@ impl Existence {
         record.extend([FORMAT, u8::from(self.exists)]);
         record.extend(checksum(&record).to_le_bytes());
         record
-    }
-
-    /// Returns whether an OSD takes every fact of a lesser version for less than this one. OSDs compare bytes with a sign, so
-    /// they do unless a byte of this version has its upper bit set: 128 is less than 127 to them.
-    fn is_greater_to_osds(self) -> bool {
-        self.version.to_be_bytes().is_ascii()
     }
 
     /// Decodes a fact; `None` if it is unsound.
@@ -246,7 +244,7 @@ impl Shard {
     /// Takes in a page. Keys that are none of ours are passed over: the scrub names them.
     fn take(&mut self, page: Vec<(Bytes, Bytes)>, more: bool, from: Option<&ObjectId>) {
         if let Some((last, _)) = page.last() {
-            self.after = CString::new(&last[..]).unwrap_or_default();
+            self.after = behind(last);
         }
         self.over = !more || page.is_empty();
         for (key, value) in page {
@@ -348,38 +346,69 @@ impl<'a> Cursor<'a> {
 impl Inner {
     /// Notes in the index that an object is about to be made or removed.
     pub(crate) async fn mark(&self, object: &ObjectId) -> Result<Mark, StoreError> {
-        let entry = entry_key(object);
+        let (shard, entry) = (shard_name(shard_of(object)), entry_key(object));
         let key = mark_key(&entry, &self.token());
-        let mark = Mark { shard: shard_name(shard_of(object)), entry, key };
         let value = encode_mark(now(), None);
         // Where the pool is full, objects can still be removed; so must be what that takes.
         let flags = flag::FULL_TRY | flag::FULL_FORCE;
-        let completed = self.pool.write(&mark.shard, &[WriteStep::SetOmap(&mark.key, &value)], flags).await;
-        match completed.code {
-            // Nothing of the object was changed so far, whatever became of the mark.
-            code if code < 0 => Err(failed(code, Attempt::Read, &self.location, object)),
-            _ => Ok(mark),
+        // The comparison only fails where there is no shard.
+        let steps = [WriteStep::IfOmapEqual(&key, b""), WriteStep::SetOmap(&key, &value)];
+        let marking = self.pool.write(&shard, &steps, flags);
+        // Sent side by side, and behind the mark, so that of two clients one at least sees the mark of the other.
+        let after = CString::new(&entry[..]).unwrap_or_default();
+        let marks = CString::new([&entry[..], &MARK].concat()).unwrap_or_default();
+        let marks = ReadStep::OmapAfter { after: &after, prefix: &marks, limit: 2 };
+        let looking = self.pool.read(&shard, &[ReadStep::OmapKey(&entry), marks], 0);
+        let mut code = marking.await.code;
+        if code == -errno::ENOENT {
+            code = self.take_root_back().await;
+            if code >= 0 {
+                code = self.pool.write(&shard, &[WriteStep::SetOmap(&key, &value)], flags).await.code;
+            }
         }
+        if code < 0 {
+            // Nothing of the object was changed so far, whatever became of the mark.
+            return Err(failed(code, Attempt::Read, &self.location, object));
+        }
+        let looked = looking.await;
+        let found = looked.answers.into_iter().filter(|_| looked.code >= 0);
+        let mut found = found.map(|answer| answer.into_pairs().0);
+        let before = match (found.next(), found.next()) {
+            (Some(facts), Some(marks)) if marks.len() == 1 => {
+                Some(facts.into_iter().next().map(|(_, fact)| fact).unwrap_or_default())
+            }
+            _ => None,
+        };
+        Ok(Mark { shard, entry, key, before })
     }
 
-    /// Writes down what is known of an object after its change, and takes the mark away. Where the OSD can compare the
-    /// versions, nobody waits for it: until it is done, and also where another client has written down a later fact, the mark
-    /// makes listings ask the object.
+    /// Has the root say that the index is not complete, if it says that it is. Returns 0 or more, or a negative errno.
+    async fn take_root_back(&self) -> i32 {
+        let (complete, incomplete) = (encode_root(true), encode_root(false));
+        let steps = [WriteStep::IfXattr(STATE, &complete), WriteStep::SetXattr(STATE, &incomplete)];
+        let code = self.pool.write(ROOT, &steps, flag::FULL_TRY | flag::FULL_FORCE).await.code;
+        if matches!(-code, errno::ECANCELED | errno::ENOENT | errno::ENODATA) { 0 } else { code }
+    }
+
+    /// Writes down what is known of an object after its change, and takes the mark away. Where no other client was about to
+    /// change the entry, nobody waits for it: until it is done, and also where another client has changed the entry all the
+    /// same, the mark makes listings ask the object.
     pub(crate) async fn settle(&self, mark: &Mark, version: u64, exists: bool) {
         let fact = Existence { version, exists };
-        if fact.is_greater_to_osds() {
-            drop(self.send_fact(mark, fact));
-        } else {
-            self.raise_fact(&mark.shard, &mark.entry, fact, Some(&mark.key)).await;
+        match &mark.before {
+            Some(before) => drop(self.send_fact(mark, before, fact)),
+            None => {
+                self.raise_fact(&mark.shard, &mark.entry, fact, Some(&mark.key)).await;
+            }
         }
     }
 
-    fn send_fact(&self, mark: &Mark, fact: Existence) -> Operation {
+    /// Writes a fact into an entry that is as it was before the change, and so is older. The OSD must not compare versions: it
+    /// takes 128 for less than 127, and would put a fact that arrives late over a later one.
+    fn send_fact(&self, mark: &Mark, before: &[u8], fact: Existence) -> Operation {
         let fact = fact.encode();
-        // Where somebody removed the shard meanwhile, the fact is written all the same.
         let steps = [
-            WriteStep::Create,
-            WriteStep::IfOmapLess(&mark.entry, &fact),
+            WriteStep::IfOmapEqual(&mark.entry, before),
             WriteStep::SetOmap(&mark.entry, &fact),
             WriteStep::RemoveOmap(&mark.key),
         ];
@@ -387,23 +416,27 @@ impl Inner {
     }
 
     /// Writes a fact into an entry, unless it says this already or a later fact, and takes a mark away, if one is given. The
-    /// entry is read, and the versions are compared here. Returns 0 or more, or a negative errno.
+    /// entry is read, and the versions are compared here. Returns 0 or more, or a negative errno: ENOENT if there is no shard.
+    /// It is not made anew here, because the root may say that the index is complete.
     async fn raise_fact(&self, shard: &CStr, entry: &[u8], fact: Existence, mark: Option<&[u8]>) -> i32 {
         let record = fact.encode();
         let flags = if mark.is_some() { flag::FULL_TRY | flag::FULL_FORCE } else { flag::FULL_TRY };
         loop {
             let completed = self.pool.read(shard, &[ReadStep::OmapKey(entry)], 0).await;
-            if completed.code < 0 && completed.code != -errno::ENOENT {
+            if completed.code < 0 {
                 return completed.code;
             }
-            let first = completed.answers.into_iter().next().filter(|_| completed.code >= 0);
+            let first = completed.answers.into_iter().next();
             let pairs = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
             let before: &[u8] = pairs.first().map_or(&[][..], |(_, value)| &value[..]);
-            let mut steps = vec![WriteStep::Create];
+            let mut steps = Vec::new();
             if Existence::decode(before).is_none_or(|before| before.version < fact.version) {
                 steps.extend([WriteStep::IfOmapEqual(entry, before), WriteStep::SetOmap(entry, &record)]);
             }
             steps.extend(mark.map(WriteStep::RemoveOmap));
+            if steps.is_empty() {
+                return 0;
+            }
             let code = self.pool.write(shard, &steps, flags).await.code;
             // Where somebody changed the entry meanwhile, theirs may be the later fact.
             if code != -errno::ECANCELED {
@@ -666,7 +699,7 @@ impl Inner {
             .collect();
         let compare = records.iter().map(|(key, before, _)| WriteStep::IfOmapEqual(key, before));
         let set = records.iter().map(|(key, _, value)| WriteStep::SetOmap(key, value));
-        let steps: Vec<_> = std::iter::once(WriteStep::Create).chain(compare).chain(set).collect();
+        let steps: Vec<_> = compare.chain(set).collect();
         match self.pool.write(&name, &steps, flag::FULL_TRY).await.code {
             code if code >= 0 => return Ok(()),
             code if code != -errno::ECANCELED => return Err(self.index_failed(code)),
@@ -744,22 +777,6 @@ mod tests {
     }
 
     #[test]
-    fn osds_compare_the_facts_rightly_that_are_left_to_them() {
-        // As OSDs do it, where `char` has a sign.
-        let seen = |version| {
-            let bytes = Existence { version, exists: true }.encode().into_iter();
-            bytes.map(u8::cast_signed).collect::<Vec<i8>>()
-        };
-        let versions = [0, 1, 127, 128, 255, 256, 0x7f7f, 0x8000, 0x17fff, 1 << 32 | 5, (1 << 63) - 1];
-        for (index, &later) in versions.iter().enumerate() {
-            let rightly = versions[..index].iter().all(|&earlier| seen(earlier) < seen(later));
-            let left_to_them = Existence { version: later, exists: true }.is_greater_to_osds();
-            assert!(rightly || !left_to_them, "{later}");
-        }
-        assert!(seen(128) < seen(127), "which is why not all are");
-    }
-
-    #[test]
     fn keys_are_in_the_order_of_the_ids_and_marks_follow_their_entry() {
         let ids = [
             &b"\0"[..],
@@ -810,6 +827,14 @@ mod tests {
                 shard.ready.iter().map(|entry| (entry.fact.is_some(), entry.marks.len())).collect();
             assert_eq!(found, [(true, 2); 3], "pages of {length}");
         }
+    }
+
+    #[test]
+    fn a_page_that_ends_with_a_key_of_somebody_else_is_not_read_again() {
+        let mut shard = Shard::new(0, None);
+        let before = shard.after.clone();
+        shard.take(vec![(Bytes::from_static(b"nzz\0top"), Bytes::new())], true, None);
+        assert!(!shard.over && shard.after > before, "{:?}", shard.after);
     }
 
     #[test]

@@ -78,6 +78,17 @@ pub(crate) fn extent_prefix(stem: &[u8]) -> Vec<u8> {
     [b"x", stem, &[1, 1]].concat()
 }
 
+/// Returns the place from which a walk over an omap goes on behind a key. Somebody else's key may hold a zero byte, which ends
+/// the place of librados: then it is behind all keys that begin like that one up to there, none of which is Nacre's.
+pub(crate) fn behind(key: &[u8]) -> CString {
+    let (place, foreign) = match key.iter().position(|byte| *byte == 0) {
+        Some(zero) => (&key[..zero], &b"\x01"[..]),
+        None => (key, &b""[..]),
+    };
+    // There is no zero byte left: the conversion cannot fail.
+    CString::new([place, foreign].concat()).unwrap_or_default()
+}
+
 /// Returns the name that was escaped; `None` if [`escape_into`] does not make this text.
 pub(crate) fn unescaped(text: &[u8]) -> Option<Bytes> {
     let mut name = Vec::with_capacity(text.len());
@@ -126,6 +137,16 @@ mod tests {
             b"nacre. ",
         ] {
             assert_eq!(object_id(name), None, "{}", String::from_utf8_lossy(name));
+        }
+    }
+
+    #[test]
+    fn a_walk_goes_on_behind_every_key() {
+        let keys = [&b"n"[..], b"n\0", b"n\0\0a", b"n\x01\x02", b"na", b"na\0", b"nb"];
+        for pair in keys.windows(2) {
+            let place = behind(pair[0]);
+            assert!(place.as_bytes() >= pair[0], "{pair:?}");
+            assert!(pair[1].contains(&0) || place.as_bytes() < pair[1], "{pair:?}");
         }
     }
 

@@ -99,7 +99,6 @@ library! {
 }
 
 const COMPARE_EQUAL: u8 = 1;
-const COMPARE_LESS: u8 = 5;
 const CREATE_EXCLUSIVE: c_int = 1;
 const CREATE_IDEMPOTENT: c_int = 0;
 
@@ -521,9 +520,6 @@ pub(crate) enum WriteStep<'a> {
     SetOmap(&'a [u8], &'a [u8]),
     /// Fails with ECANCELED unless the value of a key of the omap is this one. A key that is not there has an empty value.
     IfOmapEqual(&'a [u8], &'a [u8]),
-    /// The same, unless the value is less than this one. OSDs compare bytes as `char`, which has a sign on most machines:
-    /// there, bytes from 0x80 on are less than all others.
-    IfOmapLess(&'a [u8], &'a [u8]),
     /// Removes a key of the omap, if it is there.
     RemoveOmap(&'a [u8]),
     /// Removes all keys of the omap.
@@ -561,12 +557,10 @@ impl WriteStep<'_> {
                     let (values, value_len) = (value.as_ptr().cast(), value.len());
                     (library.rados_write_op_omap_set2)(op, &keys, &values, &key_len, &value_len, 1);
                 }
-                WriteStep::IfOmapEqual(key, value) | WriteStep::IfOmapLess(key, value) => {
-                    let less = matches!(self, WriteStep::IfOmapLess(..));
-                    let operator = if less { COMPARE_LESS } else { COMPARE_EQUAL };
+                WriteStep::IfOmapEqual(key, value) => {
                     let (name, bytes) = (key.as_ptr().cast(), value.as_ptr().cast());
                     let (name_len, len, code) = (key.len(), value.len(), ptr::null_mut());
-                    (library.rados_write_op_omap_cmp2)(op, name, operator, bytes, name_len, len, code);
+                    (library.rados_write_op_omap_cmp2)(op, name, COMPARE_EQUAL, bytes, name_len, len, code);
                 }
                 WriteStep::RemoveOmap(key) => {
                     let (keys, key_len) = (key.as_ptr().cast(), key.len());

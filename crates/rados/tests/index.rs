@@ -4,6 +4,9 @@
 mod cluster;
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
 
 use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
@@ -35,6 +38,13 @@ fn remove_at(store: &RadosStore, name: &str, version: u64) {
     let guard = Guard::Proposal { fork: Fork::DEFAULT, range: ByteRange::new(0, 1), version };
     let outcome = apply(store, name, Transaction::new().guard(guard).change(WriteOp::Remove)).unwrap();
     assert!(matches!(outcome, Outcome::Done(done) if done.version == version));
+}
+
+fn exists(store: &RadosStore, name: &str) -> bool {
+    let Ok(Outcome::Done(done)) = apply(store, name, Transaction::new().read(ReadOp::Stat)) else {
+        panic!("no answer");
+    };
+    matches!(&done.answers[..], [Answer::Stat(stat)] if stat.exists)
 }
 
 /// Lists all objects, in pages of a length.
@@ -340,6 +350,15 @@ fn clients_notice_that_the_index_was_removed_while_they_run() {
     assert!(index.keys("b").is_none());
     assert_eq!(listed(&store, 10), names);
     assert!(index.keys("b").is_some());
+    // One shard, which a change of another of its objects makes anew before anybody lists.
+    make(&store, "z");
+    assert_eq!(index.settled("z").0, shard);
+    index.rados(&["rm", &shard], b"");
+    remove(&store, "z");
+    for store in [&reader, &store] {
+        assert_eq!(listed(store, 10), names);
+    }
+    assert!(index.keys("b").is_some());
     // The root, after a client without the index made an object.
     let (shard, keys) = index.keys("b").unwrap();
     index.rados(&["rmomapkey", &shard, &keys[0]], b"");
@@ -440,6 +459,40 @@ fn a_later_change_is_listed_whatever_the_bytes_of_its_version() {
     assert_eq!(listed(&open(&uri), 10), ["made"]);
 }
 
+/// A waker that tells a test that there is something to do.
+struct Signal(mpsc::Sender<()>);
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).ok();
+    }
+}
+
+#[test]
+fn a_fact_that_is_written_late_does_not_replace_a_later_one() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("late");
+    let (store, other) = (open(&uri), open(&uri));
+    assert_eq!(listed(&store, 10), [""; 0]);
+    // A client makes an object. It has the answer, and has not looked at it yet: it only goes on where it is polled.
+    let mut slow = store.apply(&id("a"), Transaction::new().guard(Guard::Absent).change(WriteOp::Create));
+    let (sender, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Signal(sender)));
+    while !exists(&other, "a") {
+        assert!(Pin::new(&mut slow).poll(&mut Context::from_waker(&waker)).is_pending());
+        woken.recv().unwrap();
+    }
+    // Another one removes it, and writes that down.
+    remove_at(&other, "a", 200);
+    assert!(matches!(block_on(slow), Ok(Outcome::Done(_))));
+    assert_eq!(listed(&store, 10), [""; 0]);
+    // Believed of the entry alone, too.
+    Index { cluster: &cluster, uri: &uri }.age_marks("a");
+    for _ in 0..2 {
+        assert_eq!(listed(&store, 10), [""; 0]);
+    }
+}
+
 #[test]
 fn clients_that_make_and_remove_the_same_objects_leave_a_right_listing() {
     let cluster = Cluster::shared();
@@ -474,13 +527,7 @@ fn clients_that_make_and_remove_the_same_objects_leave_a_right_listing() {
         }
     });
     let store = open(&uri);
-    let exists = |name: &&String| {
-        let Ok(Outcome::Done(done)) = apply(&store, name, Transaction::new().read(ReadOp::Stat)) else {
-            panic!("no answer");
-        };
-        matches!(&done.answers[..], [Answer::Stat(stat)] if stat.exists)
-    };
-    let existing: Vec<&String> = names.iter().filter(exists).collect();
+    let existing: Vec<&String> = names.iter().filter(|name| exists(&store, name)).collect();
     assert_eq!(listed(&store, 100).iter().collect::<Vec<_>>(), existing);
     // Believed of the entries alone, too, once nobody's marks are left.
     let index = Index { cluster: &cluster, uri: &uri };
