@@ -258,15 +258,19 @@ impl Sessions {
         if ends.has_changed().unwrap_or(true) {
             return Err(ended());
         }
-        *current = Some(session.clone());
+        let before = current.replace(session.clone());
+        drop(current);
+        // It ends without the lock, as that may wake somebody.
+        drop(before);
         Ok(session)
     }
 
     /// Takes the session out. Those who wait for one to begin get none.
     fn end(&self) -> Option<Session> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever is woken may run at once and ask for a session, so this is done without the lock. A session that is kept
+        // before they notice is taken out next.
         self.ends.send_replace(());
-        current.take()
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -844,10 +848,34 @@ fn drive<T>(future: impl Future<Output = T>) -> T {
 #[cfg(all(test, feature = "file"))]
 mod tests {
     use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake};
 
     use futures::FutureExt as _;
 
     use super::*;
+
+    /// Looks for the session when it is woken.
+    struct Looks(Store, AtomicUsize);
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            let free = self.0.locks.current.try_lock().is_ok();
+            self.1.fetch_add(if free { 1 } else { 1000 }, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn whoever_waits_for_a_session_when_locks_are_ended_is_woken_without_the_lock_of_its_place() {
+        let store = crate::open("mem:").unwrap();
+        let looks = Arc::new(Looks(store.clone(), AtomicUsize::new(0)));
+        let ends = store.locks.find().unwrap_err();
+        let mut begins = pin!(store.locks.keep(ends, std::future::pending()));
+        let waker = looks.clone().into();
+        assert!(begins.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(store.locks.end().is_none());
+        assert_eq!(looks.1.load(Ordering::SeqCst), 1);
+    }
 
     #[test]
     fn the_end_of_all_locks_waits_for_no_session_that_does_not_begin() {

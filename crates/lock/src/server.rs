@@ -144,6 +144,8 @@ pub struct Server {
     /// The steps that are left to the present call, or to what follows until the next one. What they do not suffice for is done
     /// by [`Server::tick`], so that nobody is held up for long.
     budget: Budget,
+    /// The steps that the searches for cycles have taken since the budget was given.
+    cycle_steps: usize,
     /// The files whose tables have work left over, in the order in which it is gone on with.
     left_over: VecDeque<FileName>,
 }
@@ -199,6 +201,7 @@ impl Server {
             deferrals: 0,
             floors: HashMap::new(),
             budget: Budget::new(),
+            cycle_steps: 0,
             left_over: VecDeque::new(),
         }
     }
@@ -217,7 +220,7 @@ impl Server {
         message: Call,
         out: &mut Vec<Output>,
     ) {
-        self.budget = Budget::new();
+        self.give_steps();
         self.expire(now, out);
         if let Some(refusal) = self.refusal(session, &message) {
             out.push(Output::Reply { call, reply: Reply::Refused(refusal), reported_bytes: None });
@@ -355,7 +358,7 @@ impl Server {
                 }
                 // On record while it waits, so that no grant to one after the other waits for a write each.
                 self.note_use_of(key, out);
-                self.report_cycle(key, &mut 0, out);
+                self.report_cycle(key, out);
             }
             Err(error) => self.answer(key, Reply::Refused(error.into()), out),
         }
@@ -417,11 +420,15 @@ impl Server {
         }
         self.note_left_over(file);
         let moved = self.files.get_mut(file).map(|file| file.table.take_moved()).unwrap_or_default();
-        // All of them together take no longer than one search may: one release can move thousands.
-        let mut steps = 0;
         for key in moved {
-            self.report_cycle(key, &mut steps, out);
+            self.report_cycle(key, out);
         }
+    }
+
+    /// Gives a call, and what follows until the next one, its steps.
+    fn give_steps(&mut self) {
+        self.budget = Budget::new();
+        self.cycle_steps = 0;
     }
 
     /// Takes in that a table may have work left over.

@@ -194,7 +194,7 @@ impl Table {
         self.requests.is_empty()
     }
 
-    /// The number of requests that stand in line.
+    /// The number of requests that wait: in a line, or for [`Table::resume`].
     pub fn waiters(&self) -> usize {
         self.waiters
     }
@@ -412,6 +412,7 @@ impl Table {
                 LeftOver::Request(request) => {
                     let waiting = self.requests.get_mut(&request).and_then(|found| found.waiting.take());
                     let Some(waiting) = waiting else { continue };
+                    self.waiters -= 1;
                     self.go_on(request, waiting.until, Some(place), budget, woken);
                 }
             }
@@ -550,6 +551,7 @@ impl Table {
 
     fn leave_over_at(&mut self, ticket: u64, request: RequestKey, until: u64) {
         self.left_over.insert(ticket, LeftOver::Request(request));
+        self.waiters += 1;
         if let Some(waiting) = self.requests.get_mut(&request) {
             waiting.waiting = Some(Box::new(Waiting { ticket, until, left_over: true }));
         }
@@ -559,6 +561,7 @@ impl Table {
     fn step_out(&mut self, request: RequestKey) -> Option<Box<Waiting>> {
         let leaving = self.requests.get_mut(&request)?;
         let waiting = leaving.waiting.take()?;
+        self.waiters -= 1;
         if waiting.left_over {
             self.left_over.remove(&waiting.ticket);
             return Some(waiting);
@@ -570,7 +573,6 @@ impl Table {
                 self.lines.remove(&byte);
             }
         }
-        self.waiters -= 1;
         Some(waiting)
     }
 

@@ -7,7 +7,7 @@ use nacre_lock::client::{
     Acquisition, Action, Client, Ended, Method, Order, Outcome, Protocol, REQUESTS_MAX, ROUNDS_MAX, Rounds,
     Wanted,
 };
-use nacre_lock::message::{Call, Reply, SessionId, Token};
+use nacre_lock::message::{Call, Refusal, Reply, SessionId, Token};
 use nacre_lock::server::{CallId, Output, Server, Settings};
 use nacre_lock::table::{Acquired, Mode};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, PatternError, Region, Stripe};
@@ -421,6 +421,32 @@ fn a_session_that_opens_too_slowly_at_one_server_is_not_lost_at_the_others() {
     client.handle(seconds(now), call, all(STRIPE_BYTES), &mut actions);
     assert!(matches!(actions[..], [Action::Held(id)] if id == other), "{actions:?}");
     assert!(client.operation(held).is_some() && client.holds(seconds(now)));
+}
+
+#[test]
+fn a_session_that_is_lost_at_one_server_is_closed_at_none() {
+    let seconds = Duration::from_secs;
+    let (mut client, mut actions) = (Client::new(SessionId(1), 2), Vec::new());
+    for (server, offset) in [(0, 0), (1, STRIPE_BYTES)] {
+        let pattern = Pattern::contiguous(offset, 1).unwrap();
+        client.lock(seconds(0), wanted(pattern, Method::Datatype), &mut actions).unwrap();
+        client.connected(seconds(0), server, &mut actions);
+        let progress = Acquired { last: Some(offset), next: None };
+        let acquired = Reply::Acquired { progress, token: Token { epoch: 1, number: 1 } };
+        for reply in [Reply::Open { epoch: 1, lease: seconds(10) }, acquired] {
+            let sent = sent_to(server, &mut actions);
+            client.handle(seconds(0), sent[0].0, reply, &mut actions);
+        }
+        assert!(matches!(actions[..], [Action::Held(_)]), "{actions:?}");
+    }
+    client.tick(seconds(5), &mut actions);
+    let renewals = sent_to(1, &mut actions);
+    client.handle(seconds(5), renewals[0].0, Reply::Refused(Refusal::Lapsed), &mut actions);
+    assert!(matches!(actions[0], Action::Lost { server: 1 }), "{actions:?}");
+    actions.clear();
+    // The other server would give its bytes away although what was written under the lock may still be on its way.
+    client.close(&mut actions);
+    assert!(actions.is_empty(), "{actions:?}");
 }
 
 #[test]

@@ -715,17 +715,19 @@ async fn a_session_that_one_server_ends_is_fenced_before_others_give_its_bytes_a
     let held = session.lock(b"f", &near_bytes).await.unwrap();
     assert!(session.lock(b"f", &Request::new(4096..4106, Mode::Exclusive)).await.is_err());
     assert!(held.check().is_err());
-    // What was written under the lock may still be on its way.
+    // What was written under the lock may still be on its way, also when the program has let go of it.
+    let lost = session.number();
+    drop((held, session));
     let other = Session::begin(servers, LinkOptions::default()).await.unwrap();
     let refused = other.lock(b"f", &near_bytes.clone().wait(Duration::from_millis(500))).await.err();
     assert!(matches!(refused, Some(LockError::TimedOut | LockError::Unanswered)), "{refused:?}");
     let handle = near.role.as_ref().unwrap().handle();
-    assert!(handle.break_session(nacre_lock::message::SessionId(session.number())));
+    assert!(handle.break_session(nacre_lock::message::SessionId(lost)));
     other.lock(b"f", &near_bytes).await.unwrap().release().await.unwrap();
     let read = Transaction::new().read(ReadOp::Fences);
     let Outcome::Done(done) = near.store.apply(&"f".parse().unwrap(), read).await.unwrap() else { panic!() };
     let Some(Answer::Fences(fences)) = done.answers.first() else { panic!("{:?}", done.answers) };
-    assert_eq!(fences.sessions, [session.number()]);
+    assert_eq!(fences.sessions, [lost]);
 }
 
 /// Returns the number of threads of sessions in this process.

@@ -516,6 +516,40 @@ fn a_cycle_is_reported_once_however_many_requests_wait_in_it() {
     assert!(out.contains(&Output::Cycle { sessions: vec![A, B] }), "{out:?}");
 }
 
+/// Two sessions that wait for the first one, in a file each, and are to wait for the third there next: it has so many locks that
+/// the steps of one call suffice for one search among them and not for two, and it waits for both.
+fn two_cycles_to_come() -> Trial {
+    let mut trial = Trial::new();
+    trial.open(&[A, B, C, D]);
+    for (session, request, file) in [(B, 1, "f"), (D, 2, "g")] {
+        trial.call(A, lock(request, file, Mode::Exclusive, 0, 1));
+        for number in 0..2100 {
+            trial.call(C, lock(request * 10_000 + number, file, Mode::Shared, 1, 2));
+        }
+        trial.call(session, lock(1, "h", Mode::Exclusive, request, request + 1));
+        trial.call(C, lock(request, "h", Mode::Exclusive, request, request + 1));
+        trial.call(session, lock(2, file, Mode::Exclusive, 0, 2));
+    }
+    trial
+}
+
+#[test]
+fn the_searches_for_cycles_that_one_call_leads_to_share_their_steps() {
+    let cycles = |out: Vec<Output>| -> Vec<Vec<SessionId>> {
+        let cycles = out.into_iter().filter_map(|output| match output {
+            Output::Cycle { sessions } => Some(sessions),
+            _ => None,
+        });
+        cycles.collect()
+    };
+    let mut trial = two_cycles_to_come();
+    assert_eq!(cycles(trial.call(A, Call::Release { request: 1 })), [[B, C]]);
+    assert_eq!(cycles(trial.call(A, Call::Release { request: 2 })), [[D, C]]);
+    // A session that ends releases all of its locks in one call.
+    let mut trial = two_cycles_to_come();
+    assert_eq!(cycles(trial.call(A, Call::Close)), [[B, C]]);
+}
+
 #[test]
 fn a_session_with_locks_in_many_files_is_released_file_by_file() {
     let mut trial = Trial::new();

@@ -484,6 +484,8 @@ fn a_release_that_wakes_many_irregular_requests_leaves_work_over_and_refuses_non
     let before = woken.len() as u64;
     assert!(before < WAITERS, "one call went through all comparisons");
     assert!(table.has_left_over());
+    let waiting = (1..=WAITERS).filter(|key| table.view(*key).is_some_and(|view| view.waits)).count();
+    assert_eq!(table.waiters(), waiting, "one that goes on later waits too");
     // The next one has its byte and goes on later; meanwhile it waits, and may give up.
     let gone = before + 1;
     assert_eq!(table.acquire(gone, OFFSET_MAX), Err(TableError::Waits));

@@ -208,6 +208,29 @@ impl Service for Hungry {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_waits_for_memory_does_not_hold_up_the_end_of_the_server() {
+    let limits = ServerLimits { held_bytes_max: 4 << 20, ..Default::default() };
+    let server = serve_with(Services::new().with(Hungry), limits, None);
+    let mut stream = introduced(&server);
+    for id in [1, 2] {
+        stream.write_all(&frame::header(HUNGER, id, 4)).unwrap();
+        stream.write_all(&(3u32 << 20).to_le_bytes()).unwrap();
+    }
+    let stats = server.stats().clone();
+    eventually("the first one has its memory, and the second one waits for it", async || {
+        stats.in_flight.get() == 1 && stats.received_bytes.get() == 40
+    })
+    .await;
+    let stopping = std::thread::spawn(move || server.stop());
+    let frames: Vec<Frame> = (0..3).map(|_| receive(&mut stream)).collect();
+    let told: Vec<(MessageKind, u64)> = frames.iter().map(|frame| (frame.kind, frame.id)).collect();
+    assert_eq!(told, [(MessageKind::GOODBYE, 0), (MessageKind::ERROR, 1), (MessageKind::ERROR, 2)]);
+    assert_eq!(control::get_failure(&frames[2]).unwrap().kind, ErrorKind::Closed);
+    drop(stream);
+    stopping.join().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_ends_the_wait_for_memory_too() {
     let key = ClusterKey::generate().unwrap();
     let limits = ServerLimits { held_bytes_max: 4 << 20, ..Default::default() };

@@ -206,9 +206,11 @@ impl Client {
 
     /// Ends the session at all servers, and with it all operations. To be called when nothing that was written under a lock
     /// is still on its way. A server that cannot be reached waits for the lease to lapse.
+    ///
+    /// A session that is lost lapses at all of them, and is fenced: its owner was promised that what is still on its way is refused.
     pub fn close(&mut self, actions: &mut Vec<Action>) {
         for server in self.linked() {
-            if self.link(server).state == LinkState::Open && self.link(server).connected {
+            if !self.lost && self.link(server).state == LinkState::Open && self.link(server).connected {
                 self.call(server, Call::Close, Expected::Close(server), actions);
             }
             *self.link(server) = Link::default();

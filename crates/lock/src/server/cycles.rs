@@ -7,8 +7,9 @@ use super::{Output, Server};
 use crate::message::SessionId;
 use crate::table::RequestKey;
 
-/// The steps of the searches that one call leads to: waiting requests that are looked at, and requests in their way. What needs
-/// more is given up. A search is made for every request that begins to wait, so it has to be short.
+/// The steps of all searches that one call leads to: waiting requests that are looked at, and requests in their way. What needs
+/// more is given up. A search is made for every request that begins to wait, and one call can make thousands of them do so: the
+/// end of a session moves those behind its locks, and the end of a grace period serves all that came meanwhile.
 const STEPS_MAX: usize = 1 << 12;
 
 /// The number of cycles that are reported for one session while its requests wait.
@@ -19,9 +20,12 @@ impl Server {
     /// request began to wait.
     ///
     /// A request waits for those who hold its byte and for those before it in line, who wait for the holders that refuse the
-    /// first of them. A session that waits for itself is reported, too. `steps` are those that were taken by the same call.
-    pub(super) fn report_cycle(&mut self, key: RequestKey, steps: &mut usize, out: &mut Vec<Output>) {
-        let Some(sessions) = self.find_cycle(key, steps) else { return };
+    /// first of them. A session that waits for itself is reported, too.
+    pub(super) fn report_cycle(&mut self, key: RequestKey, out: &mut Vec<Output>) {
+        let mut steps = self.cycle_steps;
+        let found = self.find_cycle(key, &mut steps);
+        self.cycle_steps = steps;
+        let Some(sessions) = found else { return };
         let Some(session) = sessions.first().and_then(|first| self.sessions.get_mut(first)) else { return };
         if session.cycles.len() < CYCLES_PER_SESSION_MAX && !session.cycles.contains(&sessions) {
             session.cycles.push(sessions.clone());
@@ -29,7 +33,7 @@ impl Server {
         }
     }
 
-    /// Returns the sessions of a cycle that begins with the wait of a request.
+    /// Returns the sessions of a cycle that begins with the wait of a request. `steps` are those taken so far.
     fn find_cycle(&self, key: RequestKey, steps: &mut usize) -> Option<Vec<SessionId>> {
         let start = self.requests.get(&key)?.session;
         // The session through which the search came to each; sessions are looked at once, with all their waits.

@@ -71,7 +71,7 @@ impl Server {
     /// Goes on with what calls left over because it would have held up the next ones for long, and ends what is due: leases
     /// that lapsed, the grace period.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<Output>) {
-        self.budget = Budget::new();
+        self.give_steps();
         self.resume(out);
         self.expire(now, out);
     }

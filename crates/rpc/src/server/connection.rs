@@ -158,6 +158,10 @@ impl Connection {
             self.pending -= handler.pending();
             handler.refuse(&closed(), &self.mailbox, &mut self.outbox);
         }
+        // It has not begun, and the memory that it waits for may be that of replies which this very peer does not read.
+        if let Some(Blocked { id, .. }) = self.blocked.take() {
+            control::put_error(&mut self.outbox, id, &closed());
+        }
         // Accepted requests are finished and their replies sent. Further requests are refused rather than the
         // connection closed, which keeps the system from discarding replies under way.
         let (began, written) = (Instant::now(), self.channel.written());
