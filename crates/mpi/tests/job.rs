@@ -55,8 +55,10 @@ fn tree(root: &Path) {
     for name in [&b"line\nfeed"[..], b"not \xff UTF-8"] {
         std::fs::write(root.join(std::ffi::OsStr::from_bytes(name)), "").unwrap();
     }
-    // Nothing else is as deep.
-    std::fs::create_dir_all(root.join("1/2/3/4/5/6/7")).unwrap();
+    // Several are the deepest.
+    for number in 0..3 {
+        std::fs::create_dir_all(root.join(format!("{number}/2/3/4/5/6/7"))).unwrap();
+    }
     std::os::unix::fs::symlink("..", root.join("link")).unwrap();
     std::fs::hard_link(root.join("1/1/1/file 0"), root.join("one more name")).unwrap();
 }

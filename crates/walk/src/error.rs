@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 /// The operation that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// Opening a directory.
@@ -20,8 +20,9 @@ pub enum Operation {
     Loop,
 }
 
-/// An entry that could not be visited, or a directory that could not be read. The walk continues without it.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// An entry that could not be visited, or a directory that could not be read. The walk continues without it. Errors are
+/// ordered by their paths first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct WalkError {
     /// The path; bytes, because not all names are UTF-8.
     pub path: Vec<u8>,
