@@ -16,6 +16,7 @@ use nacre_ranks::proximity::Nodes;
 use nacre_ranks::{self as algorithm, Algorithm, Shutdown};
 use nacre_walk::Unit;
 use nacre_walk::collect::Collector;
+use nacre_walk::report::level::Levels;
 use nacre_walk::report::partial::Received;
 use nacre_walk::report::{Report, Tally};
 use nacre_walk_cli::{self as command, CommandError, Counted, Plan, StoppedWalk};
@@ -66,10 +67,11 @@ struct Part {
 const GO_ON: i32 = -1;
 
 /// The first byte of each message of a rank's result: a piece of its files with several names, one of its sums of
-/// directories, or its [`Part`], which comes last.
+/// directories, its counts of levels if they are wanted, or its [`Part`], which comes last.
 const LINKS: u8 = 0;
 const LAST: u8 = 1;
 const SUMS: u8 = 2;
+const LEVELS: u8 = 3;
 
 /// Walks, and returns the exit code of this rank.
 pub fn run(args: &Args, json: bool, network: Network<Unit>, interrupted: &AtomicBool) -> i32 {
@@ -297,6 +299,10 @@ impl Rank<'_> {
             // Directories that are begun remember their numbers.
             partial.clear_sums();
             part.failure = sent.and(sums).err().map(|error| error.to_string());
+            if let Some(levels) = part.report.as_ref().and_then(|report| report.levels.as_ref()) {
+                let bytes = postcard::to_stdvec(levels).map_err(io::Error::other)?;
+                self.network.send_part(&[&[LEVELS], &bytes[..]].concat());
+            }
             let bytes = postcard::to_stdvec(&part).map_err(io::Error::other)?;
             self.network.send_part(&[&[LAST], &bytes[..]].concat());
             return Ok(None);
@@ -323,6 +329,10 @@ impl Rank<'_> {
                     Some((&SUMS, bytes)) => {
                         let mut partial = counted.shared.partial.lock();
                         sums[from as usize].add(&mut partial, bytes).then_some(()).ok_or_else(nonsense)?
+                    }
+                    Some((&LEVELS, bytes)) => {
+                        let levels = Levels::decode(bytes).ok_or_else(nonsense)?;
+                        counted.report.levels.as_mut().ok_or_else(nonsense)?.merge(&levels);
                     }
                     Some((&LAST, bytes)) => {
                         let mut part: Part = postcard::from_bytes(bytes).map_err(|_| nonsense())?;

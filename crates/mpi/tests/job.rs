@@ -101,7 +101,7 @@ fn totals_are_those_of_one_process() {
     let folder = tempfile::tempdir().unwrap();
     tree(folder.path());
     let root = folder.path().to_str().unwrap();
-    let arguments = ["--json", "walk", "--top", "30", "--histogram", "size,depth", root];
+    let arguments = ["--json", "walk", "--top", "30", "--histogram", "size,depth", "--depth-summary", root];
     let alone = succeed(1, &arguments);
     assert!(alone.contains("\"entries\""), "{alone}");
     for algorithm in ["drqs", "pa-drqs", "h-drqs"] {
@@ -215,7 +215,8 @@ fn what_a_killed_or_stopped_job_left_goes_on() {
     let root = folder.path().to_str().unwrap();
     let checkpoint = elsewhere.path().join("checkpoint");
     let checkpoint = checkpoint.to_str().unwrap();
-    let words = ["--json", "walk", "--algorithm", "drqs", "--top", "20", "--histogram", "size"];
+    let words =
+        ["--json", "walk", "--algorithm", "drqs", "--top", "20", "--histogram", "size", "--depth-summary"];
     let whole = succeed(1, &[&words[..], &[root]].concat());
     let mut ended = 0;
     for attempt in 0..40 {

@@ -1,7 +1,8 @@
 //! Reports: the counts of a walk, by one thread, by one process, or by all of them once merged.
 //!
 //! A report can be serialised, so that ranks send theirs to one that merges them and checkpoints keep them; only the
-//! files with several names, of which there may be very many, are sent separately ([`HardLinks::send`]). Merging gives
+//! files with several names, of which there may be very many, are sent separately ([`HardLinks::send`]), and so are the
+//! counts of levels, so that reports without them keep their form ([`Report::levels`]). Merging gives
 //! the same result in any order and however the work was divided: whatever names one entry of many, such as the deepest
 //! or the first error, chooses it by an order in which no two entries are equal.
 //!
@@ -11,6 +12,7 @@
 //! ancestors.
 
 pub mod histogram;
+pub mod level;
 pub mod link;
 pub mod partial;
 pub mod picture;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use histogram::{Histogram, Measure};
+use level::Levels;
 use link::{HardLinks, Link, Spill};
 use parking_lot::Mutex;
 use partial::Partial;
@@ -46,6 +49,8 @@ pub struct Shape {
     pub top: usize,
     /// The quantities to make histograms of.
     pub histograms: Vec<Measure>,
+    /// Counts the entries of each level below the roots.
+    pub levels: bool,
     /// The time at which the walk began, in seconds since the epoch; ages are relative to it.
     pub now: i64,
 }
@@ -181,6 +186,10 @@ pub struct Report {
     pub histograms: Vec<Histogram>,
     /// The entries that were not visited.
     pub problems: Problems,
+    /// The counts of each level below the roots, if they are wanted. They are no part of the serialised report: whoever
+    /// sends or saves it sends or saves them beside it.
+    #[serde(skip)]
+    pub levels: Option<Levels>,
 }
 
 /// Adds an item to a sorted list of the first [`KEPT`].
@@ -241,6 +250,7 @@ impl Report {
             by_entries: ranking(),
             by_bytes: ranking(),
             histograms: shape.histograms.iter().map(|measure| Histogram::new(*measure, shape.now)).collect(),
+            levels: shape.levels.then(Levels::default),
             ..Report::default()
         }
     }
@@ -251,6 +261,7 @@ impl Report {
         rankings.iter().all(|ranking| ranking.max() == shape.top)
             && self.crowded.max() == 1
             && self.histograms.iter().map(Histogram::measure).eq(shape.histograms.iter().copied())
+            && self.levels.is_some() == shape.levels
     }
 
     /// Counts an entry. Its bytes are added to `current`, even if it has several names.
@@ -278,6 +289,9 @@ impl Report {
         }
         for histogram in &mut self.histograms {
             histogram.count(entry);
+        }
+        if let Some(levels) = &mut self.levels {
+            levels.count(entry);
         }
     }
 
@@ -345,6 +359,9 @@ impl Report {
         self.by_entries.merge(other.by_entries);
         self.by_bytes.merge(other.by_bytes);
         for (mine, theirs) in self.histograms.iter_mut().zip(other.histograms) {
+            mine.merge(theirs);
+        }
+        if let (Some(mine), Some(theirs)) = (&mut self.levels, &other.levels) {
             mine.merge(theirs);
         }
         self.problems.errors += other.problems.errors;
