@@ -129,6 +129,25 @@ fn work_is_shared_out_and_measured() {
 }
 
 #[test]
+fn the_progress_of_all_ranks_is_shown_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    tree(folder.path());
+    let root = folder.path().to_str().unwrap();
+    // All but the root itself.
+    let entries = find(folder.path()).len() - 1 - 1;
+    for algorithm in ["cp", "drqs", "h-drqs"] {
+        let output = run(3, &["walk", "--algorithm", algorithm, "--progress", root]);
+        assert!(output.status.success(), "{output:?}");
+        let complaint = String::from_utf8_lossy(&output.stderr).replace(',', "");
+        let last = complaint.lines().rfind(|line| line.contains(" threads busy")).unwrap();
+        assert!(last.contains(&format!("nacre-mpi: {entries} entries in ")), "{algorithm}: {complaint}");
+    }
+    let output = run(3, &["walk", root]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("threads busy"), "{output:?}");
+}
+
+#[test]
 fn what_is_wrong_is_said_once() {
     let output = run(3, &["walk", "/nowhere/at/all"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
