@@ -117,6 +117,7 @@ fn the_largest_and_the_histograms_are_right() {
     let summary =
         walk(&[&root, "--json", "--top", "7", "--histogram", "size,depth,type,owner", "--histogram", "age"])
             .json();
+    assert!(summary.get("levels").is_none());
     let exact = |path: &[u8], key: &str, size: u64| match std::str::from_utf8(path) {
         Ok(path) => json!({ "path": path, key: size }),
         Err(_) => {
@@ -202,6 +203,33 @@ fn the_largest_and_the_histograms_are_right() {
     }
     let wrong = walk(&[&root, "--histogram", "size", "--picture", "spread.png"]);
     wrong.failed(2, &["spread.png", "ends in .svg"]);
+}
+
+#[test]
+fn every_level_has_its_counts() {
+    let (_folder, root) = folder();
+    let found = found(&root);
+    let summary = walk(&[&root, "--json", "--depth-summary", "--threads", "3"]).json();
+    let levels = summary["levels"].as_array().unwrap();
+    assert_eq!(levels.len(), 303);
+    for (depth, level) in levels.iter().enumerate() {
+        let within = || found.iter().filter(|entry| entry.depth == depth as u64);
+        let of = |kind: u8| within().filter(|entry| entry.kind == kind).count();
+        let expected = json!({
+            "depth": depth,
+            "entries": within().count(),
+            "directories": of(b'd'),
+            "files": of(b'f'),
+            "apparent": within().map(|entry| entry.size).sum::<u64>(),
+            "allocated": within().map(|entry| entry.allocated).sum::<u64>(),
+        });
+        assert_eq!(*level, expected);
+    }
+    let text = walk(&[&root, "--depth-summary"]).text();
+    let (_, table) = text.split_once("\nlevels below the roots\n").unwrap();
+    assert_eq!(table.lines().count(), 1 + 303, "{table}");
+    let heads: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(heads, ["LEVEL", "ENTRIES", "DIRECTORIES", "FILES", "APPARENT", "ALLOCATED"]);
 }
 
 #[test]
@@ -393,6 +421,7 @@ fn wrong_usage_is_said() {
         (&["--user", "nobody at all"], "no user"),
         (&["--depth", "3..1"], "no level"),
         (&["--list", "--top", "3"], "cannot be used with"),
+        (&["--list", "--depth-summary"], "cannot be used with"),
         (&["--fields", "path"], "--list"),
         (&["--list", "--fields", "colour"], "invalid value"),
         (&["--top", "0"], "it must be 1 to 10000"),

@@ -133,13 +133,8 @@ fn an_interrupted_walk_comes_out_as_if_it_had_not_been() {
     let elsewhere = harness::folder();
     let checkpoint = elsewhere.path().join("checkpoint");
     let mut random = Random::from_environment();
-    let summary = |bytes: &[u8]| {
-        let mut summary: Value = serde_json::from_slice(bytes).unwrap();
-        // Of several directories with the deepest entries any one may be shown.
-        summary["deepest"].as_object_mut().unwrap().remove("path");
-        summary
-    };
-    let histograms = ["--histogram", "size,depth,owner,type"];
+    let summary = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+    let histograms = ["--histogram", "size,depth,owner,type", "--depth-summary"];
     let words = [&[root, "--json", "--top", "25"], &histograms[..]].concat();
     let whole = summary(&run_with(command(&words), b"").ok());
     let entries = find(&[root, "-print0"]);
@@ -183,6 +178,8 @@ fn nobody_goes_on_with_something_else() {
     resume(&[root], file).failed(2, &["of another walk", "--name was [\"*1\"]", "is [] now"]);
     resume(&["/tmp", "--name", "*1"], file).failed(2, &["of another walk", "ROOT was"]);
     resume(&[root, "--name", "*1", "--top", "3"], file).failed(2, &["of another walk", "--top was"]);
+    resume(&[root, "--name", "*1", "--depth-summary"], file)
+        .failed(2, &["--depth-summary was nothing, and is true"]);
     let bytes = fs::read(&checkpoint).unwrap();
     let other = elsewhere.path().join("other");
     let other = other.to_str().unwrap();

@@ -325,6 +325,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre walk /home", "count everything below a directory"),
             ("nacre walk /home --list --type f --size +1G", "list the files larger than 1 GiB"),
             ("nacre walk /scratch --top 20 --histogram age", "show the largest files, and the ages of all"),
+            ("nacre walk /scratch --depth-summary", "count what is on every level"),
             ("nacre walk /scratch --index scratch.sqlite", "store the sweep as a database"),
         ],
     ),

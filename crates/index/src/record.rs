@@ -177,7 +177,7 @@ impl Recorder for SweepRecorder {
         {
             return Ok(Some(metadata));
         }
-        nacre_walk::directory::stat(entry.parent(), entry.name).map(|stat| Some(Metadata(stat)))
+        entry.stat().map(Some)
     }
 
     fn record(&mut self, entry: &Entry<'_, Sums>) {

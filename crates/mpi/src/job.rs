@@ -135,6 +135,7 @@ fn communicate<S: Send + Sync>(
             quiet = false;
         }
         quiet &= !output.go_on(network)?;
+        output.report_progress(network, || queue.len(), turn)?;
         if !stopping && rank.shutdown().is_none() && (is_due(until) || output.failure().is_some()) {
             stopping = true;
             rank.stop(now_ns(), queue, &mut outbox);

@@ -8,6 +8,7 @@ mod measure;
 mod network;
 mod output;
 mod processor;
+mod progress;
 mod spill;
 mod walk;
 

@@ -17,6 +17,7 @@ use mpi::raw::AsRaw;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use nacre_ranks::{Message, Transport};
+use nacre_walk::Snapshot;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -121,6 +122,8 @@ const OUTPUT: i32 = 1;
 const PART: i32 = 2;
 /// Rank 0's decision at the end of a phase.
 const DECISION: i32 = 3;
+/// The progress of a rank.
+const PROGRESS: i32 = 4;
 
 /// One rank's end of the network.
 pub struct Network<W> {
@@ -168,6 +171,25 @@ impl<W> Network<W> {
     /// Returns a piece of output that has arrived, with its sender.
     pub fn receive_output(&self) -> Option<(u32, Vec<u8>)> {
         self.take_one(OUTPUT)
+    }
+
+    /// Sends the progress of this rank to rank 0.
+    ///
+    /// # Errors
+    /// If MPI reports an error.
+    pub fn send_progress(&self, snapshot: &Snapshot, outgoing: &mut Outgoing) -> Result<(), NetworkError> {
+        let bytes = postcard::to_stdvec(snapshot).map_err(NetworkError::Encoding)?;
+        outgoing.send(&self.world, 0, PROGRESS, bytes)
+    }
+
+    /// Returns the progress of a rank that has arrived, with its sender.
+    ///
+    /// # Errors
+    /// If it cannot be decoded.
+    pub fn receive_progress(&self) -> Result<Option<(u32, Snapshot)>, NetworkError> {
+        let Some((from, bytes)) = self.take_one(PROGRESS) else { return Ok(None) };
+        let snapshot = postcard::from_bytes(&bytes);
+        Ok(Some((from, snapshot.map_err(|_| NetworkError::Nonsense(from, bytes.len()))?)))
     }
 
     /// Sends `bytes` to rank 0, and waits until MPI has taken them. Only between phases.

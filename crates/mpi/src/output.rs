@@ -7,8 +7,10 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use crate::network::{Network, NetworkError, Outgoing};
+use crate::progress::Progress;
 
 /// The maximum number of a rank's pieces that wait to be sent.
 const WAITING_MAX: usize = 4;
@@ -40,6 +42,8 @@ pub struct Output {
     /// The number of pieces that this rank sent, and, on rank 0, of those received from each rank.
     sent: u64,
     received: Vec<u64>,
+    /// The progress, if it is shown.
+    progress: Option<Progress>,
 }
 
 impl Output {
@@ -49,7 +53,7 @@ impl Output {
         let received = vec![0; ranks as usize];
         (
             Forwarder { pieces: sender },
-            Output { pieces, sending: Outgoing::default(), printer, sent: 0, received },
+            Output { pieces, sending: Outgoing::default(), printer, sent: 0, received, progress: None },
         )
     }
 
@@ -61,6 +65,9 @@ impl Output {
         let mut busy = false;
         self.sending.settle()?;
         if let Some(printer) = &mut self.printer {
+            if let Some(progress) = &mut self.progress {
+                progress.receive(network)?;
+            }
             while printer.has_space() {
                 let piece = match network.receive_output() {
                     Some((from, bytes)) => {
@@ -85,6 +92,34 @@ impl Output {
             busy = true;
         }
         Ok(busy)
+    }
+
+    /// Has the progress of the walk shown.
+    pub fn show_progress(&mut self, progress: Progress) {
+        self.progress = Some(progress);
+    }
+
+    /// Returns the progress, if it is shown.
+    pub fn progress(&self) -> Option<&Progress> {
+        self.progress.as_ref()
+    }
+
+    /// Returns the progress, if it is shown, for changes.
+    pub fn progress_mut(&mut self) -> Option<&mut Progress> {
+        self.progress.as_mut()
+    }
+
+    /// Reports or shows the progress, if it is shown and it is time; see [`Progress::report`].
+    ///
+    /// # Errors
+    /// If the network failed.
+    pub fn report_progress<W>(
+        &mut self,
+        network: &Network<W>,
+        pending: impl FnOnce() -> usize,
+        now: Instant,
+    ) -> Result<(), NetworkError> {
+        self.progress.as_mut().map_or(Ok(()), |progress| progress.report(network, pending, now))
     }
 
     /// Returns whether MPI, or rank 0's reader, has taken everything; called after the last piece was written.

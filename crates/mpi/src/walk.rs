@@ -4,7 +4,7 @@
 //! below; at the end, and at every checkpoint, each rank sends its counts to rank 0, and rank 0 prints.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::io;
+use std::io::{self, IsTerminal};
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use nacre_ranks::proximity::Nodes;
 use nacre_ranks::{self as algorithm, Algorithm, Shutdown};
-use nacre_walk::Unit;
 use nacre_walk::collect::Collector;
+use nacre_walk::report::level::Levels;
 use nacre_walk::report::partial::Received;
 use nacre_walk::report::{Report, Tally};
+use nacre_walk::{Snapshot, Unit};
 use nacre_walk_cli::{self as command, CommandError, Counted, Plan, StoppedWalk};
 
 use crate::job::{self, JobError, Until};
@@ -25,6 +26,7 @@ use crate::measure::{Measured, Measurements};
 use crate::network::Network;
 use crate::output::{Output, Printer};
 use crate::processor::{self, Mask, Shares};
+use crate::progress::Progress;
 
 /// Count or list everything below some roots, on all ranks of this job
 #[derive(clap::Args, Clone, Debug)]
@@ -39,6 +41,10 @@ pub struct Args {
     /// Write measurements of every rank to this file, as JSON
     #[arg(long, value_name = "FILE", help_heading = "Ranks")]
     pub measurements: Option<PathBuf>,
+    /// Show the progress of all ranks on standard error also if that is not a terminal, as under most launchers: a line
+    /// every ten seconds, and one at the end
+    #[arg(long, help_heading = "Ranks")]
+    pub progress: bool,
     #[command(flatten)]
     pub walk: command::Args,
 }
@@ -55,6 +61,9 @@ struct Part {
     units: Vec<Unit>,
     /// The number of pieces of output that rank 0 must have received.
     pieces: u64,
+    /// The number of reports of its progress that rank 0 must have received, and the progress itself.
+    reports: u64,
+    snapshot: Snapshot,
     /// True if a signal has asked the program to end.
     interrupted: bool,
     measured: Measured,
@@ -66,10 +75,11 @@ struct Part {
 const GO_ON: i32 = -1;
 
 /// The first byte of each message of a rank's result: a piece of its files with several names, one of its sums of
-/// directories, or its [`Part`], which comes last.
+/// directories, its counts of levels if they are wanted, or its [`Part`], which comes last.
 const LINKS: u8 = 0;
 const LAST: u8 = 1;
 const SUMS: u8 = 2;
+const LEVELS: u8 = 3;
 
 /// Walks, and returns the exit code of this rank.
 pub fn run(args: &Args, json: bool, network: Network<Unit>, interrupted: &AtomicBool) -> i32 {
@@ -107,7 +117,7 @@ impl Rank<'_> {
             Err(code) => return Ok(code),
         };
         // Ages count from the same moment everywhere.
-        let (now, newer) = self.network.same(&(plan.head.now, plan.head.newer))?;
+        let (now, newer, live) = self.network.same(&(plan.head.now, plan.head.newer, self.is_live()))?;
         plan.begin_at(now, newer);
         let plan = plan;
 
@@ -118,6 +128,9 @@ impl Rank<'_> {
             Err(code) => return Ok(code),
         };
         let engine = walk.queue().clone();
+        if live {
+            output.show_progress(Progress::new(engine.clone(), self.network.size()));
+        }
         let errors = match self.agree(plan.error_log(self.resumes())) {
             Ok(errors) => errors,
             Err(code) => return Ok(code),
@@ -171,7 +184,11 @@ impl Rank<'_> {
                 std::mem::take(&mut entries),
                 &mut output,
                 &until,
-            )?;
+            );
+            if let Some(progress) = output.progress_mut() {
+                progress.clear();
+            }
+            let phase = phase?;
             for collector in &mut collectors {
                 collector.take(&mut counted.report, &mut counted.links);
             }
@@ -181,6 +198,8 @@ impl Rank<'_> {
                 begun,
                 units,
                 pieces: output.sent(),
+                reports: output.progress().map_or(0, Progress::sent),
+                snapshot: engine.snapshot(),
                 interrupted: self.interrupted.load(Ordering::Relaxed),
                 measured: Measured::new(&phase, &self.network, walk.queue().progress(), began.elapsed()),
                 failure: None,
@@ -199,6 +218,12 @@ impl Rank<'_> {
 
     fn resumes(&self) -> bool {
         self.args.walk.resume.is_some()
+    }
+
+    /// Returns whether the progress is to be shown. What rank 0 says holds.
+    fn is_live(&self) -> bool {
+        let listing = self.args.walk.list && io::stdout().is_terminal();
+        self.args.progress || io::stderr().is_terminal() && !listing
     }
 
     /// Loads the checkpoint on rank 0, if the walk is resumed, and returns its units.
@@ -297,8 +322,15 @@ impl Rank<'_> {
             // Directories that are begun remember their numbers.
             partial.clear_sums();
             part.failure = sent.and(sums).err().map(|error| error.to_string());
+            if let Some(levels) = part.report.as_ref().and_then(|report| report.levels.as_ref()) {
+                let bytes = postcard::to_stdvec(levels).map_err(io::Error::other)?;
+                self.network.send_part(&[&[LEVELS], &bytes[..]].concat());
+            }
             let bytes = postcard::to_stdvec(&part).map_err(io::Error::other)?;
             self.network.send_part(&[&[LAST], &bytes[..]].concat());
+            if let Some(progress) = output.progress_mut() {
+                progress.finish_sending()?;
+            }
             return Ok(None);
         }
         let mut parts: Vec<Option<Part>> = (0..self.network.size()).map(|_| None).collect();
@@ -308,7 +340,11 @@ impl Rank<'_> {
         let complete = |parts: &[Option<Part>], output: &mut Output| {
             output.is_empty()
                 && parts.iter().enumerate().all(|(rank, part)| {
-                    part.as_ref().is_some_and(|part| rank == 0 || output.received(rank as u32) == part.pieces)
+                    let rank = rank as u32;
+                    let reports = output.progress().map_or(0, |progress| progress.received(rank));
+                    part.as_ref().is_some_and(|part| {
+                        rank == 0 || output.received(rank) == part.pieces && reports == part.reports
+                    })
                 })
         };
         while !complete(&parts, output) {
@@ -323,6 +359,10 @@ impl Rank<'_> {
                     Some((&SUMS, bytes)) => {
                         let mut partial = counted.shared.partial.lock();
                         sums[from as usize].add(&mut partial, bytes).then_some(()).ok_or_else(nonsense)?
+                    }
+                    Some((&LEVELS, bytes)) => {
+                        let levels = Levels::decode(bytes).ok_or_else(nonsense)?;
+                        counted.report.levels.as_mut().ok_or_else(nonsense)?.merge(&levels);
                     }
                     Some((&LAST, bytes)) => {
                         let mut part: Part = postcard::from_bytes(bytes).map_err(|_| nonsense())?;
@@ -382,6 +422,9 @@ impl Rank<'_> {
                     GO_ON
                 }
             };
+        }
+        if let Some(progress) = output.progress() {
+            progress.conclude(parts.iter().map(|part| &part.snapshot));
         }
         for (root, within) in &plan.dropped {
             eprintln!("nacre-mpi: {root:?} is visited as part of {within:?}");

@@ -55,8 +55,10 @@ fn tree(root: &Path) {
     for name in [&b"line\nfeed"[..], b"not \xff UTF-8"] {
         std::fs::write(root.join(std::ffi::OsStr::from_bytes(name)), "").unwrap();
     }
-    // Nothing else is as deep.
-    std::fs::create_dir_all(root.join("1/2/3/4/5/6/7")).unwrap();
+    // Several are the deepest.
+    for number in 0..3 {
+        std::fs::create_dir_all(root.join(format!("{number}/2/3/4/5/6/7"))).unwrap();
+    }
     std::os::unix::fs::symlink("..", root.join("link")).unwrap();
     std::fs::hard_link(root.join("1/1/1/file 0"), root.join("one more name")).unwrap();
 }
@@ -99,7 +101,7 @@ fn totals_are_those_of_one_process() {
     let folder = tempfile::tempdir().unwrap();
     tree(folder.path());
     let root = folder.path().to_str().unwrap();
-    let arguments = ["--json", "walk", "--top", "30", "--histogram", "size,depth", root];
+    let arguments = ["--json", "walk", "--top", "30", "--histogram", "size,depth", "--depth-summary", root];
     let alone = succeed(1, &arguments);
     assert!(alone.contains("\"entries\""), "{alone}");
     for algorithm in ["drqs", "pa-drqs", "h-drqs"] {
@@ -124,6 +126,25 @@ fn work_is_shared_out_and_measured() {
     let said: BTreeSet<bool> =
         ranks.iter().map(|rank| rank["counters"]["sent"]["messages"].as_u64().unwrap() > 0).collect();
     assert_eq!(said, BTreeSet::from([true]));
+}
+
+#[test]
+fn the_progress_of_all_ranks_is_shown_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    tree(folder.path());
+    let root = folder.path().to_str().unwrap();
+    // All but the root itself.
+    let entries = find(folder.path()).len() - 1 - 1;
+    for algorithm in ["cp", "drqs", "h-drqs"] {
+        let output = run(3, &["walk", "--algorithm", algorithm, "--progress", root]);
+        assert!(output.status.success(), "{output:?}");
+        let complaint = String::from_utf8_lossy(&output.stderr).replace(',', "");
+        let last = complaint.lines().rfind(|line| line.contains(" threads busy")).unwrap();
+        assert!(last.contains(&format!("nacre-mpi: {entries} entries in ")), "{algorithm}: {complaint}");
+    }
+    let output = run(3, &["walk", root]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("threads busy"), "{output:?}");
 }
 
 #[test]
@@ -213,7 +234,8 @@ fn what_a_killed_or_stopped_job_left_goes_on() {
     let root = folder.path().to_str().unwrap();
     let checkpoint = elsewhere.path().join("checkpoint");
     let checkpoint = checkpoint.to_str().unwrap();
-    let words = ["--json", "walk", "--algorithm", "drqs", "--top", "20", "--histogram", "size"];
+    let words =
+        ["--json", "walk", "--algorithm", "drqs", "--top", "20", "--histogram", "size", "--depth-summary"];
     let whole = succeed(1, &[&words[..], &[root]].concat());
     let mut ended = 0;
     for attempt in 0..40 {

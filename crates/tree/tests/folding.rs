@@ -18,6 +18,7 @@ use fuser::{
 };
 use nacre_tree::EntryError;
 use nacre_tree::copy::{Copy, Options};
+use nacre_walk::{Ended, Entry, Opened, Verdict, Visitor, Walk, WalkError};
 use parking_lot::Mutex;
 
 use crate::common::options;
@@ -48,6 +49,10 @@ struct Folding {
     exclusive: bool,
     /// True if files cannot be opened, as those of a server that has lost sight of them.
     stale: bool,
+    /// The number of times that directories were opened, and the number from which on names are found in them: before,
+    /// all of them are stale.
+    opened: AtomicU64,
+    found_from: u64,
 }
 
 /// The number of the directory that is mounted.
@@ -88,6 +93,9 @@ impl Folding {
 
 impl Filesystem for Folding {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if self.opened.load(Ordering::Relaxed) < self.found_from {
+            return reply.error(Errno::ESTALE);
+        }
         match self.nodes.lock().iter().find(|node| node.is(parent.0, name)) {
             Some(node) => reply.entry(&Duration::ZERO, &node.attributes, Generation(0)),
             None => reply.error(Errno::ENOENT),
@@ -141,6 +149,11 @@ impl Filesystem for Folding {
             attributes.size = size;
         }
         reply.attr(&Duration::ZERO, attributes);
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        reply.opened(FileHandle(0), FopenFlags::empty());
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -251,7 +264,9 @@ impl Setting {
         let nodes = Arc::new(Mutex::new(Vec::new()));
         let (time, owner) = (about.modified().unwrap(), (about.uid(), about.gid()));
         let (last, nodes_there) = (AtomicU64::new(ROOT), Arc::clone(&nodes));
-        let folding = Folding { nodes: nodes_there, time, owner, last, exclusive, stale: false };
+        let opened = AtomicU64::new(0);
+        let folding =
+            Folding { nodes: nodes_there, time, owner, last, exclusive, stale: false, opened, found_from: 0 };
         for name in names {
             folding.add(ROOT, OsStr::new(name), FileType::RegularFile);
         }
@@ -354,22 +369,77 @@ fn a_name_that_has_only_changed_its_case_is_copied_over_the_old_one() {
     assert_eq!(nodes[0].content, b"new");
 }
 
-#[test]
-fn a_file_that_a_server_has_lost_sight_of_is_an_error_and_not_taken_for_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
-    fs::create_dir(&source).unwrap();
-    let about = fs::metadata(&source).unwrap();
+/// Creates a directory, and mounts a file system with one file on it, which cannot be opened if it is `stale`, and is found
+/// once directories were opened `found_from` times. `None` where there is no FUSE.
+fn mount_lost_file(at: &Path, stale: bool, found_from: u64) -> Option<BackgroundSession> {
+    fs::create_dir(at).unwrap();
+    let about = fs::metadata(at).unwrap();
     let folding = Folding {
         nodes: Arc::default(),
         time: about.modified().unwrap(),
         owner: (about.uid(), about.gid()),
         last: AtomicU64::new(ROOT),
         exclusive: true,
-        stale: true,
+        stale,
+        opened: AtomicU64::new(0),
+        found_from,
     };
     folding.add(ROOT, OsStr::new("file"), FileType::RegularFile);
-    let Some(_mounted) = mounted(folding, &source) else { return };
+    mounted(folding, at)
+}
+
+/// A visitor that keeps what it is shown.
+#[derive(Default)]
+struct Seen {
+    paths: Vec<PathBuf>,
+    errors: Vec<WalkError>,
+}
+
+impl Visitor for Seen {
+    type State = ();
+
+    fn enter(&mut self, _: &Opened<'_, ()>) -> Option<()> {
+        Some(())
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, ()>) -> Verdict {
+        self.paths.push(entry.path());
+        Verdict::Descend
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        self.errors.push(error);
+    }
+}
+
+#[test]
+fn an_entry_with_a_stale_handle_is_looked_up_once_more_and_not_taken_for_removed() {
+    for found_from in [2, u64::MAX] {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        let Some(_mounted) = mount_lost_file(&root, false, found_from) else { return };
+        let options = nacre_walk::Options { threads: NonZeroUsize::MIN, ..nacre_walk::Options::default() };
+        let (mut walk, mut visitors) = (Walk::new(options), [Seen::default()]);
+        let number = walk.add_root(&root).unwrap();
+        walk.start(number, &mut visitors[0]).unwrap();
+        assert_eq!(walk.run(&mut visitors), Ended::Done);
+        let [Seen { paths, errors }] = visitors;
+        if found_from == 2 {
+            assert_eq!((paths, errors), (vec![root.clone(), root.join("file")], vec![]));
+        } else {
+            assert_eq!(paths, [root.as_path()]);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].errno == libc::ESTALE && errors[0].path().ends_with("file"), "{errors:?}");
+            assert!(!errors[0].vanished());
+        }
+    }
+}
+
+#[test]
+fn a_file_that_a_server_has_lost_sight_of_is_an_error_and_not_taken_for_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let Some(_mounted) = mount_lost_file(&source, true, 0) else { return };
     let copy = Copy::new(&source, &target, options(false)).unwrap();
     copy.run().unwrap();
     let failures = copy.failures().first();

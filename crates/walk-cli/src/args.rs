@@ -41,7 +41,7 @@ pub struct Args {
     pub one_file_system: bool,
 
     /// List entries as they are found, in no particular order
-    #[arg(long, help_heading = "Output", conflicts_with_all = ["top", "histogram"])]
+    #[arg(long, help_heading = "Output", conflicts_with_all = ["top", "histogram", "depth_summary"])]
     pub list: bool,
     /// Fields to list for each entry, in this order [default: path; with --json path,type]
     #[arg(
@@ -62,6 +62,9 @@ pub struct Args {
     /// Show histograms of these quantities, separated by commas
     #[arg(long, help_heading = "Output", value_name = "OF", value_delimiter = ',', value_parser = measure_parser())]
     pub histogram: Vec<Measure>,
+    /// Show the entries, directories, files and bytes of every level below the roots; those deeper than level 4096 together
+    #[arg(long, help_heading = "Output")]
+    pub depth_summary: bool,
     /// Draw the histograms to this file
     #[arg(long, help_heading = "Output", value_name = "FILE.svg", requires = "histogram")]
     pub picture: Option<PathBuf>,
@@ -99,6 +102,10 @@ impl Args {
             ("--null", self.null.to_string()),
         ];
         let mut flags: Vec<_> = flags.map(|(flag, value)| (flag.to_owned(), value)).into();
+        // Only where it is given: checkpoints from before there was such a flag are of walks without it.
+        if self.depth_summary {
+            flags.push(("--depth-summary".to_owned(), true.to_string()));
+        }
         flags.extend(self.filters.identity());
         flags
     }
@@ -129,4 +136,27 @@ pub const THREADS_MAX: u64 = 1024;
 pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     let threads = nacre_quantity::count_parser::<usize>(1..=THREADS_MAX)(text)?;
     NonZeroUsize::new(threads).ok_or_else(|| "it must be at least 1".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_walk_without_a_depth_summary_is_that_of_a_checkpoint_which_knows_of_none() {
+        let summary = |words: &[&str]| {
+            let identity = Line::parse_from([&["walk"][..], words].concat()).args.identity();
+            identity.into_iter().find(|(flag, _)| flag == "--depth-summary").map(|(_, value)| value)
+        };
+        assert_eq!(summary(&["."]), None);
+        assert_eq!(summary(&[".", "--depth-summary"]).as_deref(), Some("true"));
+    }
 }

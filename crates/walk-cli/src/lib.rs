@@ -99,6 +99,7 @@ impl Plan {
         let shape = Shape {
             top: args.top.unwrap_or(0) as usize,
             histograms: args.histogram.clone(),
+            levels: args.depth_summary,
             now: now.seconds,
         };
         if let Some(picture) = &args.picture

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Unit;
 use crate::entry::Time;
+use crate::report::level::Levels;
 use crate::report::link::HardLinks;
 use crate::report::partial::{Partial, Received, is_name};
 use crate::report::{Report, Tally};
@@ -37,6 +38,8 @@ const UNITS: u8 = 3;
 const LINKS: u8 = 4;
 const SUMS: u8 = 5;
 const BEGUN: u8 = 6;
+/// Only in checkpoints of walks that count levels.
+const LEVELS: u8 = 7;
 
 /// The parameters of the walk, compared when it is resumed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +160,9 @@ pub fn write(writer: &mut impl Write, saved: &Saved<'_>) -> io::Result<()> {
     };
     frame(HEAD, &encode(head)?)?;
     frame(REPORT, &encode(report)?)?;
+    if let Some(levels) = &report.levels {
+        frame(LEVELS, &encode(levels)?)?;
+    }
     partial.send(|bytes| frame(SUMS, bytes))?;
     for begun in begun.chunks(FRAME_UNITS) {
         frame(BEGUN, &encode(&begun)?)?;
@@ -220,7 +226,7 @@ pub fn read(
     if version != VERSION {
         return Err(LoadError::Version(version));
     }
-    let (mut head, mut report, mut units) = (None, None, Vec::new());
+    let (mut head, mut report, mut levels, mut units) = (None, None::<Report>, None, Vec::new());
     let mut sums = Received::default();
     let mut frames = 0_u64;
     loop {
@@ -235,6 +241,10 @@ pub fn read(
             HEAD => head = Some(decode(&payload)?),
             REPORT => report = Some(decode(&payload)?),
             UNITS => units.extend(decode::<Vec<Unit>>(&payload)?),
+            LEVELS => {
+                let counts = Levels::decode(&payload);
+                levels = Some(counts.ok_or(LoadError::Damaged("a part does not hold what it should"))?);
+            }
             LINKS if links.receive(&payload) => {}
             SUMS if sums.add(partial, &payload) => {}
             BEGUN => {
@@ -253,9 +263,10 @@ pub fn read(
     if !units.iter().all(|unit| unit.path.is_empty() || unit.path.split(|byte| *byte == b'/').all(is_name)) {
         return Err(LoadError::Damaged("a path in it leads out of its root"));
     }
-    let (Some(head), Some(report)) = (head, report) else {
+    let (Some(head), Some(mut report)) = (head, report) else {
         return Err(LoadError::Damaged("parts are missing"));
     };
+    report.levels = levels;
     // Rests come last: whoever reads the rest of a directory then knows which of its entries were renamed since their
     // units were written down, and does not visit them once more under their new names.
     units.sort_by_key(|unit: &Unit| unit.position.is_some());
@@ -314,6 +325,7 @@ mod tests {
     use super::*;
     use crate::report::Shape;
     use crate::report::histogram::Measure;
+    use crate::report::level::Level;
 
     fn read_plain(bytes: &[u8]) -> Result<Loaded, LoadError> {
         read(&mut &bytes[..], &mut links(), &mut Partial::default())
@@ -334,10 +346,13 @@ mod tests {
     }
 
     fn bytes(units: &[Unit]) -> Vec<u8> {
-        let shape = Shape { top: 3, histograms: vec![Measure::Size, Measure::Owner], now: 5 };
+        let shape = Shape { top: 3, histograms: vec![Measure::Size, Measure::Owner], levels: true, now: 5 };
         let mut report = Report::new(&shape);
         report.kinds[0] = Tally { entries: 7, apparent: 8, allocated: 9 };
         report.files.offer_file(17, 2, |path| path.extend_from_slice(b"a/b"));
+        let counts = Level { tally: report.kinds[0], directories: 0, files: 7 };
+        report.levels = Levels::decode(&postcard::to_stdvec(&[Level::default(), counts][..]).unwrap());
+        assert!(report.levels.is_some());
         let mut partial = Partial::default();
         let root = partial.root(0);
         let node = partial.child(root, b"a");
@@ -417,9 +432,29 @@ mod tests {
                 let at = usize::from(random()) * payload.len() / 256;
                 payload[at] = random();
             }
-            let file =
-                check::file_with([HEAD, REPORT, UNITS, LINKS, SUMS, BEGUN][round as usize % 6], &payload);
+            let file = check::file_with(
+                [HEAD, REPORT, UNITS, LINKS, SUMS, BEGUN, LEVELS][round as usize % 7],
+                &payload,
+            );
             assert!(read_plain(&file[..]).is_err(), "its end is missing at the least");
+        }
+    }
+
+    #[test]
+    fn a_walk_that_counts_no_levels_has_the_checkpoint_that_it_always_had() {
+        let plain = Report::new(&Shape::default());
+        let report = Report::new(&Shape { levels: true, ..Shape::default() });
+        // Levels are no part of a report, and have a frame of their own, beside the head, the report and the end.
+        assert_eq!(encode(&report).unwrap(), encode(&plain).unwrap());
+        for (report, frames) in [(&plain, 2_u64), (&report, 3)] {
+            let head = Head { flags: Vec::new(), now: Time::default(), newer: None };
+            let (partial, links, mut bytes) = (Partial::default(), links(), Vec::new());
+            let (head, partial, begun, units, links) = (&head, &partial, &[][..], &[][..], &links);
+            write(&mut bytes, &Saved { head, report, partial, begun, units, links }).unwrap();
+            let mut end = Vec::new();
+            put_frame(&mut end, END, &frames.to_le_bytes()).unwrap();
+            assert!(bytes.ends_with(&end));
+            assert_eq!(read_plain(&bytes).unwrap().report, *report);
         }
     }
 

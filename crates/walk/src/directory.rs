@@ -331,6 +331,39 @@ impl<S> Directory<S> {
         open_one.ok_or(Errno::BADF)
     }
 
+    /// Returns the `statx` result for an entry, which is looked up in `descriptor`, by which this directory is open.
+    ///
+    /// A server may call a handle stale though the file is there, such as after a failover. As clients of NFS do, the
+    /// entry is then looked up once more by its path.
+    pub(crate) fn stat_entry(&self, descriptor: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
+        match stat(descriptor, name) {
+            Err(Errno::STALE) => {
+                // If the path does not lead here any more, nothing is known of the entry.
+                let again = self.open_by_path(descriptor).map_err(|_| Errno::STALE)?;
+                stat(again.as_fd(), name)
+            }
+            asked => asked,
+        }
+    }
+
+    /// Opens it once more by its path, one name after the other from its root on. What has taken its place since is
+    /// refused.
+    fn open_by_path(&self, known: BorrowedFd<'_>) -> Result<Arc<Descriptor>, Errno> {
+        let mut opened: Option<Arc<Descriptor>> = None;
+        for directory in self.lineage() {
+            opened = Some(open(opened.as_deref(), &directory.name, true, &self.budget)?);
+        }
+        let opened = opened.ok_or(Errno::STALE)?;
+        // The server may not know any more what the first handle stands for, but the system does.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let before =
+            retry_on_intr(|| rustix::fs::statx(known, c"", flags, StatxFlags::TYPE | StatxFlags::INO))?;
+        if identity(&stat_open(&opened)?) != identity(&before) {
+            return Err(Errno::STALE);
+        }
+        Ok(opened)
+    }
+
     /// Reads the next entries into `buffer` and returns the number of bytes read, 0 at the end. May be called only by
     /// the piece of work that is the rest of this directory.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<(Arc<Descriptor>, usize), Errno> {

@@ -6,8 +6,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use rustix::fs::{Statx, StatxAttributes};
+use rustix::io::Errno;
 
-use crate::directory::Directory;
+use crate::directory::{self, Directory};
 
 /// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -217,6 +218,18 @@ impl<S> Entry<'_, S> {
         }
         path.extend_from_slice(self.name.to_bytes());
         PathBuf::from(OsString::from_vec(path))
+    }
+
+    /// Reads its metadata, in a walk that runs without.
+    ///
+    /// # Errors
+    /// The error number of the system.
+    pub fn stat(&self) -> Result<Metadata, Errno> {
+        let stat = match self.directory {
+            Some(directory) => directory.stat_entry(self.parent(), self.name),
+            None => directory::stat(self.parent(), self.name),
+        };
+        stat.map(Metadata)
     }
 
     /// Returns the descriptor in which to look up [`Entry::name`]: that of the open directory, or of the working

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 /// The operation that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// Opening a directory.
@@ -20,8 +20,9 @@ pub enum Operation {
     Loop,
 }
 
-/// An entry that could not be visited, or a directory that could not be read. The walk continues without it.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// An entry that could not be visited, or a directory that could not be read. The walk continues without it. Errors are
+/// ordered by their paths first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct WalkError {
     /// The path; bytes, because not all names are UTF-8.
     pub path: Vec<u8>,
@@ -42,13 +43,10 @@ impl WalkError {
     }
 
     /// Returns whether the entry was removed between being listed and being examined, so that there is nothing to
-    /// visit. A directory that is removed while it is read was empty.
+    /// visit. A directory that is removed while it is read was empty. A stale handle is no proof of a removal: a server
+    /// may have lost sight of what is still there.
     pub fn vanished(&self) -> bool {
-        match self.operation {
-            Operation::Open | Operation::Loop => false,
-            Operation::List => self.errno == libc::ENOENT,
-            Operation::Stat => matches!(self.errno, libc::ENOENT | libc::ESTALE),
-        }
+        matches!(self.operation, Operation::List | Operation::Stat) && self.errno == libc::ENOENT
     }
 
     /// Returns whether a listed directory was no longer in its place when it was to be opened. It may have been
@@ -86,3 +84,15 @@ impl std::fmt::Display for WalkError {
 }
 
 impl std::error::Error for WalkError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_handle_is_an_error_and_no_removed_entry() {
+        let error = |errno| WalkError::new(b"directory/entry".to_vec(), Operation::Stat, errno);
+        assert!(error(Errno::NOENT).vanished());
+        assert!(!error(Errno::STALE).vanished() && !error(Errno::STALE).is_missing());
+    }
+}

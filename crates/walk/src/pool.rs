@@ -17,6 +17,7 @@ use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use crossbeam_utils::CachePadded;
 
 use crate::directory::Directory;
+use crate::snapshot::Snapshot;
 use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, fence};
 use crate::unit::Unit;
 
@@ -293,6 +294,19 @@ impl<S: Send + Sync> Queue<S> {
     /// Returns the progress of the walk.
     pub fn progress(&self) -> &Progress {
         &self.progress
+    }
+
+    /// Returns the progress of the walk at this moment.
+    pub fn snapshot(&self) -> Snapshot {
+        let progress = &self.progress;
+        Snapshot {
+            entries: progress.entries(),
+            directories: progress.directories(),
+            pending: self.units() as u64,
+            errors: progress.errors(),
+            busy: progress.busy() as u64,
+            threads: progress.threads.len() as u64,
+        }
     }
 
     /// Keeps the threads waiting when nothing is outstanding, because more work may come by [`Queue::put`], until

@@ -1,8 +1,10 @@
 //! Reports: the counts of a walk, by one thread, by one process, or by all of them once merged.
 //!
 //! A report can be serialised, so that ranks send theirs to one that merges them and checkpoints keep them; only the
-//! files with several names, of which there may be very many, are sent separately ([`HardLinks::send`]). Merging gives
-//! the same result in any order and however the work was divided.
+//! files with several names, of which there may be very many, are sent separately ([`HardLinks::send`]), and so are the
+//! counts of levels, so that reports without them keep their form ([`Report::levels`]). Merging gives
+//! the same result in any order and however the work was divided: whatever names one entry of many, such as the deepest
+//! or the first error, chooses it by an order in which no two entries are equal.
 //!
 //! The counts of a directory are complete when it is left, unless it is *split*: a part of its tree was visited by
 //! another process, or in an earlier run. For such directories partial sums are kept separately ([`partial`]), and
@@ -10,16 +12,19 @@
 //! ancestors.
 
 pub mod histogram;
+pub mod level;
 pub mod link;
 pub mod partial;
 pub mod picture;
 pub mod print;
 pub mod rank;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use histogram::{Histogram, Measure};
+use level::Levels;
 use link::{HardLinks, Link, Spill};
 use parking_lot::Mutex;
 use partial::Partial;
@@ -44,6 +49,8 @@ pub struct Shape {
     pub top: usize,
     /// The quantities to make histograms of.
     pub histograms: Vec<Measure>,
+    /// Counts the entries of each level below the roots.
+    pub levels: bool,
     /// The time at which the walk began, in seconds since the epoch; ages are relative to it.
     pub now: i64,
 }
@@ -113,7 +120,7 @@ impl Sums {
     }
 }
 
-/// One of the directories with the deepest entries.
+/// The directory with the deepest entries; of several, the one whose path sorts first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deepest {
     /// The depth of the entries below their root.
@@ -124,31 +131,35 @@ pub struct Deepest {
 
 impl Deepest {
     fn offer(&mut self, depth: u32, path: impl FnOnce(&mut Vec<u8>)) {
-        if depth > self.depth || self.path.is_empty() {
-            self.depth = depth;
-            self.path.clear();
-            path(&mut self.path);
+        if depth < self.depth {
+            return;
+        }
+        let mut offered = Vec::new();
+        path(&mut offered);
+        // Without a path nothing was offered before.
+        if self.path.is_empty() || (Reverse(depth), &offered) < (Reverse(self.depth), &self.path) {
+            *self = Deepest { depth, path: offered };
         }
     }
 }
 
-/// Counts and samples of entries that could not be visited, or must not be.
+/// Counts of entries that could not be visited, or must not be, and those of them whose paths sort first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problems {
     /// The number of errors.
     pub errors: u64,
-    /// Some of the errors.
+    /// The first errors by their paths.
     pub first: Vec<WalkError>,
     /// The number of entries that were removed between being listed and being examined.
     pub vanished: u64,
     /// The number of directories that were moved or removed before they were opened: their contents may be elsewhere,
     /// unvisited.
     pub missing: u64,
-    /// The paths of some missing directories.
+    /// The first paths of missing directories.
     pub missing_first: Vec<Vec<u8>>,
     /// The number of directories that were not entered because another file system is mounted there.
     pub mount_points: u64,
-    /// The paths of some mount points.
+    /// The first paths of mount points.
     pub mounts: Vec<Vec<u8>>,
 }
 
@@ -161,7 +172,7 @@ pub struct Report {
     pub linked_names: u64,
     /// The number of files that have several names; known after [`Report::count_links`].
     pub linked_files: u64,
-    /// One of the directories with the deepest entries.
+    /// The directory with the deepest entries.
     pub deepest: Deepest,
     /// The directory with the most entries.
     pub crowded: Ranking,
@@ -175,6 +186,26 @@ pub struct Report {
     pub histograms: Vec<Histogram>,
     /// The entries that were not visited.
     pub problems: Problems,
+    /// The counts of each level below the roots, if they are wanted. They are no part of the serialised report: whoever
+    /// sends or saves it sends or saves them beside it.
+    #[serde(skip)]
+    pub levels: Option<Levels>,
+}
+
+/// Adds an item to a sorted list of the first [`KEPT`].
+fn keep<T: Ord>(kept: &mut Vec<T>, item: T) {
+    let at = kept.partition_point(|other| *other <= item);
+    if at < KEPT {
+        kept.insert(at, item);
+        kept.truncate(KEPT);
+    }
+}
+
+/// Adds the items of another list to the first [`KEPT`].
+fn keep_all<T: Ord>(kept: &mut Vec<T>, others: Vec<T>) {
+    kept.extend(others);
+    kept.sort();
+    kept.truncate(KEPT);
 }
 
 /// The state that the threads of a process share while they count.
@@ -219,6 +250,7 @@ impl Report {
             by_entries: ranking(),
             by_bytes: ranking(),
             histograms: shape.histograms.iter().map(|measure| Histogram::new(*measure, shape.now)).collect(),
+            levels: shape.levels.then(Levels::default),
             ..Report::default()
         }
     }
@@ -229,6 +261,7 @@ impl Report {
         rankings.iter().all(|ranking| ranking.max() == shape.top)
             && self.crowded.max() == 1
             && self.histograms.iter().map(Histogram::measure).eq(shape.histograms.iter().copied())
+            && self.levels.is_some() == shape.levels
     }
 
     /// Counts an entry. Its bytes are added to `current`, even if it has several names.
@@ -256,6 +289,9 @@ impl Report {
         }
         for histogram in &mut self.histograms {
             histogram.count(entry);
+        }
+        if let Some(levels) = &mut self.levels {
+            levels.count(entry);
         }
     }
 
@@ -295,23 +331,17 @@ impl Report {
         }
         if error.is_missing() {
             self.problems.missing += 1;
-            if self.problems.missing_first.len() < KEPT {
-                self.problems.missing_first.push(error.path);
-            }
+            keep(&mut self.problems.missing_first, error.path);
             return;
         }
         self.problems.errors += 1;
-        if self.problems.first.len() < KEPT {
-            self.problems.first.push(error);
-        }
+        keep(&mut self.problems.first, error);
     }
 
     /// Records a directory that is not entered.
     pub(crate) fn mount_point(&mut self, path: Vec<u8>) {
         self.problems.mount_points += 1;
-        if self.problems.mounts.len() < KEPT {
-            self.problems.mounts.push(path);
-        }
+        keep(&mut self.problems.mounts, path);
     }
 
     /// Adds another report of the same shape.
@@ -331,16 +361,16 @@ impl Report {
         for (mine, theirs) in self.histograms.iter_mut().zip(other.histograms) {
             mine.merge(theirs);
         }
+        if let (Some(mine), Some(theirs)) = (&mut self.levels, &other.levels) {
+            mine.merge(theirs);
+        }
         self.problems.errors += other.problems.errors;
         self.problems.vanished += other.problems.vanished;
         self.problems.missing += other.problems.missing;
-        self.problems.missing_first.extend(other.problems.missing_first);
-        self.problems.missing_first.truncate(KEPT);
+        keep_all(&mut self.problems.missing_first, other.problems.missing_first);
         self.problems.mount_points += other.problems.mount_points;
-        self.problems.first.extend(other.problems.first);
-        self.problems.first.truncate(KEPT);
-        self.problems.mounts.extend(other.problems.mounts);
-        self.problems.mounts.truncate(KEPT);
+        keep_all(&mut self.problems.first, other.problems.first);
+        keep_all(&mut self.problems.mounts, other.problems.mounts);
     }
 
     /// Adds up the directories that were split, once all is merged. `roots` are the roots' paths as they were given.
@@ -378,5 +408,59 @@ impl Report {
         let mut total = Tally::default();
         self.kinds.iter().for_each(|tally| total.add(tally));
         total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::error::Operation;
+
+    /// Returns all orders of some numbers.
+    fn orders(numbers: &[usize]) -> Vec<Vec<usize>> {
+        let mut all = Vec::new();
+        for first in numbers {
+            let others: Vec<usize> = numbers.iter().copied().filter(|other| other != first).collect();
+            all.extend(orders(&others).into_iter().map(|rest| [&[*first][..], &rest[..]].concat()));
+        }
+        if all.is_empty() { vec![Vec::new()] } else { all }
+    }
+
+    /// Returns the report of one of the processes that share out a tree of directories and files that are all alike.
+    fn part(number: usize) -> Report {
+        let mut report = Report::new(&Shape { top: 3, ..Shape::default() });
+        for other in 0..12 {
+            let path = format!("{}/{number}", other * 7 % 12).into_bytes();
+            let write = |to: &mut Vec<u8>| to.extend_from_slice(&path);
+            report.deepest.offer(4, write);
+            report.rank(&Tally { entries: 9, apparent: 9, allocated: 9 }, 3, write);
+            report.files.offer_file(5, 4, write);
+            report.mount_point(path.clone());
+            report.fail(WalkError::missing(path.clone()));
+            report.fail(WalkError::new(path, Operation::List, Errno::IO));
+        }
+        report
+    }
+
+    #[test]
+    fn entries_that_are_alike_are_chosen_by_their_paths_in_whatever_order_reports_are_merged() {
+        let parts: Vec<Report> = (0..5).map(part).collect();
+        let orders = orders(&[0, 1, 2, 3, 4]);
+        assert_eq!(orders.len(), 120);
+        let merged = |order: &[usize]| {
+            let mut whole = parts[order[0]].clone();
+            order[1..].iter().for_each(|number| whole.merge(parts[*number].clone()));
+            whole
+        };
+        let expected = merged(&orders[0]);
+        assert_eq!(expected.deepest, Deepest { depth: 4, path: b"0/0".to_vec() });
+        assert_eq!(expected.crowded.sorted()[0].path(), b"0/0");
+        assert_eq!((expected.problems.errors, expected.problems.first.len()), (60, KEPT));
+        assert_eq!(expected.problems.first[0].path, b"0/0");
+        for order in &orders {
+            assert_eq!(merged(order), expected, "{order:?}");
+        }
     }
 }

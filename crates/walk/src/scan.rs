@@ -404,7 +404,8 @@ impl<V: Visitor> Scanner<'_, V> {
             // In place: a reference is handed on, and 256 bytes are not.
             let known;
             let metadata = if self.options.metadata || record.kind.is_none() {
-                match self.timed(&self.progress.asking, || directory::stat(descriptor.as_fd(), record.name)) {
+                let asked = || directory.stat_entry(descriptor.as_fd(), record.name);
+                match self.timed(&self.progress.asking, asked) {
                     Ok(stat) => {
                         known = Metadata(stat);
                         Some(&known)

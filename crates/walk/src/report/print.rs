@@ -14,6 +14,7 @@ use crate::WalkError;
 use crate::entry::FileKind;
 use crate::list::{group_name, kind_word, user_name};
 use crate::report::histogram::{Histogram, Measure};
+use crate::report::level::{LEVEL_MAX, Level, Levels};
 use crate::report::rank::Ranking;
 use crate::report::{Report, Tally};
 
@@ -91,7 +92,7 @@ pub fn text(report: &Report, output: &mut impl Write) -> io::Result<()> {
     for each in &report.histograms {
         histogram(each, output)?;
     }
-    Ok(())
+    report.levels.as_ref().map_or(Ok(()), |counts| levels(counts, output))
 }
 
 fn ranking(
@@ -120,6 +121,17 @@ fn histogram(histogram: &Histogram, output: &mut impl Write) -> io::Result<()> {
         let bar = "#".repeat((tally.entries as f64 / most as f64 * 30.0).ceil() as usize);
         let name = bucket_name(histogram, bucket, &mut users);
         table.row([name, grouped(tally.entries), size(tally.apparent), size(tally.allocated), bar]);
+    }
+    table.print(output)
+}
+
+fn levels(levels: &Levels, output: &mut impl Write) -> io::Result<()> {
+    writeln!(output, "\nlevels below the roots")?;
+    let mut table = Table::new(&["level", "entries", "directories", "files", "apparent", "allocated"]);
+    for (depth, Level { tally, directories, files }) in levels.shown() {
+        let name = if depth > LEVEL_MAX { format!("over {LEVEL_MAX}") } else { depth.to_string() };
+        let (entries, directories, files) = (grouped(tally.entries), grouped(*directories), grouped(*files));
+        table.row([name, entries, directories, files, size(tally.apparent), size(tally.allocated)]);
     }
     table.print(output)
 }
@@ -241,6 +253,23 @@ pub fn json(report: &Report) -> Value {
         });
         object["histograms"] = Value::Object(histograms.collect());
     }
+    if let Some(levels) = &report.levels {
+        object["levels"] = levels.shown().map(level).collect();
+    }
+    object
+}
+
+fn level((depth, counts): (u32, &Level)) -> Value {
+    let Level { tally: Tally { entries, apparent, allocated }, directories, files } = counts;
+    let mut object = match depth {
+        0..=LEVEL_MAX => json!({ "depth": depth }),
+        _ => json!({ "deeper_than": LEVEL_MAX }),
+    };
+    object["entries"] = json!(entries);
+    object["directories"] = json!(directories);
+    object["files"] = json!(files);
+    object["apparent"] = json!(apparent);
+    object["allocated"] = json!(allocated);
     object
 }
 

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use nacre_quantity::grouped;
 use nacre_walk::Queue;
 use nacre_walk::report::Sums;
 use parking_lot::{Condvar, Mutex};
@@ -113,30 +112,13 @@ impl Watch {
                 self.queue.stop();
             }
             if self.live && begun.elapsed() >= LONG {
-                line.get_or_insert_with(line_on_terminal).set_message(self.message(begun.elapsed()));
+                let message = self.queue.snapshot().line(begun.elapsed());
+                line.get_or_insert_with(line_on_terminal).set_message(message);
             }
         }
         if let Some(line) = line {
             line.finish_and_clear();
         }
-    }
-
-    fn message(&self, elapsed: Duration) -> String {
-        let progress = self.queue.progress();
-        let entries = progress.entries();
-        let rate = entries as f64 / elapsed.as_secs_f64();
-        let mut message = format!(
-            "{} entries, {}/s, {} directories pending, {}/{} threads busy",
-            grouped(entries),
-            grouped(rate as u64),
-            grouped(self.queue.units() as u64),
-            progress.busy(),
-            progress.entries_by_thread().len(),
-        );
-        if progress.errors() > 0 {
-            message += &format!(", {} errors", grouped(progress.errors()));
-        }
-        message
     }
 }
 
