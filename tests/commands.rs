@@ -248,7 +248,19 @@ fn conditional_writes_hold_or_say_what_stands_there() {
         server.run(["write", "b", "x", "--if-version", number]).code_is_usage(answer);
         server.run(["zlog", "read", "l", number]).code_is_usage(answer);
     }
+    for words in ["write b x --if-version -1", "write b x --propose -1", "zlog read l -1"] {
+        server.run(words.split(' ')).code_is_usage("it is not a whole number from 0 on");
+    }
+    server.run(["watch", "b", "--count", "-1"]).code_is_usage("it must be at least 1");
+    server.run(["zlog", "create", "l", "--width", "-1"]).code_is_usage("it must be 0 to 4294967295");
+    // Such a word can be no value of an option, and goes without advice that would not help.
+    for words in [["ls", "--limit", "-1s"], ["ls", "--after", "-x"]] {
+        let said = server.run(words).stderr;
+        assert!(said.contains("unexpected argument") && !said.contains("-- -"), "{said}");
+    }
+    server.run(["stat", "-1"]).code_is_usage("use '-- -1'");
     server.run(["fail", "5"]).code_is_usage("there is only rank 0");
+    server.run(["fail", "-1"]).code_is_usage("there is only rank 0");
     server
         .run(["zlog", "create", "l", "--width", "5000000000"])
         .code_is_usage(": it must be 0 to 4294967295\n");
