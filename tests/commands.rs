@@ -6,6 +6,7 @@ mod apply;
 mod fs_commands;
 mod harness;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -58,6 +59,35 @@ fn bytes_go_in_and_come_out() {
     server
         .run(["get", "large", "--fork", "other"])
         .failed(1, &["has no fork \"other\"", "(default), \"side\""]);
+}
+
+#[test]
+fn what_is_fetched_to_a_folder_has_the_name_of_its_object() {
+    let server = Server::in_memory();
+    let folder = harness::folder();
+    let path = folder.path().to_str().unwrap();
+    for name in ["plain", "a b\\\\\\xff", "a/b", "..", "taken"] {
+        server.run_with(["put", name], b"object").ok();
+    }
+    server.run_with(["put", "stream", "--striped"], b"stream").ok();
+    fs::create_dir(folder.path().join("taken")).unwrap();
+    let got = |name: &[u8]| fs::read(folder.path().join(OsStr::from_bytes(name))).unwrap();
+
+    server.run(["get", "plain", path]).ok();
+    server.run(["get", "stream", &format!("{path}/")]).ok();
+    server.run(["get", "a b\\\\\\xff", path]).ok();
+    assert_eq!(
+        (got(b"plain"), got(b"stream"), got(b"a b\\\xff")),
+        (b"object".into(), b"stream".into(), b"object".into())
+    );
+    // A name that no file in it can have is refused, whether there is such an object or not.
+    for (name, shown) in [("a/b", "a/b"), ("..", ".."), (".", "."), ("x\\x00", "x\\x00")] {
+        let parts = ["is a folder, in which no file can be called", &format!("\"{shown}\"; name the file")];
+        server.run(["get", name, path]).failed(1, &parts);
+    }
+    server.run(["get", "taken", path]).failed(1, &["/taken is a folder; name the file"]);
+    server.run(["get", "plain", &format!("{path}/none/")]).failed(1, &["there is no folder", "/none/"]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "nothing is left behind");
 }
 
 #[test]
