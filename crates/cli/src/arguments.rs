@@ -117,13 +117,15 @@ fn is_number(arg: &Arg) -> bool {
     arg.get_action().takes_values() && numbers.iter().any(|number| kind == *number)
 }
 
-/// The messages of the standard library's parsers of numbers, and those that replace them.
-const NUMBERS: [(&str, &str); 5] = [
+/// The messages of the standard library's parsers, and those that replace them.
+const WORDS: [(&str, &str); 7] = [
     ("invalid digit found in string", "it is not a whole number from 0 on"),
     ("cannot parse integer from empty string", "a number is needed"),
     ("number too large to fit in target type", "the number is too large"),
     ("number too small to fit in target type", "the number is too small"),
     ("invalid float literal", "it is not a number"),
+    ("invalid socket address syntax", "it is not an IP address with a port, such as 192.0.2.1:7400"),
+    ("invalid IP address syntax", "it is not an IP address"),
 ];
 
 /// Prints an error in the command line, and ends the program with exit code 2; or prints the help that was asked for, and
@@ -134,8 +136,7 @@ fn refuse(mut error: clap::Error, words: &[OsString]) -> ! {
         error.remove(ContextKind::Suggested);
     }
     let coloured = error.render().ansi().to_string();
-    let number = NUMBERS.iter().find(|(text, _)| coloured.contains(text));
-    match number.map(|(text, better)| coloured.replace(text, better)).or_else(|| range_in_words(&coloured)) {
+    match in_words(&coloured) {
         Some(better) => {
             // The stream leaves colours out where they are not wanted.
             let _ = write!(anstream::stderr(), "{better}");
@@ -143,6 +144,19 @@ fn refuse(mut error: clap::Error, words: &[OsString]) -> ! {
         }
         None => error.exit(),
     }
+}
+
+/// Returns a message of the command line's parser with the words of this program; `None` if it has them already.
+fn in_words(text: &str) -> Option<String> {
+    let known = WORDS.iter().find(|(own, _)| text.contains(own));
+    known.map(|(own, better)| text.replace(own, better)).or_else(|| range_in_words(text))
+}
+
+/// Returns an error in a setting that was read as a flag, as one line.
+pub fn setting_error(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    in_words(line).unwrap_or_else(|| line.to_owned())
 }
 
 /// Returns whether an error is about a word that begins as a short flag, behind an option whose value it may be.
