@@ -6,6 +6,7 @@ mod apply;
 mod fs_commands;
 mod harness;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -58,6 +59,35 @@ fn bytes_go_in_and_come_out() {
     server
         .run(["get", "large", "--fork", "other"])
         .failed(1, &["has no fork \"other\"", "(default), \"side\""]);
+}
+
+#[test]
+fn what_is_fetched_to_a_folder_has_the_name_of_its_object() {
+    let server = Server::in_memory();
+    let folder = harness::folder();
+    let path = folder.path().to_str().unwrap();
+    for name in ["plain", "a b\\\\\\xff", "a/b", "..", "taken"] {
+        server.run_with(["put", name], b"object").ok();
+    }
+    server.run_with(["put", "stream", "--striped"], b"stream").ok();
+    fs::create_dir(folder.path().join("taken")).unwrap();
+    let got = |name: &[u8]| fs::read(folder.path().join(OsStr::from_bytes(name))).unwrap();
+
+    server.run(["get", "plain", path]).ok();
+    server.run(["get", "stream", &format!("{path}/")]).ok();
+    server.run(["get", "a b\\\\\\xff", path]).ok();
+    assert_eq!(
+        (got(b"plain"), got(b"stream"), got(b"a b\\\xff")),
+        (b"object".into(), b"stream".into(), b"object".into())
+    );
+    // A name that no file in it can have is refused, whether there is such an object or not.
+    for (name, shown) in [("a/b", "a/b"), ("..", ".."), (".", "."), ("x\\x00", "x\\x00")] {
+        let parts = ["is a folder, in which no file can be called", &format!("\"{shown}\"; name the file")];
+        server.run(["get", name, path]).failed(1, &parts);
+    }
+    server.run(["get", "taken", path]).failed(1, &["/taken is a folder; name the file"]);
+    server.run(["get", "plain", &format!("{path}/none/")]).failed(1, &["there is no folder", "/none/"]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "nothing is left behind");
 }
 
 #[test]
@@ -248,7 +278,19 @@ fn conditional_writes_hold_or_say_what_stands_there() {
         server.run(["write", "b", "x", "--if-version", number]).code_is_usage(answer);
         server.run(["zlog", "read", "l", number]).code_is_usage(answer);
     }
+    for words in ["write b x --if-version -1", "write b x --propose -1", "zlog read l -1"] {
+        server.run(words.split(' ')).code_is_usage("it is not a whole number from 0 on");
+    }
+    server.run(["watch", "b", "--count", "-1"]).code_is_usage("it must be at least 1");
+    server.run(["zlog", "create", "l", "--width", "-1"]).code_is_usage("it must be 0 to 4294967295");
+    // Such a word can be no value of an option, and goes without advice that would not help.
+    for words in [["ls", "--limit", "-1s"], ["ls", "--after", "-x"]] {
+        let said = server.run(words).stderr;
+        assert!(said.contains("unexpected argument") && !said.contains("-- -"), "{said}");
+    }
+    server.run(["stat", "-1"]).code_is_usage("use '-- -1'");
     server.run(["fail", "5"]).code_is_usage("there is only rank 0");
+    server.run(["fail", "-1"]).code_is_usage("there is only rank 0");
     server
         .run(["zlog", "create", "l", "--width", "5000000000"])
         .code_is_usage(": it must be 0 to 4294967295\n");

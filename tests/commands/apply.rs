@@ -170,24 +170,34 @@ fn what_is_no_transaction_is_refused_with_its_place() {
     refused("{", &["it ends too early, at line 1, column 1"]);
     refused("{\"object\": \"a\",\n\"guards\": [", &["it ends too early, at line 2"]);
     refused("\n{\"object\" \"a\"}", &["it is not JSON from line 2, column 11 on"]);
-    refused("5", &["a transaction is an object with \"object\""]);
-    refused("{\"object\": \"\"}", &["1 to 255 bytes", "column 14"]);
+    refused("5", &["it must be an object with \"object\"", "but is 5 (line 1)", "\"nacre apply --help\""]);
+    refused("{\"object\": \"\"}", &["object cannot be a name", "1 to 255 bytes", "line 1"]);
     refused("{\"object\": \"a\\\\q\"}", &["\\xNN"]);
-    refused("{\"object\": \"a\", \"write\": []}", &["unknown field `write`", "`writes`"]);
-    refused("{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": 5}}]}", &["base64"]);
-    refused("{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": {\"base64\": \"?\"}}}]}", &["base64"]);
+    refused(
+        "{\"object\": \"a\", \"write\": []}",
+        &["it has \"write\", which is none of its fields", "\"writes\""],
+    );
+    refused(
+        "{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": 5}}]}",
+        &["writes[0].write.data", "base64"],
+    );
     refused(
         "{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": \"x\", \"offset\": -1}}]}",
-        &["integer `-1`, expected a whole number from 0 on"],
+        &["writes[0].write.offset must be a whole number from 0", "but is -1 (line 1)"],
     );
     refused(
         "{\"object\": \"a\", \"writes\": [{\"write\": {\"data\": \"x\", \"offset\": 18446744073709551615}}]}",
-        &["greatest offset"],
+        &["writes[0] cannot be applied", "greatest offset"],
     );
     refused(
         "{\"object\": \"a\", \"writes\": [{\"truncate\": {\"fork\": \".nacre.x\", \"size\": 0}}]}",
-        &["reserved"],
+        &["writes[0].truncate.fork", "reserved"],
     );
+    refused(
+        &json!({ "object": "a", "writes": vec!["create"; 4097] }).to_string(),
+        &["4097 operations in one transaction; the limit is 4096"],
+    );
+    server.run(["apply", "/"]).failed(1, &["cannot read /: "]);
     server.run(["apply", "/no/such/file"]).failed(1, &["cannot open /no/such/file"]);
     for nothing in ["", " \n\n"] {
         server.run_with(["apply"], nothing.as_bytes()).failed(2, &["standard input holds no transaction"]);

@@ -100,6 +100,13 @@ fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
     run_text(&["get", "/d", precious.to_str().unwrap()]).failed(1, &["cannot read /d: it is a directory"]);
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
 
+    run_text(&["put", "-", "/folder"]).ok();
+    fs::create_dir(folder.path().join("folder")).unwrap();
+    run_text(&["get", "/folder", here]).failed(1, &["/folder is a folder; name the file"]);
+    run_text(&["get", "/folder", &format!("{here}/none/")]).failed(1, &["there is no folder"]);
+    run_text(&["get", "/folder", "/dev/full"]).failed(1, &["cannot write to /dev/full: "]);
+    run_text(&["rm", "/folder"]).ok();
+
     // A folder is no content, and a slash asks for a directory.
     run_text(&["put", here, "/x"]).failed(1, &["cannot read", "it is a directory"]);
     run_text(&["put", "-", "/missing/"]).failed(1, &["cannot create /missing/: no such file or directory"]);

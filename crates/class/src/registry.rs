@@ -173,7 +173,7 @@ pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<Record, StoreError> {
     };
     match bytes.split_first() {
         Some((&RECORD_VERSION, rest)) => {
-            let record: Record = postcard::from_bytes(rest).map_err(|error| wrong(error.to_string()))?;
+            let record: Record = postcard::from_bytes(rest).map_err(|_| wrong("it is damaged".to_owned()))?;
             Ok(Record { bounds: record.bounds.clamped(), ..record })
         }
         Some((version, _)) => Err(wrong(format!("it is of version {version}, made by a newer program"))),

@@ -1,13 +1,16 @@
 //! The command line of `nacre`. The flags of each command are defined beside the command.
 
+use std::any::TypeId;
 use std::ffi::OsString;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::Resettable;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
 use nacre_shell::manual::STYLES;
 use nacre_walk_cli::THREADS_MAX;
@@ -17,7 +20,7 @@ use crate::configuration;
 use crate::failure::Failure;
 use crate::manual::MANUAL;
 use crate::name;
-use crate::quantity::parse_size;
+use crate::quantity::{Size, Time, parse_size};
 use crate::session::FENCE_VARIABLE;
 
 const AFTER_HELP: &str = "\
@@ -65,7 +68,7 @@ impl Line {
     /// Reads a command line, and the configuration file if it starts a daemon. An error in the line itself is printed,
     /// and ends the program with exit code 2.
     pub fn read(words: Vec<OsString>) -> Result<Line, Failure> {
-        let mut command = MANUAL.with_examples(Line::command());
+        let mut command = with_negative_numbers(MANUAL.with_examples(Line::command()));
         // An empty variable is none, as one that is set for a single command and then emptied.
         for (flag, variable) in [("key", KEY_VARIABLE), ("fence", FENCE_VARIABLE)] {
             if std::env::var_os(variable).is_some_and(|value| value.is_empty()) {
@@ -74,30 +77,66 @@ impl Line {
         }
         let matches = match command.clone().try_get_matches_from(&words) {
             Ok(matches) => matches,
-            Err(error) => return Err(wrong_variable(&error, &words).unwrap_or_else(|| refuse(&error))),
+            Err(error) => match wrong_variable(&error, &words) {
+                Some(failure) => return Err(failure),
+                None => refuse(error, &words),
+            },
         };
         refuse_fence_of_lock(&matches)?;
         let words = configuration::complete(&command, words, &matches)?;
-        let matches = command.try_get_matches_from(words).unwrap_or_else(|error| refuse(&error));
-        Ok(Line::from_arg_matches(&matches).unwrap_or_else(|error| refuse(&error)))
+        let matches = command.try_get_matches_from(&words).unwrap_or_else(|error| refuse(error, &words));
+        Ok(Line::from_arg_matches(&matches).unwrap_or_else(|error| refuse(error, &words)))
     }
 }
 
-/// The messages of the standard library's parsers of numbers, and those that replace them.
-const NUMBERS: [(&str, &str); 5] = [
-    ("invalid digit found in string", "it is not a whole number"),
+/// Has all numbers of a command and of those below it take negative values, which their parsers refuse with the range. A word
+/// such as -1 would be taken for a flag.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let negative = |arg: Arg| match is_number(&arg) {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(negative).mut_subcommands(with_negative_numbers)
+}
+
+/// Returns whether the value of an argument is a number, a size or a time.
+fn is_number(arg: &Arg) -> bool {
+    let numbers = [
+        TypeId::of::<u8>(),
+        TypeId::of::<u16>(),
+        TypeId::of::<u32>(),
+        TypeId::of::<u64>(),
+        TypeId::of::<usize>(),
+        TypeId::of::<NonZeroUsize>(),
+        TypeId::of::<f64>(),
+        TypeId::of::<Duration>(),
+        TypeId::of::<Time>(),
+        TypeId::of::<Size>(),
+    ];
+    let kind = arg.get_value_parser().type_id();
+    arg.get_action().takes_values() && numbers.iter().any(|number| kind == *number)
+}
+
+/// The messages of the standard library's parsers, and those that replace them.
+const WORDS: [(&str, &str); 7] = [
+    ("invalid digit found in string", "it is not a whole number from 0 on"),
     ("cannot parse integer from empty string", "a number is needed"),
     ("number too large to fit in target type", "the number is too large"),
     ("number too small to fit in target type", "the number is too small"),
     ("invalid float literal", "it is not a number"),
+    ("invalid socket address syntax", "it is not an IP address with a port, such as 192.0.2.1:7400"),
+    ("invalid IP address syntax", "it is not an IP address"),
 ];
 
 /// Prints an error in the command line, and ends the program with exit code 2; or prints the help that was asked for, and
 /// ends it with 0.
-fn refuse(error: &clap::Error) -> ! {
+fn refuse(mut error: clap::Error, words: &[OsString]) -> ! {
+    if is_behind_option(&error, words) {
+        // The tip is to put "--" before the word, which would then still not be the option's value.
+        error.remove(ContextKind::Suggested);
+    }
     let coloured = error.render().ansi().to_string();
-    let number = NUMBERS.iter().find(|(text, _)| coloured.contains(text));
-    match number.map(|(text, better)| coloured.replace(text, better)).or_else(|| range_in_words(&coloured)) {
+    match in_words(&coloured) {
         Some(better) => {
             // The stream leaves colours out where they are not wanted.
             let _ = write!(anstream::stderr(), "{better}");
@@ -105,6 +144,30 @@ fn refuse(error: &clap::Error) -> ! {
         }
         None => error.exit(),
     }
+}
+
+/// Returns a message of the command line's parser with the words of this program; `None` if it has them already.
+fn in_words(text: &str) -> Option<String> {
+    let known = WORDS.iter().find(|(own, _)| text.contains(own));
+    known.map(|(own, better)| text.replace(own, better)).or_else(|| range_in_words(text))
+}
+
+/// Returns an error in a setting that was read as a flag, as one line.
+pub fn setting_error(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    in_words(line).unwrap_or_else(|| line.to_owned())
+}
+
+/// Returns whether an error is about a word that begins as a short flag, behind an option whose value it may be.
+fn is_behind_option(error: &clap::Error, words: &[OsString]) -> bool {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return false };
+    error.kind() == ErrorKind::UnknownArgument
+        && !flag.starts_with("--")
+        && words.windows(2).any(|pair| {
+            let (option, word) = (pair[0].to_string_lossy(), pair[1].to_string_lossy());
+            option.starts_with('-') && !option.contains('=') && word.starts_with(flag.as_str())
+        })
 }
 
 /// Returns a message of the parser of numbers, such as "300 is not in 0..=255", in words; `None` if it is another one.
@@ -262,7 +325,7 @@ impl ForkArgs {
 
 /// Parses a count.
 pub fn count(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "it is not a count".to_owned())
+    nacre_quantity::count_parser::<usize>(0..=u64::MAX)(text)
 }
 
 /// Parses a count that must not be zero.
@@ -282,10 +345,10 @@ pub fn threads(text: &str) -> Result<usize, String> {
 #[derive(Args, Clone, Debug)]
 pub struct RangeArgs {
     /// Start of the range
-    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     pub offset: u64,
     /// Length of the range [default: to the end]
-    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub length: Option<u64>,
 }
 
@@ -294,5 +357,37 @@ impl RangeArgs {
     pub fn range(&self) -> ByteRange {
         let rest = ByteRange::ALL.end().saturating_sub(self.offset);
         ByteRange::new(self.offset, self.length.unwrap_or(rest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_negative_number_is_no_flag() {
+        let line = with_negative_numbers(Line::command());
+        let mut built = line.clone();
+        built.build();
+        let mut waiting = vec![(vec!["nacre".to_owned()], built)];
+        let mut tried = 0;
+        while let Some((path, command)) = waiting.pop() {
+            for arg in command.get_arguments().filter(|arg| is_number(arg)) {
+                let mut words = path.clone();
+                match (arg.get_long(), arg.get_index()) {
+                    (Some(long), _) => words.push(format!("--{long}")),
+                    (None, index) => words.extend(vec!["1".to_owned(); index.unwrap_or(1) - 1]),
+                }
+                words.push("-1".to_owned());
+                let error = line.clone().try_get_matches_from(&words).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ValueValidation, "{words:?}: {error}");
+                tried += 1;
+            }
+            for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+                let path = path.iter().cloned().chain([inner.get_name().to_owned()]).collect();
+                waiting.push((path, inner.clone()));
+            }
+        }
+        assert!(tried > 60, "{tried}");
     }
 }

@@ -7,7 +7,7 @@
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::arguments::setting_error;
 use crate::command::reflect::{ACCUMULATED, Settings as ReflectSettings};
 use crate::command::serve::Role;
 use crate::failure::Failure;
@@ -182,15 +183,20 @@ impl File {
             Err(Failure::Failed(format!("the settings in {name} are not read: {why}")))
         })?;
         let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
+        file.read_to_string(&mut text).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => Failure::Usage(format!("the settings in {name} are not UTF-8")),
+            _ => failed(error),
+        })?;
         Ok(Some(File { name, text }))
     }
 
     /// Returns the settings of the daemon, which are flags of `serve`, and those of the role `reflect`, which are flags
     /// of `alone`.
     fn settings(&self, serve: &Command, alone: &Command) -> Result<(Vec<Setting>, Vec<Setting>), Failure> {
-        let table = DeTable::parse(&self.text)
-            .map_err(|error| self.wrong(error.span().map_or(0, |span| span.start), error.message()))?;
+        let table = DeTable::parse(&self.text).map_err(|error| {
+            let why = format!("it is not TOML: {}", error.message());
+            self.wrong(error.span().map_or(0, |span| span.start), &why)
+        })?;
         let (mut own, mut role) = (Vec::new(), Vec::new());
         for (key, value) in table.get_ref() {
             match value.get_ref() {
@@ -230,9 +236,7 @@ impl File {
         // Values are checked here, where their line is known.
         let alone = Command::new("nacre").no_binary_name(true).disable_help_flag(true).arg(flag.clone());
         if let Err(error) = alone.try_get_matches_from(&words) {
-            let text = error.to_string();
-            let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            return Err(self.wrong(at, why));
+            return Err(self.wrong(at, &setting_error(&error)));
         }
         Ok(Setting { name: name.to_owned(), id: flag.get_id().to_string(), words })
     }
@@ -478,7 +482,9 @@ mod tests {
             ("open = \"yes\"", &["line 1", "true or false"]),
             ("roles = [\"store\", \"shop\"]", &["line 1", "shop"]),
             ("[reflect]\nplane = \"steam\"", &["line 2", "steam"]),
-            ("[x", &["line 1"]),
+            ("[x", &["line 1", "not TOML"]),
+            ("[reflect]\nids = -1", &["line 2", "--ids", "it must be 0 to"]),
+            ("[reflect]\nadvertise = \"x\"", &["line 2", "--advertise", "an IP address with a port"]),
             ("session-timeout = \"soon\"", &["line 1", "session-timeout", "soon"]),
             ("sessions-max = -1", &["line 1", "sessions-max", "-1"]),
             ("unproven-max = 0", &["line 1", "unproven-max", "at least 1"]),

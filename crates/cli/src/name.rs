@@ -3,12 +3,14 @@
 //! A name may consist of any bytes. The escapes `\xNN` and `\\`, as printed, may also be typed and stand for the same
 //! name: the two directions are inverse to each other.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use bytes::Bytes;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use nacre::{Fork, Key, ObjectId};
+
+use crate::output;
 
 /// Replaces `\xNN` and `\\` by the bytes that they stand for.
 pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
@@ -31,7 +33,7 @@ pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
                 rest = tail;
             }
             _ => {
-                let text = OsStr::from_bytes(text).to_string_lossy();
+                let text = output::excerpt(&String::from_utf8_lossy(text));
                 return Err(format!(
                     "the \\ in \"{text}\" begins neither \\xNN nor \\\\; write \\\\ for itself"
                 ));
@@ -108,6 +110,8 @@ pub fn value() -> impl TypedValueParser<Value = Bytes> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
@@ -146,5 +150,7 @@ mod tests {
         for wrong in ["\\", "\\n", "\\x4", "\\xzz", "a\\"] {
             assert!(unescape(wrong.as_bytes()).is_err(), "{wrong}");
         }
+        let said = unescape(format!("\u{1b}\\q{}", "x".repeat(1 << 20)).as_bytes()).unwrap_err();
+        assert!(said.starts_with("the \\ in \"\\u{1b}\\qxxx") && said.len() < 200, "{said}");
     }
 }

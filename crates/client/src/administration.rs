@@ -219,7 +219,8 @@ impl Store {
                 let mut reports = Vec::new();
                 let progress = std::sync::Arc::new(std::sync::Mutex::new(progress));
                 for address in store.addresses().await.map_err(failed)? {
-                    let (server, progress) = (address.to_string(), progress.clone());
+                    let server_name = address.to_string();
+                    let (server, progress) = (server_name.clone(), progress.clone());
                     let report = move |report: bytes::Bytes| {
                         let report = serde_json::from_slice(&report).unwrap_or(Value::Null);
                         if let Ok(mut progress) = progress.lock() {
@@ -228,13 +229,9 @@ impl Store {
                     };
                     let text =
                         store.call(&address, method, argument.clone(), report).await.map_err(failed)?;
-                    let report = serde_json::from_slice(&text).map_err(|error| {
-                        failed(StoreError::new(
-                            ErrorKind::Unsupported,
-                            format!("{address} answered: {error}"),
-                        ))
-                    })?;
-                    reports.push(Report { server: address.to_string(), report });
+                    let report =
+                        serde_json::from_slice(&text).map_err(|_| failed(not_understood(&server_name)))?;
+                    reports.push(Report { server: server_name, report });
                 }
                 Ok(reports)
             }
@@ -313,7 +310,14 @@ async fn ask_server(
 ) -> Result<Value, StoreError> {
     let argument = if argument.is_null() { String::new() } else { argument.to_string() };
     let text = store.call(address, method, argument.into(), |_| ()).await?;
-    serde_json::from_slice(&text).map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))
+    serde_json::from_slice(&text).map_err(|_| not_understood(&address.to_string()))
+}
+
+/// Returns the error of an answer that is not JSON.
+pub(crate) fn not_understood(server: &str) -> StoreError {
+    let text =
+        format!("the answer of {server} is not understood; it may be of another version than this program");
+    StoreError::new(ErrorKind::Unsupported, text)
 }
 
 /// Checks the files of a store in a folder that no process has open, whether it can be opened or not; changes nothing.

@@ -5,7 +5,7 @@ use futures::future::join_all;
 use nacre_object::{ErrorKind, StoreError};
 use serde_json::{Value, json};
 
-use crate::administration::Report;
+use crate::administration::{Report, not_understood};
 use crate::engine::Opened;
 use crate::store::Store;
 
@@ -119,6 +119,6 @@ impl Store {
             }
             _ => return Err(unsupported(format!("{} has no lock server", self.name()))),
         };
-        serde_json::from_slice(&text).map_err(|error| unsupported(format!("{server} answered: {error}")))
+        serde_json::from_slice(&text).map_err(|_| not_understood(server))
     }
 }

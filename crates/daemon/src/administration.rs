@@ -70,8 +70,7 @@ impl Administration {
     fn regions(store: &Paced<ServedStore>, argument: &Bytes) -> Result<Bytes, StoreError> {
         let argument = match &argument[..] {
             [] => RegionsArgument::default(),
-            text => serde_json::from_slice(text)
-                .map_err(|error| StoreError::new(ErrorKind::Invalid, format!("regions: {error}")))?,
+            text => serde_json::from_slice(text).map_err(|_| wrong_argument("regions"))?,
         };
         let totals = store.totals();
         let (regions, uncounted) = store.regions(argument.limit.min(REGIONS_MAX));
@@ -100,6 +99,14 @@ impl Administration {
             "regions": regions,
         }))
     }
+}
+
+/// Returns the error of an argument that is not as this version of the call has it.
+pub(crate) fn wrong_argument(method: &str) -> StoreError {
+    let text = format!(
+        "the argument of \"{method}\" is not understood; the client may be of another version than the server"
+    );
+    StoreError::new(ErrorKind::Invalid, text)
 }
 
 pub(crate) fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {

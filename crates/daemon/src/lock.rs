@@ -134,7 +134,7 @@ pub(crate) const METHODS: [&str; 3] = ["locks", "lock-waits", "break-lock-sessio
 
 /// Answers a call about the lock server; `None` if the method is not one of its own.
 pub(crate) fn call(lock: &Handle, method: &str, argument: &Bytes) -> Option<Reply<Bytes>> {
-    let wrong = |error: serde_json::Error| StoreError::new(ErrorKind::Invalid, format!("{method}: {error}"));
+    let wrong = |_: serde_json::Error| crate::administration::wrong_argument(method);
     let answer = match method {
         "locks" => {
             let argument: Result<LocksArgument, _> = match &argument[..] {

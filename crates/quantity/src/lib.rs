@@ -20,21 +20,25 @@ use std::time::Duration;
 /// let parse = nacre_quantity::count_parser::<u32>(1..=100);
 /// assert_eq!(parse("7"), Ok(7));
 /// assert_eq!(parse("0"), Err("it must be 1 to 100".to_owned()));
+/// assert_eq!(parse("-1"), Err("it must be 1 to 100".to_owned()));
 /// assert_eq!(nacre_quantity::count_parser::<u64>(1..=u64::MAX)("0"), Err("it must be at least 1".to_owned()));
 /// ```
 pub fn count_parser<T: TryFrom<u64> + 'static>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
     move |text: &str| {
+        let beyond = || match range.end() {
+            &u64::MAX => format!("it must be at least {}", range.start()),
+            end => format!("it must be {} to {end}", range.start()),
+        };
+        let is_negative = text.strip_prefix('-').is_some_and(|digits| whole(digits).is_some());
         let number: u64 = text.parse().map_err(|error: ParseIntError| match error.kind() {
             IntErrorKind::PosOverflow => "the number is too large".to_owned(),
+            _ if is_negative => beyond(),
             _ => "it is not a count".to_owned(),
         })?;
         if !range.contains(&number) {
-            return Err(match range.end() {
-                &u64::MAX => format!("it must be at least {}", range.start()),
-                end => format!("it must be {} to {end}", range.start()),
-            });
+            return Err(beyond());
         }
         T::try_from(number).map_err(|_| "the number is too large".to_owned())
     }

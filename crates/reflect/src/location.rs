@@ -263,7 +263,7 @@ fn name_of(bytes: &[u8]) -> Result<&str, String> {
 }
 
 fn entry_of(value: &[u8]) -> Result<LocationEntry, String> {
-    std::str::from_utf8(value).map_err(|error| format!("a location's entry is not text: {error}"))?.parse()
+    std::str::from_utf8(value).map_err(|_| "a location's entry is not text".to_owned())?.parse()
 }
 
 fn invalid(why: String) -> StoreError {

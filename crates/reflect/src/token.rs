@@ -241,8 +241,9 @@ impl std::str::FromStr for Token {
     type Err = TokenError;
 
     fn from_str(text: &str) -> Result<Self, TokenError> {
-        let bytes =
-            URL_SAFE_NO_PAD.decode(text.trim()).map_err(|error| TokenError::Text(error.to_string()))?;
+        let bytes = URL_SAFE_NO_PAD.decode(text.trim()).map_err(|_| {
+            TokenError::Text("it is not base64, in the alphabet of urls without padding".to_owned())
+        })?;
         if parts(&bytes).is_none() {
             let text = format!("{} bytes of another kind, or of another version", bytes.len());
             return Err(TokenError::Text(text));
@@ -356,6 +357,16 @@ mod tests {
 
     fn check_token(token: &[u8], now_unix_s: u64) -> Result<Permit, Reason> {
         verify(&[key(7).public(), key(9).public()], token, GROUP, Some("harbour"), home(), now_unix_s)
+    }
+
+    #[test]
+    fn what_is_no_token_is_said_in_words() {
+        let said = |text: &str| text.parse::<Token>().unwrap_err().to_string();
+        assert_eq!(
+            said("a!"),
+            "this is not a token: it is not base64, in the alphabet of urls without padding"
+        );
+        assert_eq!(said("AAAA"), "this is not a token: 3 bytes of another kind, or of another version");
     }
 
     #[test]

@@ -196,7 +196,9 @@ pub(crate) async fn introduce(
         _ => StoreError::new(ErrorKind::Unavailable, error.to_string()),
     };
     // A failed computation is a limitation of this side, not a fault of the peer.
-    let failed = |error: snow::Error| StoreError::new(ErrorKind::Unsupported, format!("noise: {error}"));
+    let failed = |error: snow::Error| {
+        StoreError::new(ErrorKind::Unsupported, format!("the connection cannot be encrypted: {error}"))
+    };
 
     let ours = hello(PROTOCOL_VERSION, if key.is_some() { KEYED } else { PLAIN });
     let mut opening = [0; HELLO_BYTES + FIRST_BYTES];

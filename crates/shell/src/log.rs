@@ -47,7 +47,7 @@ pub fn to_stderr(filter: Option<&str>, format: LogFormat) -> Result<(), Failure>
         ))
     };
     check_filter(text).map_err(wrong)?;
-    let filter: EnvFilter = text.parse().map_err(|error| wrong(format!("{error}")))?;
+    let filter: EnvFilter = text.parse().map_err(|_| wrong("it is not a filter".to_owned()))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),

@@ -36,6 +36,26 @@ fn is_direction(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// The most characters of a text that a message repeats.
+const EXCERPT_CHARS_MAX: usize = 60;
+
+/// Returns the beginning of a text that others chose, for a message: without what would command a terminal. Backslashes stay
+/// as they are.
+pub fn excerpt(text: &str) -> String {
+    let mut shown = String::new();
+    let mut chars = text.chars();
+    for c in chars.by_ref().take(EXCERPT_CHARS_MAX) {
+        match c.is_control() || is_direction(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    if chars.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
 /// Prints bytes without changes.
 pub fn raw(bytes: &[u8]) -> io::Result<()> {
     io::stdout().lock().write_all(bytes)
@@ -176,5 +196,13 @@ mod tests {
         assert_eq!(text("\u{1b}]0;title\u{7}\r\n\t\\".as_bytes()), "\\u{1b}]0;title\\u{7}\\r\\n\\t\\\\");
         assert_eq!(text("\u{9b}2J\u{7f}\u{202e}".as_bytes()), "\\u{9b}2J\\u{7f}\\u{202e}");
         assert_eq!(text(b"\x1b\xff"), "\\x1b\\xff");
+    }
+
+    #[test]
+    fn a_message_repeats_the_beginning_of_a_text_only() {
+        assert_eq!(excerpt("größe\\ \"x\""), "größe\\ \"x\"");
+        assert_eq!(excerpt("a\u{1b}[2J\n\u{202e}"), "a\\u{1b}[2J\\n\\u{202e}");
+        assert_eq!(excerpt(&"ä".repeat(EXCERPT_CHARS_MAX)), "ä".repeat(EXCERPT_CHARS_MAX));
+        assert_eq!(excerpt(&"ä".repeat(1 << 20)), format!("{}…", "ä".repeat(EXCERPT_CHARS_MAX)));
     }
 }

@@ -105,7 +105,7 @@ impl Views {
     /// `Corrupt` if they are not a log's.
     pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
         let damaged = |why: &str| LogError::Corrupt(format!("its views cannot be read: {why}"));
-        let mut views: Views = serde_json::from_slice(bytes).map_err(|error| damaged(&error.to_string()))?;
+        let mut views: Views = serde_json::from_slice(bytes).map_err(|_| damaged("they are damaged"))?;
         views.close();
         let is_in_order = views
             .views
@@ -164,9 +164,7 @@ impl Named {
         match serde_json::from_slice::<Named>(bytes) {
             Ok(named) if named.format == FORMAT => Ok(named),
             Ok(_) => Err(LogError::Corrupt("its entry in the directory has another format".to_owned())),
-            Err(error) => {
-                Err(LogError::Corrupt(format!("its entry in the directory cannot be read: {error}")))
-            }
+            Err(_) => Err(LogError::Corrupt("its entry in the directory is damaged".to_owned())),
         }
     }
 }
@@ -223,5 +221,19 @@ pub(crate) async fn read_views(map: &ClusterMap, name: &str) -> Result<CachedVie
     match map.get(&views_entry()).await?.0 {
         Some(value) => Ok(CachedViews { views: Views::decode(&value.value)?, version: value.version }),
         None => Err(LogError::Missing(name.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_damaged_is_said_in_words() {
+        let said = |error: Option<LogError>| error.unwrap().to_string();
+        let views = said(Views::decode(b"{").err());
+        assert_eq!(views, "the log is damaged: its views cannot be read: they are damaged");
+        let entry = said(Named::decode(b"{").err());
+        assert_eq!(entry, "the log is damaged: its entry in the directory is damaged");
     }
 }

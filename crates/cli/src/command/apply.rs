@@ -1,26 +1,22 @@
 //! `nacre apply`: transactions as JSON.
 
-use std::cell::Cell;
-use std::collections::BTreeSet;
-use std::io::{self, BufReader, IsTerminal};
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+mod decode;
+mod node;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use std::collections::BTreeSet;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+
 use bytes::Bytes;
 use nacre::{
-    Answer, ByteRange, Check, Done, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome, ReadOp,
-    Refusal, Store, Transaction, WriteOp, limit, stage,
+    Answer, Done, Fork, Found, Key, ObjectId, Outcome, ReadOp, Refusal, Store, Transaction, WriteOp,
 };
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
-use serde_json::error::Category;
 use serde_json::{Map, Value, json};
 
+use self::node::{Nodes, Unreadable};
 use crate::failure::{Failure, Refused};
+use crate::output;
 use crate::session::Context;
-use crate::{name, output};
 
 /// Apply transactions written as JSON, each atomically to one object
 ///
@@ -56,332 +52,6 @@ const FORMAT: &str = r#"Transactions:
           "found": the current state, "object_version"}. Bytes that are not text are in "data_base64" or "value_base64". If an answer
           was cut, "next" is where to continue, or "more" is true: all answers of a transaction together have at most 16 MiB
   V       a text, or {"base64": "…"}; K, F and the object's name are strings in which \\xNN (typed "\\\\xNN" in JSON) is a byte"#;
-
-/// The most bytes of one transaction's text: the payload that a transaction may carry as base64, and as much for the rest.
-const TEXT_BYTES_MAX: u64 = 4 * limit::TRANSACTION_BYTES_MAX as u64;
-
-/// A transaction as it is written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a transaction is an object with \"object\"")]
-struct Written {
-    object: Name<ObjectId>,
-    #[serde(default)]
-    guards: Vec<GuardText>,
-    #[serde(default)]
-    reads: Vec<ReadText>,
-    #[serde(default)]
-    writes: Vec<WriteText>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum GuardText {
-    Exists,
-    Absent,
-    Region(VersionedRange),
-    Proposal(VersionedRange),
-    Key { key: Name<Key>, check: CheckText },
-    Attribute { name: Name<Key>, check: CheckText },
-    Version(u64),
-    KeyVersion { key: Name<Key>, version: u64 },
-    Fence(u64),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum CheckText {
-    Present,
-    Absent,
-    Equal(Data),
-    NotEqual(Data),
-    Less(Data),
-    LessOrEqual(Data),
-    Greater(Data),
-    GreaterOrEqual(Data),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum ReadText {
-    Range(RangeText),
-    Extents(RangeText),
-    Stat,
-    Forks {
-        after: Option<Name<Fork>>,
-        #[serde(default = "page")]
-        limit: u32,
-    },
-    Key(Name<Key>),
-    Keys(KeysText),
-    Attribute(Name<Key>),
-    Attributes,
-    VersionedKey(Name<Key>),
-    VersionedKeys(KeysText),
-    Fences,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum WriteText {
-    Create,
-    Write {
-        #[serde(default)]
-        fork: Name<Fork>,
-        #[serde(default)]
-        offset: u64,
-        data: Data,
-    },
-    Zero(RangeText),
-    Truncate {
-        #[serde(default)]
-        fork: Name<Fork>,
-        size: u64,
-    },
-    RemoveFork(Name<Fork>),
-    ReplaceFork {
-        #[serde(default)]
-        fork: Name<Fork>,
-        from: Name<Fork>,
-    },
-    SetKey {
-        key: Name<Key>,
-        value: Data,
-    },
-    RemoveKey(Name<Key>),
-    SetAttribute {
-        name: Name<Key>,
-        value: Data,
-    },
-    RemoveAttribute(Name<Key>),
-    RaiseFence(u64),
-    FenceSession(u64),
-    Remove,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RangeText {
-    #[serde(default)]
-    fork: Name<Fork>,
-    #[serde(default)]
-    offset: u64,
-    length: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct VersionedRange {
-    #[serde(default)]
-    fork: Name<Fork>,
-    #[serde(default)]
-    offset: u64,
-    length: Option<u64>,
-    version: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeysText {
-    after: Option<Data>,
-    before: Option<Data>,
-    #[serde(default)]
-    prefix: Data,
-    #[serde(default = "page")]
-    limit: u32,
-    #[serde(default = "yes")]
-    values: bool,
-}
-
-fn page() -> u32 {
-    limit::PAGE_ENTRIES_MAX as u32
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn range(offset: u64, length: Option<u64>) -> ByteRange {
-    ByteRange::new(offset, length.unwrap_or(ByteRange::ALL.end().saturating_sub(offset)))
-}
-
-/// A name with the escapes that commands print.
-#[derive(Default)]
-struct Name<T>(T);
-
-/// A kind of name, made of its bytes.
-trait Named: Sized {
-    fn named(bytes: Vec<u8>) -> Result<Self, nacre::Error>;
-}
-
-impl Named for ObjectId {
-    fn named(bytes: Vec<u8>) -> Result<Self, nacre::Error> {
-        ObjectId::new(bytes)
-    }
-}
-
-impl Named for Fork {
-    fn named(bytes: Vec<u8>) -> Result<Self, nacre::Error> {
-        Fork::new(bytes)
-    }
-}
-
-impl Named for Key {
-    fn named(bytes: Vec<u8>) -> Result<Self, nacre::Error> {
-        Key::new(bytes)
-    }
-}
-
-impl<'de, T: Named> Deserialize<'de> for Name<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let bytes = name::unescape(text.as_bytes()).map_err(D::Error::custom)?;
-        T::named(bytes).map(Name).map_err(|error| D::Error::custom(error.message))
-    }
-}
-
-/// Bytes: a text, or `{"base64": "…"}`.
-#[derive(Default)]
-struct Data(Bytes);
-
-impl<'de> Deserialize<'de> for Data {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, deny_unknown_fields, expecting = "a text or {\"base64\": \"…\"} is expected")]
-        enum Form {
-            Text(String),
-            Coded { base64: String },
-        }
-        match Form::deserialize(deserializer)? {
-            Form::Text(text) => Ok(Data(text.into())),
-            Form::Coded { base64 } => {
-                let bytes = STANDARD.decode(base64);
-                bytes
-                    .map(|bytes| Data(bytes.into()))
-                    .map_err(|error| D::Error::custom(format!("base64: {error}")))
-            }
-        }
-    }
-}
-
-impl From<GuardText> for Guard {
-    fn from(guard: GuardText) -> Guard {
-        match guard {
-            GuardText::Exists => Guard::Exists,
-            GuardText::Absent => Guard::Absent,
-            GuardText::Region(VersionedRange { fork, offset, length, version }) => {
-                Guard::Region { fork: fork.0, range: range(offset, length), version }
-            }
-            GuardText::Proposal(VersionedRange { fork, offset, length, version }) => {
-                Guard::Proposal { fork: fork.0, range: range(offset, length), version }
-            }
-            GuardText::Key { key, check } => Guard::Key { key: key.0, check: check.into() },
-            GuardText::Attribute { name, check } => Guard::Attribute { name: name.0, check: check.into() },
-            GuardText::Version(version) => Guard::Version { version },
-            GuardText::KeyVersion { key, version } => Guard::KeyVersion { key: key.0, version },
-            GuardText::Fence(token) => Guard::Fence { token },
-        }
-    }
-}
-
-impl From<CheckText> for Check {
-    fn from(check: CheckText) -> Check {
-        match check {
-            CheckText::Present => Check::Present,
-            CheckText::Absent => Check::Absent,
-            CheckText::Equal(value) => Check::Equal(value.0),
-            CheckText::NotEqual(value) => Check::NotEqual(value.0),
-            CheckText::Less(value) => Check::Less(value.0),
-            CheckText::LessOrEqual(value) => Check::LessOrEqual(value.0),
-            CheckText::Greater(value) => Check::Greater(value.0),
-            CheckText::GreaterOrEqual(value) => Check::GreaterOrEqual(value.0),
-        }
-    }
-}
-
-impl From<ReadText> for ReadOp {
-    fn from(read: ReadText) -> ReadOp {
-        let keys = |keys: KeysText| {
-            let bound = |bound: Option<Data>| bound.map(|bound| bound.0);
-            let range =
-                KeyRange { after: bound(keys.after), before: bound(keys.before), prefix: keys.prefix.0 };
-            (range, keys.limit, keys.values)
-        };
-        match read {
-            ReadText::Range(RangeText { fork, offset, length }) => {
-                ReadOp::Range { fork: fork.0, range: range(offset, length), intent: Intent::Look }
-            }
-            ReadText::Extents(RangeText { fork, offset, length }) => {
-                ReadOp::Extents { fork: fork.0, range: range(offset, length) }
-            }
-            ReadText::Stat => ReadOp::Stat,
-            ReadText::Forks { after, limit } => ReadOp::Forks { after: after.map(|after| after.0), limit },
-            ReadText::Key(key) => ReadOp::Key { key: key.0 },
-            ReadText::Keys(text) => {
-                let (range, limit, values) = keys(text);
-                ReadOp::Keys { range, limit, values }
-            }
-            ReadText::Attribute(name) => ReadOp::Attribute { name: name.0 },
-            ReadText::Attributes => ReadOp::Attributes,
-            ReadText::VersionedKey(key) => ReadOp::VersionedKey { key: key.0 },
-            ReadText::VersionedKeys(text) => {
-                let (range, limit, values) = keys(text);
-                ReadOp::VersionedKeys { range, limit, values }
-            }
-            ReadText::Fences => ReadOp::Fences,
-        }
-    }
-}
-
-impl From<WriteText> for WriteOp {
-    fn from(write: WriteText) -> WriteOp {
-        match write {
-            WriteText::Create => WriteOp::Create,
-            WriteText::Write { fork, offset, data } => {
-                WriteOp::Extents { fork: fork.0, extents: vec![(offset, data.0)] }
-            }
-            WriteText::Zero(RangeText { fork, offset, length }) => {
-                WriteOp::Zero { fork: fork.0, range: range(offset, length) }
-            }
-            WriteText::Truncate { fork, size } => WriteOp::Truncate { fork: fork.0, size },
-            WriteText::RemoveFork(fork) => WriteOp::RemoveFork { fork: fork.0 },
-            WriteText::ReplaceFork { fork, from } => WriteOp::ReplaceFork { fork: fork.0, from: from.0 },
-            WriteText::SetKey { key, value } => WriteOp::SetKey { key: key.0, value: value.0 },
-            WriteText::RemoveKey(key) => WriteOp::RemoveKey { key: key.0 },
-            WriteText::SetAttribute { name, value } => WriteOp::SetAttribute { name: name.0, value: value.0 },
-            WriteText::RemoveAttribute(name) => WriteOp::RemoveAttribute { name: name.0 },
-            WriteText::RaiseFence(token) => WriteOp::RaiseFence { token },
-            WriteText::FenceSession(session) => WriteOp::FenceSession { session },
-            WriteText::Remove => WriteOp::Remove,
-        }
-    }
-}
-
-impl Written {
-    /// Returns the object and the transaction. Writes to reserved forks are refused.
-    fn decode(self) -> Result<(ObjectId, Transaction), String> {
-        let transaction = Transaction {
-            guards: self.guards.into_iter().map(Guard::from).collect(),
-            reads: self.reads.into_iter().map(ReadOp::from).collect(),
-            writes: self.writes.into_iter().map(WriteOp::from).collect(),
-        };
-        for write in &transaction.writes {
-            let forks = match write {
-                WriteOp::Extents { fork, .. }
-                | WriteOp::Zero { fork, .. }
-                | WriteOp::Truncate { fork, .. } => [Some(fork), None],
-                WriteOp::RemoveFork { fork } => [Some(fork), None],
-                WriteOp::ReplaceFork { fork, from } => [Some(fork), Some(from)],
-                _ => [None, None],
-            };
-            if forks.into_iter().flatten().any(stage::is_reserved) {
-                let text = format!("names of forks that begin with \"{}\" are reserved", stage::RESERVED);
-                return Err(text);
-            }
-        }
-        transaction.validate().map_err(|error| error.message)?;
-        Ok((self.object.0, transaction))
-    }
-}
 
 /// Returns the fork that a transaction would take as another's content although there is none, of which the store would
 /// say nothing. Guards decide about what changes at the same time.
@@ -429,25 +99,25 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         false => {
             let shown = args.file.display().to_string();
             let file = std::fs::File::open(&args.file).map_err(Failure::io(format!("open {shown}")))?;
-            (Box::new(BufReader::new(file)), shown)
+            (Box::new(file), shown)
         }
     };
-    let read = Rc::new(Cell::new(0));
-    let source = Bounded { source, read: Rc::clone(&read) };
-    let mut texts = serde_json::Deserializer::from_reader(BufReader::new(source)).into_iter::<Written>();
+    let mut nodes = Nodes::new(source);
     let mut store: Option<(Store, bool)> = None;
     let mut is_read = true;
     for number in 1.. {
-        read.set(0);
-        let Some(written) = texts.next() else {
-            if number == 1 {
+        let wrong = |why: String| Failure::Usage(format!("transaction {number} of {shown}: {why}"));
+        let node = match nodes.read() {
+            Ok(Some(node)) => node,
+            Ok(None) if number == 1 => {
                 return Err(Failure::Usage(format!("{shown} holds no transaction (see --help)")));
             }
-            break;
+            Ok(None) => break,
+            Err(Unreadable::Io(error)) => return Err(Failure::io(format!("read {shown}"))(error)),
+            Err(Unreadable::Text(why)) => return Err(wrong(why)),
         };
-        let wrong = |why: String| Failure::Usage(format!("transaction {number} of {shown}: {why}"));
-        let (object, transaction) =
-            written.map_err(|error| unreadable(&error)).and_then(Written::decode).map_err(wrong)?;
+        let (object, transaction) = decode::transaction(node)
+            .map_err(|why| wrong(format!("{why}; \"nacre apply --help\" describes transactions")))?;
         let writes = !transaction.writes.is_empty();
         if !matches!(&store, Some((_, fills)) if *fills || !writes) {
             // A folder is for one at a time, so the store is closed before it is opened for writing.
@@ -489,30 +159,6 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// Returns the reason why a text is no transaction.
-fn unreadable(error: &serde_json::Error) -> String {
-    let place = format!("line {}, column {}", error.line(), error.column());
-    match error.classify() {
-        Category::Io => error.to_string(),
-        Category::Eof => {
-            format!("it ends too early, at {place}: a bracket or a quotation mark is not closed")
-        }
-        Category::Syntax => format!("it is not JSON from {place} on"),
-        Category::Data => {
-            let (line, column) = (error.line(), error.column());
-            let text = error.to_string();
-            let why = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
-            let why = ["u32", "u64"].iter().fold(why.to_owned(), |why, kind| {
-                why.replace(
-                    &format!("expected {kind}"),
-                    "expected a whole number from 0 on that is not too large",
-                )
-            });
-            format!("{why} ({place})")
-        }
-    }
 }
 
 /// Returns the outcome of a transaction that was applied.
@@ -600,22 +246,4 @@ fn entry(key: &Key, value: Option<&Bytes>, version: Option<u64>) -> Value {
         json.insert("version".into(), version.into());
     }
     json.into()
-}
-
-/// A source that fails when one transaction takes more bytes than any may.
-struct Bounded {
-    source: Box<dyn io::Read>,
-    /// Bytes read since the last transaction.
-    read: Rc<Cell<u64>>,
-}
-
-impl io::Read for Bounded {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.read.get() > TEXT_BYTES_MAX {
-            return Err(io::Error::other(format!("it is longer than {TEXT_BYTES_MAX} bytes")));
-        }
-        let count = self.source.read(buffer)?;
-        self.read.set(self.read.get() + count as u64);
-        Ok(count)
-    }
 }

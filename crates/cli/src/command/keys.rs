@@ -63,7 +63,7 @@ enum Action {
         #[arg(long, value_name = "NAME", value_parser = name::key())]
         after: Option<Key>,
         /// List at most this many names
-        #[arg(long, allow_negative_numbers = true, value_name = "COUNT")]
+        #[arg(long, value_name = "COUNT")]
         limit: Option<u64>,
     },
 }

@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(long, value_name = "OBJECT", value_parser = name::object(), add = complete::objects())]
     after: Option<ObjectId>,
     /// List at most this many objects
-    #[arg(long, allow_negative_numbers = true, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT")]
     limit: Option<u64>,
     /// Also show version, size, forks, keys and attributes
     #[arg(long, short)]

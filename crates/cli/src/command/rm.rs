@@ -31,7 +31,6 @@ pub struct Args {
     /// Only staged forks without progress for this long: a time such as 30min, or a number of seconds
     #[arg(
         long,
-        allow_negative_numbers = true,
         value_name = "TIME",
         value_parser = parse_idle,
         requires = "staged",

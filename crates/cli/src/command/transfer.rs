@@ -1,10 +1,13 @@
 //! `nacre put` and `nacre get`: byte streams of any length.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use nacre::{ByteRange, Fork, Object, ObjectId, ObjectStore, Stream, StreamStat};
+use nacre_object::Escaped;
 use rustix::fs::{Gid, Uid};
 use serde_json::json;
 use tokio::io::{AsyncSeek, AsyncWrite};
@@ -50,7 +53,7 @@ pub struct GetArgs {
     /// The object
     #[arg(value_parser = name::object(), add = complete::objects())]
     object: ObjectId,
-    /// The file; - is standard output
+    /// The file, or a folder in which it gets the object's name; - is standard output
     #[arg(default_value = "-")]
     file: PathBuf,
     #[command(flatten)]
@@ -92,29 +95,34 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
 
 /// Runs `nacre get`.
 pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
+    let is_output = args.file == Path::new("-");
+    let file = match is_output {
+        true => args.file,
+        false => destination(args.file, args.object.as_bytes())?,
+    };
     let object = session.object(&args.object, &args.fork.fork())?;
     let source = Source::find(object).await?;
     let range = args.range.range();
-    let descriptor = descriptor(&args.file);
-    if args.file == Path::new("-") || descriptor == Some(1) {
+    let descriptor = descriptor(&file);
+    if is_output || descriptor == Some(1) {
         return source.copy(range, tokio::io::stdout()).await;
     }
-    let shown = args.file.display();
+    let shown = output::text(file.as_os_str().as_bytes());
     if descriptor.is_some() {
         // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
-        let file = tokio::fs::OpenOptions::new().append(true).open(&args.file).await;
+        let file = tokio::fs::OpenOptions::new().append(true).open(&file).await;
         return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
     }
     // A file that is not regular, such as a device or a pipe, can only be written in place.
-    let metadata = std::fs::metadata(&args.file).ok();
+    let metadata = std::fs::metadata(&file).ok();
     if metadata.as_ref().is_some_and(|metadata| !metadata.is_file()) {
-        let file = tokio::fs::OpenOptions::new().write(true).open(&args.file).await;
+        let file = tokio::fs::OpenOptions::new().write(true).open(&file).await;
         return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
     }
     // A regular file gets its name when it is complete, so that the old one survives a failure.
-    let target = std::fs::canonicalize(&args.file).unwrap_or_else(|_| args.file.clone());
+    let target = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
     let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
-    let file = partial.file().try_clone().map_err(Failure::io(format!("create the file {shown}")))?;
+    let handle = partial.file().try_clone().map_err(Failure::io(format!("create the file {shown}")))?;
     let total = source.size().await?.saturating_sub(range.offset).min(range.len);
     // A file system says at once what is too long for it.
     partial.file().set_len(total).map_err(|error| {
@@ -122,7 +130,7 @@ pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
         Failure::Failed(format!("cannot extend {shown} to {total}: {error}; --length fetches a part"))
     })?;
     let mut signals = nacre_shell::Signals::catch()?;
-    let mut writer = Metered::new(tokio::fs::File::from_std(file), Some(total));
+    let mut writer = Metered::new(tokio::fs::File::from_std(handle), Some(total));
     let bytes = tokio::select! {
         copied = source.get_sparse(range, &mut writer) => copied?,
         () = signals.next() => return Err(Failure::Failed("interrupted".to_owned())),
@@ -140,6 +148,32 @@ pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
         kept.map_err(Failure::io(format!("keep the permissions of {shown}")))?;
     }
     partial.complete().map_err(Failure::io(format!("replace {shown}")))
+}
+
+/// Returns the file that something of a name is fetched to: within a folder it has that name, as with cp.
+pub fn destination(file: PathBuf, name: &[u8]) -> Result<PathBuf, Failure> {
+    let shown = output::text(file.as_os_str().as_bytes());
+    if !file.is_dir() {
+        return match file.as_os_str().as_bytes().ends_with(b"/") {
+            true => Err(Failure::Failed(format!("there is no folder {shown}"))),
+            false => Ok(file),
+        };
+    }
+    // A name that leads elsewhere is not followed: others may have chosen it.
+    if matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+        return Err(Failure::Failed(format!(
+            "{shown} is a folder, in which no file can be called \"{}\"; name the file",
+            Escaped(name)
+        )));
+    }
+    let target = file.join(OsStr::from_bytes(name));
+    match target.is_dir() {
+        true => {
+            let shown = output::text(target.as_os_str().as_bytes());
+            Err(Failure::Failed(format!("{shown} is a folder; name the file")))
+        }
+        false => Ok(target),
+    }
 }
 
 /// Returns the number of this process's file descriptor that a path leads to, as `/dev/stdout` does.

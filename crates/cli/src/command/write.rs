@@ -28,12 +28,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Offset to write at
-    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", default_value = "0", value_parser = quantity::parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = quantity::parse_size)]
     offset: u64,
     #[command(flatten)]
     fork: ForkArgs,
     /// Only if nothing in the range is newer than this version
-    #[arg(long, allow_negative_numbers = true, value_name = "VERSION", help_heading = "Conditions")]
+    #[arg(long, value_name = "VERSION", help_heading = "Conditions")]
     if_version: Option<u64>,
     /// Only if this version is greater than that of the range, which then gets it (or a greater one)
     #[arg(long, value_name = "VERSION", help_heading = "Conditions", conflicts_with = "if_version")]

@@ -1,6 +1,7 @@
 //! `nacre fs cat`, `get` and `put`.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -8,6 +9,7 @@ use nacre::fs::{Attributes, Creation, Credentials, Error, InodeKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Path, Tree, failure, masked};
+use crate::command::transfer::destination;
 use crate::failure::Failure;
 use crate::{output, quantity};
 
@@ -48,7 +50,7 @@ pub struct PutArgs {
 pub async fn cat(tree: &Tree, args: CatArgs) -> Result<(), Failure> {
     for path in args.paths.into_iter().map(Path::from) {
         let found = tree.find(&path, true, "read").await?;
-        copy(tree, &path, &found, tokio::io::stdout()).await?;
+        copy(tree, &path, &found, tokio::io::stdout(), Failure::from).await?;
     }
     Ok(())
 }
@@ -58,12 +60,7 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
     let path = Path(args.path);
     let found = tree.find(&path, true, "read").await?;
     if args.file.as_os_str() == "-" {
-        return copy(tree, &path, &found, tokio::io::stdout()).await;
-    }
-    let mut target = args.file;
-    if target.is_dir() {
-        let name = path.name().ok_or_else(|| Failure::Usage("the root is a directory".to_owned()))?;
-        target.push(std::ffi::OsStr::from_bytes(&name));
+        return copy(tree, &path, &found, tokio::io::stdout(), Failure::from).await;
     }
     // Nothing is written over before it is known that there is something to fetch.
     let readable = match found.kind {
@@ -72,17 +69,20 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
         _ => tree.rank.access(&tree.user, found.ino, nacre::fs::READ).await,
     };
     readable.map_err(|error| failure(error, format_args!("cannot read {path}")))?;
+    let target = destination(args.file, &path.name().unwrap_or_default())?;
     let shown = output::text(target.as_os_str().as_bytes());
-    let file = tokio::fs::File::create(&target).await.map_err(Failure::io(format!("write to {shown}")))?;
-    copy(tree, &path, &found, file).await
+    let failed = |error| Failure::io(format!("write to {shown}"))(error);
+    let file = tokio::fs::File::create(&target).await.map_err(failed)?;
+    copy(tree, &path, &found, file, failed).await
 }
 
-/// Writes a file's content to somewhere else.
+/// Writes a file's content to somewhere else. `failed` makes the failure to do so.
 async fn copy(
     tree: &Tree,
     path: &Path,
     found: &Attributes,
     mut target: impl AsyncWrite + Unpin,
+    failed: impl Fn(io::Error) -> Failure,
 ) -> Result<(), Failure> {
     let attempted = format!("cannot read {path}");
     let opened = tree.rank.open_file(&tree.user, found.ino, nacre::fs::READ).await;
@@ -96,11 +96,11 @@ async fn copy(
             Err(error) => break Err(failure(error, &attempted)),
         };
         if let Err(error) = target.write_all(&bytes).await {
-            break Err(error.into());
+            break Err(failed(error));
         }
         // Fewer bytes come only at the file's end.
         if bytes.len() < CHUNK_BYTES {
-            break target.flush().await.map_err(Failure::from);
+            break target.flush().await.map_err(&failed);
         }
         content = Some(number);
         offset += bytes.len() as u64;

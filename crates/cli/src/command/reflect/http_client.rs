@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::settings::HTTP_DEFAULT;
 use super::target::resolve;
 use crate::failure::Failure;
+use crate::output;
 
 /// The time limit of a connection attempt, and of the beginning of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -17,6 +18,9 @@ const BODY_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The greatest length of an answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// The most characters of an answer that a message repeats.
+const SAID_CHARS_MAX: usize = 500;
 
 /// The address of a reflector's pages.
 #[derive(clap::Args, Clone, Debug)]
@@ -57,9 +61,11 @@ impl At {
             })
         })?;
         if status != 200 {
-            return Err(Failure::Failed(format!("the reflector at http://{address} says: {}", body.trim())));
+            let said: String = body.trim().chars().take(SAID_CHARS_MAX).collect();
+            let said = output::text(said.as_bytes());
+            return Err(Failure::Failed(format!("the reflector at http://{address} says: {said}")));
         }
-        serde_json::from_str(&body).map_err(|error| failed(format!("its answer is not JSON: {error}")))
+        serde_json::from_str(&body).map_err(|_| failed("its answer is not that of a reflector".to_owned()))
     }
 }
 

@@ -20,6 +20,7 @@ use nacre_reflect::token::PublicKey;
 
 use super::store::open_store;
 use super::target::PORT_DEFAULT;
+use crate::arguments::setting_error;
 use crate::complete;
 use crate::failure::Failure;
 use crate::quantity::{self, Size, Time};
@@ -142,10 +143,7 @@ impl Settings {
         }
         let found =
             command.try_get_matches_from(words).and_then(|matches| Settings::from_arg_matches(&matches));
-        let settings = found.map_err(|error| {
-            let text = error.to_string();
-            text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
-        })?;
+        let settings = found.map_err(|error| setting_error(&error))?;
         Ok(Settings { store, key, ..settings })
     }
 

@@ -111,7 +111,11 @@ fn unbracketed(host: &str) -> &str {
 /// Resolves the address of a host by name.
 pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
     let cannot = |why: String| Failure::Failed(format!("cannot find the address of \"{host}\": {why}"));
-    let mut addresses = (host, port).to_socket_addrs().map_err(|error| cannot(error.to_string()))?;
+    let mut addresses = (host, port).to_socket_addrs().map_err(|error| {
+        let why = error.to_string();
+        // What was attempted is said before.
+        cannot(why.trim_start_matches("failed to lookup address information: ").to_owned())
+    })?;
     addresses.next().ok_or_else(|| cannot("it has none".to_owned()))
 }
 
