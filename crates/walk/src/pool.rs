@@ -442,6 +442,21 @@ impl<S: Send + Sync> Queue<S> {
         }
     }
 
+    /// Takes all pieces of the outside work, in their order.
+    pub(crate) fn take_outside(&self) -> Vec<Work<S>> {
+        let mut taken = Vec::new();
+        loop {
+            match self.injector.steal() {
+                Steal::Success(work) => {
+                    self.units.fetch_sub(work.units(), Ordering::Relaxed);
+                    taken.push(work);
+                }
+                Steal::Retry => {}
+                Steal::Empty => return taken,
+            }
+        }
+    }
+
     /// Takes a thread's own newest piece.
     pub(crate) fn pop(&self, own: &Worker<Work<S>>) -> Option<Work<S>> {
         let work = own.pop()?;

@@ -163,7 +163,17 @@ impl<V: Visitor> Scanner<'_, V> {
     }
 
     /// Reads those directories to their ends whose positions would be invalid later; called when the walk is to stop.
-    pub fn wind_up(&mut self) {
+    /// With `outside`, those too that [`Queue::take`] could not give away and put back.
+    pub fn wind_up(&mut self, outside: bool) {
+        let outside = if outside { self.queue.take_outside() } else { Vec::new() };
+        for work in outside {
+            match work {
+                Work::Rest(directory) if directory.stable_position().is_none() => self.read(directory),
+                // Counted again before it is no longer counted as taken: meanwhile nothing looks idle.
+                work => self.queue.inject(work),
+            }
+            self.queue.count_out();
+        }
         let mut kept = Vec::new();
         while let Some(work) = self.queue.pop(self.own) {
             match work {

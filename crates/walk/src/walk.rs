@@ -286,7 +286,8 @@ fn run_thread<V: Visitor>(
         progress.busy.store(false, std::sync::atomic::Ordering::Relaxed);
     }
     if queue.is_stopped() {
-        scanner.wind_up();
+        // The pieces from outside have an order, which one thread keeps.
+        scanner.wind_up(number == 0);
     }
     scanner.close();
 }

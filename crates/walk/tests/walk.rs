@@ -318,6 +318,55 @@ fn what_is_given_away_is_visited_by_the_other() {
     check(folder.path(), &all);
 }
 
+/// A visitor that looks for work to give away once it has begun a directory, and then stops the walk.
+struct Giver {
+    queue: std::sync::Arc<nacre_walk::Queue<()>>,
+    given: Vec<Unit>,
+    seen: Vec<PathBuf>,
+}
+
+impl Visitor for Giver {
+    type State = ();
+
+    fn enter(&mut self, _directory: &Opened<'_, ()>) -> Option<()> {
+        Some(())
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, ()>) -> Verdict {
+        self.seen.push(entry.path());
+        if entry.depth == 1 && !self.queue.is_stopped() {
+            assert_eq!(self.queue.units(), 1, "the rest of the directory is queued");
+            self.given = self.queue.take(10);
+            self.queue.stop();
+        }
+        Verdict::Descend
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn a_rest_that_could_not_be_given_away_is_read_to_its_end_before_the_walk_stops() {
+    // Its positions are mere counts, and its names stay the same.
+    let root = Path::new("/proc/sys/kernel");
+    let mut walk = Walk::new(Options { metadata: false, read_bytes: 4096, ..options(1) });
+    let mut visitors = [Giver { queue: walk.queue().clone(), given: Vec::new(), seen: Vec::new() }];
+    let number = walk.add_root(root).unwrap();
+    walk.start(number, &mut visitors[0]).unwrap();
+    walk.run(&mut visitors);
+    let left = walk.frontier(|_| {});
+    assert!(left.iter().all(|unit| unit.position.is_none()), "{left:?}");
+    let [Giver { given, mut seen, .. }] = visitors;
+    assert_eq!(given, []);
+    let mut expected: Vec<PathBuf> = root.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    expected.push(root.to_owned());
+    expected.sort();
+    seen.sort();
+    assert_eq!(seen, expected);
+}
+
 #[test]
 fn a_tree_is_handed_out_entry_by_entry() {
     let folder = tempfile::tempdir().unwrap();
