@@ -534,10 +534,12 @@ impl Visitor for Remover<'_> {
     }
 
     fn failed(&mut self, error: WalkError) {
-        // What was moved is still below the root, or none of the removal's business: the next round tells.
+        // What was moved is still below the root, or none of the removal's business: the next round tells, and forgets this
+        // failure. What is missing in the last round, too, such as behind a stale handle, was not removed.
         if error.vanished() || error.is_missing() {
             self.changed.store(true, Ordering::Relaxed);
-        } else {
+        }
+        if !error.vanished() {
             self.failures.add(error.into());
         }
     }

@@ -18,6 +18,8 @@ use fuser::{
 };
 use nacre_tree::EntryError;
 use nacre_tree::copy::{Copy, Options};
+use nacre_tree::remove::{Removal, Restriction};
+use nacre_walk::filter::{Descent, Filter, Selection};
 use nacre_walk::{Ended, Entry, Opened, Verdict, Visitor, Walk, WalkError};
 use parking_lot::Mutex;
 
@@ -49,6 +51,8 @@ struct Folding {
     exclusive: bool,
     /// True if files cannot be opened, as those of a server that has lost sight of them.
     stale: bool,
+    /// The number of a directory that cannot be opened for the same reason; 0 if there is none.
+    lost: u64,
     /// The number of times that directories were opened, and the number from which on names are found in them: before,
     /// all of them are stale.
     opened: AtomicU64,
@@ -151,7 +155,10 @@ impl Filesystem for Folding {
         reply.attr(&Duration::ZERO, attributes);
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if ino.0 == self.lost {
+            return reply.error(Errno::ESTALE);
+        }
         self.opened.fetch_add(1, Ordering::Relaxed);
         reply.opened(FileHandle(0), FopenFlags::empty());
     }
@@ -265,8 +272,17 @@ impl Setting {
         let (time, owner) = (about.modified().unwrap(), (about.uid(), about.gid()));
         let (last, nodes_there) = (AtomicU64::new(ROOT), Arc::clone(&nodes));
         let opened = AtomicU64::new(0);
-        let folding =
-            Folding { nodes: nodes_there, time, owner, last, exclusive, stale: false, opened, found_from: 0 };
+        let folding = Folding {
+            nodes: nodes_there,
+            time,
+            owner,
+            last,
+            exclusive,
+            stale: false,
+            lost: 0,
+            opened,
+            found_from: 0,
+        };
         for name in names {
             folding.add(ROOT, OsStr::new(name), FileType::RegularFile);
         }
@@ -369,21 +385,27 @@ fn a_name_that_has_only_changed_its_case_is_copied_over_the_old_one() {
     assert_eq!(nodes[0].content, b"new");
 }
 
-/// Creates a directory, and mounts a file system with one file on it, which cannot be opened if it is `stale`, and is found
-/// once directories were opened `found_from` times. `None` where there is no FUSE.
-fn mount_lost_file(at: &Path, stale: bool, found_from: u64) -> Option<BackgroundSession> {
+/// Creates a directory to mount a file system on, and returns that one, empty.
+fn to_be_mounted(at: &Path) -> Folding {
     fs::create_dir(at).unwrap();
     let about = fs::metadata(at).unwrap();
-    let folding = Folding {
+    Folding {
         nodes: Arc::default(),
         time: about.modified().unwrap(),
         owner: (about.uid(), about.gid()),
         last: AtomicU64::new(ROOT),
         exclusive: true,
-        stale,
+        stale: false,
+        lost: 0,
         opened: AtomicU64::new(0),
-        found_from,
-    };
+        found_from: 0,
+    }
+}
+
+/// Creates a directory, and mounts a file system with one file on it, which cannot be opened if it is `stale`, and is found
+/// once directories were opened `found_from` times. `None` where there is no FUSE.
+fn mount_lost_file(at: &Path, stale: bool, found_from: u64) -> Option<BackgroundSession> {
+    let folding = Folding { stale, found_from, ..to_be_mounted(at) };
     folding.add(ROOT, OsStr::new("file"), FileType::RegularFile);
     mounted(folding, at)
 }
@@ -446,4 +468,21 @@ fn a_file_that_a_server_has_lost_sight_of_is_an_error_and_not_taken_for_removed(
     assert_eq!(failures.len(), 1, "{failures:?}");
     assert!(failures[0].to_string().contains("cannot open") && failures[0].path().ends_with("file"));
     assert_eq!(copy.counters().vanished.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_directory_that_a_server_has_lost_sight_of_is_an_error_of_a_removal_by_filters() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("mounted");
+    let mut folding = to_be_mounted(&at);
+    let root = folding.add(ROOT, OsStr::new("root"), FileType::Directory).ino.0;
+    folding.lost = folding.add(root, OsStr::new("lost"), FileType::Directory).ino.0;
+    folding.add(folding.lost, OsStr::new("file"), FileType::RegularFile);
+    let Some(_mounted) = mounted(folding, &at) else { return };
+    let selection = Selection { filter: Filter::default().ready(), descent: Descent::default() };
+    let restriction = Restriction { selection, empty_directories: false };
+    let removed = Removal::new(&[at.join("root")], NonZeroUsize::MIN).unwrap().restricted(restriction).run();
+    let failures = removed.failures.first();
+    assert_eq!((removed.entries, failures.len()), (0, 1), "{failures:?}");
+    assert!(failures[0].path().ends_with("root/lost"), "{failures:?}");
 }
