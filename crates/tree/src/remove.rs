@@ -22,7 +22,7 @@ use nacre_walk::directory::{self, Identity};
 use nacre_walk::filter::{Choice, Descent, Filter, Selection};
 use nacre_walk::{Entry, FileKind, Metadata};
 use nacre_walk::{Opened, Options, Verdict, Visitor, Walk};
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::control::Control;
@@ -135,7 +135,7 @@ impl Removal {
             if root.is_dot() {
                 return Err(StartError::Dot(path.to_owned()));
             }
-            if metadata.is_mount_point() {
+            if metadata.is_mount_point() || is_mounted(&root, &metadata).map_err(missing)? {
                 return Err(StartError::MountPoint(path.to_owned()));
             }
             if root.slash && metadata.kind() == FileKind::Link {
@@ -304,6 +304,16 @@ pub(crate) fn count_below<'a>(
         bytes: sum.bytes + visitor.counted.bytes,
         errors: sum.errors + visitor.counted.errors,
     })
+}
+
+/// Returns whether something is mounted on a root, also on systems that do not say so when they are asked for its metadata.
+fn is_mounted(root: &Root, metadata: &Metadata) -> Result<bool, Errno> {
+    if metadata.kind() != FileKind::Directory {
+        return Ok(false);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = retry_on_intr(|| rustix::fs::openat(root.parent(), root.name(), flags, Mode::empty()))?;
+    directory::is_mounted(&metadata.0, root.parent(), opened.as_fd())
 }
 
 /// Returns whether the root still exists and has the known identity.

@@ -202,7 +202,10 @@ impl Destination {
             parent: Some(Arc::clone(self)),
             name: name.into(),
             identity: directory::identity(&stat),
-            foreign: self.foreign || !self.is_top() && Metadata(stat).is_mount_point(),
+            foreign: self.foreign
+                || !self.is_top()
+                    && (Metadata(stat).is_mount_point()
+                        || directory::is_mounted(&stat, parent.as_fd(), fd.as_fd())?),
             // What was made here has a default ACL only if its parent has one.
             inherits: (!fresh || self.inherits) && attributes::inherits(fd.as_fd()),
             descriptor: Mutex::new(Some(Open::new(fd, &self.count))),
