@@ -25,7 +25,7 @@ use nacre_walk::collect::{Collector, Request};
 use nacre_walk::list::{Field, Format, Lister, Output};
 use nacre_walk::report::{Report, Shape, Shared, Sums, picture, print};
 use nacre_walk::{Options, Queue, Time, Walk, WalkError};
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, makedev};
 
 /// The error with which a walk ends.
 #[derive(Debug, thiserror::Error)]
@@ -328,10 +328,38 @@ fn distinct(
 
 /// Returns the number of the mount that a path is on. A walk of one mount does not reach entries on another.
 fn mount(place: &std::path::Path) -> Option<u64> {
-    let stat = rustix::fs::statx(CWD, place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
-    Some(stat.stx_mnt_id)
+    rustix::fs::statx(CWD, place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)
+        .ok()
+        .map(|stat| mount_of(&stat))
+}
+
+fn mount_of(stat: &Statx) -> u64 {
+    match StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID) {
+        true => stat.stx_mnt_id,
+        // Linux before 5.8 does not number them.
+        false => makedev(stat.stx_dev_major, stat.stx_dev_minor),
+    }
 }
 
 fn ends_in_slash(path: &std::path::Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_told_apart_where_the_system_does_not_number_them() {
+        let mount = |place: &str| {
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            let mut stat = rustix::fs::statx(CWD, place, flags, StatxFlags::MNT_ID).unwrap();
+            // As on Linux before 5.8.
+            stat.stx_mask &= !StatxFlags::MNT_ID.bits();
+            stat.stx_mnt_id = 0;
+            mount_of(&stat)
+        };
+        assert_ne!(mount("/"), mount("/proc"));
+        assert_eq!(mount("/proc"), mount("/proc/self/fd"));
+    }
 }
