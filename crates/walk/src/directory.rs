@@ -479,7 +479,7 @@ impl<S> Directory<S> {
                 0xEF53,      // ext2, ext3, ext4: hash of the name
                 0x5846_5342, // XFS: place in the directory
                 0x9123_683E, // btrfs: number of the entry
-                0x0102_1994, // tmpfs, since Linux 6.6: number of the entry
+                TMPFS,       // number of the entry
                 0x6969,      // NFS: the server's cookie
                 0x0BD0_0BD0, // Lustre: hash of the name
                 0x00C3_6400, // CephFS: hash of the name
@@ -487,7 +487,10 @@ impl<S> Directory<S> {
                 0x2FC1_2FC1, // ZFS: place in the directory
             ];
             let kind = rustix::fs::fstatfs(descriptor).map(|about| about.f_type as u64);
-            stream.stable = Some(kind.is_ok_and(|kind| STABLE.contains(&kind)));
+            // Before, a position of tmpfs was a mere count.
+            let numbered = || is_at_least(rustix::system::uname().release(), (6, 6));
+            let stable = kind.is_ok_and(|kind| STABLE.contains(&kind) && (kind != TMPFS || numbered()));
+            stream.stable = Some(stable);
         }
     }
 
@@ -591,6 +594,19 @@ impl<S> Directory<S> {
     }
 }
 
+/// The number by which tmpfs is recognised.
+const TMPFS: u64 = 0x0102_1994;
+
+/// Returns whether a release of Linux, such as 6.6.1-generic, is this one or a later one.
+fn is_at_least(release: &CStr, least: (u32, u32)) -> bool {
+    let numbers = release.to_bytes().split(|byte| !byte.is_ascii_digit());
+    let mut numbers = numbers.map(|digits| std::str::from_utf8(digits).ok()?.parse::<u32>().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) => (major, minor) >= least,
+        _ => false,
+    }
+}
+
 /// Drops a chain of directories iteratively, since recursion over a hundred thousand levels would overflow the stack.
 impl<S> Drop for Directory<S> {
     fn drop(&mut self) {
@@ -604,6 +620,16 @@ impl<S> Drop for Directory<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn releases_are_compared_by_their_numbers() {
+        for release in [c"6.6.0", c"6.6", c"6.18.44-generic", c"7.0-rc1", c"10.1.2"] {
+            assert!(is_at_least(release, (6, 6)), "{release:?}");
+        }
+        for release in [c"6.5.13", c"5.15.0-91-generic", c"4.18.0-553.el8_10.x86_64", c"6", c"", c"six.six"] {
+            assert!(!is_at_least(release, (6, 6)), "{release:?}");
+        }
+    }
 
     #[test]
     fn a_mount_is_found_where_the_system_does_not_say_where_one_is() {
