@@ -4,6 +4,7 @@
 //! requested, to write a checkpoint or to end. Between two phases no message is in flight, and the remaining work is in
 //! the ranks' queues.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -87,7 +88,11 @@ pub fn run_phase<S: Send + Sync>(
     std::thread::scope(|scope| {
         let threads = scope.spawn(threads);
         let alive = || !threads.is_finished();
-        let phase = if options.algorithm.has_master() {
+        let phase = catch_unwind(AssertUnwindSafe(|| {
+            if !options.algorithm.has_master() {
+                let mut queue = Shared(engine.clone());
+                return communicate(network, &mut queue, engine, options, output, until, alive);
+            }
             let mut queue = OneByOne::new(engine.clone());
             algorithm::Queue::put(&mut queue, entries);
             let phase = communicate(network, &mut queue, engine, options, output, until, alive);
@@ -96,12 +101,13 @@ pub fn run_phase<S: Send + Sync>(
                 Some(error) => Err(error.into()),
                 None => phase.map(|phase| Phase { entries: left, ..phase }),
             }
-        } else {
-            communicate(network, &mut Shared(engine.clone()), engine, options, output, until, alive)
-        };
-        if phase.is_err() {
+        }));
+        if !matches!(phase, Ok(Ok(_))) {
+            // The scope waits for its threads, which may wait for work, or for space to write.
             engine.stop();
+            output.close();
         }
+        let phase = phase.unwrap_or_else(|panic| resume_unwind(panic));
         let rank = network.rank();
         threads.join().map_err(|_| JobError::Thread(rank))?;
         phase

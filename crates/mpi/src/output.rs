@@ -57,6 +57,11 @@ impl Output {
         )
     }
 
+    /// Ends the output early: whoever writes to it gets an error, and is not waited for.
+    pub fn close(&mut self) {
+        self.pieces = sync_channel(0).1;
+    }
+
     /// Sends or prints what is available without waiting, and returns whether there was anything.
     ///
     /// # Errors
@@ -204,5 +209,20 @@ impl Printer {
 
     fn is_empty(&mut self) -> bool {
         self.has_space() && self.shared.pieces.load(Ordering::Acquire) == self.handed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_to_write_to_an_output_that_was_closed() {
+        let (mut forwarder, mut output) = Output::new(None, 1);
+        let pieces = WAITING_MAX + 1;
+        let writer =
+            std::thread::spawn(move || (0..pieces).find_map(|_| forwarder.write_all(b"piece").err()));
+        output.close();
+        assert_eq!(writer.join().unwrap().map(|error| error.kind()), Some(io::ErrorKind::BrokenPipe));
     }
 }
