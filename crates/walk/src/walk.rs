@@ -256,6 +256,17 @@ impl<S: Send + Sync> Walk<S> {
     }
 }
 
+/// Stops the walk if a thread panics: the others would wait for ever for the piece that it does not finish.
+struct StopOnPanic<'a, S: Send + Sync>(&'a Queue<S>);
+
+impl<S: Send + Sync> Drop for StopOnPanic<'_, S> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
 fn run_thread<V: Visitor>(
     number: usize,
     own: &Worker<Work<V::State>>,
@@ -265,6 +276,7 @@ fn run_thread<V: Visitor>(
     roots: &[CString],
     budget: &Arc<Budget>,
 ) {
+    let _stop = StopOnPanic(queue);
     let progress = queue.progress().thread(number);
     let buffer = vec![0; options.read_bytes.max(crate::scan::READ_BYTES_MIN)];
     let mut scanner =

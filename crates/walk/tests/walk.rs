@@ -318,6 +318,38 @@ fn what_is_given_away_is_visited_by_the_other() {
     check(folder.path(), &all);
 }
 
+/// A visitor that panics at everything below the root.
+struct Panicking;
+
+impl Visitor for Panicking {
+    type State = ();
+
+    fn enter(&mut self, _directory: &Opened<'_, ()>) -> Option<()> {
+        Some(())
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, ()>) -> Verdict {
+        assert_eq!(entry.depth, 0, "as is wanted");
+        Verdict::Descend
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn a_visitor_that_panics_ends_the_walk_of_all_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    let mut walk = Walk::new(options(3));
+    let mut visitors = [Panicking, Panicking, Panicking];
+    let number = walk.add_root(folder.path()).unwrap();
+    walk.start(number, &mut visitors[0]).unwrap();
+    let run = std::panic::AssertUnwindSafe(|| walk.run(&mut visitors));
+    assert!(std::panic::catch_unwind(run).is_err());
+}
+
 /// A visitor that looks for work to give away once it has begun a directory, and then stops the walk.
 struct Giver {
     queue: std::sync::Arc<nacre_walk::Queue<()>>,
