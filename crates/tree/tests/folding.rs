@@ -372,6 +372,28 @@ fn of_two_names_that_are_one_at_the_destination_one_is_copied_and_the_other_an_e
 }
 
 #[test]
+fn a_mirror_keeps_a_directory_that_a_file_of_the_source_is_one_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    fs::create_dir_all(source.join("Foo")).unwrap();
+    fs::write(source.join("Foo/file"), "the content").unwrap();
+    let Some(setting) = Setting::mount(folder.path(), &source.join("Foo/file"), &[], true) else { return };
+    let failures = setting.copy(true);
+    assert!(failures.is_empty(), "{failures:?}");
+    fs::write(source.join("foo"), "another one").unwrap();
+    for mirror in [true, false] {
+        let failures = setting.copy(mirror);
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        assert!(failures[0].path().ends_with("foo"), "{failures:?}");
+        assert!(failures[0].reason().contains("two names of the source"), "{failures:?}");
+    }
+    let nodes = setting.end();
+    let names: Vec<&str> = nodes.iter().map(|node| &node.name[..]).collect();
+    assert_eq!(names, ["Foo", "file"]);
+    assert_eq!(nodes[1].content, b"the content");
+}
+
+#[test]
 fn a_name_that_has_only_changed_its_case_is_copied_over_the_old_one() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source");

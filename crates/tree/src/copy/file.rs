@@ -243,6 +243,12 @@ impl Item<'_> {
             return Ok(None);
         }
         let existing = self.destination.stat(self.name).map_err(failed(STAT))?;
+        // A directory that is listed under another name may be the copy of that, with everything in it.
+        if existing.is_some_and(|stat| Metadata(stat).kind() == FileKind::Directory)
+            && !self.destination.lists(self.name).map_err(failed(STAT))?
+        {
+            return Err(failed(COPY)(ONE));
+        }
         if let Some(stat) = &existing
             && first != Some(identity(stat))
             && !self.destination.claim(stat, self.name).map_err(failed(STAT))?
