@@ -1113,7 +1113,7 @@ fn a_mirror_removes_what_the_source_has_not() {
         {
             assert!(listed.lines().any(|other| other == line), "{line}: {listed}");
         }
-        assert!(listed.ends_with(&format!("remove {} entries", removed - 2)), "{listed}");
+        assert!(listed.ends_with(&format!("remove {removed} entries")), "{listed}");
         harness::unread(program().arg("copy").args(&words), 0);
         harness::unwritten(program().arg("copy").args(&words), 1);
         assert!(before == snapshot(&target), "a dry run changes nothing");

@@ -555,12 +555,12 @@ impl Copy {
     }
 
     /// Counts an entry of the destination with everything in it, by its path there.
-    pub fn count_at_destination(&self, below: &[u8]) -> u64 {
+    pub fn count_at_destination(&self, below: &[u8]) -> Counted {
         let path = PathBuf::from(std::ffi::OsString::from_vec(self.destination.join(below)));
         let options = WalkOptions { threads: NonZeroUsize::MIN, metadata: false, ..WalkOptions::default() };
         let all = Selection { filter: Filter::default().ready(), descent: Descent::default() };
         let control = self.shared.control.of_part();
-        crate::remove::count_below([path.as_path()], &options, &control, None, (&all, true)).entries
+        crate::remove::count_below([path.as_path()], &options, &control, None, (&all, true))
     }
 
     fn top(&self) -> Result<Arc<Destination>, StartError> {

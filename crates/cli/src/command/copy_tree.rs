@@ -154,7 +154,7 @@ fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Planned, Failure>
             Difference::Kind if differing.kind == FileKind::Socket => return,
             Difference::Extra => {
                 // A directory goes with everything in it.
-                add(&planned.removed, copy.count_at_destination(&differing.path).max(1));
+                add(&planned.removed, copy.count_at_destination(&differing.path).entries.max(1));
                 "remove"
             }
             Difference::Permissions | Difference::Extended | Difference::Accessed => {
@@ -165,7 +165,12 @@ fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Planned, Failure>
                 add(&planned.adjusted, 1);
                 "adjust"
             }
-            _ => {
+            difference => {
+                if difference == Difference::Kind && args.mirror {
+                    // So does one in whose place something else is copied.
+                    let there = copy.count_at_destination(&differing.path);
+                    add(&planned.removed, if there.directories > 0 { there.entries } else { 0 });
+                }
                 add(&planned.copied, 1);
                 add(&planned.bytes, differing.size);
                 "copy"
