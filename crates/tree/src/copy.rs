@@ -309,6 +309,8 @@ pub struct Copy {
     source: Root,
     /// The path at which the walk begins.
     source_path: PathBuf,
+    /// The source of a copy, if it is a directory: while it is open, its file system stays mounted.
+    _opened: Option<OwnedFd>,
     kind: FileKind,
     destination: Root,
     shared: Shared,
@@ -331,7 +333,16 @@ impl Copy {
             source_path.push(".");
         }
         let stat = directory::stat(CWD, &name_of(&source_path)).map_err(missing)?;
-        let (kind, identity) = (Metadata(stat).kind(), directory::identity(&stat));
+        let kind = Metadata(stat).kind();
+        let (identity, opened) = match kind {
+            // What is mounted on demand is mounted by that: the source is what is in it.
+            FileKind::Directory => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let opened = rustix::fs::openat(CWD, &source_path, flags, Mode::empty()).map_err(missing)?;
+                (identity_of(opened.as_fd()).map_err(missing)?, Some(opened))
+            }
+            _ => (directory::identity(&stat), None),
+        };
 
         let nowhere = |errno| StartError::Nowhere { path: destination.to_owned(), errno };
         let found = Root::find(destination).map_err(nowhere)?;
@@ -386,10 +397,8 @@ impl Copy {
             return Err(StartError::Inside(source.to_owned(), to.path().to_owned()));
         }
         if options.mirror
-            && let Ok(there) = to.stat()
+            && let (Ok(there), Some(opened)) = (to.stat(), &opened)
         {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let opened = rustix::fs::openat(CWD, &source_path, flags, Mode::empty()).map_err(missing)?;
             if is_within(opened.as_fd(), directory::identity(&there)).map_err(missing)? {
                 return Err(StartError::Around(source.to_owned(), to.path().to_owned()));
             }
@@ -402,7 +411,7 @@ impl Copy {
             }
         }
         let shared = Shared::new(options, identity);
-        Ok(Copy { source: from, source_path, kind, destination: to, shared })
+        Ok(Copy { source: from, source_path, _opened: opened, kind, destination: to, shared })
     }
 
     /// Prepares a comparison: source and destination are what the paths name, whatever their types.
@@ -433,7 +442,7 @@ impl Copy {
         let ((source, stat), (destination, _)) = (find(source)?, find(destination)?);
         let (kind, shared) = (Metadata(stat).kind(), Shared::new(options, directory::identity(&stat)));
         let source_path = source.path().to_owned();
-        Ok(Copy { source, source_path, kind, destination, shared })
+        Ok(Copy { source, source_path, _opened: None, kind, destination, shared })
     }
 
     /// Returns the path of the copy.

@@ -114,6 +114,24 @@ fn an_empty_source_empties_its_mirror_only_if_told_to() {
 }
 
 #[test]
+fn a_source_that_was_replaced_before_the_mirror_began_removes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), "").unwrap();
+    Copy::new(&source, &target, options(true)).unwrap().run().unwrap();
+    let copy = Copy::new(&source, &target, options(true)).unwrap();
+    // As if its file system had been unmounted meanwhile.
+    fs::rename(&source, folder.path().join("elsewhere")).unwrap();
+    fs::create_dir(&source).unwrap();
+    copy.run().unwrap();
+    let failures = copy.failures().first();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].reason().contains("took its place"), "{failures:?}");
+    assert!(target.join("file").exists());
+}
+
+#[test]
 fn a_socket_differs_from_anything_else_under_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));

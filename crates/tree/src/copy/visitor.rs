@@ -167,6 +167,12 @@ impl Visitor for Copier<'_> {
             }
         };
         let identity = directory::identity(&stat);
+        if opened.directory.is_none() && self.shared.options.mirror && identity != self.shared.source {
+            // Such as the empty directory that its file system was mounted on while the user was asked.
+            let cause = "something else took its place since the mirror was asked for";
+            self.shared.failures.add(EntryError::new(path(), MAKE, cause));
+            return None;
+        }
         if *self.shared.root.lock() == Some(identity) {
             self.shared.failures.add(EntryError::new(path(), MAKE, "it is the destination of this copy"));
             return None;
