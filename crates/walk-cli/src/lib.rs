@@ -111,6 +111,7 @@ impl Plan {
         }
         let mut flags = args.identity();
         flags.push(("the places of the roots".into(), format!("{places:?}")));
+        flags.push((WALKED.into(), format!("{roots:?}")));
         flags.push(("--json of a list".into(), (json && args.list).to_string()));
         let head = Head { flags, now, newer: selection.filter.newer };
         let (picture, errors) = (args.picture.clone(), args.errors.clone());
@@ -123,7 +124,12 @@ impl Plan {
     /// # Errors
     /// A message if the checkpoint is of another walk.
     pub fn adopt(&mut self, loaded: &Loaded) -> Result<(), String> {
-        if let Some((flag, there, here)) = loaded.head.difference(&self.head) {
+        let mut head = self.head.clone();
+        if !loaded.head.flags.iter().any(|(flag, _)| flag == WALKED) {
+            // Older checkpoints do not say.
+            head.flags.retain(|(flag, _)| flag != WALKED);
+        }
+        if let Some((flag, there, here)) = loaded.head.difference(&head) {
             return Err(format!("it is of another walk: {flag} was {there}, and is {here} now"));
         }
         let roots = self.roots.len();
@@ -271,6 +277,10 @@ impl Plan {
     }
 }
 
+/// The roots that are left when those that are parts of others were dropped, as a checkpoint names them. Its units have the
+/// numbers of these, and which ones they are changes with what is mounted.
+const WALKED: &str = "the list of roots that are no parts of others";
+
 /// The maximum number of errors that are shown.
 const SHOWN: usize = 10;
 
@@ -347,7 +357,33 @@ fn ends_in_slash(path: &std::path::Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_walk_goes_on_with_the_roots_that_it_had_after_parts_of_others_were_dropped() {
+        let args = Line::parse_from(["walk", ".", "/proc"]).args;
+        let mut plan = Plan::new(&args, false).unwrap();
+        let mut head = plan.head.clone();
+        let mut adopted = |head: &Head| {
+            let report = Report::new(&plan.request.shape);
+            plan.adopt(&Loaded { head: head.clone(), report, units: Vec::new() })
+        };
+        assert_eq!(adopted(&head), Ok(()));
+        let at = head.flags.iter().position(|(flag, _)| flag == WALKED).unwrap();
+        head.flags[at].1 = "[\".\"]".to_owned();
+        assert!(adopted(&head).unwrap_err().contains(WALKED));
+        // Older checkpoints do not have it.
+        head.flags.remove(at);
+        assert_eq!(adopted(&head), Ok(()));
+    }
 
     #[test]
     fn mounts_are_told_apart_where_the_system_does_not_number_them() {
