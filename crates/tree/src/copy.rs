@@ -496,12 +496,15 @@ impl Copy {
         self.shared.failures.clear();
         let top = self.top()?;
         let _lock = self.lock(&top)?;
+        // Now, if it is there: its mode may be one that does not let it be opened later.
+        let place = self.open_place();
         if self.kind == FileKind::Directory {
             self.walk(|| visitor::Copier::new(&self.shared, &top, &self.destination));
         } else {
             self.copy_one(&top);
         }
-        self.sync()
+        self.sync(place.or_else(|_| self.open_place()));
+        Ok(())
     }
 
     /// Compares everything with its copy. Differences are in [`Copy::failures`].
@@ -514,10 +517,8 @@ impl Copy {
         // A preview counts, too.
         self.shared.counters.verified.store(0, Ordering::Relaxed);
         // What is still to be written cannot be forgotten by memory, and so would not be read from the device.
-        if let Ok(fd) = self.top()?.descriptor()
-            && let Ok(fd) = rustix::fs::openat(&fd, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        {
-            let _ = rustix::fs::syncfs(fd);
+        if let Ok(place) = self.open_place() {
+            let _ = rustix::fs::syncfs(place);
         }
         let aspects = Aspects { accessed: true, mounts: false, extras: false, ..Aspects::ALL };
         self.compare(aspects, &|differing: Differing| {
@@ -621,22 +622,22 @@ impl Copy {
         *self.shared.call.lock() = None;
     }
 
+    /// Opens the directory in whose file system the copy is: the copy itself, as one may be mounted there, or the directory
+    /// that something else is copied into.
+    fn open_place(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let name = if self.kind == FileKind::Directory { self.destination.name() } else { c"." };
+        retry_on_intr(|| rustix::fs::openat(self.destination.parent(), name, flags, Mode::empty()))
+    }
+
     /// Makes the copy durable, if requested.
-    fn sync(&self) -> Result<(), StartError> {
-        if self.shared.options.fsync && !self.shared.control.is_stopped() {
-            let top = self.top()?;
-            let synced = top
-                .descriptor()
-                .and_then(|top| {
-                    rustix::fs::openat(&top, ".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                })
-                .and_then(rustix::fs::syncfs);
-            if let Err(errno) = synced {
-                let path = self.destination.path_bytes();
-                self.shared.failures.add(EntryError::new(path, "cannot make durable what is in", errno));
-            }
+    fn sync(&self, place: Result<OwnedFd, Errno>) {
+        if self.shared.options.fsync
+            && !self.shared.control.is_stopped()
+            && let Err(errno) = place.and_then(rustix::fs::syncfs)
+        {
+            self.shared.failures.add(EntryError::new(self.destination.path_bytes(), DURABLE, errno));
         }
-        Ok(())
     }
 
     /// Copies a source that is a single file: the other threads help with it, if it is large.
@@ -691,6 +692,8 @@ impl Copy {
     }
 }
 
+const DURABLE: &str = "cannot make durable what is in";
+
 fn name_of(path: &Path) -> std::ffi::CString {
     // A path that was opened has no zeros.
     std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
@@ -739,5 +742,41 @@ fn boot() -> [u8; 16] {
             let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
             (now ^ u128::from(std::process::id()) << 64).to_le_bytes()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_made_durable_is_the_file_system_that_the_copy_is_in() {
+        let options = Options {
+            threads: NonZeroUsize::MIN,
+            chunk_bytes: 1 << 20,
+            checksum: false,
+            force: false,
+            fsync: true,
+            cross_mounts: false,
+            extended: false,
+            mirror: false,
+            mirror_empty: false,
+            selection: Arc::new(Selection { filter: Filter::default().ready(), descent: Descent::default() }),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let device = |path: &Path| std::fs::metadata(path).unwrap().dev();
+        let place = |source: &Path, destination: &Path| {
+            let copy = Copy::new(source, destination, options.clone()).unwrap();
+            rustix::fs::fstat(copy.open_place().unwrap()).unwrap().st_dev
+        };
+        // Nothing is copied there.
+        let mounted = Path::new("/proc");
+        assert_ne!(device(mounted), device(Path::new("/")));
+        assert_eq!(place(folder.path(), mounted), device(mounted));
+        assert_eq!(place(&file, &folder.path().join("other")), device(folder.path()));
     }
 }

@@ -57,6 +57,8 @@ pub struct Destination {
     descriptor: Mutex<Option<Arc<Open>>>,
     count: Arc<AtomicUsize>,
     count_max: usize,
+    /// True if another file system is mounted on it.
+    pub mounted: bool,
     /// True if it is in a file system that is mounted below the copy's directory.
     pub foreign: bool,
     /// True if this copy created it, so that it was empty.
@@ -114,6 +116,7 @@ impl Destination {
             count,
             // The walk of the source takes half of them.
             count_max: (limit.min(1 << 16) / 4) as usize,
+            mounted: false,
             foreign: false,
             fresh: false,
             inherits,
@@ -198,14 +201,14 @@ impl Destination {
             // It is opened again when something is put into it again.
             self.close();
         }
+        let mounted =
+            Metadata(stat).is_mount_point() || directory::is_mounted(&stat, parent.as_fd(), fd.as_fd())?;
         Ok(Arc::new(Destination {
             parent: Some(Arc::clone(self)),
             name: name.into(),
             identity: directory::identity(&stat),
-            foreign: self.foreign
-                || !self.is_top()
-                    && (Metadata(stat).is_mount_point()
-                        || directory::is_mounted(&stat, parent.as_fd(), fd.as_fd())?),
+            mounted,
+            foreign: self.foreign || !self.is_top() && mounted,
             // What was made here has a default ACL only if its parent has one.
             inherits: (!fresh || self.inherits) && attributes::inherits(fd.as_fd()),
             descriptor: Mutex::new(Some(Open::new(fd, &self.count))),

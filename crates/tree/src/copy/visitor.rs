@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::copy::destination::{Destination, Obstacle};
 use crate::copy::file::{CopyError, Done, Item, is_unfinished};
-use crate::copy::{Shared, file};
+use crate::copy::{DURABLE, Shared, file};
 use crate::error::{Cause, EntryError};
 use crate::remove::ROUNDS_MAX;
 use crate::root::Root;
@@ -238,7 +238,7 @@ impl Visitor for Copier<'_> {
         let destination = directory.state();
         self.shared.counters.directories.fetch_add(1, Ordering::Relaxed);
         self.shared.counters.entries.fetch_add(1, Ordering::Relaxed);
-        let kept = (|| {
+        let kept = (|| -> Result<(), Errno> {
             if !destination.fresh {
                 destination.remove_chosen(is_unfinished)?;
             }
@@ -253,7 +253,15 @@ impl Visitor for Copier<'_> {
             stat.stx_atime = destination.accessed.unwrap_or(stat.stx_atime);
             let target = destination.descriptor()?;
             let used = destination.inherits || !destination.fresh;
-            self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), used)
+            self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), used)?;
+            // The file system that the whole copy is in is made durable at its end.
+            if self.shared.options.fsync
+                && destination.mounted
+                && let Err(errno) = rustix::fs::syncfs(&*target)
+            {
+                self.shared.failures.add(EntryError::new(directory.path_bytes(), DURABLE, errno));
+            }
+            Ok(())
         })();
         if let Err(errno) = kept {
             let error = CopyError::Failed(KEEP, Errno::into(errno));
