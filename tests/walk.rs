@@ -541,6 +541,15 @@ fn roots_are_walked_once_whatever_they_are() {
         let ended = walk(&[roots, &["--list", "--null"]].concat());
         assert_eq!(ended.code, 0, "{ended:?}");
         assert!(ended.stderr.contains(&format!("{dropped:?} is visited as part of")), "{ended:?}");
+        // Where a filter keeps the walk out of the one, the other would not be visited at all.
+        for filter in [["--depth", "..1"], ["--prune", "b"]] {
+            let ended = walk(&[roots, &filter].concat());
+            if dropped == &b || dropped == &file {
+                ended.failed(2, &["as a part of", "walk it by itself"]);
+            } else {
+                assert_eq!(ended.code, 0, "{ended:?}");
+            }
+        }
         let kept = roots.iter().find(|root| *root != dropped).unwrap_or(&roots[0]);
         assert_eq!(records(&ended.stdout), find(&[kept, "-print0"]), "{roots:?}");
     }

@@ -81,6 +81,18 @@ impl Plan {
         let now = now();
         let (roots, places, dropped) = distinct(&args.roots, args.cross_mounts)?;
         let selection = args.filters.selection(now).map_err(CommandError::Usage)?;
+        let place = |root: &PathBuf| {
+            let same = |other: &PathBuf| other.as_os_str() == root.as_os_str();
+            args.roots.iter().position(same).map(|at| &places[at])
+        };
+        if !selection.descent.is_plain()
+            && let Some((root, within)) = dropped.iter().find(|(root, within)| place(root) != place(within))
+        {
+            return Err(CommandError::Usage(format!(
+                "cannot walk {root:?} as a part of {within:?} with --depth, --prune or --exclude-from, which may leave it out; \
+                 walk it by itself"
+            )));
+        }
         let fields = match (&args.fields[..], json) {
             ([], false) => vec![Field::Path],
             ([], true) => vec![Field::Path, Field::Type],
