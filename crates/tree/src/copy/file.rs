@@ -192,7 +192,8 @@ impl Item<'_> {
             return copy(buffer);
         }
         let (inode, links) = (identity(stat), &self.shared.links);
-        match links.met(inode, stat.stx_nlink, || self.shared.help(buffer)) {
+        let version = (stat.stx_size, modified(stat));
+        match links.met(inode, version, stat.stx_nlink, || self.shared.help(buffer)) {
             Turn::Link(first) => match self.link(stat, &first) {
                 Ok(done) => Ok(T::from_done(done)),
                 // That file system takes no more links, or has none: then it is a file of its own.
@@ -208,6 +209,7 @@ impl Item<'_> {
                     Ok(Some(stat)) if copied => links.ready(
                         inode,
                         First {
+                            version,
                             directory: Arc::clone(self.destination),
                             name: self.name.into(),
                             identity: identity(&stat),

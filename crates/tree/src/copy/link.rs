@@ -7,14 +7,20 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nacre_walk::Time;
 use nacre_walk::directory::Identity;
 use parking_lot::{Condvar, Mutex};
 
 use crate::copy::destination::Destination;
 
+/// The size of a source, and the time of its last modification.
+pub type Version = (u64, Time);
+
 /// The location of the first name's copy.
 #[derive(Clone)]
 pub struct First {
+    /// The version of the source that was copied.
+    pub version: Version,
     pub directory: Arc<Destination>,
     pub name: CString,
     /// Device and inode of the copy.
@@ -49,9 +55,13 @@ const WAIT: Duration = Duration::from_millis(20);
 impl Links {
     /// Registers a name of an inode, and returns the action for it. If a thread is copying the first name, this waits
     /// for it; `help` does useful work meanwhile, and returns whether there was any.
-    pub fn met(&self, inode: Identity, links: u32, mut help: impl FnMut() -> bool) -> Turn {
+    pub fn met(&self, inode: Identity, version: Version, links: u32, mut help: impl FnMut() -> bool) -> Turn {
         let mut states = self.states.lock();
         loop {
+            // Another file may have got the number of one that was removed meanwhile.
+            if matches!(states.get(&inode), Some(State::Ready(first, _)) if first.version != version) {
+                states.remove(&inode);
+            }
             match states.get_mut(&inode) {
                 None => {
                     states.insert(inode, State::Pending);
@@ -87,5 +97,25 @@ impl Links {
     pub fn failed(&self, inode: Identity) {
         self.states.lock().remove(&inode);
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_got_the_number_of_a_removed_one_is_copied() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Destination::top(std::fs::File::open(folder.path()).unwrap().into()).unwrap();
+        let links = Links::default();
+        let met = |version| matches!(links.met((1, 2), version, 3, || false), Turn::Copy);
+        let [old, new] = [5, 6].map(|seconds| (100, Time { seconds, nanoseconds: 0 }));
+        for (version, name) in [(old, c"a"), (new, c"b")] {
+            assert!(met(version));
+            let directory = Arc::clone(&directory);
+            links.ready((1, 2), First { version, directory, name: name.into(), identity: (3, 4) });
+            assert!(!met(version));
+        }
     }
 }
