@@ -94,6 +94,28 @@ fn parts_show_their_metrics_their_health_and_their_pages() {
 }
 
 #[test]
+fn a_page_loads_nothing_and_is_neither_kept_nor_embedded() {
+    let listener = start(None);
+    for (host, path) in [("localhost", "/"), ("localhost", "/metrics"), ("evil.example", "/")] {
+        let answer = get(&listener, host, path);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        for field in [
+            "content-security-policy: default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
+             form-action 'none'; frame-ancestors 'none'",
+            "cross-origin-resource-policy: same-origin",
+            "referrer-policy: no-referrer",
+            "x-content-type-options: nosniff",
+            "cache-control: no-store",
+        ] {
+            assert!(head.lines().any(|line| line == field), "{field} is not in\n{head}");
+        }
+        for part in ["<script", "http://", "https://", "url(", "@import", " src="] {
+            assert!(path != "/" || !body.contains(part), "{part} is in\n{body}");
+        }
+    }
+}
+
+#[test]
 fn a_head_is_a_get_without_its_body() {
     let listener = start(None);
     let got = get(&listener, "localhost", "/echo?abc");
