@@ -1,5 +1,6 @@
 //! The answers to requests, by path.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde::Serialize;
 
 use crate::metrics::{Format, Metrics};
-use crate::picture::Picture;
+use crate::picture::{self, Picture};
 use crate::{Part, process};
 
 /// The answer to a request.
@@ -116,10 +117,11 @@ async fn health(parts: &[Arc<dyn Part>]) -> Answer {
     }
 }
 
-/// The styles of the status page.
-const STYLE: &str = "body{font:16px/1.4 sans-serif;margin:2em}th{text-align:left;padding-right:2em}\
-    td{padding-right:1.5em}figure{margin:1em 0;max-width:60em}figcaption{font-weight:bold}\
-    svg{width:100%;font:11px sans-serif}.grid{stroke:#ccc}.series{fill:none;stroke-width:1.5;stroke-linecap:round}";
+/// The styles of the status page: light or dark as the reader's system is, and readable on a narrow screen.
+const STYLE: &str = ":root{color-scheme:light dark}body{font:16px/1.4 sans-serif;margin:2em}\
+    th{text-align:left;vertical-align:top;padding-right:2em}td{padding-right:1.5em;overflow-wrap:anywhere}\
+    figure{margin:1em 0;max-width:60em;overflow-x:auto}figcaption{font-weight:bold}\
+    @media(max-width:40em){body{margin:1em}th,td{padding-right:1em}}";
 
 async fn status(parts: &[Arc<dyn Part>]) -> Answer {
     let mut sections = Vec::with_capacity(parts.len());
@@ -131,17 +133,17 @@ async fn status(parts: &[Arc<dyn Part>]) -> Answer {
         html lang="en" {
             head {
                 meta charset="utf-8";
-                meta name="viewport" content="width=device-width";
+                meta name="viewport" content="width=device-width, initial-scale=1";
                 meta http-equiv="refresh" content="30";
                 title { "nacre" }
-                style { (PreEscaped(STYLE)) }
+                style { (PreEscaped(STYLE)) (PreEscaped(picture::STYLE)) }
             }
             body {
                 h1 { "nacre" }
                 @for section in &sections {
                     @match section {
                         Ok(section) => (show(section, parts.len() > 1)),
-                        Err(why) => p { (why) },
+                        Err(why) => p { (visible(why)) },
                     }
                 }
                 p {
@@ -160,20 +162,40 @@ async fn status(parts: &[Arc<dyn Part>]) -> Answer {
 fn show(section: &Section, is_titled: bool) -> Markup {
     let now = Instant::now();
     html! {
-        @if is_titled { h2 { (section.title) } }
+        @if is_titled { h2 { (visible(&section.title)) } }
         // Numbers, and names that the program itself has chosen.
         @for picture in &section.pictures { (PreEscaped(picture.svg(now))) }
         table {
-            @for (name, value) in &section.rows { tr { th { (name) } td { (value) } } }
+            @for (name, value) in &section.rows { tr { th { (visible(name)) } td { (visible(value)) } } }
         }
         @for table in &section.tables {
-            h3 { (table.title) }
+            h3 { (visible(&table.title)) }
             table {
                 tr { @for head in &table.heads { th { (head) } } }
-                @for row in &table.rows { tr { @for cell in row { td { (cell) } } } }
+                @for row in &table.rows { tr { @for cell in row { td { (visible(cell)) } } } }
             }
         }
     }
+}
+
+/// Returns a text in which characters that are not allowed in HTML, or that change the order in which others are shown,
+/// stand as escapes.
+fn visible(text: &str) -> Cow<'_, str> {
+    let is_command = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(is_command) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match is_command(c) {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    Cow::Owned(shown)
 }
 
 #[cfg(test)]
@@ -191,5 +213,36 @@ mod tests {
             assert!(!text.contains(part), "{text}");
         }
         assert!(text.contains("<h3>&lt;table&gt;</h3>") && text.contains("&lt;script&gt;"), "{text}");
+    }
+
+    #[test]
+    fn what_others_say_cannot_reorder_the_page_or_spoil_its_html() {
+        let mut section = Section::default();
+        section.row("name\u{202e}eman", "a\0b\u{1b}[2J\u{9b}");
+        let rows = vec![vec!["\u{2066}größe\u{2069}".to_owned()]];
+        section.tables.push(Table { title: "\r".to_owned(), heads: Vec::new(), rows });
+        let text = show(&section, false).into_string();
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        for part in [
+            "<th>name\\u{202e}eman</th>",
+            "<td>a\\u{0}b\\u{1b}[2J\\u{9b}</td>",
+            "<td>\\u{2066}größe\\u{2069}</td>",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text:?}");
+        }
+    }
+
+    #[test]
+    fn every_series_of_a_picture_has_a_colour_in_a_light_page_and_in_a_dark_one() {
+        let names = ["a", "b", "c", "d", "e", "f"];
+        let picture = Picture::new("Requests", crate::picture::Scale::Count, &names);
+        let svg = picture.svg(Instant::now());
+        for index in 0..names.len() {
+            assert!(svg.contains(&format!("class=\"series s{index}\"")), "{svg}");
+            assert_eq!(picture::STYLE.matches(&format!(".s{index}{{stroke:")).count(), 2, "{index}");
+        }
+        assert!(
+            picture::STYLE.contains("prefers-color-scheme:dark") && STYLE.contains("color-scheme:light dark")
+        );
     }
 }
