@@ -623,6 +623,21 @@ fn shells_and_manual_readers_get_what_they_want() {
 }
 
 #[test]
+fn the_version_names_the_format_of_stores() {
+    let folder = harness::folder();
+    let store = file(&folder.path().join("store"));
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.args(words);
+        run_with(command, b"")
+    };
+    run(&["write", "a", "x", "--store", &store]).ok();
+    let format = run(&["info", "--json", "--store", &store]).json()[0]["report"]["format"].clone();
+    let version = run(&["--version"]).text();
+    assert!(version.contains(&format!("file: (stores up to format {format}), mem:")), "{version}");
+}
+
+#[test]
 fn the_tour_proves_that_no_update_is_lost() {
     let server = Server::in_memory();
     let words = ["tour", "--seconds", "1", "--clients", "3", "--blocks", "4"];

@@ -9,6 +9,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
+use nacre_daemon::STORE_FORMAT;
 use nacre_shell::manual::STYLES;
 use nacre_walk_cli::THREADS_MAX;
 
@@ -52,7 +53,8 @@ fn inside() -> &'static str {
             _ => kind.to_string(),
         });
         format!(
-            "{}\nengines: file:, mem:, nacre:// and unix: (servers), rados:// (with librados, loaded on first use)\n\
+            "{}\nengines: file: (stores up to format {STORE_FORMAT}), mem:, nacre:// and unix: (servers), rados:// (with librados, loaded on \
+             first use)\n\
              planes of the reflector: {}; programs for the kernel {}",
             env!("CARGO_PKG_VERSION"),
             planes.join(", "),
