@@ -144,7 +144,7 @@ impl Listener {
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let shared = Arc::new(Shared { parts, hosts: Hosts::new(&options.hosts) });
+        let shared = Arc::new(Shared { parts, hosts: Hosts::new(&options.hosts, &options.address) });
         let (stop, stopped) = oneshot::channel::<()>();
         let body = async move {
             let listener = TcpListener::from_std(listener)?;
