@@ -25,7 +25,7 @@ const BOTTOM: f64 = 24.0;
 const DASHES: [&str; 6] = ["none", "6 3", "2 2", "8 3 2 3", "1 3", "10 4"];
 
 /// The styles of pictures, for a light page and for a dark one.
-pub(crate) const STYLE: &str = "svg{width:100%;min-width:36em;font:11px sans-serif;fill:currentColor}\
+pub(crate) const STYLE: &str = "svg{width:100%;min-width:40rem;font:11px sans-serif;fill:currentColor}\
     .grid{stroke:currentColor;stroke-opacity:.2}.series{fill:none;stroke-width:1.5;stroke-linecap:round}\
     .s0{stroke:#0b62a4}.s1{stroke:#b4480f}.s2{stroke:#2d7d3a}.s3{stroke:#7a3e9d}.s4{stroke:#8a6d00}.s5{stroke:#444}\
     @media(prefers-color-scheme:dark){.s0{stroke:#6fb7f2}.s1{stroke:#ff9d6b}.s2{stroke:#7fd08d}.s3{stroke:#cf9cf0}\
