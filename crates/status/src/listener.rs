@@ -37,8 +37,9 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 /// The time that a peer may take to send the head of its request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time that a connection may last, including the reading of its answer.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time that a connection may last, including the reading of its answer: long enough for a head that comes late and
+/// for parts that answer late.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause in accepting connections after the system failed to accept one.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures::future::{BoxFuture, join_all};
 use hyper::StatusCode;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde::Serialize;
@@ -11,6 +12,10 @@ use serde::Serialize;
 use crate::metrics::{Format, Metrics};
 use crate::picture::{self, Picture};
 use crate::{Part, process};
+
+/// The time that a part may take for its share of an answer: a little more than it gives a store elsewhere, which is then
+/// named.
+const PART_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,17 +87,33 @@ pub(crate) async fn answer(parts: &[Arc<dyn Part>], path: &str, query: &str, for
                 part.paths().iter().find(|known| **known == path).map(|known| (part.clone(), *known))
             };
             match parts.iter().find_map(find) {
-                Some((part, path)) => part.page(path, query).await,
+                Some((part, path)) => tokio::time::timeout(PART_TIMEOUT, part.page(path, query))
+                    .await
+                    .unwrap_or_else(|_| Answer::text(StatusCode::SERVICE_UNAVAILABLE, late())),
                 None => Answer::text(StatusCode::NOT_FOUND, "there is no such page"),
             }
         }
     }
 }
 
+/// Returns the shares of all parts, which are asked at the same time. A part that does not answer in time has an error in
+/// its place.
+async fn in_time<T>(shares: Vec<BoxFuture<'_, Result<T, String>>>) -> Vec<Result<T, String>> {
+    async fn bounded<T>(share: BoxFuture<'_, Result<T, String>>) -> Result<T, String> {
+        tokio::time::timeout(PART_TIMEOUT, share).await.unwrap_or_else(|_| Err(late()))
+    }
+    join_all(shares.into_iter().map(bounded)).await
+}
+
+/// Returns the error that stands for the share of a part that did not answer in time.
+fn late() -> String {
+    format!("a part of this daemon did not answer within {} s", PART_TIMEOUT.as_secs())
+}
+
 async fn scrape(parts: &[Arc<dyn Part>], format: Format) -> Answer {
     let mut all = Vec::from(process::metrics());
-    for part in parts {
-        match part.metrics().await {
+    for metrics in in_time(parts.iter().map(|part| part.metrics()).collect()).await {
+        match metrics {
             Ok(metrics) => all.push(metrics),
             Err(why) => return Answer::text(StatusCode::SERVICE_UNAVAILABLE, why),
         }
@@ -107,10 +128,8 @@ async fn scrape(parts: &[Arc<dyn Part>], format: Format) -> Answer {
 
 /// Answers 200 if every part is well, otherwise 503 with a line for each part that is not.
 async fn health(parts: &[Arc<dyn Part>]) -> Answer {
-    let mut troubles = Vec::new();
-    for part in parts {
-        troubles.extend(part.health().await.err());
-    }
+    let health = in_time(parts.iter().map(|part| part.health()).collect()).await;
+    let troubles: Vec<String> = health.into_iter().filter_map(Result::err).collect();
     match troubles.is_empty() {
         true => Answer::text(StatusCode::OK, "ok"),
         false => Answer::text(StatusCode::SERVICE_UNAVAILABLE, troubles.join("\n")),
@@ -124,10 +143,7 @@ const STYLE: &str = ":root{color-scheme:light dark}body{font:16px/1.4 sans-serif
     @media(max-width:40em){body{margin:1em}th,td{padding-right:1em}}";
 
 async fn status(parts: &[Arc<dyn Part>]) -> Answer {
-    let mut sections = Vec::with_capacity(parts.len());
-    for part in parts {
-        sections.push(part.section().await);
-    }
+    let sections = in_time(parts.iter().map(|part| part.section()).collect()).await;
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -200,7 +216,71 @@ fn visible(text: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use futures::future::{FutureExt, pending, ready};
+
     use super::*;
+
+    /// A part that never answers.
+    struct Stuck;
+
+    impl Part for Stuck {
+        fn metrics(&self) -> BoxFuture<'_, Result<Metrics, String>> {
+            pending().boxed()
+        }
+
+        fn health(&self) -> BoxFuture<'_, Result<(), String>> {
+            pending().boxed()
+        }
+
+        fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
+            pending().boxed()
+        }
+
+        fn paths(&self) -> &'static [&'static str] {
+            &["/stuck"]
+        }
+
+        fn page(&self, _path: &'static str, _query: &str) -> BoxFuture<'_, Answer> {
+            pending().boxed()
+        }
+    }
+
+    /// A part that answers at once, and is not well.
+    struct Ill;
+
+    impl Part for Ill {
+        fn metrics(&self) -> BoxFuture<'_, Result<Metrics, String>> {
+            ready(Err("ill".to_owned())).boxed()
+        }
+
+        fn health(&self) -> BoxFuture<'_, Result<(), String>> {
+            ready(Err("ill".to_owned())).boxed()
+        }
+
+        fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
+            let mut section = Section::default();
+            section.row("things", 7);
+            ready(Ok(section)).boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_does_not_answer_does_not_hide_the_others() {
+        let parts: [Arc<dyn Part>; 2] = [Arc::new(Stuck), Arc::new(Ill)];
+        let ask = async |path| answer(&parts, path, "", Format::Plain).await;
+        let page = ask("/").await;
+        assert_eq!(page.status, StatusCode::OK);
+        assert!(page.body.contains("did not answer within 6 s"), "{}", page.body);
+        assert!(page.body.contains("<th>things</th><td>7</td>"), "{}", page.body);
+        let health = ask("/healthz").await;
+        assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(health.body.ends_with("did not answer within 6 s\nill\n"), "{}", health.body);
+        for path in ["/metrics", "/stuck"] {
+            let late = ask(path).await;
+            assert_eq!(late.status, StatusCode::SERVICE_UNAVAILABLE);
+            assert!(late.body.contains("did not answer"), "{path}: {}", late.body);
+        }
+    }
 
     #[test]
     fn what_others_say_cannot_change_the_page() {
