@@ -67,18 +67,18 @@ impl Sources {
     }
 }
 
-/// Returns a number of the engine's report as the page shows it; `None` for lists, such as that of the segments, which may
-/// be thousands and which `nacre info` shows.
+/// Returns a number of the engine's report as `nacre info` shows it; `None` for lists, such as that of the segments, which may
+/// be thousands.
 fn shown(name: &str, value: &Value) -> Option<String> {
     Some(match value {
         Value::Array(_) | Value::Object(_) => return None,
-        Value::Null => "none".to_owned(),
+        Value::Null => "-".to_owned(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
         Value::String(text) => text.clone(),
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
-            (Some(bytes), _) if name.ends_with("_bytes") => {
-                format!("{} ({} bytes)", size(bytes), grouped(bytes))
+            (Some(bytes), _) if name.ends_with("_bytes") && bytes >= 1024 => {
+                format!("{} ({})", grouped(bytes), size(bytes))
             }
             (Some(count), _) => grouped(count),
             (None, Some(ratio)) => format!("{ratio:.2}"),
@@ -107,10 +107,10 @@ mod tests {
     #[test]
     fn numbers_of_the_engine_can_be_read() {
         for (name, value, text) in [
-            ("taken_bytes", json!(109_951_162_777_600_u64), Some("100.0 TiB (109,951,162,777,600 bytes)")),
+            ("taken_bytes", json!(109_951_162_777_600_u64), Some("109,951,162,777,600 (100.0 TiB)")),
             ("objects", json!(u64::MAX), Some("18,446,744,073,709,551,615")),
             ("write_amplification", json!(1.23456), Some("1.23")),
-            ("read_only", json!(null), Some("none")),
+            ("read_only", json!(null), Some("-")),
             ("persistent", json!(true), Some("yes")),
             ("durability", json!("always"), Some("always")),
             ("segment_list", json!([{ "file": "segment-0000000001" }]), None),
