@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nacre_quantity::repeated::Repeated;
 use tokio::net::{TcpListener, TcpStream};
@@ -281,12 +281,20 @@ async fn respond(shared: &Shared, local: SocketAddr, request: &Request<Incoming>
 /// Returns the answer to a request that is not for this listener, or does more than read; `None` if it is admissible.
 fn refusal(shared: &Shared, local: SocketAddr, request: &Request<Incoming>) -> Option<Answer> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
-    let (Some(host), None) = (hosts.next(), hosts.next()) else {
-        return Some(Answer::text(StatusCode::BAD_REQUEST, "a request names its host, and names it once"));
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Some(host.to_str().unwrap_or_default()),
+        // Checks of load balancers may be older than the field. Browsers are not: no page can make them leave it out.
+        (None, None) if request.version() == Version::HTTP_10 => None,
+        _ => {
+            return Some(Answer::text(
+                StatusCode::BAD_REQUEST,
+                "a request names its host, and names it once",
+            ));
+        }
     };
     // A request may name the host in its first line too.
     let authority = request.uri().authority().map(|authority| authority.as_str());
-    for host in [Some(host.to_str().unwrap_or_default()), authority].into_iter().flatten() {
+    for host in [host, authority].into_iter().flatten() {
         if !shared.hosts.include(host, local) {
             let text = "this is another host than the one that the request names; to allow it, pass its \
                         name with --http-host";

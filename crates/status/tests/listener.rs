@@ -138,6 +138,11 @@ fn whoever_asks_under_a_foreign_name_learns_nothing() {
     let twice = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n";
     assert!(exchange(&listener, twice).starts_with("HTTP/1.1 400 "));
     assert!(exchange(&listener, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    // A check of before HTTP/1.1 names none, and one that does is bound by it.
+    let old = exchange(&listener, b"GET /healthz HTTP/1.0\r\n\r\n");
+    assert!(old.starts_with("HTTP/1.0 200 ") && old.ends_with("\r\n\r\nok\n"), "{old}");
+    let old = exchange(&listener, b"GET /healthz HTTP/1.0\r\nHost: evil.example\r\n\r\n");
+    assert!(old.starts_with("HTTP/1.0 421 "), "{old}");
     for host in ["localhost", "127.0.0.1:1", "[::1]", "Status.Example", &listener.address().to_string()] {
         check(&get(&listener, host, "/healthz"), 200, "ok\n");
     }
