@@ -2,7 +2,6 @@
 
 mod harness;
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -117,7 +116,7 @@ fn packages_of(folder: &Path, version: &str) -> (String, String) {
     }
     std::os::unix::fs::symlink(project().join("packaging"), at("packaging")).unwrap();
     let path = |name: &str| at(name).display().to_string();
-    run(&path("scripts/package"), &["--stage", &path("stage"), &path("made")]);
+    run("bash", &[path("scripts/package").as_str(), "--stage", &path("stage"), &path("made")]);
     let made: Vec<PathBuf> =
         std::fs::read_dir(at("made")).unwrap().map(|entry| entry.unwrap().path()).collect();
     let ending = |ending: &str| {
@@ -141,20 +140,19 @@ fn versions_of_packages_sort_as_versions_of_the_program() {
     }
 }
 
-/// Runs a script of the Debian package with commands that only tell how they were called. `getent` knows no user.
+/// Runs a script of the Debian package in a shell whose commands only tell how they were called, and returns these calls.
+/// No user is known there.
 fn scripted(script: &str, words: &[&str]) -> String {
     let folder = harness::folder();
     let calls = folder.path().join("calls");
-    for command in ["getent", "adduser", "install", "systemctl", "rm", "deluser", "userdel"] {
-        let ends = if command == "getent" { "exit 2" } else { "exit 0" };
-        let text = format!("#!/bin/sh\necho {command} \"$@\" >>{}\n{ends}\n", calls.display());
-        let path = folder.path().join(command);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut text = String::from("getent() { return 2; }\n");
+    for name in ["adduser", "install", "systemctl", "rm", "deluser", "userdel"] {
+        text.push_str(&format!("{name}() {{ echo {name} \"$@\" >>\"$calls\"; }}\n"));
     }
+    text.push_str("script=$1; shift; . \"$script\"");
     let mut command = Command::new("sh");
-    command.arg(project().join("packaging/deb").join(script)).args(words);
-    command.env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()));
+    command.args(["-c", &text, "sh"]).arg(project().join("packaging/deb").join(script)).args(words);
+    command.env("calls", &calls);
     assert_eq!(run_with(command, b"").code, 0, "{script} {words:?}");
     std::fs::read_to_string(calls).unwrap_or_default()
 }
