@@ -11,6 +11,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Stdio;
 
 use harness::{PATIENCE, Random, Server, file, program, run_with, wait};
@@ -662,6 +663,67 @@ fn shells_and_manual_readers_get_what_they_want() {
     for command in commands.iter().filter(|command| *command != "bench") {
         assert_eq!(run(&[command, "--help"]).code, 0, "{command}");
     }
+}
+
+#[test]
+fn the_version_names_the_format_of_stores() {
+    let folder = harness::folder();
+    let store = file(&folder.path().join("store"));
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.args(words);
+        run_with(command, b"")
+    };
+    run(&["write", "a", "x", "--store", &store]).ok();
+    let format = run(&["info", "--json", "--store", &store]).json()[0]["report"]["format"].clone();
+    let version = run(&["--version"]).text();
+    assert!(version.contains(&format!("file: (stores up to format {format}), mem:")), "{version}");
+}
+
+/// Returns the commands of this program that stand as code in a text of the manual, word by word. Comments behind them are
+/// set off by two spaces.
+fn commands_in(text: &str) -> Vec<Vec<&str>> {
+    // Code stands between two backticks, or two times three of them.
+    let lines = text.split('`').skip(1).step_by(2).flat_map(str::lines);
+    let commands = lines.flat_map(|line| {
+        let line = line.trim().trim_start_matches("$ ");
+        line.split("  ").next().unwrap_or_default().split("&&")
+    });
+    commands
+        .filter_map(|command| command.trim().strip_prefix("nacre "))
+        .map(|words| words.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn commands_in_the_manual_of_operators_exist_with_their_flags() {
+    const GROUPS: [&str; 8] = ["attr", "class", "fs", "keys", "map", "reflect", "sequencer", "zlog"];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut found = 0;
+    for page in ["tasks.md", "operate.md"] {
+        let text = fs::read_to_string(folder.join(page)).unwrap();
+        for words in commands_in(&text) {
+            let is_name = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+            let depth = if GROUPS.contains(&words[0]) { 2 } else { 1 };
+            let names = words.iter().take(depth).take_while(|word| !word.starts_with('-')).filter(is_name);
+            let names: Vec<&str> = names.copied().collect();
+            // What another program does is its own to explain.
+            if names.first() == Some(&"bench") {
+                continue;
+            }
+            let mut command = program();
+            command.args(&names).arg("--help");
+            let help = run_with(command, b"").text();
+            for word in words.iter().filter(|word| word.starts_with("--")) {
+                let flag = word.split('=').next().unwrap_or(word);
+                let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
+                let is_there = help.split(flag).skip(1).any(ends);
+                assert!(is_there, "{page}: nacre {} has no {flag}", words.join(" "));
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 30, "{found}");
 }
 
 #[test]

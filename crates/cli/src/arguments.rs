@@ -12,6 +12,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
+use nacre_daemon::STORE_FORMAT;
 use nacre_shell::manual::STYLES;
 use nacre_walk_cli::THREADS_MAX;
 
@@ -55,7 +56,8 @@ fn inside() -> &'static str {
             _ => kind.to_string(),
         });
         format!(
-            "{}\nengines: file:, mem:, nacre:// and unix: (servers), rados:// (with librados, loaded on first use)\n\
+            "{}\nengines: file: (stores up to format {STORE_FORMAT}), mem:, nacre:// and unix: (servers), rados:// (with librados, loaded on \
+             first use)\n\
              planes of the reflector: {}; programs for the kernel {}",
             env!("CARGO_PKG_VERSION"),
             planes.join(", "),

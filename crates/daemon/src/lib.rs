@@ -45,6 +45,8 @@ use nacre_class::network::Runner;
 use nacre_lock::role::LockRole;
 pub use nacre_lock::role::{LEASE_MAX, LEASE_MIN};
 pub use nacre_lock::table::Indexing;
+/// The format of the stores that this program writes; it reads those of every older one.
+pub use nacre_logstore::FORMAT_VERSION as STORE_FORMAT;
 use nacre_meta::role::MetaRole;
 pub use nacre_meta::role::{
     LEASE_MAX as META_LEASE_MAX, LEASE_MIN as META_LEASE_MIN, TAKEOVER_MAX as META_TAKEOVER_MAX,
