@@ -141,7 +141,7 @@ impl Future for ApplyCall {
 
 /// Returns the error for a request that a server has refused. One that is stopping may be back soon, unlike a store that was closed in
 /// this process.
-fn passing(error: StoreError) -> StoreError {
+pub(crate) fn passing(error: StoreError) -> StoreError {
     match error.kind {
         ErrorKind::Closed => error.with_kind(ErrorKind::Unavailable),
         _ => error,
