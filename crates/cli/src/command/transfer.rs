@@ -95,51 +95,88 @@ pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
     let object = session.object(&args.object, &args.fork.fork())?;
     let source = Source::find(object).await?;
     let range = args.range.range();
-    let descriptor = descriptor(&args.file);
-    if args.file == Path::new("-") || descriptor == Some(1) {
+    if args.file == Path::new("-") || descriptor(&args.file) == Some(1) {
         return source.copy(range, tokio::io::stdout()).await;
     }
+    if let Some(file) = in_place(&args.file).await? {
+        return source.copy(range, file).await;
+    }
     let shown = args.file.display();
-    if descriptor.is_some() {
-        // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
-        let file = tokio::fs::OpenOptions::new().append(true).open(&args.file).await;
-        return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
-    }
-    // A file that is not regular, such as a device or a pipe, can only be written in place.
-    let metadata = std::fs::metadata(&args.file).ok();
-    if metadata.as_ref().is_some_and(|metadata| !metadata.is_file()) {
-        let file = tokio::fs::OpenOptions::new().write(true).open(&args.file).await;
-        return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
-    }
-    // A regular file gets its name when it is complete, so that the old one survives a failure.
-    let target = std::fs::canonicalize(&args.file).unwrap_or_else(|_| args.file.clone());
-    let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
-    let file = partial.file().try_clone().map_err(Failure::io(format!("create the file {shown}")))?;
+    let replacement = Replacement::of(&args.file)?;
+    let file = replacement.writer()?;
     let total = source.size().await?.saturating_sub(range.offset).min(range.len);
     // A file system says at once what is too long for it.
-    partial.file().set_len(total).map_err(|error| {
+    replacement.partial.file().set_len(total).map_err(|error| {
         let total = quantity::count(total, "byte");
         Failure::Failed(format!("cannot extend {shown} to {total}: {error}; --length fetches a part"))
     })?;
     let mut signals = nacre_shell::Signals::catch()?;
-    let mut writer = Metered::new(tokio::fs::File::from_std(file), Some(total));
+    let mut writer = Metered::new(file, Some(total));
     let bytes = tokio::select! {
         copied = source.get_sparse(range, &mut writer) => copied?,
         () = signals.next() => return Err(Failure::Failed("interrupted".to_owned())),
     };
     drop(writer);
     // The end may be a hole.
-    partial.file().set_len(bytes).map_err(Failure::io(format!("write all of {shown}")))?;
-    if let Some(metadata) = metadata {
-        // Whoever may not give files away keeps it.
-        let (user, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
-        let _ = rustix::fs::fchown(partial.file(), Some(user), Some(group));
-        // A program that others run with its owner's rights is not to become one of other content, or of another owner.
-        let permissions = std::fs::Permissions::from_mode(metadata.mode() & 0o777);
-        let kept = partial.file().set_permissions(permissions);
-        kept.map_err(Failure::io(format!("keep the permissions of {shown}")))?;
+    replacement.partial.file().set_len(bytes).map_err(Failure::io(format!("write all of {shown}")))?;
+    replacement.complete()
+}
+
+/// Opens a file that can only be written in place: behind a file descriptor of this process, a device or a pipe. `None` for a regular
+/// file, and where there is none.
+pub async fn in_place(path: &Path) -> Result<Option<tokio::fs::File>, Failure> {
+    let mut options = tokio::fs::OpenOptions::new();
+    if descriptor(path).is_some() {
+        // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
+        options.append(true);
+    } else if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        options.write(true);
+    } else {
+        return Ok(None);
     }
-    partial.complete().map_err(Failure::io(format!("replace {shown}")))
+    let file = options.open(path).await;
+    file.map(Some).map_err(Failure::io(format!("write to {}", path.display())))
+}
+
+/// A regular file that gets its name when it is complete, so that the one that has the name survives a failure. Its permissions are
+/// kept, and its owner where that is allowed.
+pub struct Replacement {
+    partial: Partial,
+    /// The file that has the name, if there is one.
+    before: Option<std::fs::Metadata>,
+    shown: String,
+}
+
+impl Replacement {
+    /// Begins to replace, or to make, the file at a path.
+    pub fn of(path: &Path) -> Result<Replacement, Failure> {
+        let shown = path.display().to_string();
+        let before = std::fs::metadata(path).ok();
+        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
+        Ok(Replacement { partial, before, shown })
+    }
+
+    /// Returns what its content is written with.
+    pub fn writer(&self) -> Result<tokio::fs::File, Failure> {
+        let file = self.partial.file().try_clone();
+        file.map(tokio::fs::File::from_std).map_err(Failure::io(format!("create the file {}", self.shown)))
+    }
+
+    /// Gives the file its name.
+    pub fn complete(self) -> Result<(), Failure> {
+        let Replacement { partial, before, shown } = self;
+        if let Some(before) = before {
+            // Whoever may not give files away keeps it.
+            let (user, group) = (Uid::from_raw(before.uid()), Gid::from_raw(before.gid()));
+            let _ = rustix::fs::fchown(partial.file(), Some(user), Some(group));
+            // A program that others run with its owner's rights is not to become one of other content, or of another owner.
+            let permissions = std::fs::Permissions::from_mode(before.mode() & 0o777);
+            let kept = partial.file().set_permissions(permissions);
+            kept.map_err(Failure::io(format!("keep the permissions of {shown}")))?;
+        }
+        partial.complete().map_err(Failure::io(format!("replace {shown}")))
+    }
 }
 
 /// Returns the number of this process's file descriptor that a path leads to, as `/dev/stdout` does.
