@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use nacre::{ByteRange, Fork, Object, ObjectId, ObjectStore, Stream, StreamStat};
+use nacre::{ByteRange, Fork, Object, ObjectId, ObjectStore, Store, Stream, StreamStat};
 use rustix::fs::{Gid, Uid};
 use serde_json::json;
 use tokio::io::{AsyncSeek, AsyncWrite};
@@ -93,7 +93,9 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
 /// Runs `nacre get`.
 pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
     let object = session.object(&args.object, &args.fork.fork())?;
-    let source = Source::find(object).await?;
+    // A server that goes away once there is something to fetch is waited for.
+    let patient = object.store().patient();
+    let source = Source::find(object).await?.at(&patient)?;
     let range = args.range.range();
     if args.file == Path::new("-") || descriptor(&args.file) == Some(1) {
         return source.copy(range, tokio::io::stdout()).await;
@@ -228,6 +230,14 @@ impl Source {
         }
         session::existing_fork(&object).await?;
         Ok(Source::Object(object))
+    }
+
+    /// Returns the same source through another handle on its store.
+    fn at(self, store: &Store) -> Result<Source, Failure> {
+        Ok(match self {
+            Source::Object(object) => Source::Object(store.object(object.id())?.fork(object.fork_name())?),
+            Source::Stream(stream, stat) => Source::Stream(store.stream(stream.id())?, stat),
+        })
     }
 
     async fn size(&self) -> Result<u64, Failure> {
