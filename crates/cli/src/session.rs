@@ -1,6 +1,7 @@
 //! A command's access to its store.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nacre::{
     Answer, ByteRange, Fork, Guard, Object, ObjectId, Outcome, ReadOp, Stat, Store, Transaction, stage,
@@ -55,6 +56,11 @@ impl Context {
     /// Returns the store's uri, as given.
     pub fn uri(&self) -> &str {
         &self.uri
+    }
+
+    /// Returns the time for which servers that are away are waited for, if the store's uri sets it.
+    pub fn repeat_timeout(&self) -> Option<Duration> {
+        self.uri.parse::<nacre::Uri>().ok()?.options.repeat_timeout
     }
 
     /// Opens the store for reading, or for removing something.

@@ -90,7 +90,8 @@ pub struct Options {
     /// `silence_timeout=TIME`: the longest time that a server may be silent. The default is `30s`.
     pub silence_timeout: Option<Duration>,
     /// `repeat_timeout=TIME`: the longest time for which a write whose reply was lost is repeated before it ends as
-    /// `Unknown`, and for which a `put` that has begun waits for a server that is away. The default is `10s`.
+    /// `Unknown`, and for which servers that are away are waited for: by a `put` that has begun, by the first lock or sequencer of a
+    /// program, and by [`Store::patient`](crate::Store::patient). The default is `10s`.
     pub repeat_timeout: Option<Duration>,
 }
 

@@ -319,25 +319,9 @@ impl Rank {
                 return Err(Error::Exists);
             }
             user.check(parent, WRITE)?;
-            // The bit setgid of a directory: what is made in it has its group, and directories the bit too.
-            let inherits = parent.mode & 0o2000 != 0;
-            let mut mode = creation.mode & 0o7777;
-            let gid = if inherits { parent.gid } else { user.gid };
-            if creation.kind == InodeKind::Directory {
-                mode |= parent.mode & 0o2000;
-            } else if !user.is_root() && !user.is_in(gid) {
-                mode &= !0o2000;
-            }
             let number = self.next_id().await?;
             let now = self.now();
-            let initial = Initial {
-                mode,
-                uid: user.uid,
-                gid,
-                time: now,
-                layout: creation.layout.unwrap_or(parent.layout),
-                target: creation.target.clone(),
-            };
+            let initial = initial(user, parent, &creation, now);
             let entry =
                 Entry { ino: Ino(number), link: number, kind: creation.kind.clone(), initial: Some(initial) };
             let transaction = Transaction::new()
@@ -857,8 +841,9 @@ pub(crate) fn directory_note(directory: Ino) -> Bytes {
     [&b"d"[..], &directory.0.to_be_bytes()].concat().into()
 }
 
-/// Returns the key under which a rank's log names a link to a file that is open, whose directory was removed.
-fn link_note(ino: Ino, link: u64) -> Bytes {
+/// Returns the key under which a rank's log names a link that no directory has: to a file that is open and has lost its directory, or
+/// to one that gets its name when its content is complete.
+pub(crate) fn link_note(ino: Ino, link: u64) -> Bytes {
     [&b"u"[..], &ino.0.to_be_bytes(), &link.to_be_bytes()].concat().into()
 }
 
@@ -877,6 +862,27 @@ pub(crate) fn sequencer_policy(target: &[u8]) -> Option<Policy> {
     match target {
         [] => Some(Policy::default()),
         text => Policy::from_record(std::str::from_utf8(text).ok()?).ok(),
+    }
+}
+
+/// Returns the first state of an inode that a user makes in a directory.
+pub(crate) fn initial(user: &Credentials, parent: &Inode, creation: &Creation, now: i64) -> Initial {
+    // The bit setgid of a directory: what is made in it has its group, and directories the bit too.
+    let inherits = parent.mode & 0o2000 != 0;
+    let mut mode = creation.mode & 0o7777;
+    let gid = if inherits { parent.gid } else { user.gid };
+    if creation.kind == InodeKind::Directory {
+        mode |= parent.mode & 0o2000;
+    } else if !user.is_root() && !user.is_in(gid) {
+        mode &= !0o2000;
+    }
+    Initial {
+        mode,
+        uid: user.uid,
+        gid,
+        time: now,
+        layout: creation.layout.unwrap_or(parent.layout),
+        target: creation.target.clone(),
     }
 }
 

@@ -53,6 +53,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     // What has methods needs a class, or a metadata rank: neither is in a folder that is no store yet.
     let is_typed = matches!(&args.action, Action::Create(_));
     let store = if fills && !is_typed { session.open_to_fill()? } else { session.open()? };
+    let store = store.patient();
     if let Action::Create(args) = &args.action {
         typed::check(&store, args).await?;
     }

@@ -86,7 +86,7 @@ enum Action {
 
 /// Runs `nacre sequencer`.
 pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
-    let store = session.open()?;
+    let store = session.open()?.patient();
     let done = act(session, &store, args.action).await;
     store.end_sequencers().await;
     done

@@ -8,7 +8,8 @@ use nacre::Store;
 use nacre::limit::PAGE_ENTRIES_MAX;
 use nacre::zlog::limit::ENTRY_BYTES_MAX;
 use nacre::zlog::{
-    Appending, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape, Slot,
+    Appending, Directory, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape,
+    Slot,
 };
 use nacre_object::Escaped;
 use nacre_shell::Signals;
@@ -172,7 +173,7 @@ impl ShapeArgs {
 pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     match args.action {
         Action::Create { log, shape } => {
-            let id = session.open_to_fill()?.logs()?.create(&log, shape.shape()).await?;
+            let id = directory(session, &session.open_to_fill()?)?.create(&log, shape.shape()).await?;
             if session.json {
                 output::line(&json!({ "log": log, "id": id.to_string() }).to_string())?;
             }
@@ -212,9 +213,9 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             print_recovered(session, &log, &recovered)
         }
         Action::Check { log } => check(session, &log).await,
-        Action::Mv { log, to } => Ok(session.open()?.logs()?.rename(&log, &to).await?),
+        Action::Mv { log, to } => Ok(directory(session, &session.open()?)?.rename(&log, &to).await?),
         Action::Rm { logs } => {
-            let directory = session.open()?.logs()?;
+            let directory = directory(session, &session.open()?)?;
             let mut failures: Vec<Failure> = Vec::new();
             // A log that cannot be deleted does not keep the others from being deleted.
             for log in &logs {
@@ -232,17 +233,26 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
 }
 
 async fn open(session: &Context, log: &str, read_only: bool) -> Result<Log, Failure> {
-    let store: Store = session.open()?;
-    Ok(store.log_with(log, Options { read_only, ..Options::default() }).await?)
+    Ok(session.open()?.log_with(log, options(session, read_only)).await?)
+}
+
+/// Returns the settings of a handle on a log.
+fn options(session: &Context, read_only: bool) -> Options {
+    let options = Options { read_only, ..Options::default() };
+    Options { patience: session.repeat_timeout().unwrap_or(options.patience), ..options }
+}
+
+/// Returns the logs of a store.
+fn directory(session: &Context, store: &Store) -> Result<Directory, Failure> {
+    Ok(store.logs()?.with_patience(options(session, true).patience))
 }
 
 async fn list(session: &Context) -> Result<(), Failure> {
     let store = session.open()?;
-    let logs = store.logs()?.list().await?;
+    let logs = directory(session, &store)?.list().await?;
     let mut rows = Vec::with_capacity(logs.len().min(PAGE_ENTRIES_MAX));
     for listed in logs {
-        let options = Options { read_only: true, ..Options::default() };
-        let info = match store.log_with(&listed.name, options).await {
+        let info = match store.log_with(&listed.name, options(session, true)).await {
             Ok(log) => log.info().await,
             Err(error) => Err(error),
         };
@@ -492,11 +502,12 @@ async fn follow(
     count: Option<usize>,
     positions: bool,
 ) -> Result<(), Failure> {
-    let mut signals = Signals::catch()?;
+    // The signals are caught only when the tail is known: until then they end the command, also while it waits for a server.
     let from = match from {
         Some(from) => from,
         None => log.tail().await?,
     };
+    let mut signals = Signals::catch()?;
     let mut follower = log.follow(from, FollowOptions { tag, ..FollowOptions::default() });
     let mut left = count.unwrap_or(usize::MAX);
     while left > 0 {

@@ -392,6 +392,48 @@ fn a_put_that_fails_at_any_step_leaves_no_objects() {
 }
 
 #[test]
+fn a_new_file_that_is_put_to_its_end_while_a_check_removes_it_is_whole_or_was_never_there() {
+    let content = [7_u8; 6 * 4096];
+    let (mut kept, mut refused) = (0, 0);
+    for at in 0.. {
+        let (store, root) = (SlowStore::default(), Credentials::root());
+        let (rank, doctor) = (at_once(&store, open(&store)), at_once(&store, open(&store)));
+        let layout = Layout { unit_bytes: 4096, width: 1, object_bytes: 4096 };
+        let directory = Creation { layout: Some(layout), ..Creation::new(InodeKind::Directory, 0o755) };
+        let directory = at_once(&store, make(&rank, &root, "/d", directory)).ino;
+        let mut put = at_once(&store, rank.put_new(&root, directory, b"f", 0o644)).unwrap();
+        at_once(&store, put.write(&content)).unwrap();
+        // The check takes the rank for one that has gone away.
+        let mut check: Call<nacre_meta::Report> = Box::pin(async move { doctor.check(true).await });
+        let checked = advance(&store, 1, &mut check, at);
+        let committed = at_once(&store, put.commit());
+        let is_over = checked.is_some();
+        let checked = checked.or_else(|| advance(&store, 1, &mut check, usize::MAX));
+        checked.unwrap().unwrap();
+        let found = at_once(&store, rank.lookup(&root, directory, b"f"));
+        match committed {
+            Ok(bytes) => {
+                assert_eq!(bytes, content.len() as u64);
+                let found = at_once(&store, rank.read_file(found.unwrap().ino, 0, 1 << 20)).unwrap();
+                assert!(found == content[..], "{at}: what was acknowledged is lost");
+                kept += 1;
+            }
+            Err(error) => {
+                assert_eq!((error, found.err()), (Error::Stale, Some(Error::NotFound)), "{at}");
+                let left = store.objects().into_iter().filter(|object| object.starts_with("nacre/fs/d/"));
+                assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new(), "{at}");
+                refused += 1;
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
+    println!("{kept} files were kept, {refused} refused");
+    assert!(kept > 1 && refused > 1);
+}
+
+#[test]
 fn a_copy_of_a_store_has_one_content_of_a_file_whenever_that_is_replaced() {
     let (mut old, mut new) = (0, 0);
     for at in 0.. {

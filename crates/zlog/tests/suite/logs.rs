@@ -527,6 +527,42 @@ async fn appends_wait_for_a_store_that_is_away_and_fail_when_it_stays_away() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn opening_and_looking_for_logs_wait_for_a_store_that_is_away_and_fail_when_it_stays_away() {
+    let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let store = {
+        let away = away.clone();
+        Faulty::new(move |_, _| if away.load(Ordering::Relaxed) { Fate::Away } else { Fate::Done })
+    };
+    let directory = Directory::new(store.clone()).unwrap();
+    log_on(store.clone(), 2, 2).await;
+    away.store(true, Ordering::Relaxed);
+    let opening = {
+        let (store, directory) = (store.clone(), directory.clone());
+        tokio::spawn(async move {
+            directory.create("other", Shape::default()).await?;
+            let logs = directory.list().await?;
+            Log::open(store, "log", Options::default()).await?;
+            Ok::<_, LogError>(logs.len())
+        })
+    };
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    away.store(false, Ordering::Relaxed);
+    assert_eq!(opening.await.unwrap(), Ok(2));
+
+    away.store(true, Ordering::Relaxed);
+    let begun = tokio::time::Instant::now();
+    let options = Options { patience: Duration::from_secs(7), ..Options::default() };
+    let error = timeout(FOREVER, Log::open(store.clone(), "log", options)).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().ends_with("(tried for 7s)"), "{error}");
+    let waited = begun.elapsed();
+    assert!((7..8).contains(&waited.as_secs()), "{waited:?}");
+    let hasty = directory.with_patience(Duration::ZERO);
+    assert_eq!(hasty.find("log").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(begun.elapsed() - waited < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn positions_that_no_object_has_room_for_hold_nothing() {
     for (width, unit) in [(1, 1), (3, 2)] {
         let (_, log) = log(width, unit).await;
