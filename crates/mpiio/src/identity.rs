@@ -4,6 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nacre_quantity::Escaped;
+
 /// A file system and an inode in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -66,7 +68,7 @@ pub fn path(name: &Path) -> PathBuf {
 /// The reason why its bytes cannot be locked.
 pub fn of_path(path: &Path) -> Result<Identity, String> {
     // It is not opened, so that whoever may only write it can ask too.
-    let failed = |error: String| format!("cannot find {}: {error}", path.display());
+    let failed = |error: String| format!("cannot find {}: {error}", Escaped::of(path));
     let metadata = path.metadata().map_err(|error| failed(error.to_string()))?;
     let kind = rustix::fs::statfs(path).map_err(|error| failed(error.to_string()))?.f_type;
     let statistics = rustix::fs::statvfs(path).map_err(|error| failed(error.to_string()))?;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use nacre_quantity::Escaped;
+
 use crate::entry::{FileKind, Time};
 
 /// A comparison with a value.
@@ -331,8 +333,9 @@ impl Reference {
             Reference::File(path) => {
                 let about = rustix::fs::stat(path).map_err(|error| {
                     format!(
-                        "cannot read the time of {path:?}: {}; give a file, or a date such as 2026-01-31, \
+                        "cannot read the time of \"{}\": {}; give a file, or a date such as 2026-01-31, \
                          2026-01-31T12:00 or @1767225600",
+                        Escaped::of(path),
                         std::io::Error::from(error)
                     )
                 })?;
