@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{ErrorKind, ObjectStore, StoreError};
+use nacre_object::{ErrorKind, Escaped, ObjectStore, StoreError};
 use nacre_remote::{Members, Membership};
 use nacre_rpc::Address;
 use xxhash_rust::xxh3::xxh3_64;
@@ -55,7 +55,7 @@ pub(crate) fn settle(
             let text = format!(
                 "the store in {} was started as member {} of {} before, and now as member {} of {}; if the list is meant \
                  to change, give the new one a version above {} with --members-version, on all servers",
-                folder.display(),
+                Escaped::of(folder),
                 kept.name(),
                 kept.members(),
                 configured.name(),
@@ -67,7 +67,7 @@ pub(crate) fn settle(
         (Some(configured), Some(_)) => configured,
     };
     save(folder, &path, &configured).map_err(|error| {
-        StoreError::new(ErrorKind::Io, format!("cannot write {}: {error}", path.display()))
+        StoreError::new(ErrorKind::Io, format!("cannot write {}: {error}", Escaped::of(&path)))
     })?;
     warn_of_strays(&configured, store)?;
     Ok(configured)
@@ -113,7 +113,10 @@ fn load(path: &Path) -> Result<Option<Membership>, StoreError> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => {
-            return Err(StoreError::new(ErrorKind::Io, format!("cannot read {}: {error}", path.display())));
+            return Err(StoreError::new(
+                ErrorKind::Io,
+                format!("cannot read {}: {error}", Escaped::of(path)),
+            ));
         }
         Ok(text) => text,
     };
@@ -123,7 +126,7 @@ fn load(path: &Path) -> Result<Option<Membership>, StoreError> {
             let text = format!(
                 "{} is damaged, or of a newer format; if you are sure which members the store has, remove the file and \
                  name them with --members",
-                path.display()
+                Escaped::of(path)
             );
             Err(StoreError::new(ErrorKind::Corrupt, text))
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nacre::{Durability, Engine, Uri};
 use nacre_lock::table::Indexing;
 use nacre_object::pace::PaceOptions;
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, Escaped, StoreError};
 use nacre_rpc::limit::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES};
 use nacre_rpc::socket::{self, SOCKET_MODE_DEFAULT};
 use nacre_rpc::{Address, ServerLimits, SocketAccess};
@@ -202,15 +202,17 @@ impl ServerOptions {
         let digits = self.socket_mode.bytes().all(|digit| digit.is_ascii_digit());
         let mode = u32::from_str_radix(&self.socket_mode, 8).ok().filter(|mode| digits && *mode <= 0o777);
         let mode = mode.ok_or_else(|| {
-            invalid(format!("socket mode \"{}\" is not octal digits such as 0660", self.socket_mode))
+            invalid(format!(
+                "socket mode \"{}\" is not octal digits such as 0660",
+                Escaped::of(&self.socket_mode)
+            ))
         })?;
-        let group =
-            match &self.socket_group {
-                None => None,
-                Some(name) => Some(socket::group_number(name).ok_or_else(|| {
-                    invalid(format!("socket group \"{name}\" is not a group of this machine"))
-                })?),
-            };
+        let group = match &self.socket_group {
+            None => None,
+            Some(name) => Some(socket::group_number(name).ok_or_else(|| {
+                invalid(format!("socket group \"{}\" is not a group of this machine", Escaped::of(name)))
+            })?),
+        };
         Ok(SocketAccess { mode, group })
     }
 
