@@ -6,6 +6,7 @@ mod apply;
 mod fs_commands;
 mod harness;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -192,8 +193,8 @@ fn nobody_reading_is_no_failure() {
 #[test]
 fn names_may_hold_any_bytes() {
     let server = Server::in_memory();
-    let raw = std::ffi::OsStr::from_bytes(b"a/\xff b");
-    let words = [std::ffi::OsStr::new("write"), raw, std::ffi::OsStr::new("data")];
+    let raw = OsStr::from_bytes(b"a/\xff b");
+    let words = [OsStr::new("write"), raw, OsStr::new("data")];
     assert_eq!(server.run(words).text(), "1");
     assert_eq!(server.run(["read", "a/\\xff b"]).ok(), b"data");
     server.run(["write", "\\x00\\x0a\\\\", "other"]).ok();
@@ -276,6 +277,46 @@ impl Usage for harness::Ended {
 }
 
 #[test]
+fn every_command_prints_a_name_in_one_way() {
+    let (server, folder) = (Server::in_memory(), harness::folder());
+    let raw = OsStr::from_bytes(b"a\n\xff\\\xe2\x80\xae");
+    let shown = "a\\x0a\\xff\\\\\\xe2\\x80\\xae";
+    // Names within a store are typed as they are printed, and paths as they are.
+    server.run(["write", shown, "x"]).ok();
+    server.run(["keys", "set", "o", shown, "v"]).ok();
+    server.run(["map", "set", "m", &format!("{shown}=v")]).ok();
+    server.run(["zlog", "create", "l"]).ok();
+    server.run(["zlog", "append", "l", "x", "--tag", shown]).ok();
+    server.run([OsStr::new("fs"), OsStr::new("mkdir"), raw]).ok();
+    server.run(["rm", "o"]).ok();
+    assert_eq!(server.run(["ls", shown]).text(), shown);
+    assert_eq!(server.run(["fs", "ls"]).text(), shown);
+    assert!(server.run(["map", "get", "m"]).text().contains(shown));
+    assert_eq!(server.run(["zlog", "read", "l", "0", "--json"]).json()["tags"], json!([{ "tag": shown }]));
+    server.run(["keys", "get", shown, shown]).failed(1, &[shown]);
+    server.run([OsStr::new("fs"), OsStr::new("cat"), raw]).failed(1, &[&format!("cannot read {shown}")]);
+
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    fs::create_dir_all(one.join(raw)).unwrap();
+    fs::create_dir(&other).unwrap();
+    let compared = server.run([OsStr::new("compare"), one.as_ref(), other.as_ref()]);
+    let only = format!("only in the source: {shown}");
+    assert!(String::from_utf8(compared.stdout).unwrap().contains(&only), "{}", compared.stderr);
+    let missing = other.join(raw);
+    let quoted = format!("\"{}/{shown}\"", other.display());
+    for words in [&["walk"][..], &["remove", "--yes"], &["query"], &["put", "o"], &["apply"]] {
+        let words = words.iter().map(OsStr::new).chain([missing.as_os_str()]);
+        let said = server.run(words).stderr;
+        assert!(said.contains(quoted.trim_matches('"')) && !said.contains("\\n"), "{said}");
+    }
+    for words in [&["walk"][..], &["remove", "--yes"], &["query"]] {
+        let words = words.iter().map(OsStr::new).chain([missing.as_os_str()]);
+        let said = server.run(words).stderr;
+        assert!(said.contains(&quoted), "{said}");
+    }
+}
+
+#[test]
 fn a_terminal_is_not_commanded_by_what_others_wrote() {
     const TEXT: &[u8] = b"a\x1b[2Jb";
     let server = Server::in_memory();
@@ -299,7 +340,7 @@ fn a_terminal_is_not_commanded_by_what_others_wrote() {
         command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).stdin(Stdio::null());
         let output = command.output().expect("\"script\" is of Debian's package bsdutils");
         let shown = String::from_utf8(output.stdout).unwrap();
-        assert!(shown.contains("a\\u{1b}[2Jb") && !shown.contains('\x1b'), "{words}: {shown:?}");
+        assert!(shown.contains("a\\x1b[2Jb") && !shown.contains('\x1b'), "{words}: {shown:?}");
     }
 }
 
@@ -459,7 +500,7 @@ fn keys_and_attributes_are_two_maps_of_one_kind() {
         let list = server.run([command, "ls", command]).text();
         let lines: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0], ["NAME", "BYTES", "VALUE"]);
-        assert_eq!(lines[1], ["binary\\x00", "2", "\\xfe\\n"]);
+        assert_eq!(lines[1], ["binary\\x00", "2", "\\xfe\\x0a"]);
         assert_eq!(lines[2], ["k", "2", "v2"]);
         let json = server.run([command, "ls", command, "k", "--json"]).json();
         assert_eq!(json, json!([{ "name": "k", "value": "v2" }]));

@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use nacre::{Engine, ObjectId, Store, Uri};
 use nacre_planes::plane::PlaneKind;
+use nacre_quantity::unescape;
 
-use crate::name;
 use crate::session;
 
 /// The environment variable by which a shell asks for completions. Others use `COMPLETE`, and mean something else.
@@ -23,7 +23,7 @@ const NAMES_MAX: usize = 200;
 /// offered if it is not on servers, because opening a folder would keep others from it, or does not answer at once.
 pub fn objects() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
-        let Ok(prefix) = name::unescape(current.as_bytes()) else { return Vec::new() };
+        let Ok(prefix) = unescape(current.as_bytes()) else { return Vec::new() };
         let words: Vec<OsString> = std::env::args_os().collect();
         let (send, receive) = mpsc::channel();
         // The thread ends with the program.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum};
+use nacre_quantity::Escaped;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -174,7 +175,7 @@ impl File {
             None if Path::new(FILE_DEFAULT).exists() => Path::new(FILE_DEFAULT),
             None => return Ok(None),
         };
-        let name = path.display().to_string();
+        let name = Escaped::of(path).to_string();
         let failed = |error| Failure::io(format!("read the settings in {name}"))(error);
         let mut file = fs::File::open(path).map_err(failed)?;
         // The open file is looked at, and not the name, which may be another's by now.

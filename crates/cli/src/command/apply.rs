@@ -13,14 +13,15 @@ use nacre::{
     Answer, ByteRange, Check, Done, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome, ReadOp,
     Refusal, Store, Transaction, WriteOp, limit, stage,
 };
+use nacre_quantity::{Escaped, unescape};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::error::Category;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, Refused};
+use crate::output;
 use crate::session::Context;
-use crate::{name, output};
 
 /// Apply transactions written as JSON, each atomically to one object
 ///
@@ -234,7 +235,7 @@ impl Named for Key {
 impl<'de, T: Named> Deserialize<'de> for Name<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let bytes = name::unescape(text.as_bytes()).map_err(D::Error::custom)?;
+        let bytes = unescape(text.as_bytes()).map_err(D::Error::custom)?;
         T::named(bytes).map(Name).map_err(|error| D::Error::custom(error.message))
     }
 }
@@ -427,7 +428,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         }
         true => (Box::new(io::stdin().lock()), "standard input".to_owned()),
         false => {
-            let shown = args.file.display().to_string();
+            let shown = Escaped::of(&args.file).to_string();
             let file = std::fs::File::open(&args.file).map_err(Failure::io(format!("open {shown}")))?;
             (Box::new(BufReader::new(file)), shown)
         }

@@ -7,6 +7,7 @@ use std::process::Stdio;
 
 use nacre::{Engine, Uri};
 use nacre_daemon::{Daemon, LEASE_MAX, LEASE_MIN, ServerOptions};
+use nacre_quantity::Escaped;
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 
@@ -122,11 +123,12 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
         None => find(mpi)?,
     };
     if !library.is_file() {
-        return Err(Failure::Failed(format!("there is no library {}", library.display())));
+        return Err(Failure::Failed(format!("there is no library {}", Escaped::of(&library))));
     }
     // The loader takes both for the end of a name, and has no way to write them otherwise.
     if library.as_os_str().as_encoded_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
-        let text = format!("{} cannot be preloaded: its path contains a space or a colon", library.display());
+        let text =
+            format!("{} cannot be preloaded: its path contains a space or a colon", Escaped::of(&library));
         return Err(Failure::Failed(text));
     }
     // The signals are caught before anything is started that is to be ended.
@@ -190,7 +192,7 @@ async fn ask(launcher: &Path) -> Result<Mpi, Failure> {
         (false, true) => Ok(Mpi::Mpich),
         _ => Err(Failure::Failed(format!(
             "\"{} --version\" does not report MPICH or Open MPI; give --mpi",
-            launcher.display()
+            Escaped::of(launcher)
         ))),
     }
 }
@@ -205,7 +207,7 @@ fn find(mpi: Mpi) -> Result<PathBuf, Failure> {
         Failure::Failed(format!(
             "{name} is neither beside {} nor in ../lib/nacre from there: \"make mpi\" builds it, \"make install\" installs it, and \
              --library says where it is",
-            this.display()
+            Escaped::of(&this)
         ))
     })
 }
@@ -274,7 +276,7 @@ fn private_folder() -> Result<PathBuf, Failure> {
         std::process::id(),
         rand::random::<u32>()
     ));
-    let attempted = format!("create the folder {} for the job's lock server", path.display());
+    let attempted = format!("create the folder {} for the job's lock server", Escaped::of(&path));
     std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Failure::io(attempted))?;
     Ok(path)
 }
@@ -286,7 +288,7 @@ fn spawn(launcher: &Path, words: &[OsString]) -> Result<Child, Failure> {
 
 fn cannot_run(launcher: &Path, error: &io::Error) -> Failure {
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    Failure::Command { code, sentence: Some(format!("cannot run {}: {error}", launcher.display())) }
+    Failure::Command { code, sentence: Some(format!("cannot run {}: {error}", Escaped::of(launcher))) }
 }
 
 #[cfg(test)]

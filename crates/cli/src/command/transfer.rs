@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use nacre::{ByteRange, Fork, Object, ObjectId, ObjectStore, Stream, StreamStat};
+use nacre_quantity::Escaped;
 use rustix::fs::{Gid, Uid};
 use serde_json::json;
 use tokio::io::{AsyncSeek, AsyncWrite};
@@ -70,7 +71,7 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
         let source = Interruptible::new(Metered::new(tokio::io::stdin(), None))?;
         if striped { stream.put(source).await? } else { object.put(source).await? }
     } else {
-        let shown = args.file.display();
+        let shown = Escaped::of(&args.file);
         let file = tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?;
         let metadata = file.metadata().await.map_err(Failure::io(format!("look at {shown}")))?;
         if metadata.is_dir() {
@@ -99,7 +100,7 @@ pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
     if args.file == Path::new("-") || descriptor == Some(1) {
         return source.copy(range, tokio::io::stdout()).await;
     }
-    let shown = args.file.display();
+    let shown = Escaped::of(&args.file);
     if descriptor.is_some() {
         // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
         let file = tokio::fs::OpenOptions::new().append(true).open(&args.file).await;

@@ -10,7 +10,7 @@ use nacre::zlog::limit::ENTRY_BYTES_MAX;
 use nacre::zlog::{
     Appending, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape, Slot,
 };
-use nacre_object::Escaped;
+use nacre_quantity::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -264,7 +264,7 @@ async fn list(session: &Context) -> Result<(), Failure> {
     for info in &rows {
         let width = info.views.last().map_or(0, |view| view.width);
         table.row([
-            output::text(info.name.as_bytes()),
+            Escaped::of(&info.name).to_string(),
             info.begin.to_string(),
             info.tail.to_string(),
             epoch_text(info),
@@ -431,8 +431,7 @@ async fn read(session: &Context, log: &str, position: u64, tag: Option<Bytes>) -
         },
         slot => {
             let state = if matches!(slot, Slot::Entry(_)) { "without that tag" } else { state(&slot) };
-            let sentence =
-                format!("position {position} of log \"{}\" is {state}", output::text(log.as_bytes()));
+            let sentence = format!("position {position} of log \"{}\" is {state}", Escaped::of(log));
             let json = json!({ "position": position, "state": state });
             Err(Failure::Refused(Refused { sentence, current: state.to_owned(), json }))
         }

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use nacre::fs::{Attributes, Creation, Credentials, Error, InodeKind};
+use nacre_quantity::Escaped;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Path, Tree, failure, masked};
@@ -72,7 +73,7 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
         _ => tree.rank.access(&tree.user, found.ino, nacre::fs::READ).await,
     };
     readable.map_err(|error| failure(error, format_args!("cannot read {path}")))?;
-    let shown = output::text(target.as_os_str().as_bytes());
+    let shown = Escaped::of(&target);
     let file = tokio::fs::File::create(&target).await.map_err(Failure::io(format!("write to {shown}")))?;
     copy(tree, &path, &found, file).await
 }
@@ -112,7 +113,7 @@ async fn copy(
 /// Runs `nacre fs put`.
 pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
     let is_stream = args.file.as_os_str() == "-";
-    let shown = output::text(args.file.as_os_str().as_bytes());
+    let shown = Escaped::of(&args.file).to_string();
     let mut path = Path(args.path);
     let existing = match tree.rank.resolve(&tree.user, path.bytes(), true).await {
         Ok(found) if found.kind == InodeKind::Directory => {
