@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use nacre::limit::PAGE_ENTRIES_MAX;
-use nacre::{BlockingStore, ObjectId, ObjectStore, Store};
+use nacre::{BlockingStore, ObjectId, ObjectStore, Store, Uri};
 
-use crate::argument::{handle_slot, name, text};
+use crate::argument::{handle_slot, name, text_with_paths};
 use crate::code::{Failure, NACRE_CLOSED, call};
 use crate::handle::{self, Handle, get};
 use crate::result::nacre_result;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn nacre_open(uri: *const c_char, store: *mut *mut nacre_s
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
         let slot = handle_slot(store)?;
-        let uri = text(uri, 1 << 16, "the uri")?.parse()?;
+        let uri = Uri::from_os_str(text_with_paths(uri, 1 << 16, "the uri")?)?;
         // The library's own threads drive the connections, whatever the program is.
         let store = Store::open_apart(&uri)?.blocking();
         slot.put(nacre_store { store, closed: Closed::default(), is_first: true });

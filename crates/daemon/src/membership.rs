@@ -86,17 +86,18 @@ fn configured(options: &ServerOptions, listen: &[Address]) -> Result<Option<Memb
     }
     let normal = |text: &String| match text.parse()? {
         Address::Unix(path) if path.is_relative() => Err(invalid(format!(
-            "member {text}: clients in other folders would look elsewhere; write the whole path"
+            "member {}: clients in other folders would look elsewhere; write the whole path",
+            Escaped::of(text)
         ))),
-        address => Ok(address.to_string()),
+        // As it is, and not as it is printed: it is compared, hashed, and read as an address again.
+        address => name_of(&address).ok_or_else(|| invalid(format!("member {address} is not UTF-8"))),
     };
     let names = options.members.iter().map(normal).collect::<Result<Vec<String>, _>>()?;
     let members = Members::new(options.members_version, names)?;
     let own = match &options.member {
         Some(member) => normal(member)?,
         None => {
-            let mut own =
-                listen.iter().map(Address::to_string).filter(|name| members.position(name).is_some());
+            let mut own = listen.iter().filter_map(name_of).filter(|name| members.position(name).is_some());
             match (own.next(), own.next()) {
                 (Some(own), None) => own,
                 _ => {
@@ -107,6 +108,11 @@ fn configured(options: &ServerOptions, listen: &[Address]) -> Result<Option<Memb
     };
     let none = || invalid(format!("member {own} is not among {members}"));
     Membership::new(members.clone(), &own).ok_or_else(none).map(Some)
+}
+
+/// Returns an address as the name of a member, which all others are told; `None` if it is a path that is not UTF-8.
+fn name_of(address: &Address) -> Option<String> {
+    address.to_os_string().into_string().ok()
 }
 
 fn load(path: &Path) -> Result<Option<Membership>, StoreError> {
@@ -246,6 +252,8 @@ mod tests {
         };
         assert_eq!(name(&options(&["b", "a:6470"], None)).unwrap(), "a:6470");
         assert_eq!(name(&options(&["b", "a"], Some("B"))).unwrap(), "b:6470");
+        // The name is the path itself, as all servers of the store know it.
+        assert_eq!(name(&options(&["b", "unix:/a\\b"], Some("unix:/a\\b"))).unwrap(), "unix:/a\\b");
         assert!(configured(&options(&[], None), &listen).unwrap().is_none());
         for (members, member, part) in [
             (&["b", "c"][..], None, "--member"),

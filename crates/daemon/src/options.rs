@@ -1,6 +1,7 @@
 //! The settings of a daemon. The names of the fields, with dashes, are those of the flags and of the configuration
 //! file.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ pub struct ServerOptions {
     pub meta_takeover: Duration,
     /// The addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. If empty, the
     /// socket of the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
-    pub listen: Vec<String>,
+    pub listen: Vec<OsString>,
     /// Lets the daemon run without these addresses, and so without administration, if it cannot listen on them. Not for
     /// the role `store`.
     pub listen_if_possible: bool,
@@ -192,7 +193,7 @@ impl ServerOptions {
         }
         match &self.listen[..] {
             [none] if none == "none" => Ok(Vec::new()),
-            listen => listen.iter().map(|text| text.parse()).collect(),
+            listen => listen.iter().map(|address| Address::from_os_str(address)).collect(),
         }
     }
 
