@@ -6,11 +6,12 @@ mod apply;
 mod fs_commands;
 mod harness;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Stdio;
 
 use harness::{PATIENCE, Random, Server, file, program, run_with, wait};
@@ -288,8 +289,11 @@ fn every_command_prints_a_name_in_one_way() {
     server.run(["zlog", "create", "l"]).ok();
     server.run(["zlog", "append", "l", "x", "--tag", shown]).ok();
     server.run([OsStr::new("fs"), OsStr::new("mkdir"), raw]).ok();
+    server.run(["sequencer", "create", shown]).ok();
     server.run(["rm", "o"]).ok();
     assert_eq!(server.run(["ls", shown]).text(), shown);
+    assert_eq!(server.run(["sequencer", "next", shown]).text(), "0");
+    assert!(server.run(["sequencer", "ls"]).text().contains(shown));
     assert_eq!(server.run(["fs", "ls"]).text(), shown);
     assert!(server.run(["map", "get", "m"]).text().contains(shown));
     assert_eq!(server.run(["zlog", "read", "l", "0", "--json"]).json()["tags"], json!([{ "tag": shown }]));
@@ -314,6 +318,61 @@ fn every_command_prints_a_name_in_one_way() {
         let said = server.run(words).stderr;
         assert!(said.contains(&quoted), "{said}");
     }
+}
+
+#[test]
+fn stores_sockets_keys_and_settings_have_paths_of_any_bytes() {
+    let folder = harness::folder();
+    let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
+    let shown = |name: &str| format!("{}/{name}", folder.path().display());
+    let joined = |text: &str, path: &Path| {
+        let mut joined = OsString::from(text);
+        joined.push(path);
+        joined
+    };
+    let store = joined("file:", &at(b"data\xff"));
+    let in_folder = |words: &[&str]| {
+        let mut command = program();
+        command.arg("--store").arg(&store).args(words);
+        run_with(command, b"")
+    };
+    in_folder(&["write", "a", "x"]).ok();
+    assert_eq!(in_folder(&["read", "a"]).ok(), b"x");
+    in_folder(&["read", "b"]).failed(1, &[&format!("does not exist in file:{}", shown("data\\xff"))]);
+    assert!(at(b"data\xff").is_dir());
+
+    let (socket, key, settings) = (at(b"s\xff\n"), at(b"key\xff"), at(b"settings\xff.toml"));
+    let mut keygen = program();
+    keygen.arg("keygen").arg(&key);
+    assert_eq!(run_with(keygen, b"").text(), format!("a new key is in {}", shown("key\\xff")));
+    fs::write(&settings, "log = \"warn\"\n").unwrap();
+    let mut serve = program();
+    serve.args(["--json", "serve", "--store"]).arg(&store).arg("--key").arg(&key);
+    serve.arg("--listen").arg(joined("unix:", &socket)).arg("--config").arg(&settings);
+    let server = Server::spawn(serve);
+    // JSON is text, so there the address is as it is printed.
+    let address = format!("unix:{}", shown("s\\xff\\x0a"));
+    assert_eq!(server.uri, address);
+    let client = |words: &[&str]| {
+        let mut command = program();
+        command.env("NACRE_STORE", joined("unix:", &socket)).env("NACRE_KEY", &key).args(words);
+        run_with(command, b"")
+    };
+    assert_eq!(client(&["read", "a"]).ok(), b"x");
+    client(&["read", "b"]).failed(1, &[&format!("does not exist in {address}")]);
+    assert_eq!(client(&["locks"]).code, 0);
+    let mut uri = joined("nacre://unix:", &socket);
+    uri.push(joined("?key=", &key));
+    let mut read = program();
+    read.args(["read", "a", "--store"]).arg(uri);
+    assert_eq!(run_with(read, b"").ok(), b"x");
+    let mut copy = program();
+    copy.env("NACRE_KEY", &key).arg("copy-objects");
+    copy.arg(joined("unix:", &socket)).arg(joined("file:", &at(b"copy\xff")));
+    assert_eq!(run_with(copy, b"").code, 0);
+    assert!(at(b"copy\xff").is_dir());
+    drop(server);
+    client(&["read", "a"]).failed(1, &[&format!("cannot reach the server at {address}")]);
 }
 
 #[test]

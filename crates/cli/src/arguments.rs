@@ -151,7 +151,7 @@ pub struct Common {
     /// Store to use: unix:PATH or nacre://HOST:PORT,… for servers, file:PATH for a folder [default: $NACRE_STORE (not
     /// read by serve, reflect and bench), or else the socket of the user's own server]
     #[arg(long, global = true, value_name = "URI", help_heading = "Global options")]
-    pub store: Option<String>,
+    pub store: Option<OsString>,
     /// File with the cluster key, for servers that require it
     #[arg(
         long,

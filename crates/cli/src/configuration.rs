@@ -8,6 +8,7 @@ use std::any::TypeId;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -65,8 +66,9 @@ pub fn complete(
     };
     let more: Vec<OsString> = match path {
         [_] => {
-            let pairs = said.get_many::<String>(REFLECT).into_iter().flatten();
-            let named: Vec<&str> = pairs.map(|pair| pair.split('=').next().unwrap_or(pair)).collect();
+            let pairs = said.get_many::<OsString>(REFLECT).into_iter().flatten();
+            let named: Vec<&[u8]> =
+                pairs.filter_map(|pair| pair.as_bytes().split(|byte| *byte == b'=').next()).collect();
             let roles = match said.value_source("roles") {
                 Some(ValueSource::CommandLine) => {
                     said.get_many::<Role>("roles").into_iter().flatten().copied().collect()
@@ -78,7 +80,7 @@ pub fn complete(
                 // Without the role, its table is meant for another daemon.
                 .filter(|_| roles.contains(&Role::Reflect))
                 .filter(|setting| !ALONE.contains(&setting.name.as_str()))
-                .filter(|setting| accumulates(setting) || !named.contains(&setting.name.as_str()))
+                .filter(|setting| accumulates(setting) || !named.contains(&setting.name.as_bytes()))
                 .flat_map(|setting| setting.words)
                 .map(|word| format!("--{REFLECT}={}", word.trim_start_matches("--")));
             let own = own.into_iter().filter(|setting| !is_said(setting)).flat_map(|setting| setting.words);
@@ -285,7 +287,7 @@ fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
 /// Returns whether the value of a flag is any text, or a path.
 fn is_text(flag: &Arg) -> bool {
     let kind = flag.get_value_parser().type_id();
-    kind == TypeId::of::<String>() || kind == TypeId::of::<PathBuf>()
+    kind == TypeId::of::<String>() || kind == TypeId::of::<OsString>() || kind == TypeId::of::<PathBuf>()
 }
 
 /// Returns the names of a flag: the current one, and older ones.
@@ -304,7 +306,7 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
 }
 
 /// Returns the settings of the role `reflect`, from pairs `NAME=VALUE` or names of switches.
-pub fn reflect_settings(pairs: &[String]) -> Result<ReflectSettings, Failure> {
+pub fn reflect_settings(pairs: &[OsString]) -> Result<ReflectSettings, Failure> {
     ReflectSettings::from_pairs(pairs).map_err(|why| {
         Failure::Usage(format!("--{REFLECT}: {why}; \"nacre reflect serve --help\" lists the settings"))
     })
@@ -461,7 +463,7 @@ mod tests {
         std::fs::write(file.path(), "log = \"warn\"").unwrap();
         let words = ["nacre", "--store", "serve", "serve", "--config", file.path().to_str().unwrap()];
         let line = Line::read(words.into_iter().map(OsString::from).collect()).unwrap();
-        assert_eq!(line.common.store.as_deref(), Some("serve"));
+        assert_eq!(line.common.store, Some("serve".into()));
         assert!(format!("{line:?}").contains("log: Some(\"warn\")"), "{line:?}");
     }
 

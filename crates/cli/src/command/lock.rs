@@ -113,7 +113,7 @@ impl Args {
 /// Runs `nacre lock`.
 pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if session.folder()?.is_some() {
-        let uri = session.uri();
+        let uri = session.shown_uri();
         let sentence = format!(
             "only one process at a time can open a folder, so a lock of {uri} would exclude nobody; start \"nacre serve\" on it, \
              and lock there"

@@ -12,7 +12,7 @@ use nacre::map::{
     ClusterMap, Committed, Followed, Limits, ProposeError, Proposer, Record, Refused, State, Update,
     Validator, limit,
 };
-use nacre::{Engine, Key, Store, Uri};
+use nacre::{Engine, Key, Store};
 use nacre_quantity::{Escaped, unescape};
 use nacre_shell::Signals;
 use serde_json::{Map as Object, Value, json};
@@ -411,7 +411,7 @@ async fn watch(
     since: Option<u64>,
     count: Option<usize>,
 ) -> Result<(), Failure> {
-    let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+    let uri = session.parsed_uri()?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
             "{uri} is open in one program only, so nobody else could change a map while it is watched; serve it with \"nacre \

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nacre::watch::{Acknowledged, Event, Gap};
-use nacre::{Engine, ObjectId, Store, Uri, limit};
+use nacre::{Engine, ObjectId, Store, limit};
 use nacre_quantity::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
@@ -163,7 +163,7 @@ pub async fn notify(session: &Context, args: NotifyArgs) -> Result<(), Failure> 
 
 /// Opens the store, which must be one that other programs use too.
 fn open(session: &Context) -> Result<Store, Failure> {
-    let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+    let uri = session.parsed_uri()?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
             "{uri} is open in one program only, so nobody else could change or watch an object; serve it with \"nacre serve\""

@@ -62,7 +62,7 @@ pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 "--store and --admin: the map is changed in the store, or by a daemon; name one of the two",
             );
         }
-        let store = match uri.parse::<Uri>().map(|uri| uri.engine) {
+        let store = match Uri::from_os_str(uri).map(|uri| uri.engine) {
             Ok(Engine::Memory) => {
                 return usage(
                     "the map in mem: would be gone when this command ends; name the daemon with --admin, or the store that \
