@@ -294,6 +294,10 @@ fn every_command_prints_a_name_in_one_way() {
     assert_eq!(server.run(["ls", shown]).text(), shown);
     assert_eq!(server.run(["sequencer", "next", shown]).text(), "0");
     assert!(server.run(["sequencer", "ls"]).text().contains(shown));
+    server.run(["zlog", "create", "back\\\\slash"]).ok();
+    assert!(server.run(["zlog", "ls"]).text().contains("back\\\\slash"));
+    assert_eq!(server.run(["--json", "zlog", "tail", "back\\\\slash"]).json()["log"], "back\\\\slash");
+    server.run(["zlog", "tail", "\\xff"]).code_is_usage("is not UTF-8");
     assert_eq!(server.run(["fs", "ls"]).text(), shown);
     assert!(server.run(["map", "get", "m"]).text().contains(shown));
     assert_eq!(server.run(["zlog", "read", "l", "0", "--json"]).json()["tags"], json!([{ "tag": shown }]));

@@ -1,4 +1,4 @@
-//! Names of objects, forks, keys and attributes as words of a command line.
+//! Names of objects, forks, keys, attributes and logs as words of a command line.
 //!
 //! A name may consist of any bytes, and is typed as it is printed: with the escapes of `nacre_quantity::Escaped`.
 
@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use bytes::Bytes;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use nacre::{Fork, Key, ObjectId};
-use nacre_quantity::unescape;
+use nacre_quantity::{Escaped, unescape};
 
 fn parser<T: Clone + Send + Sync + 'static>(
     make: impl Fn(Vec<u8>) -> Result<T, nacre::Error> + Clone + Send + Sync + 'static,
@@ -28,6 +28,17 @@ pub fn file() -> impl TypedValueParser<Value = String> {
         let file = ObjectId::new(bytes)?;
         String::from_utf8(file.as_bytes().to_vec()).map_err(|_| {
             let text = format!("\"{file}\" is not UTF-8, as the name of a file that is locked has to be");
+            nacre::Error::new(nacre::ErrorKind::Invalid, text)
+        })
+    })
+}
+
+/// Returns a parser of the names of logs, which are in UTF-8.
+pub fn log() -> impl TypedValueParser<Value = String> {
+    parser(|bytes| {
+        String::from_utf8(bytes).map_err(|error| {
+            let text =
+                format!("\"{}\" is not UTF-8, as the name of a log has to be", Escaped(error.as_bytes()));
             nacre::Error::new(nacre::ErrorKind::Invalid, text)
         })
     })

@@ -37,6 +37,7 @@ enum Action {
     /// Create a log
     Create {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         #[command(flatten)]
         shape: ShapeArgs,
@@ -46,6 +47,7 @@ enum Action {
     /// Append entries, and print their positions in order
     Append {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// Entries; without any, each line of standard input is one
         #[arg(value_parser = name::value(), value_name = "ENTRY")]
@@ -63,6 +65,7 @@ enum Action {
     /// Print the entry at a position, or the entries of a range of positions
     Read {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position, or the first one of the range
         from: u64,
@@ -75,11 +78,13 @@ enum Action {
     /// Print the next position to be handed out
     Tail {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Print entries in order as they are appended, until Ctrl-C
     Follow {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position to start at [default: the tail]
         #[arg(long, value_name = "POSITION")]
@@ -100,6 +105,7 @@ enum Action {
     /// Remove the entry at a position, or with --before all entries before it
     Trim {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position
         position: u64,
@@ -110,6 +116,7 @@ enum Action {
     /// Fill a position whose writer is gone, so that nothing is ever written there
     Fill {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position
         position: u64,
@@ -117,16 +124,19 @@ enum Action {
     /// Print a log's epoch, positions and views
     Info {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Seal a log's objects with a new epoch and determine its tail; recovers a log without a sequencer
     Seal {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Spread future entries over other objects
     Reshape {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         #[command(flatten)]
         shape: ShapeArgs,
@@ -134,19 +144,22 @@ enum Action {
     /// Read a whole log, and count what it contains
     Check {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Rename a log
     Mv {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// Its new name
+        #[arg(value_parser = name::log())]
         to: String,
     },
     /// Delete logs with all their entries
     Rm {
         /// The logs
-        #[arg(required = true, value_name = "LOG")]
+        #[arg(required = true, value_name = "LOG", value_parser = name::log())]
         logs: Vec<String>,
     },
 }
@@ -174,7 +187,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Create { log, shape } => {
             let id = session.open_to_fill()?.logs()?.create(&log, shape.shape()).await?;
             if session.json {
-                output::line(&json!({ "log": log, "id": id.to_string() }).to_string())?;
+                output::line(&json!({ "log": shown(&log), "id": id.to_string() }).to_string())?;
             }
             Ok(())
         }
@@ -186,8 +199,11 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Read { log, from, to: Some(to), tag } => read_range(session, &log, from, to, tag).await,
         Action::Tail { log } => {
             let tail = open(session, &log, true).await?.tail().await?;
-            let line =
-                if session.json { json!({ "log": log, "tail": tail }).to_string() } else { tail.to_string() };
+            let line = if session.json {
+                json!({ "log": shown(&log), "tail": tail }).to_string()
+            } else {
+                tail.to_string()
+            };
             Ok(output::line(&line)?)
         }
         Action::Follow { log, from, tag, count, positions, read_only } => {
@@ -264,7 +280,7 @@ async fn list(session: &Context) -> Result<(), Failure> {
     for info in &rows {
         let width = info.views.last().map_or(0, |view| view.width);
         table.row([
-            Escaped::of(&info.name).to_string(),
+            shown(&info.name),
             info.begin.to_string(),
             info.tail.to_string(),
             epoch_text(info),
@@ -533,6 +549,11 @@ async fn fill(session: &Context, log: &str, position: u64) -> Result<(), Failure
     }
 }
 
+/// Returns the name of a log as it is printed and typed.
+fn shown(log: &str) -> String {
+    Escaped::of(log).to_string()
+}
+
 fn info_json(info: &Info) -> Value {
     let views = info.views.iter().map(|view| {
         json!({
@@ -544,7 +565,7 @@ fn info_json(info: &Info) -> Value {
         })
     });
     json!({
-        "log": info.name,
+        "log": shown(&info.name),
         "id": info.id.to_string(),
         "epoch": info.epoch,
         "recovering": info.recovering,
@@ -584,7 +605,7 @@ fn info(session: &Context, info: &Info) -> Result<(), Failure> {
 fn print_recovered(session: &Context, log: &str, recovered: &Recovered) -> Result<(), Failure> {
     let Recovered { epoch, tail, sealed } = recovered;
     let line = match session.json {
-        true => json!({ "log": log, "epoch": epoch, "tail": tail, "sealed": sealed }).to_string(),
+        true => json!({ "log": shown(log), "epoch": epoch, "tail": tail, "sealed": sealed }).to_string(),
         false => format!("epoch {epoch}, tail {tail}, {sealed} objects sealed"),
     };
     Ok(output::line(&line)?)
@@ -612,7 +633,7 @@ async fn check(session: &Context, name: &str) -> Result<(), Failure> {
     }
     if session.json {
         let line = json!({
-            "log": name,
+            "log": shown(name),
             "begin": info.begin,
             "tail": info.tail,
             "entries": entries,
