@@ -146,3 +146,27 @@ pub unsafe extern "C" fn nacre_store_end_locks(store: *mut nacre_store) -> c_int
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{CString, OsStr};
+    use std::os::unix::ffi::OsStrExt;
+    use std::ptr;
+
+    use super::*;
+    use crate::code::NACRE_OK;
+
+    #[test]
+    fn the_path_of_a_store_has_any_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(OsStr::from_bytes(b"store\xff"));
+        let uri = [&b"file:"[..], path.as_os_str().as_bytes(), b"?create=yes"].concat();
+        let uri = CString::new(uri).unwrap();
+        let mut store = ptr::null_mut();
+        // SAFETY: the uri ends with a zero, and there is a place for the handle.
+        assert_eq!(unsafe { nacre_open(uri.as_ptr(), &mut store) }, NACRE_OK);
+        assert!(path.is_dir());
+        // SAFETY: the handle is that of the call above.
+        assert_eq!(unsafe { nacre_store_close(store) }, NACRE_OK);
+    }
+}
