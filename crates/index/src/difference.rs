@@ -20,7 +20,11 @@ pub enum DifferenceError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The sweeps had different filters.
-    #[error("cannot compare \"{one}\" with \"{other}\": the sweeps had different filters ({2})", one = Escaped::of(.0), other = Escaped::of(.1))]
+    #[error(
+        "cannot compare \"{one}\" with \"{other}\": the sweeps had different filters ({2})",
+        one = Escaped::of(.0),
+        other = Escaped::of(.1)
+    )]
     Filters(PathBuf, PathBuf, String),
     /// The databases cannot be read, or the temporary file not written.
     #[error("cannot compare the indices: {0}")]

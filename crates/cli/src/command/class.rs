@@ -177,6 +177,7 @@ fn failure(error: ClassError) -> Failure {
             Failure::Failed(format!("{error}; \"nacre class ls\" lists the existing classes"))
         }
         ClassError::Missing { name, .. } => {
+            let name = Escaped::of(&name);
             let advice = format!("\"nacre class history {name}\" lists those that are kept");
             Failure::Failed(format!("class \"{name}\" has no such version; {advice}"))
         }
@@ -340,7 +341,7 @@ async fn call(
     bounds: &BoundsArgs,
 ) -> Result<(), Failure> {
     let Some((class, method)) = name.split_once('.') else {
-        return Err(Failure::Usage(format!("\"{name}\" is not CLASS.METHOD")));
+        return Err(Failure::Usage(format!("\"{}\" is not CLASS.METHOD", Escaped::of(name))));
     };
     let classes = store.classes();
     let mut request = Request::new(object, class, method).input(input);

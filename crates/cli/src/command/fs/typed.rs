@@ -148,8 +148,9 @@ async fn call_sequencer(
     input: &[u8],
 ) -> Result<(), Failure> {
     let text = std::str::from_utf8(input).map_or("", str::trim);
+    let shown = Escaped::of(method);
     let usage =
-        |expected: &str| Failure::Usage(format!("the input of \"{method}\" of a sequencer is {expected}"));
+        |expected: &str| Failure::Usage(format!("the input of \"{shown}\" of a sequencer is {expected}"));
     let wanted = match (method, text) {
         ("next", _) => WRITE,
         ("policy", text) if !text.is_empty() => WRITE,
