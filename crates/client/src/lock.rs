@@ -146,7 +146,8 @@ export! {
 pub use nacre_lock::{DEPTH_MAX, ITEMS_MAX, OFFSET_MAX};
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
-    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+    ErrorKind, Escaped, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction,
+    WindowPosition,
 };
 use nacre_rpc::client::LinkOptions;
 use serde_json::{Value, json};
@@ -516,9 +517,9 @@ impl LockableFile {
         Some(StoreError::new(ErrorKind::Busy, text))
     }
 
-    /// Returns the name as it is printed, which is that of an object.
-    fn shown(&self) -> String {
-        ObjectId::try_from(&*self.name).map_or_else(|_| String::new(), |object| object.to_string())
+    /// Returns the name as it is printed.
+    fn shown(&self) -> Escaped<'_> {
+        Escaped::of(&*self.name)
     }
 
     async fn ask(&self, request: &Request) -> Result<Lock, StoreError> {

@@ -8,7 +8,7 @@
 //! use nacre_daemon::{Daemon, ServerOptions};
 //!
 //! let socket = std::env::temp_dir().join(format!("nacre-doc-{}", std::process::id()));
-//! let listen = vec![format!("unix:{}", socket.display())];
+//! let listen = vec![nacre::Address::Unix(socket).to_os_string()];
 //! let store = Some("mem:".parse()?);
 //! let options = ServerOptions { store, listen, http: None, ..Default::default() };
 //! let daemon = Daemon::start(&options)?;

@@ -76,7 +76,7 @@ use nacre_object::latency::Latencies;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::window::WINDOW_WRITES_MAX;
 use nacre_object::{
-    ErrorKind, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+    ErrorKind, Escaped, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
 };
 
 use crate::disk::{Disk, FolderDisk};
@@ -452,10 +452,10 @@ fn open_folder(path: &Path, create: bool) -> Result<FolderDisk, StoreError> {
 fn unopened(path: &Path, error: &std::io::Error) -> StoreError {
     match error.kind() {
         std::io::ErrorKind::WouldBlock => {
-            let text = format!("{} is open in another process; stop that one first", path.display());
+            let text = format!("{} is open in another process; stop that one first", Escaped::of(path));
             StoreError::new(ErrorKind::Busy, text)
         }
-        _ => StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", path.display())),
+        _ => StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", Escaped::of(path))),
     }
 }
 

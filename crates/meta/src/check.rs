@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
-use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, ReadOp, Transaction, WriteOp};
+use nacre_object::{Answer, Escaped, Guard, Key, KeyRange, ObjectId, ReadOp, Transaction, WriteOp};
 
 use crate::directory::{Entry, entry_key, gone_link};
 use crate::error::{Error, Result};
@@ -374,7 +374,7 @@ impl Rank {
     async fn check_links(&self, repair: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
         for (ino, found) in &scan.entries {
             for Found { directory, name, entry, version } in found {
-                let shown = name.escape_ascii();
+                let shown = Escaped(name);
                 let Some(loaded) = scan.loaded.get(ino) else {
                     // A directory that is newer than the list of objects may hold what was moved there from others. One
                     // that was left to be made later holds nothing.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use nacre_object::{Answer, Guard, KeyRange, ReadOp, Transaction, WriteOp};
+use nacre_object::{Answer, Escaped, Guard, KeyRange, ReadOp, Transaction, WriteOp};
 
 use crate::attribute::Attributes;
 use crate::capability::Policy;
@@ -131,7 +131,7 @@ impl Rank {
             }
             // The entry was removed between the two reads, or it has lost its inode.
             if before == *version {
-                let name = name.escape_ascii();
+                let name = Escaped(name);
                 return Err(corrupt(format!("entry \"{name}\" of directory {directory} has no inode")));
             }
             before = *version;

@@ -4,6 +4,7 @@
 //! server that is gone is ever removed or replaced; and a socket answers from the moment that it has its name, so a
 //! socket that does not answer belongs to a server that is gone.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, Escaped, StoreError};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags};
 
 /// The mode of a socket that only its owner may use.
@@ -170,8 +171,10 @@ struct Lock {
 
 impl Lock {
     fn take(path: &Path) -> io::Result<Lock> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let path = path.with_file_name(format!(".{name}.lock"));
+        let mut name = OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(".lock");
+        let path = path.with_file_name(name);
         loop {
             let file = fs::OpenOptions::new()
                 .write(true)
@@ -188,7 +191,7 @@ impl Lock {
                     return Err(error.into());
                 }
                 if held.uid() != user || since.elapsed() > LOCK_WAIT_MAX {
-                    let text = format!("another process holds {}; remove that file", path.display());
+                    let text = format!("another process holds {}; remove that file", Escaped::of(&path));
                     return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
                 }
                 std::thread::sleep(LOCK_RETRY);
@@ -308,7 +311,7 @@ fn create_socket_folder(places: &[SocketFolder], user: u32) -> Result<PathBuf, S
     let Some(SocketFolder { folder, .. }) = places.iter().find(usable) else {
         return Err(StoreError::new(ErrorKind::Invalid, "there is no place for the socket"));
     };
-    let shown = folder.display();
+    let shown = Escaped::of(folder);
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             let text = format!("cannot create the folder {shown} for the server's socket: {error}");

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::future::try_join_all;
 use nacre_map::{ClusterMap, MAP_PREFIX, Random, Update, Value};
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Key, ObjectId, ObjectStore, StoreError, Transaction, WriteOp};
+use nacre_object::{Escaped, Key, ObjectId, ObjectStore, StoreError, Transaction, WriteOp};
 
 use crate::error::LogError;
 use crate::layout::{self, LogId, PREFIX, View};
@@ -230,7 +230,7 @@ impl Directory {
 
 /// Returns the failure to look a log up. It names the log, and not the map in which the names of all logs are kept.
 fn of_log(name: &str, error: StoreError) -> StoreError {
-    told_of(format_args!("log \"{}\"", name.escape_debug()), error)
+    told_of(format_args!("log \"{}\"", Escaped::of(name)), error)
 }
 
 fn told_of(what: impl std::fmt::Display, mut error: StoreError) -> StoreError {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_map::{ClusterMap, Proposer, Random};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, StoreError, Transaction};
+use nacre_object::{ErrorKind, Escaped, ObjectId, ObjectStore, Outcome, StoreError, Transaction};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -426,7 +426,7 @@ impl Inner {
 
     pub fn nonsense(&self) -> LogError {
         let text =
-            format!("log \"{}\": the store's answer does not fit the question", self.name.escape_debug());
+            format!("log \"{}\": the store's answer does not fit the question", Escaped::of(&self.name));
         StoreError::new(ErrorKind::Corrupt, text).into()
     }
 }

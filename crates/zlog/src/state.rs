@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nacre_map::{ClusterMap, ProposeError, Proposer, Refused, Update};
-use nacre_object::Key;
+use nacre_object::{Escaped, Key};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LogError;
@@ -185,7 +185,7 @@ pub(crate) fn views_entry() -> Key {
 /// `Invalid` with the reason.
 pub(crate) fn name_entry(name: &str) -> Result<Key, LogError> {
     if !(1..=NAME_BYTES_MAX).contains(&name.len()) || name.chars().any(char::is_control) {
-        let name = name.escape_debug();
+        let name = Escaped::of(name);
         return Err(LogError::Invalid(format!(
             "\"{name}\" is not a valid name for a log: it must have 1 to {NAME_BYTES_MAX} bytes, and no \
              control characters"

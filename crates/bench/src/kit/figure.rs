@@ -11,6 +11,7 @@ mod histogram;
 
 use std::path::Path;
 
+use nacre_quantity::Escaped;
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
@@ -70,8 +71,8 @@ pub(crate) fn write(
     svg: Result<String, BenchError>,
 ) -> Result<String, BenchError> {
     let file = folder.join(format!("{name}.svg"));
-    std::fs::write(&file, svg?).map_err(BenchError::io(format!("write {}", file.display())))?;
-    Ok(file.display().to_string())
+    std::fs::write(&file, svg?).map_err(BenchError::io(format!("write {}", Escaped::of(&file))))?;
+    Ok(Escaped::of(&file).to_string())
 }
 
 /// Returns the distinct values of some results, in order of appearance, such as the names of a figure's lines.

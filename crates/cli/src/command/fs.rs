@@ -12,6 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use bytes::Bytes;
 use nacre::Store;
 use nacre::fs::{Attributes, Credentials, Error, InodeKind, Rank, RankOptions};
+use nacre_quantity::Escaped;
 
 use crate::failure::Failure;
 use crate::output;
@@ -195,7 +196,7 @@ impl Path {
 
 impl std::fmt::Display for Path {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", output::text(if self.bytes().is_empty() { b"/" } else { self.bytes() }))
+        write!(f, "{}", Escaped(if self.bytes().is_empty() { b"/" } else { self.bytes() }))
     }
 }
 

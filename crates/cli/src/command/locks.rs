@@ -1,11 +1,11 @@
 //! `nacre locks`: who holds which bytes, who waits, and the end of a session by hand.
 
 use nacre::{Error as StoreError, MemberReport, Report, Store};
+use nacre_quantity::Escaped;
 use serde_json::{Value, json};
 
 use crate::arguments::session_number;
 use crate::failure::Failure;
-use crate::name;
 use crate::output::{self, Table};
 use crate::session::Context;
 
@@ -150,7 +150,7 @@ fn print(reports: &[Report]) -> Result<(), Failure> {
             let waits = if lock["state"] == "waits" { text("next_wanted") } else { "-".to_owned() };
             let bytes = format!("{}..{}", text("offset"), text("end"));
             table.row([
-                name::shown(&text("file")),
+                Escaped::of(&text("file")).to_string(),
                 text("session"),
                 text("mode"),
                 text("state"),

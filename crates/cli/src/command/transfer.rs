@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use nacre::{ByteRange, Fork, Object, ObjectId, ObjectStore, Store, Stream, StreamStat};
-use nacre_object::Escaped;
+use nacre_quantity::Escaped;
 use rustix::fs::{Gid, Uid};
 use serde_json::json;
 use tokio::io::{AsyncSeek, AsyncWrite};
@@ -73,7 +73,7 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
         let source = Interruptible::new(Metered::new(tokio::io::stdin(), None))?;
         if striped { stream.put(source).await? } else { object.put(source).await? }
     } else {
-        let shown = args.file.display();
+        let shown = Escaped::of(&args.file);
         let file = tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?;
         let metadata = file.metadata().await.map_err(Failure::io(format!("look at {shown}")))?;
         if metadata.is_dir() {
@@ -111,7 +111,7 @@ pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
     if let Some(file) = in_place(&file).await? {
         return source.copy(range, file).await;
     }
-    let shown = output::text(file.as_os_str().as_bytes());
+    let shown = Escaped::of(&file).to_string();
     let replacement = Replacement::of(&file)?;
     let file = replacement.writer()?;
     let total = source.size().await?.saturating_sub(range.offset).min(range.len);
@@ -145,7 +145,7 @@ pub async fn in_place(path: &Path) -> Result<Option<tokio::fs::File>, Failure> {
         return Ok(None);
     }
     let file = options.open(path).await;
-    file.map(Some).map_err(Failure::io(format!("write to {}", output::text(path.as_os_str().as_bytes()))))
+    file.map(Some).map_err(Failure::io(format!("write to {}", Escaped::of(path))))
 }
 
 /// A regular file that gets its name when it is complete, so that the one that has the name survives a failure. Its permissions are
@@ -160,7 +160,7 @@ pub struct Replacement {
 impl Replacement {
     /// Begins to replace, or to make, the file at a path.
     pub fn of(path: &Path) -> Result<Replacement, Failure> {
-        let shown = output::text(path.as_os_str().as_bytes());
+        let shown = Escaped::of(path).to_string();
         let before = std::fs::metadata(path).ok();
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
@@ -191,7 +191,7 @@ impl Replacement {
 
 /// Returns the file that something of a name is fetched to: within a folder it has that name, as with cp.
 pub fn destination(file: PathBuf, name: &[u8]) -> Result<PathBuf, Failure> {
-    let shown = output::text(file.as_os_str().as_bytes());
+    let shown = Escaped::of(&file).to_string();
     if !file.is_dir() {
         return match file.as_os_str().as_bytes().ends_with(b"/") {
             true => Err(Failure::Failed(format!("there is no folder {shown}"))),
@@ -208,7 +208,7 @@ pub fn destination(file: PathBuf, name: &[u8]) -> Result<PathBuf, Failure> {
     let target = file.join(OsStr::from_bytes(name));
     match target.is_dir() {
         true => {
-            let shown = output::text(target.as_os_str().as_bytes());
+            let shown = Escaped::of(&target).to_string();
             Err(Failure::Failed(format!("{shown} is a folder; name the file")))
         }
         false => Ok(target),

@@ -11,7 +11,7 @@ use nacre::zlog::{
     Appending, Directory, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape,
     Slot,
 };
-use nacre_object::Escaped;
+use nacre_quantity::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -38,6 +38,7 @@ enum Action {
     /// Create a log
     Create {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         #[command(flatten)]
         shape: ShapeArgs,
@@ -47,6 +48,7 @@ enum Action {
     /// Append entries, and print their positions in order
     Append {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// Entries; without any, each line of standard input is one
         #[arg(value_parser = name::value(), value_name = "ENTRY")]
@@ -64,6 +66,7 @@ enum Action {
     /// Print the entry at a position, or the entries of a range of positions
     Read {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position, or the first one of the range
         from: u64,
@@ -76,11 +79,13 @@ enum Action {
     /// Print the next position to be handed out
     Tail {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Print entries in order as they are appended, until Ctrl-C
     Follow {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position to start at [default: the tail]
         #[arg(long, value_name = "POSITION")]
@@ -101,6 +106,7 @@ enum Action {
     /// Remove the entry at a position, or with --before all entries before it
     Trim {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position
         position: u64,
@@ -111,6 +117,7 @@ enum Action {
     /// Fill a position whose writer is gone, so that nothing is ever written there
     Fill {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position
         position: u64,
@@ -118,16 +125,19 @@ enum Action {
     /// Print a log's epoch, positions and views
     Info {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Seal a log's objects with a new epoch and determine its tail; recovers a log without a sequencer
     Seal {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Spread future entries over other objects
     Reshape {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         #[command(flatten)]
         shape: ShapeArgs,
@@ -135,19 +145,22 @@ enum Action {
     /// Read a whole log, and count what it contains
     Check {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Rename a log
     Mv {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// Its new name
+        #[arg(value_parser = name::log())]
         to: String,
     },
     /// Delete logs with all their entries
     Rm {
         /// The logs
-        #[arg(required = true, value_name = "LOG")]
+        #[arg(required = true, value_name = "LOG", value_parser = name::log())]
         logs: Vec<String>,
     },
 }
@@ -175,7 +188,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Create { log, shape } => {
             let id = directory(session, &session.open_to_fill()?)?.create(&log, shape.shape()).await?;
             if session.json {
-                output::line(&json!({ "log": log, "id": id.to_string() }).to_string())?;
+                output::line(&json!({ "log": shown(&log), "id": id.to_string() }).to_string())?;
             }
             Ok(())
         }
@@ -187,8 +200,11 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Read { log, from, to: Some(to), tag } => read_range(session, &log, from, to, tag).await,
         Action::Tail { log } => {
             let tail = open(session, &log, true).await?.tail().await?;
-            let line =
-                if session.json { json!({ "log": log, "tail": tail }).to_string() } else { tail.to_string() };
+            let line = if session.json {
+                json!({ "log": shown(&log), "tail": tail }).to_string()
+            } else {
+                tail.to_string()
+            };
             Ok(output::line(&line)?)
         }
         Action::Follow { log, from, tag, count, positions, read_only } => {
@@ -274,7 +290,7 @@ async fn list(session: &Context) -> Result<(), Failure> {
     for info in &rows {
         let width = info.views.last().map_or(0, |view| view.width);
         table.row([
-            output::text(info.name.as_bytes()),
+            shown(&info.name),
             info.begin.to_string(),
             info.tail.to_string(),
             epoch_text(info),
@@ -441,8 +457,7 @@ async fn read(session: &Context, log: &str, position: u64, tag: Option<Bytes>) -
         },
         slot => {
             let state = if matches!(slot, Slot::Entry(_)) { "without that tag" } else { state(&slot) };
-            let sentence =
-                format!("position {position} of log \"{}\" is {state}", output::text(log.as_bytes()));
+            let sentence = format!("position {position} of log \"{}\" is {state}", Escaped::of(log));
             let json = json!({ "position": position, "state": state });
             Err(Failure::Refused(Refused { sentence, current: state.to_owned(), json }))
         }
@@ -545,6 +560,11 @@ async fn fill(session: &Context, log: &str, position: u64) -> Result<(), Failure
     }
 }
 
+/// Returns the name of a log as it is printed and typed.
+fn shown(log: &str) -> String {
+    Escaped::of(log).to_string()
+}
+
 fn info_json(info: &Info) -> Value {
     let views = info.views.iter().map(|view| {
         json!({
@@ -556,7 +576,7 @@ fn info_json(info: &Info) -> Value {
         })
     });
     json!({
-        "log": info.name,
+        "log": shown(&info.name),
         "id": info.id.to_string(),
         "epoch": info.epoch,
         "recovering": info.recovering,
@@ -596,7 +616,7 @@ fn info(session: &Context, info: &Info) -> Result<(), Failure> {
 fn print_recovered(session: &Context, log: &str, recovered: &Recovered) -> Result<(), Failure> {
     let Recovered { epoch, tail, sealed } = recovered;
     let line = match session.json {
-        true => json!({ "log": log, "epoch": epoch, "tail": tail, "sealed": sealed }).to_string(),
+        true => json!({ "log": shown(log), "epoch": epoch, "tail": tail, "sealed": sealed }).to_string(),
         false => format!("epoch {epoch}, tail {tail}, {sealed} objects sealed"),
     };
     Ok(output::line(&line)?)
@@ -624,7 +644,7 @@ async fn check(session: &Context, name: &str) -> Result<(), Failure> {
     }
     if session.json {
         let line = json!({
-            "log": name,
+            "log": shown(name),
             "begin": info.begin,
             "tail": info.tail,
             "entries": entries,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nacre::fs::{Attributes, Error, InodeKind, Put};
+use nacre_quantity::Escaped;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Path, Tree, failure, masked};
@@ -78,7 +79,7 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
     };
     readable.map_err(|error| failure(error, format_args!("cannot read {path}")))?;
     let target = destination(args.file, &path.name().unwrap_or_default())?;
-    let shown = output::text(target.as_os_str().as_bytes());
+    let shown = Escaped::of(&target).to_string();
     let unwritten = |error| Failure::io(format!("write to {shown}"))(error);
     if let Some(file) = transfer::in_place(&target).await? {
         return copy(tree, &path, &found, file, unwritten).await;
@@ -133,7 +134,7 @@ async fn copy(
 /// Runs `nacre fs put`.
 pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
     let is_stream = args.file.as_os_str() == "-";
-    let shown = output::text(args.file.as_os_str().as_bytes());
+    let shown = Escaped::of(&args.file).to_string();
     let mut path = Path(args.path);
     let existing = match tree.rank.resolve(&tree.user, path.bytes(), true).await {
         Ok(found) if found.kind == InodeKind::Directory => {
