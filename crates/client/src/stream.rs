@@ -717,7 +717,7 @@ impl Stream {
                 Ok(false) => {}
                 Err(error) => {
                     // It may have begun all the same.
-                    if error.kind == ErrorKind::Unknown {
+                    if error.kind.is_uncertain() {
                         drop(self.abandon(content.number).await);
                     }
                     return Err(without_effect(error));
