@@ -95,59 +95,109 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
 
 /// Runs `nacre get`.
 pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
-    let is_output = args.file == Path::new("-");
-    let file = match is_output {
+    let file = match args.file == Path::new("-") {
         true => args.file,
         false => destination(args.file, args.object.as_bytes())?,
     };
     let object = session.object(&args.object, &args.fork.fork())?;
     let source = Source::find(object).await?;
     let range = args.range.range();
-    let descriptor = descriptor(&file);
-    if is_output || descriptor == Some(1) {
-        return source.copy(range, tokio::io::stdout()).await;
-    }
-    let shown = output::text(file.as_os_str().as_bytes());
-    if descriptor.is_some() {
-        // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
-        let file = tokio::fs::OpenOptions::new().append(true).open(&file).await;
-        return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
-    }
-    // A file that is not regular, such as a device or a pipe, can only be written in place.
-    let metadata = std::fs::metadata(&file).ok();
-    if metadata.as_ref().is_some_and(|metadata| !metadata.is_file()) {
-        let file = tokio::fs::OpenOptions::new().write(true).open(&file).await;
-        return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
-    }
-    // A regular file gets its name when it is complete, so that the old one survives a failure.
-    let target = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
-    let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
-    let handle = partial.file().try_clone().map_err(Failure::io(format!("create the file {shown}")))?;
+    let target = match Target::open(&file).await? {
+        Target::Output => return source.copy(range, tokio::io::stdout()).await,
+        Target::InPlace(file) => return source.copy(range, file).await,
+        Target::Replacement(target) => target,
+    };
+    let (writer, shown) = (target.writer()?, &target.shown);
     let total = source.size().await?.saturating_sub(range.offset).min(range.len);
     // A file system says at once what is too long for it.
-    partial.file().set_len(total).map_err(|error| {
+    target.partial.file().set_len(total).map_err(|error| {
         let total = quantity::count(total, "byte");
         Failure::Failed(format!("cannot extend {shown} to {total}: {error}; --length fetches a part"))
     })?;
-    let mut signals = nacre_shell::Signals::catch()?;
-    let mut writer = Metered::new(tokio::fs::File::from_std(handle), Some(total));
-    let bytes = tokio::select! {
-        copied = source.get_sparse(range, &mut writer) => copied?,
-        () = signals.next() => return Err(Failure::Failed("interrupted".to_owned())),
-    };
+    let mut writer = Metered::new(writer, Some(total));
+    let bytes =
+        or_interrupted(async { source.get_sparse(range, &mut writer).await.map_err(Failure::from) }).await?;
     drop(writer);
     // The end may be a hole.
-    partial.file().set_len(bytes).map_err(Failure::io(format!("write all of {shown}")))?;
-    if let Some(metadata) = metadata {
-        // Whoever may not give files away keeps it.
-        let (user, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
-        let _ = rustix::fs::fchown(partial.file(), Some(user), Some(group));
-        // A program that others run with its owner's rights is not to become one of other content, or of another owner.
-        let permissions = std::fs::Permissions::from_mode(metadata.mode() & 0o777);
-        let kept = partial.file().set_permissions(permissions);
-        kept.map_err(Failure::io(format!("keep the permissions of {shown}")))?;
+    target.partial.file().set_len(bytes).map_err(Failure::io(format!("write all of {shown}")))?;
+    target.complete()
+}
+
+/// Waits for a transfer, or for a signal that asks the program to end. Then what is half fetched goes.
+pub async fn or_interrupted<T>(transfer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let mut signals = nacre_shell::Signals::catch()?;
+    tokio::select! {
+        done = transfer => done,
+        () = signals.next() => Err(Failure::Failed("interrupted".to_owned())),
     }
-    partial.complete().map_err(Failure::io(format!("replace {shown}")))
+}
+
+/// The local file that something is fetched to.
+pub enum Target {
+    /// Standard output.
+    Output,
+    /// One that is written in place.
+    InPlace(tokio::fs::File),
+    /// A regular file, new or old: the old one stays as it is until everything is fetched.
+    Replacement(Box<Replacement>),
+}
+
+/// A regular file on its way to its name.
+pub struct Replacement {
+    partial: Partial,
+    /// That of the file that had the name.
+    metadata: Option<std::fs::Metadata>,
+    shown: String,
+}
+
+impl Target {
+    /// Opens a file, which is no folder; - is standard output.
+    pub async fn open(file: &Path) -> Result<Target, Failure> {
+        let descriptor = descriptor(file);
+        if file == Path::new("-") || descriptor == Some(1) {
+            return Ok(Target::Output);
+        }
+        let shown = output::text(file.as_os_str().as_bytes());
+        let mut in_place = tokio::fs::OpenOptions::new();
+        if descriptor.is_some() {
+            // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
+            let file = in_place.append(true).open(file).await;
+            return file.map(Target::InPlace).map_err(Failure::io(format!("write to {shown}")));
+        }
+        // A file that is not regular, such as a device or a pipe, can only be written in place.
+        let metadata = std::fs::metadata(file).ok();
+        if metadata.as_ref().is_some_and(|metadata| !metadata.is_file()) {
+            let file = in_place.write(true).open(file).await;
+            return file.map(Target::InPlace).map_err(Failure::io(format!("write to {shown}")));
+        }
+        let target = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+        let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
+        Ok(Target::Replacement(Box::new(Replacement { partial, metadata, shown })))
+    }
+}
+
+impl Replacement {
+    /// Returns a writer of the file.
+    pub fn writer(&self) -> Result<tokio::fs::File, Failure> {
+        let handle = self.partial.file().try_clone();
+        let handle = handle.map_err(Failure::io(format!("create the file {}", self.shown)))?;
+        Ok(tokio::fs::File::from_std(handle))
+    }
+
+    /// Gives the file its name, with the permissions and, where that is allowed, the owner of the one that had it.
+    pub fn complete(self) -> Result<(), Failure> {
+        let Replacement { partial, metadata, shown } = self;
+        if let Some(metadata) = metadata {
+            // Whoever may not give files away keeps it.
+            let (user, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
+            let _ = rustix::fs::fchown(partial.file(), Some(user), Some(group));
+            // A program that others run with its owner's rights is not to become one of other content, or of another owner.
+            let permissions = std::fs::Permissions::from_mode(metadata.mode() & 0o777);
+            let kept = partial.file().set_permissions(permissions);
+            kept.map_err(Failure::io(format!("keep the permissions of {shown}")))?;
+        }
+        partial.complete().map_err(Failure::io(format!("replace {shown}")))
+    }
 }
 
 /// Returns the file that something of a name is fetched to: within a folder it has that name, as with cp.

@@ -9,7 +9,7 @@ use nacre::fs::{Attributes, Creation, Credentials, Error, InodeKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Path, Tree, failure, masked};
-use crate::command::transfer::destination;
+use crate::command::transfer::{Target, destination, or_interrupted};
 use crate::failure::Failure;
 use crate::{output, quantity};
 
@@ -25,6 +25,9 @@ pub struct CatArgs {
 }
 
 /// Fetch a file
+///
+/// An existing local file is replaced once everything is fetched; the new one has its permissions, and its owner where
+/// that is allowed.
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The file in the namespace
@@ -72,8 +75,14 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
     let target = destination(args.file, &path.name().unwrap_or_default())?;
     let shown = output::text(target.as_os_str().as_bytes());
     let failed = |error| Failure::io(format!("write to {shown}"))(error);
-    let file = tokio::fs::File::create(&target).await.map_err(failed)?;
-    copy(tree, &path, &found, file, failed).await
+    match Target::open(&target).await? {
+        Target::Output => copy(tree, &path, &found, tokio::io::stdout(), Failure::from).await,
+        Target::InPlace(file) => copy(tree, &path, &found, file, failed).await,
+        Target::Replacement(target) => {
+            or_interrupted(copy(tree, &path, &found, target.writer()?, failed)).await?;
+            target.complete()
+        }
+    }
 }
 
 /// Writes a file's content to somewhere else. `failed` makes the failure to do so.
