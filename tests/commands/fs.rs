@@ -84,6 +84,7 @@ fn a_namespace_is_filled_shown_and_emptied() {
 fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
     let folder = folder();
     let store = file(&folder.path().join("store"));
     let run = |words: &[&OsStr]| {
@@ -100,6 +101,17 @@ fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
     fs::write(&precious, "precious").unwrap();
     run_text(&["get", "/d", precious.to_str().unwrap()]).failed(1, &["cannot read /d: it is a directory"]);
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
+
+    // It takes the place of that file, of which another name may be left, and has its permissions.
+    let kept = folder.path().join("kept");
+    fs::hard_link(&precious, &kept).unwrap();
+    fs::set_permissions(&precious, fs::Permissions::from_mode(0o640)).unwrap();
+    run_text(&["put", "-", "/new"]).ok();
+    run_text(&["get", "/new", precious.to_str().unwrap()]).ok();
+    assert_eq!(fs::read(&precious).unwrap(), b"content");
+    assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(fs::read(&kept).unwrap(), b"precious");
+    run_text(&["rm", "/new"]).ok();
 
     run_text(&["put", "-", "/folder"]).ok();
     fs::create_dir(folder.path().join("folder")).unwrap();

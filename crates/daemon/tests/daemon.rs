@@ -150,6 +150,18 @@ fn two_servers_cannot_have_the_same_folder_or_address() {
         assert!(error.message.starts_with(&format!("cannot listen on {address}: ")), "{error}");
         assert!(error.message.ends_with("choose another address with --listen"), "{error}");
     }
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let socket = |name: &str| format!("unix:{}/{name}", folder.path().display());
+    for (listen, why) in [
+        (vec![socket(&"x".repeat(120))], "too long for a socket"),
+        (vec![socket("s"), socket("./s")], "is in the way"),
+        (vec![free.to_string(), free.to_string()], "is in the way"),
+        (vec![free.to_string(), format!("0.0.0.0:{}", free.port())], "is in the way"),
+    ] {
+        let wrong = ServerOptions { store: store.clone(), listen, ..options(folder.path()) };
+        let error = Daemon::start(&wrong).err().unwrap();
+        assert!(error.message.contains(why), "{error}");
+    }
     let unprotected = ServerOptions { store, open: false, ..elsewhere };
     let error = Daemon::start(&unprotected).err().unwrap();
     assert!(error.message.contains("without a cluster key"), "{error}");

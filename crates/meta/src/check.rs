@@ -490,7 +490,7 @@ impl Rank {
 
     /// Returns whether an entry is not as it was read any more.
     async fn has_entry_changed(&self, directory: Ino, name: &[u8], version: u64) -> Result<bool> {
-        match self.look(directory, name).await {
+        match self.look_at(directory, name).await {
             Ok(looked) => Ok(looked.entry.is_none_or(|(_, now)| now != version)),
             Err(Error::NotFound) => Ok(true),
             Err(error) => Err(error),

@@ -1,5 +1,6 @@
 //! Calls on the namespace: look-ups and changes of entries, for a user.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -103,8 +104,13 @@ impl LookedUpEntry {
 
 impl Rank {
     /// Reads a directory and one of its entries.
-    pub(crate) async fn look(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
+    async fn look(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
         check_name(name)?;
+        self.look_at(directory, name).await
+    }
+
+    /// Reads a directory and one of its entries, whose name may be one that no entry should have.
+    pub(crate) async fn look_at(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
         match self.find(directory, vec![ReadOp::VersionedKey { key: entry_key(name) }]).await? {
             LookupResult::Found(directory, answers) => {
                 if directory.inode.kind != InodeKind::Directory {
@@ -523,7 +529,7 @@ impl Rank {
                     user.check(&moved.inode, WRITE)?;
                 }
                 let moves = self.directory_moves().await?;
-                self.check_not_above(entry.ino, to).await?;
+                self.check_not_above(entry.ino, to, moves).await?;
                 Some(moves)
             } else {
                 None
@@ -637,15 +643,23 @@ impl Rank {
         Err(too_busy())
     }
 
-    /// Checks that a directory is neither `below` nor above it.
-    async fn check_not_above(&self, directory: Ino, below: Ino) -> Result<()> {
+    /// Checks that a directory is neither `below` nor above it, behind the version `moves` of the last move.
+    async fn check_not_above(&self, directory: Ino, below: Ino, moves: u64) -> Result<()> {
         let mut at = below;
+        let mut seen = HashSet::new();
         loop {
             if at == directory {
                 return Err(Error::Invalid("a directory cannot be moved into itself".into()));
             }
             if at == Ino::ROOT {
                 return Ok(());
+            }
+            if !seen.insert(at) {
+                // Moves that were made meanwhile may lead around, and then the version refuses this one.
+                if self.directory_moves().await? != moves {
+                    return Ok(());
+                }
+                return Err(corrupt(format!("directory {at} is in itself: check the namespace")));
             }
             at = self.load(at).await?.inode.parent;
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures::future::try_join_all;
+use futures::future::join_all;
 use nacre_map::{ClusterMap, MAP_PREFIX, Random, Update, Value};
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{Escaped, Key, ObjectId, ObjectStore, StoreError, Transaction, WriteOp};
@@ -82,6 +82,24 @@ impl Directory {
             unit: shape.unit,
             closed: false,
         };
+        let error = match self.make(id, view, entry).await {
+            Ok(Proposed::Done(_)) => return Ok(id),
+            Ok(Proposed::Refused) => LogError::Exists(name.to_owned()),
+            // The log may have its name, and with it the objects are needed.
+            Err(error) if error.kind().is_uncertain() => return Err(error),
+            // What stood there before is not ours.
+            Err(error @ LogError::Corrupt(_)) => return Err(error),
+            Err(error) => error,
+        };
+        // Nobody can find the log. What is left of it, should the store fail again, takes room and does no harm.
+        if let Err(why) = self.remove_objects(id).await {
+            tracing::warn!(log = name, "objects of a log that could not be created are left: {why}");
+        }
+        Err(error)
+    }
+
+    /// Makes a log with one view, and names it.
+    async fn make(&self, id: LogId, view: View, entry: Key) -> Result<Proposed, LogError> {
         create_objects(&*self.store, id, &view).await?;
         let head = layout::head(id)?;
         StoreSequencer::new(self.store.clone(), head).install(1, 0).await.map_err(sequencer_error)?;
@@ -90,15 +108,7 @@ impl Directory {
         propose(&map.proposer(Default::default()), update).await?;
         // The name comes last: before it nobody can find the log.
         let update = Update::new(WHO).set(entry.clone(), Named::new(id, now_ms()).encode()?).if_absent(entry);
-        let refusal = match propose(&self.map.proposer(Default::default()), update).await {
-            Ok(Proposed::Done(_)) => return Ok(id),
-            Ok(Proposed::Refused) => LogError::Exists(name.to_owned()),
-            // Whether the log has its name is not known where the store failed, and with it the objects are needed.
-            Err(error @ LogError::Store(_)) => return Err(error),
-            Err(error) => error,
-        };
-        self.remove_objects(id).await?;
-        Err(refusal)
+        propose(&self.map.proposer(Default::default()), update).await
     }
 
     /// Returns a log by its name.
@@ -252,7 +262,8 @@ pub(crate) async fn create_objects(store: &dyn ObjectStore, id: LogId, view: &Vi
             }
         }
     };
-    try_join_all((0..view.width).map(create)).await.map(drop)
+    // All are waited for, so that none is made after those that were made have been removed.
+    join_all((0..view.width).map(create)).await.into_iter().collect()
 }
 
 /// Returns all objects of a log, also those that no view has.
