@@ -915,8 +915,10 @@ fn check_creation(creation: &Creation) -> Result<()> {
             Err(Error::Invalid("the name of the inode type is that of a kind of inode".into()))
         }
         InodeKind::Typed(name) if name == SEQUENCER => match sequencer_policy(&creation.target) {
+            None | Some(Policy::Quota { operations: 0, .. }) => {
+                Err(Error::Invalid("the sequencer's policy is none".into()))
+            }
             Some(_) => Ok(()),
-            None => Err(Error::Invalid("the sequencer's policy is none".into())),
         },
         _ if !creation.target.is_empty() => Err(Error::Invalid("only a symbolic link has a target".into())),
         _ if creation.layout.is_some_and(|layout| !layout.is_sound()) => {

@@ -198,7 +198,7 @@ async fn raise(
         tracing::warn!(
             "object \"{}\" has more than {FENCED_SESSIONS_MAX} fenced sessions, and refuses now all below {floor}; a lock \
              session below that is lost when it locks this file exclusively",
-            shown(file)
+            Escaped::of(&**file)
         );
     }
     Ok((floor > 0).then_some(SessionId(floor)))
