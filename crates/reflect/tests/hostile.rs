@@ -9,11 +9,13 @@ use nacre_reflect::control::{
 };
 use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
 use nacre_reflect::host::{Incoming, Now};
+use nacre_reflect::location::LocationEntry;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, LANES_MAX, Path};
 use nacre_reflect::token::{Grant, Identity, Rights, Scope, Token, TokenKey};
 use nacre_reflect::wire::{
-    Answer, Heartbeat, Join, Joined, PART_BYTES, Reason, Request, STATE_BYTES_MAX, StateGet, StatePart,
+    Answer, Heartbeat, Join, Joined, PART_BYTES, Reason, Reflectors, Request, STATE_BYTES_MAX, StateGet,
+    StatePart,
 };
 use nacre_rpc::ClusterKey;
 use proptest::collection::vec;
@@ -782,4 +784,111 @@ fn a_member_whose_state_comes_in_drop_by_drop_is_given_up() {
     }
     assert!(offset > 50 * PART_BYTES as u32, "it was in time with each part");
     assert_eq!(testbed.count(Counter::StateUnanswered), 1);
+}
+
+/// Returns the questions to the store since the last call: the name, and the version that a state to be stored is based on.
+fn questions(testbed: &mut Testbed) -> Vec<(String, Option<u64>)> {
+    let events = testbed.control.events();
+    let questions = events.filter_map(|event| match event {
+        Event::LoadState { name, .. } => Some((name, None)),
+        Event::StoreState { name, base, .. } => Some((name, Some(base))),
+        Event::Joined { .. } | Event::Left { .. } => None,
+    });
+    questions.collect()
+}
+
+/// Lets the time pass until a member is asked for the state, and has it give one.
+fn give_state(testbed: &mut Testbed, session: u64) {
+    testbed.pass(1100);
+    let sent = testbed.sent();
+    let ask = sent.iter().find_map(|(_, bytes)| match Answer::decode(bytes) {
+        Ok(Answer::StateAsk { ask, .. }) => Some(ask),
+        _ => None,
+    });
+    let (ask, size) = (ask.expect("it is asked each second"), Some(3));
+    let part = StatePart { group: 0, ask, session, size, offset: 0, bytes: b"new" };
+    testbed.say(home(1), &Request::StatePart(part).encode());
+}
+
+/// A state that is stored under a location's name is based on what was loaded under that name: the group's own state may
+/// have become newer much more often.
+#[test]
+fn what_the_store_says_under_one_name_says_nothing_about_another() {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let now = testbed.now();
+    testbed.control.set_state(now, GROUP, Some(StateOptions { every_ms: 1000, ..StateOptions::default() }));
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
+    let index = testbed.control.table().find(GROUP).unwrap();
+    let name = |name: &str, base: Option<u64>| vec![(name.to_owned(), base)];
+    testbed.pass(10);
+    assert_eq!(questions(&mut testbed), name("group/7400", None));
+
+    // A location comes to the group before the store has answered.
+    let entry = |reflector: SocketAddr| LocationEntry {
+        reflectors: Reflectors::new(&[reflector]).unwrap(),
+        group: 0,
+    };
+    let now = testbed.now();
+    testbed.control.set_location(now, "harbour", Some(entry(local())));
+    testbed.pass(10);
+    assert!(questions(&mut testbed).is_empty(), "one question at a time");
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 50, Some(Bytes::from_static(b"of the group")));
+    assert_eq!(testbed.control.state_version(index), 0);
+    testbed.pass(10);
+    assert_eq!(questions(&mut testbed), name("location/harbour", None));
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 3, Some(Bytes::from_static(b"of the location")));
+    assert_eq!(testbed.control.state_version(index), 3);
+    give_state(&mut testbed, joined.session);
+    assert_eq!(questions(&mut testbed), name("location/harbour", Some(3)));
+    let now = testbed.now();
+    testbed.control.state_stored(now, GROUP, 4);
+    assert_eq!(testbed.control.state_version(index), 4);
+
+    // Members of a location that moves away are of it until they have followed.
+    let now = testbed.now();
+    let elsewhere = SocketAddr::from(([198, 51, 100, 2], 7400));
+    testbed.control.set_location(now, "harbour", Some(entry(elsewhere)));
+    assert_eq!(testbed.control.state_version(index), 4);
+    testbed.control.set_location(now, "harbour", Some(entry(local())));
+    testbed.pass(10);
+    assert_eq!(
+        questions(&mut testbed),
+        name("location/harbour", None),
+        "the other one may have stored a newer state"
+    );
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 5, Some(Bytes::from_static(b"of the other")));
+    assert_eq!(testbed.control.state_version(index), 5);
+
+    // The location is removed while a state is stored under its name.
+    give_state(&mut testbed, joined.session);
+    assert_eq!(questions(&mut testbed), name("location/harbour", Some(5)));
+    let now = testbed.now();
+    testbed.control.set_location(now, "harbour", None);
+    testbed.control.state_stored(now, GROUP, 6);
+    assert_eq!(testbed.control.state_version(index), 0);
+    testbed.pass(10);
+    assert_eq!(questions(&mut testbed), name("group/7400", None));
+}
+
+#[test]
+fn a_location_that_has_moved_away_leaves_no_state_as_the_groups_own() {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let now = testbed.now();
+    testbed.control.set_state(now, GROUP, Some(StateOptions { every_ms: 1000, ..StateOptions::default() }));
+    let entry = |reflector: SocketAddr| LocationEntry {
+        reflectors: Reflectors::new(&[reflector]).unwrap(),
+        group: 0,
+    };
+    testbed.control.set_location(now, "harbour", Some(entry(local())));
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
+    testbed.pass(10);
+    assert_eq!(questions(&mut testbed), [("location/harbour".to_owned(), None::<u64>)]);
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 3, None);
+    testbed.control.set_location(now, "harbour", Some(entry(SocketAddr::from(([198, 51, 100, 2], 7400)))));
+    give_state(&mut testbed, joined.session);
+    assert_eq!(questions(&mut testbed), [("location/harbour".to_owned(), Some(3_u64))]);
 }
