@@ -223,9 +223,11 @@ impl Kernel {
     fn notice(&mut self) -> Result<(), PlaneError> {
         let changed = self.network.poll().map_err(network_failed)?;
         for index in &changed.devices {
-            // The link of a device that is gone went with it; one that is back has another index.
-            if self.network.device(*index).map_err(network_failed)?.is_none() {
-                self.attached.remove(index);
+            // The link of a device that is gone went with it, but for the open file; one that is back has another index.
+            if self.network.device(*index).map_err(network_failed)?.is_none()
+                && let (Some(Some(link)), Ok(program)) = (self.attached.remove(index), tc(&mut self.programs))
+            {
+                let _ = program.detach(link);
             }
         }
         self.changed.hops.extend(changed.hops);
