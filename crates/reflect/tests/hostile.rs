@@ -207,15 +207,28 @@ fn proof_in(answers: &[Vec<u8>]) -> u64 {
     pulse.unwrap_or_else(|| panic!("{answers:?}"))
 }
 
+/// Returns one of a whole network of addresses of the reflector.
+fn elsewhere(number: u32) -> SocketAddr {
+    let [_, _, c, d] = number.to_be_bytes();
+    SocketAddr::from(([127, 1, c, d], 7400))
+}
+
+/// Has a client join by an address of the reflector.
+fn join_at(testbed: &mut Testbed, local: SocketAddr, from: SocketAddr, nonce: u64) -> Result<Joined, Reason> {
+    let request = testbed.join_bytes(from, 0, nonce, &[]);
+    let answers = testbed.say_to(local, from, &request);
+    match decoded(&answers)[..] {
+        [Answer::Joined(joined)] => Ok(joined),
+        [Answer::Refused { reason, .. }] => Err(reason),
+        _ => panic!("{answers:?}"),
+    }
+}
+
 /// Where a reflector has a whole network of addresses, a member may choose another with each heartbeat.
 #[test]
 fn a_member_that_goes_through_all_addresses_of_the_reflector_makes_a_bounded_number_of_lanes() {
     let mut testbed = Testbed::new(ControlOptions::default());
     let Joined { session, mut proof, .. } = testbed.join(home(1), 0, 1, &[]).unwrap();
-    let elsewhere = |number: u32| {
-        let [_, _, c, d] = number.to_be_bytes();
-        SocketAddr::from(([127, 1, c, d], 7400))
-    };
     let beats = 2 * LANES_MAX as u32;
     for number in 1..=beats {
         proof = proof_in(&testbed.say_to(elsewhere(number), home(1), &beat(session, proof, number)));
@@ -223,11 +236,27 @@ fn a_member_that_goes_through_all_addresses_of_the_reflector_makes_a_bounded_num
     let table = testbed.control.table();
     assert_eq!(table.group(table.find(GROUP).unwrap()).lanes.len(), LANES_MAX);
     assert!(testbed.is_member(home(1)));
+    // It keeps nobody out who comes to a further address.
+    assert!(join_at(&mut testbed, elsewhere(beats + 1), home(2), 1).is_ok());
+}
+
+#[test]
+fn a_group_whose_lanes_all_have_members_is_full_for_further_addresses_until_one_has_none() {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let last = LANES_MAX as u32;
+    let mut session = 0;
+    for number in 1..=last {
+        session = join_at(&mut testbed, elsewhere(number), home(number), 1).unwrap().session;
+    }
+    let further = elsewhere(last + 1);
+    assert_eq!(join_at(&mut testbed, further, home(last + 1), 1), Err(Reason::Full));
     // Others are let in where there is a lane already.
-    let request = testbed.join_bytes(home(2), 0, 1, &[]);
-    let answers = testbed.say_to(elsewhere(beats), home(2), &request);
-    assert!(matches!(decoded(&answers)[..], [Answer::Refused { reason: Reason::Full, .. }]), "{answers:?}");
-    assert!(testbed.join(home(2), 0, 2, &[]).is_ok());
+    assert!(join_at(&mut testbed, elsewhere(1), home(last + 1), 2).is_ok());
+    testbed.say(home(last), &Request::Leave { group: 0, session }.encode());
+    assert!(join_at(&mut testbed, further, home(last + 2), 1).is_ok());
+    let table = testbed.control.table();
+    assert_eq!(table.group(table.find(GROUP).unwrap()).lanes.len(), LANES_MAX);
+    assert_eq!(table.members_len(), LANES_MAX + 1);
 }
 
 /// Whoever gave an address up knows what was sent to it until then, and nothing later.

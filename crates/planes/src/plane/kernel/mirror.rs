@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use nacre_reflect::rate::{BucketIndex, IDLE_MAX};
-use nacre_reflect::table::{Change, Group, GroupIndex, Lane, MemberIndex, Path, Table};
+use nacre_reflect::table::{Change, Group, GroupIndex, LANES_KEPT, Lane, MemberIndex, Path, Table};
 use nacre_reflect_bpf::constant;
 
 use super::allocation::{Region, Regions, Slots};
@@ -39,6 +39,9 @@ struct Shown {
     /// True if its members' datagrams are passed up, since user space has to see each.
     relayed: bool,
 }
+
+// The path of a lane that is shown stays the same.
+const _: () = assert!(constant::LANES_MAX as usize <= LANES_KEPT);
 
 /// The place of the number of copies among the counters.
 const COPIES: usize = 2;
