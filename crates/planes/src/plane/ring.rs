@@ -38,6 +38,8 @@ struct MemberRoute {
     hop: Option<HopIndex>,
     /// The Ethernet address of the next hop, if frames may be sent there.
     mac: Option<Mac>,
+    /// True if the member is among those that wait for one.
+    waits: bool,
 }
 
 /// The means to send frames by a device.
@@ -111,6 +113,7 @@ impl Ring {
         let before = std::mem::take(&mut self.ways[at]);
         let Some(member) = table.get_member(index) else {
             before.hop.inspect(|&hop| self.network.release(hop));
+            self.ways[at].waits = before.waits;
             return;
         };
         let path = table.group(member.group).lanes[usize::from(member.lane)].path;
@@ -121,10 +124,11 @@ impl Ring {
         // The new one is taken before the old one is given back, which may be the same.
         before.hop.inspect(|&hop| self.network.release(hop));
         let mac = hop.and_then(|hop| self.network.mac(hop));
-        self.ways[at] = MemberRoute { hop, mac };
-        if hop.is_some() && mac.is_none() {
+        let waits = hop.is_some() && mac.is_none();
+        if waits && !before.waits {
             self.waiting.push(index);
         }
+        self.ways[at] = MemberRoute { hop, mac, waits: waits || before.waits };
     }
 
     /// Returns whether frames can be sent by a device. Sets it up for that if it was not yet.
@@ -325,7 +329,8 @@ impl Plane for Ring {
         for member in std::mem::take(&mut self.waiting) {
             let way = &mut self.ways[member.0 as usize];
             way.mac = way.hop.and_then(|hop| self.network.mac(hop));
-            if way.hop.is_some() && way.mac.is_none() {
+            way.waits = way.hop.is_some() && way.mac.is_none();
+            if way.waits {
                 self.waiting.push(member);
             }
         }
@@ -345,5 +350,43 @@ impl Plane for Ring {
 
     fn done(&mut self) -> super::Done {
         super::Done { undeliverable: std::mem::take(&mut self.undeliverable), ..Default::default() }
+    }
+}
+
+#[cfg(all(test, feature = "testkit"))]
+mod tests {
+    use std::net::SocketAddr;
+
+    use nacre_reflect::table::{GroupId, GroupOptions, Path};
+
+    use super::*;
+    use crate::testbed::Testbed;
+
+    /// Routes may change all the time. It needs root and iproute2, for its network namespaces.
+    #[test]
+    fn a_member_whose_neighbour_is_not_known_waits_once_however_often_it_is_looked_up() {
+        let mut testbed = Testbed::new().unwrap();
+        let (r, m) = (testbed.namespace("r").unwrap(), testbed.namespace("m").unwrap());
+        testbed.link((&r, "d0"), (&m, "e0")).unwrap();
+        r.address("d0", "10.79.0.1/24").unwrap();
+        let device = r.device("d0").unwrap();
+        r.run(|| {
+            let local = SocketAddr::from(([10, 79, 0, 1], 7400));
+            let mut ring = Ring::new(Listeners::open(&[local]).unwrap()).unwrap();
+            let mut table = Table::new();
+            let group = table.set_group(GroupId { port: 7400, id: 0 }, GroupOptions::default());
+            let nobody = SocketAddr::from(([10, 79, 0, 9], 9));
+            let member = table.join(group, Path { device, local }, nobody, false, 0);
+            table.take_changes(|table, change| ring.follow(table, change).unwrap());
+            for _ in 0..3 {
+                ring.anew = Some(0);
+                ring.maintain(&table).unwrap();
+            }
+            assert_eq!(ring.waiting, [member]);
+            let mac = "02:00:00:00:79:09";
+            r.ip(&["neigh", "replace", "10.79.0.9", "lladdr", mac, "dev", "d0", "nud", "permanent"]).unwrap();
+            ring.maintain(&table).unwrap();
+            assert!(ring.waiting.is_empty());
+        });
     }
 }
