@@ -296,6 +296,11 @@ impl Plane for Kernel {
         self.queued.pop_front().or_else(|| self.next_rescue())
     }
 
+    fn rescues_max(&self) -> u64 {
+        // At least one: what is counted may be a little behind.
+        (self.queued.len() as u64 + self.mirror.waiting_of_all()).max(1)
+    }
+
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
         Some(self.rescues.ready())
     }

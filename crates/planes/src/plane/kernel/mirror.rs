@@ -237,6 +237,16 @@ impl Mirror {
         }
     }
 
+    /// Returns the number of datagrams of all groups that were handed over and are not finished, or somewhat more: what was on
+    /// its way when its group was removed may be counted.
+    pub fn waiting_of_all(&self) -> u64 {
+        let totals = self.maps.totals.entry(0);
+        let finished = totals[layout::TOTALS_FINISHED].load(Acquire);
+        // A program takes back what the ring has no room for after all.
+        let waiting = totals[layout::TOTALS_HANDED].load(Acquire).wrapping_sub(finished) as i64;
+        waiting.max(0) as u64
+    }
+
     /// Returns the counts of what programs did with a group's datagrams since the group was made.
     pub fn group_done(&self, group: GroupIndex) -> Done {
         let Some(Some(shown)) = self.shown.get(group.0 as usize) else { return Done::default() };
