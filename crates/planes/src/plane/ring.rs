@@ -63,6 +63,8 @@ pub struct Ring {
     waiting: Vec<MemberIndex>,
     /// The first member whose way is to be looked up again, as routes have changed.
     anew: Option<u32>,
+    /// True if they have changed again since that round began.
+    again: bool,
     /// The devices whose queue an operator has chosen.
     chosen: Vec<u32>,
     rounds: u32,
@@ -97,6 +99,7 @@ impl Ring {
             ways: Vec::new(),
             waiting: Vec::new(),
             anew: None,
+            again: false,
             chosen: queue::chosen().map_err(|why| failed("see the devices' queues", why))?,
             rounds: 0,
             undeliverable: 0,
@@ -164,7 +167,16 @@ impl Ring {
         if let Some(Some(sender)) = self.senders.remove(&device) {
             self.undeliverable += u64::from(sender.xsk.pending());
         }
-        self.anew = Some(0);
+        self.look_again();
+    }
+
+    /// Has the way to each member looked up again. A round is not cut short by the next one: where routes change all the
+    /// time, the last members would never have their turn.
+    fn look_again(&mut self) {
+        match self.anew {
+            None => self.anew = Some(0),
+            Some(_) => self.again = true,
+        }
     }
 }
 
@@ -318,7 +330,7 @@ impl Plane for Ring {
             self.chosen.extend(chosen.iter().copied().filter(|device| !used(device)));
         }
         if changed.routes {
-            self.anew = Some(0);
+            self.look_again();
         }
         if !changed.hops.is_empty() {
             // Those that wait for their first address have their turn below.
@@ -339,7 +351,10 @@ impl Plane for Ring {
             for member in from..to {
                 self.find(table, MemberIndex(member));
             }
-            self.anew = (to < table.members_end()).then_some(to);
+            self.anew = match to < table.members_end() {
+                true => Some(to),
+                false => std::mem::take(&mut self.again).then_some(0),
+            };
         }
         self.network.confirm().map_err(failed)
     }
@@ -387,6 +402,34 @@ mod tests {
             r.ip(&["neigh", "replace", "10.79.0.9", "lladdr", mac, "dev", "d0", "nud", "permanent"]).unwrap();
             ring.maintain(&table).unwrap();
             assert!(ring.waiting.is_empty());
+        });
+    }
+
+    #[test]
+    fn the_ways_to_all_members_are_looked_up_again_also_where_routes_change_all_the_time() {
+        let mut testbed = Testbed::new().unwrap();
+        let (r, m) = (testbed.namespace("r").unwrap(), testbed.namespace("m").unwrap());
+        testbed.link((&r, "d0"), (&m, "e0")).unwrap();
+        r.address("d0", "10.79.0.1/24").unwrap();
+        let device = r.device("d0").unwrap();
+        r.run(|| {
+            let local = SocketAddr::from(([10, 79, 0, 1], 7400));
+            let mut ring = Ring::new(Listeners::open(&[local]).unwrap()).unwrap();
+            let mut table = Table::new();
+            let group = table.set_group(GroupId { port: 7400, id: 0 }, GroupOptions::default());
+            for port in 1000..=1000 + WAYS_AT_ONCE as u16 {
+                let member = SocketAddr::from(([10, 79, 0, 9], port));
+                table.join(group, Path { device, local }, member, false, 0);
+            }
+            table.take_changes(|table, change| ring.follow(table, change).unwrap());
+            let last = WAYS_AT_ONCE as usize;
+            ring.ways[last].hop = None;
+            for number in 0..3 {
+                let network = format!("10.80.{number}.0/24");
+                r.ip(&["route", "add", &network, "dev", "d0"]).unwrap();
+                ring.maintain(&table).unwrap();
+            }
+            assert!(ring.ways[last].hop.is_some());
         });
     }
 }
