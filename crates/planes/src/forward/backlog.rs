@@ -88,12 +88,19 @@ impl Backlog {
         self.bytes
     }
 
-    /// Returns the index of a device's queue, which is made if there is none.
+    /// Returns the index of a device's queue. While that is empty, it is valid until the queue of another device is asked
+    /// for, which may take its place: devices come and go, and each that comes has an index of its own.
     pub(super) fn queue_of(&mut self, device: u32) -> usize {
-        self.queues.iter().position(|queue| queue.device == device).unwrap_or_else(|| {
-            self.queues.push(Queue { device, queued_copies: VecDeque::new(), wait_ns: 0, again_ns: 0 });
-            self.queues.len() - 1
-        })
+        if let Some(at) = self.queues.iter().position(|queue| queue.device == device) {
+            return at;
+        }
+        if let Some(at) = self.queues.iter().position(|queue| queue.queued_copies.is_empty()) {
+            let queue = &mut self.queues[at];
+            (queue.device, queue.wait_ns, queue.again_ns) = (device, 0, 0);
+            return at;
+        }
+        self.queues.push(Queue { device, queued_copies: VecDeque::new(), wait_ns: 0, again_ns: 0 });
+        self.queues.len() - 1
     }
 
     pub(super) fn queue(&mut self, at: usize) -> &mut Queue {
@@ -329,11 +336,12 @@ mod tests {
     #[test]
     fn a_datagram_goes_when_its_last_place_goes() {
         let mut backlog = Backlog::default();
-        let (a, b) = (backlog.queue_of(1), backlog.queue_of(2));
         let datagram = backlog.keep(about(GroupIndex(7), true), &[0; 100]);
-        for queue in [a, b] {
+        let [a, b] = [1, 2].map(|device| {
+            let queue = backlog.queue_of(device);
             backlog.push(queue, QueuedCopies { datagram, lane: 0, next: 0, end: 1 });
-        }
+            queue
+        });
         assert_eq!(backlog.bytes(), 100);
         assert_eq!(backlog.pop(a), None);
         assert_eq!(backlog.removed(GroupIndex(8)), 0);
@@ -344,6 +352,19 @@ mod tests {
         backlog.push(b, QueuedCopies { datagram: again, lane: 0, next: 0, end: 1 });
         assert_eq!(backlog.removed(GroupIndex(7)), 1);
         assert_eq!(backlog.bytes(), 0);
+    }
+
+    #[test]
+    fn devices_that_come_and_go_leave_no_queues() {
+        let mut backlog = Backlog::default();
+        let queue = backlog.queue_of(1);
+        let datagram = backlog.keep(about(GroupIndex(7), false), b"payload");
+        backlog.push(queue, QueuedCopies { datagram, lane: 0, next: 0, end: 1 });
+        for device in 2..1000 {
+            backlog.queue_of(device);
+        }
+        assert_eq!(backlog.queues_len(), 2);
+        assert_eq!(backlog.queue_of(1), queue);
     }
 
     #[test]
