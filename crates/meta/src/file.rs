@@ -591,9 +591,9 @@ impl Put<'_> {
     /// Makes the new content that of the file, and gives a new file its name. Returns the content's size in bytes.
     ///
     /// # Errors
-    /// As [`Put::write`]; [`Error::NotFound`] if the file was removed; and of a new file [`Error::Denied`], [`Error::NotFound`] if the directory was removed, and
-    /// [`Error::Exists`] if somebody else has made something of the name that is no file. The content is removed then, unless it is
-    /// not known whether it became the file's.
+    /// As [`Put::write`]; [`Error::NotFound`] if the file was removed; and of a new file [`Error::Denied`], [`Error::NotFound`] if the
+    /// directory was removed, and [`Error::Exists`] if somebody else has made something of the name that is no file. The content is
+    /// removed then, unless it is not known whether it became the file's.
     pub async fn commit(mut self) -> Result<u64> {
         let mut done = self.flush_rest().await;
         // What is not published is nobody's, whatever became of the last bytes.

@@ -1,12 +1,12 @@
 //! The answers to requests, by path.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, join_all};
 use hyper::StatusCode;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use nacre_quantity::escaped_text;
 use serde::Serialize;
 
 use crate::metrics::{Format, Metrics};
@@ -159,7 +159,7 @@ async fn status(parts: &[Arc<dyn Part>]) -> Answer {
                 @for section in &sections {
                     @match section {
                         Ok(section) => (show(section, parts.len() > 1)),
-                        Err(why) => p { (visible(why)) },
+                        Err(why) => p { (escaped_text(why)) },
                     }
                 }
                 p {
@@ -174,44 +174,24 @@ async fn status(parts: &[Arc<dyn Part>]) -> Answer {
     Answer { status: StatusCode::OK, media_type: "text/html; charset=utf-8", body: page.into_string() + "\n" }
 }
 
-/// Returns a section as HTML, in which whatever others chose is escaped.
+/// Returns a section as HTML. Whatever others chose is escaped: for people as everywhere, and for HTML by `maud`.
 fn show(section: &Section, is_titled: bool) -> Markup {
     let now = Instant::now();
     html! {
-        @if is_titled { h2 { (visible(&section.title)) } }
+        @if is_titled { h2 { (escaped_text(&section.title)) } }
         // Numbers, and names that the program itself has chosen.
         @for picture in &section.pictures { (PreEscaped(picture.svg(now))) }
         table {
-            @for (name, value) in &section.rows { tr { th { (visible(name)) } td { (visible(value)) } } }
+            @for (name, value) in &section.rows { tr { th { (escaped_text(name)) } td { (escaped_text(value)) } } }
         }
         @for table in &section.tables {
-            h3 { (visible(&table.title)) }
+            h3 { (escaped_text(&table.title)) }
             table {
                 tr { @for head in &table.heads { th { (head) } } }
-                @for row in &table.rows { tr { @for cell in row { td { (visible(cell)) } } } }
+                @for row in &table.rows { tr { @for cell in row { td { (escaped_text(cell)) } } } }
             }
         }
     }
-}
-
-/// Returns a text in which characters that are not allowed in HTML, or that change the order in which others are shown,
-/// stand as escapes.
-fn visible(text: &str) -> Cow<'_, str> {
-    let is_command = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    if !text.contains(is_command) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        match is_command(c) {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
-        }
-    }
-    Cow::Owned(shown)
 }
 
 #[cfg(test)]
@@ -304,9 +284,9 @@ mod tests {
         let text = show(&section, false).into_string();
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
         for part in [
-            "<th>name\\u{202e}eman</th>",
-            "<td>a\\u{0}b\\u{1b}[2J\\u{9b}</td>",
-            "<td>\\u{2066}größe\\u{2069}</td>",
+            "<th>name\\xe2\\x80\\xaeeman</th>",
+            "<td>a\\x00b\\x1b[2J\\xc2\\x9b</td>",
+            "<td>\\xe2\\x81\\xa6größe\\xe2\\x81\\xa9</td>",
         ] {
             assert!(text.contains(part), "{part} is not in {text:?}");
         }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::session_number;
 use crate::failure::Failure;
+use crate::name;
 use crate::output::{self, Table};
 use crate::session::Context;
 
