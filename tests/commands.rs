@@ -6,11 +6,12 @@ mod apply;
 mod fs_commands;
 mod harness;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Stdio;
 
 use harness::{PATIENCE, Random, Server, file, program, run_with, wait};
@@ -222,8 +223,8 @@ fn nobody_reading_is_no_failure() {
 #[test]
 fn names_may_hold_any_bytes() {
     let server = Server::in_memory();
-    let raw = std::ffi::OsStr::from_bytes(b"a/\xff b");
-    let words = [std::ffi::OsStr::new("write"), raw, std::ffi::OsStr::new("data")];
+    let raw = OsStr::from_bytes(b"a/\xff b");
+    let words = [OsStr::new("write"), raw, OsStr::new("data")];
     assert_eq!(server.run(words).text(), "1");
     assert_eq!(server.run(["read", "a/\\xff b"]).ok(), b"data");
     server.run(["write", "\\x00\\x0a\\\\", "other"]).ok();
@@ -318,6 +319,108 @@ impl Usage for harness::Ended {
 }
 
 #[test]
+fn every_command_prints_a_name_in_one_way() {
+    let (server, folder) = (Server::in_memory(), harness::folder());
+    let raw = OsStr::from_bytes(b"a\n\xff\\\xe2\x80\xae");
+    let shown = "a\\x0a\\xff\\\\\\xe2\\x80\\xae";
+    // Names within a store are typed as they are printed, and paths as they are.
+    server.run(["write", shown, "x"]).ok();
+    server.run(["keys", "set", "o", shown, "v"]).ok();
+    server.run(["map", "set", "m", &format!("{shown}=v")]).ok();
+    server.run(["zlog", "create", "l"]).ok();
+    server.run(["zlog", "append", "l", "x", "--tag", shown]).ok();
+    server.run([OsStr::new("fs"), OsStr::new("mkdir"), raw]).ok();
+    server.run(["sequencer", "create", shown]).ok();
+    server.run(["rm", "o"]).ok();
+    assert_eq!(server.run(["ls", shown]).text(), shown);
+    assert_eq!(server.run(["sequencer", "next", shown]).text(), "0");
+    assert!(server.run(["sequencer", "ls"]).text().contains(shown));
+    server.run(["zlog", "create", "back\\\\slash"]).ok();
+    assert!(server.run(["zlog", "ls"]).text().contains("back\\\\slash"));
+    assert_eq!(server.run(["--json", "zlog", "tail", "back\\\\slash"]).json()["log"], "back\\\\slash");
+    server.run(["zlog", "tail", "\\xff"]).code_is_usage("is not UTF-8");
+    assert_eq!(server.run(["fs", "ls"]).text(), shown);
+    assert!(server.run(["map", "get", "m"]).text().contains(shown));
+    assert_eq!(server.run(["zlog", "read", "l", "0", "--json"]).json()["tags"], json!([{ "tag": shown }]));
+    server.run(["keys", "get", shown, shown]).failed(1, &[shown]);
+    server.run([OsStr::new("fs"), OsStr::new("cat"), raw]).failed(1, &[&format!("cannot read {shown}")]);
+
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    fs::create_dir_all(one.join(raw)).unwrap();
+    fs::create_dir(&other).unwrap();
+    let compared = server.run([OsStr::new("compare"), one.as_ref(), other.as_ref()]);
+    let only = format!("only in the source: {shown}");
+    assert!(String::from_utf8(compared.stdout).unwrap().contains(&only), "{}", compared.stderr);
+    let missing = other.join(raw);
+    let quoted = format!("\"{}/{shown}\"", other.display());
+    for words in [&["walk"][..], &["remove", "--yes"], &["query"], &["put", "o"], &["apply"]] {
+        let words = words.iter().map(OsStr::new).chain([missing.as_os_str()]);
+        let said = server.run(words).stderr;
+        assert!(said.contains(quoted.trim_matches('"')) && !said.contains("\\n"), "{said}");
+    }
+    for words in [&["walk"][..], &["remove", "--yes"], &["query"]] {
+        let words = words.iter().map(OsStr::new).chain([missing.as_os_str()]);
+        let said = server.run(words).stderr;
+        assert!(said.contains(&quoted), "{said}");
+    }
+}
+
+#[test]
+fn stores_sockets_keys_and_settings_have_paths_of_any_bytes() {
+    let folder = harness::folder();
+    let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
+    let shown = |name: &str| format!("{}/{name}", folder.path().display());
+    let joined = |text: &str, path: &Path| {
+        let mut joined = OsString::from(text);
+        joined.push(path);
+        joined
+    };
+    let store = joined("file:", &at(b"data\xff"));
+    let in_folder = |words: &[&str]| {
+        let mut command = program();
+        command.arg("--store").arg(&store).args(words);
+        run_with(command, b"")
+    };
+    in_folder(&["write", "a", "x"]).ok();
+    assert_eq!(in_folder(&["read", "a"]).ok(), b"x");
+    in_folder(&["read", "b"]).failed(1, &[&format!("does not exist in file:{}", shown("data\\xff"))]);
+    assert!(at(b"data\xff").is_dir());
+
+    let (socket, key, settings) = (at(b"s\xff\n"), at(b"key\xff"), at(b"settings\xff.toml"));
+    let mut keygen = program();
+    keygen.arg("keygen").arg(&key);
+    assert_eq!(run_with(keygen, b"").text(), format!("a new key is in {}", shown("key\\xff")));
+    fs::write(&settings, "log = \"warn\"\n").unwrap();
+    let mut serve = program();
+    serve.args(["--json", "serve", "--store"]).arg(&store).arg("--key").arg(&key);
+    serve.arg("--listen").arg(joined("unix:", &socket)).arg("--config").arg(&settings);
+    let server = Server::spawn(serve);
+    // JSON is text, so there the address is as it is printed.
+    let address = format!("unix:{}", shown("s\\xff\\x0a"));
+    assert_eq!(server.uri, address);
+    let client = |words: &[&str]| {
+        let mut command = program();
+        command.env("NACRE_STORE", joined("unix:", &socket)).env("NACRE_KEY", &key).args(words);
+        run_with(command, b"")
+    };
+    assert_eq!(client(&["read", "a"]).ok(), b"x");
+    client(&["read", "b"]).failed(1, &[&format!("does not exist in {address}")]);
+    assert_eq!(client(&["locks"]).code, 0);
+    let mut uri = joined("nacre://unix:", &socket);
+    uri.push(joined("?key=", &key));
+    let mut read = program();
+    read.args(["read", "a", "--store"]).arg(uri);
+    assert_eq!(run_with(read, b"").ok(), b"x");
+    let mut copy = program();
+    copy.env("NACRE_KEY", &key).arg("copy-objects");
+    copy.arg(joined("unix:", &socket)).arg(joined("file:", &at(b"copy\xff")));
+    assert_eq!(run_with(copy, b"").code, 0);
+    assert!(at(b"copy\xff").is_dir());
+    drop(server);
+    client(&["read", "a"]).failed(1, &[&format!("cannot reach the server at {address}")]);
+}
+
+#[test]
 fn a_terminal_is_not_commanded_by_what_others_wrote() {
     const TEXT: &[u8] = b"a\x1b[2Jb";
     let server = Server::in_memory();
@@ -341,7 +444,7 @@ fn a_terminal_is_not_commanded_by_what_others_wrote() {
         command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).stdin(Stdio::null());
         let output = command.output().expect("\"script\" is of Debian's package bsdutils");
         let shown = String::from_utf8(output.stdout).unwrap();
-        assert!(shown.contains("a\\u{1b}[2Jb") && !shown.contains('\x1b'), "{words}: {shown:?}");
+        assert!(shown.contains("a\\x1b[2Jb") && !shown.contains('\x1b'), "{words}: {shown:?}");
     }
 }
 
@@ -501,7 +604,7 @@ fn keys_and_attributes_are_two_maps_of_one_kind() {
         let list = server.run([command, "ls", command]).text();
         let lines: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0], ["NAME", "BYTES", "VALUE"]);
-        assert_eq!(lines[1], ["binary\\x00", "2", "\\xfe\\n"]);
+        assert_eq!(lines[1], ["binary\\x00", "2", "\\xfe\\x0a"]);
         assert_eq!(lines[2], ["k", "2", "v2"]);
         let json = server.run([command, "ls", command, "k", "--json"]).json();
         assert_eq!(json, json!([{ "name": "k", "value": "v2" }]));
@@ -662,6 +765,67 @@ fn shells_and_manual_readers_get_what_they_want() {
     for command in commands.iter().filter(|command| *command != "bench") {
         assert_eq!(run(&[command, "--help"]).code, 0, "{command}");
     }
+}
+
+#[test]
+fn the_version_names_the_format_of_stores() {
+    let folder = harness::folder();
+    let store = file(&folder.path().join("store"));
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.args(words);
+        run_with(command, b"")
+    };
+    run(&["write", "a", "x", "--store", &store]).ok();
+    let format = run(&["info", "--json", "--store", &store]).json()[0]["report"]["format"].clone();
+    let version = run(&["--version"]).text();
+    assert!(version.contains(&format!("file: (stores up to format {format}), mem:")), "{version}");
+}
+
+/// Returns the commands of this program that stand as code in a text of the manual, word by word. Comments behind them are
+/// set off by two spaces.
+fn commands_in(text: &str) -> Vec<Vec<&str>> {
+    // Code stands between two backticks, or two times three of them.
+    let lines = text.split('`').skip(1).step_by(2).flat_map(str::lines);
+    let commands = lines.flat_map(|line| {
+        let line = line.trim().trim_start_matches("$ ");
+        line.split("  ").next().unwrap_or_default().split("&&")
+    });
+    commands
+        .filter_map(|command| command.trim().strip_prefix("nacre "))
+        .map(|words| words.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn commands_in_the_manual_of_operators_exist_with_their_flags() {
+    const GROUPS: [&str; 8] = ["attr", "class", "fs", "keys", "map", "reflect", "sequencer", "zlog"];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut found = 0;
+    for page in ["tasks.md", "operate.md"] {
+        let text = fs::read_to_string(folder.join(page)).unwrap();
+        for words in commands_in(&text) {
+            let is_name = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+            let depth = if GROUPS.contains(&words[0]) { 2 } else { 1 };
+            let names = words.iter().take(depth).take_while(|word| !word.starts_with('-')).filter(is_name);
+            let names: Vec<&str> = names.copied().collect();
+            // What another program does is its own to explain.
+            if names.first() == Some(&"bench") {
+                continue;
+            }
+            let mut command = program();
+            command.args(&names).arg("--help");
+            let help = run_with(command, b"").text();
+            for word in words.iter().filter(|word| word.starts_with("--")) {
+                let flag = word.split('=').next().unwrap_or(word);
+                let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
+                let is_there = help.split(flag).skip(1).any(ends);
+                assert!(is_there, "{page}: nacre {} has no {flag}", words.join(" "));
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 30, "{found}");
 }
 
 #[test]

@@ -496,6 +496,27 @@ fn whoever_does_not_wait_is_told_of_the_grace_period() {
 }
 
 #[test]
+fn a_command_waits_for_a_server_that_is_being_restarted_and_not_for_ever() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = harness::file(&folder.path().join("store"));
+    let server = Server::listen(&address, &store, &[]);
+    with_lock(&server, &[], &["true"]).ok();
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let commands: &[&[&str]] =
+        &[&["lock", "file", "--", "true"], &["lock", "file", "--wait", "60s", "--", "true"]];
+    let (server, ended) = harness::run_while_away(&address, &store, commands);
+    ended.into_iter().for_each(|ended| drop(ended.ok()));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    for flags in [&["--try"][..], &["--wait", "60s"], &[]] {
+        let mut command = harness::program();
+        command.env("NACRE_STORE", format!("{address}?repeat_timeout=100ms"));
+        command.args(["lock", "file"]).args(flags).args(["--", "true"]);
+        harness::run_with(command, b"").failed(1, &["cannot reach the server"]);
+    }
+}
+
+#[test]
 fn a_time_limit_holds_while_the_server_does_not_answer() {
     let server = Server::in_memory();
     server.signal(Signal::STOP);

@@ -308,6 +308,39 @@ fn a_server_that_is_started_again_while_a_stream_is_put_is_waited_for() {
 }
 
 #[test]
+fn a_server_that_is_started_again_while_content_is_fetched_is_waited_for() {
+    let folder = harness::folder();
+    let (store, address) = (file(&folder.path().join("store")), folder.path().join("socket"));
+    let address = format!("unix:{}", address.display());
+    let whole = content(7, 40 << 20);
+    for put in [&["put", "a", "-"][..], &["put", "b", "-", "--striped"]] {
+        let server = Server::listen(&address, &store, &[]);
+        server.run_with(put, &whole).ok();
+        let mut command = server.command(["get", put[1]]);
+        let mut get = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = get.stdout.take().unwrap();
+        // The command has begun, and waits for its reader before it asks for the rest.
+        let mut fetched = vec![0];
+        stdout.read_exact(&mut fetched).unwrap();
+        server.kill();
+        let absent = harness::Absent::at(&address);
+        let (_server, fetched) = std::thread::scope(|scope| {
+            let rest = scope.spawn(move || {
+                stdout.read_to_end(&mut fetched).unwrap();
+                fetched
+            });
+            absent.turn_away();
+            drop(absent);
+            let server = Server::listen(&address, &store, &[]);
+            (server, rest.join().unwrap())
+        });
+        let (code, stderr) = ended(get);
+        assert_eq!((code, stderr.as_str()), (0, ""));
+        assert!(fetched == whole);
+    }
+}
+
+#[test]
 fn memory_is_bounded_however_long_the_stream_is() {
     let server = Server::in_memory();
     let mut put = piped(&server, "a");

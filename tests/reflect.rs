@@ -81,7 +81,7 @@ fn standard_output_is_what_arrives_and_standard_input_is_sent() {
     run_with(send, b"one line\nwith \x1b[2Jtricks\n").ok();
     let (text, raw) = (text.wait_with_output().unwrap(), raw.wait_with_output().unwrap());
     assert_eq!(text.status.code(), Some(0), "{text:?}");
-    assert_eq!(String::from_utf8(text.stdout).unwrap(), "one line\nwith \\u{1b}[2Jtricks\n");
+    assert_eq!(String::from_utf8(text.stdout).unwrap(), "one line\nwith \\x1b[2Jtricks\n");
     assert_eq!(raw.stdout, b"\x08\0\0\0one line\x0f\0\0\0with \x1b[2Jtricks".to_vec());
     let said = String::from_utf8(text.stderr).unwrap();
     assert!(said.contains("joined") && said.contains(&reflector.address.to_string()), "{said}");

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use harness::{Server, file, folder};
+use harness::{Server, file, folder, program, run_with};
+use rustix::process::Signal;
 use serde_json::json;
 
 #[test]
@@ -41,6 +42,34 @@ fn positions_policies_and_names() {
     assert_eq!(run(&["create", "log", "--policy", "round-trip"]).text(), "");
     let next: u64 = run(&["next", "log"]).text().parse().unwrap();
     assert!(next >= 6, "{next}");
+}
+
+#[test]
+fn a_server_that_is_started_again_is_waited_for_and_not_for_ever() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = file(&folder.path().join("store"));
+    let server = Server::listen(&address, &store, &[]);
+    server.run(["sequencer", "create", "log"]).ok();
+    server.run(["fs", "mkdir", "/jobs"]).ok();
+    server.run(["sequencer", "create", "/jobs/log"]).ok();
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let commands: &[&[&str]] =
+        &[&["sequencer", "next", "log"], &["sequencer", "next", "/jobs/log"], &["sequencer", "ls", "--json"]];
+    let (server, ended) = harness::run_while_away(&address, &store, commands);
+    let [by_name, by_path, listed]: [harness::Ended; 3] = ended.try_into().unwrap();
+    // A rank that was stopped may leave a gap.
+    for next in [by_name, by_path] {
+        next.text().parse::<u64>().unwrap();
+    }
+    assert_eq!(listed.json()[0]["name"], "log");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    for name in ["log", "/jobs/log"] {
+        let mut command = program();
+        command.env("NACRE_STORE", format!("{address}?repeat_timeout=100ms"));
+        command.args(["sequencer", "next", name]);
+        run_with(command, b"").failed(1, &["cannot reach the server"]);
+    }
 }
 
 /// Starts a daemon that may act for the rank of a store that another daemon keeps.

@@ -79,3 +79,22 @@ fn the_units_name_commands_and_settings_that_there_are() {
         assert!(run_with(command, b"").text().contains("--config"), "{name}");
     }
 }
+
+#[test]
+fn a_daemon_that_fails_is_started_again_unless_its_settings_are_wrong() {
+    for name in ["nacre.service", "nacre-reflect.service"] {
+        let text = std::fs::read_to_string(units().join(name)).unwrap();
+        for line in ["Restart=on-failure", "RestartPreventExitStatus=2", "StartLimitIntervalSec=0"] {
+            assert!(text.lines().any(|other| other == line), "{line} is not in {name}");
+        }
+    }
+    let folder = harness::folder();
+    let settings = folder.path().join("settings.toml");
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    for (line, code) in [("durabillity = \"always\"", 2), ("store = \"file:/proc/none\"", 1)] {
+        std::fs::write(&settings, format!("{line}\n")).unwrap();
+        let mut command = program();
+        command.args(["serve", "--listen", &address, "--config"]).arg(&settings);
+        run_with(command, b"").failed(code, &[]);
+    }
+}

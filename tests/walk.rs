@@ -268,7 +268,10 @@ fn a_terminal_is_shown_no_control_characters() {
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     let shown = String::from_utf8(tree::output(&mut command, "bsdutils")).unwrap();
-    assert!(shown.contains("/clear \\x1b[2J it\"") && !shown.contains('\x1b'), "{shown:?}");
+    assert!(
+        shown.contains("/clear \\x1b[2J it") && !shown.contains('"') && !shown.contains('\x1b'),
+        "{shown:?}"
+    );
 }
 
 #[test]
@@ -412,7 +415,7 @@ fn wrong_usage_is_said() {
     let saved = walk(&[root, "--checkpoint", "/no/such/folder/file"]);
     saved.failed(
         1,
-        &["cannot save the checkpoint /no/such/folder/file: there is no folder \"/no/such/folder\"\n"],
+        &["cannot save the checkpoint \"/no/such/folder/file\": there is no folder \"/no/such/folder\"\n"],
     );
     for (words, part) in [
         (&["--size", "5"][..], "needs a unit"),

@@ -133,7 +133,7 @@ fn changes_and_notifications_are_lines() {
     };
     assert!(notice.starts_with("acknowledged  ") && notice.lines().count() == 1, "{notice}");
     let text = watching.join().unwrap().text();
-    assert_eq!(text, format!("watching  version {version}\nnotified  a\\nb"));
+    assert_eq!(text, format!("watching  version {version}\nnotified  a\\x0ab"));
 }
 
 #[test]

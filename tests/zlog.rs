@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use harness::{Ended, PATIENCE, Server, folder, program, run_with};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Runs `nacre zlog` on a store.
@@ -87,9 +88,53 @@ fn one_after_another(store: &str) {
 #[test]
 fn a_server_that_is_gone_is_told_of_the_log_that_was_named() {
     for (words, part) in [(&["tail", "l"][..], "log \"l\": "), (&["ls"], "the list of logs: ")] {
-        let ended = zlog("unix:/nowhere/at/all", words, "");
+        let ended = zlog("unix:/nowhere/at/all?repeat_timeout=100ms", words, "");
         assert!(!ended.stderr.contains("zlogs"), "{ended:?}");
-        ended.failed(1, &[part, "nacre serve"]);
+        ended.failed(1, &[part, "(tried for 100ms)", "nacre serve"]);
+    }
+}
+
+#[test]
+fn a_server_that_is_started_again_is_waited_for() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = harness::file(&folder.path().join("store"));
+    let server = Server::listen(&address, &store, &[]);
+    zlog(&address, &["create", "l"], "").ok();
+    zlog(&address, &["append", "l", "first"], "").ok();
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let commands: &[(&[&str], &str)] = &[
+        (&["append", "l", "second"], "1"),
+        (&["read", "l", "0"], "first"),
+        (&["follow", "l", "--from", "0", "--count", "2"], "first\nsecond"),
+        (&["create", "m"], ""),
+        (&["info", "l"], "id "),
+    ];
+    let words: Vec<Vec<&str>> = commands.iter().map(|(words, _)| [&["zlog"], *words].concat()).collect();
+    let words: Vec<&[&str]> = words.iter().map(Vec::as_slice).collect();
+    let (_server, ended) = harness::run_while_away(&address, &store, &words);
+    for (ended, (words, printed)) in ended.into_iter().zip(commands) {
+        let text = ended.text();
+        assert!(text.starts_with(*printed), "{words:?} printed {text}");
+    }
+    assert_eq!(zlog(&address, &["ls"], "").text().lines().count(), 3);
+}
+
+#[test]
+fn who_appends_and_who_follows_go_on_when_the_server_was_restarted() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = harness::file(&folder.path().join("store"));
+    let mut server = Server::listen(&address, &store, &[]);
+    zlog(&address, &["create", "l"], "").ok();
+    let follower = Running::start(&address, &["follow", "l", "--from", "0"]);
+    let mut appender = Running::start(&address, &["append", "l"]);
+    for number in 0..4 {
+        writeln!(appender.input.as_mut().unwrap(), "line {number}").unwrap();
+        assert_eq!(appender.next(), number.to_string());
+        assert_eq!(follower.next(), format!("line {number}"));
+        assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+        server = Server::listen(&address, &store, &[]);
     }
 }
 

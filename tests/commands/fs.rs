@@ -1,13 +1,14 @@
 //! `nacre fs`, on a folder and on a server.
 
 use std::fs;
-use std::io::Read;
-use std::process::Stdio;
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{Random, Server, file, folder, program, run_with};
+use crate::harness::{self, PATIENCE, Random, Server, file, folder, program, run_with};
 
 #[test]
 fn a_namespace_is_filled_shown_and_emptied() {
@@ -83,6 +84,7 @@ fn a_namespace_is_filled_shown_and_emptied() {
 fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::PermissionsExt;
     let folder = folder();
     let store = file(&folder.path().join("store"));
     let run = |words: &[&OsStr]| {
@@ -99,6 +101,17 @@ fn a_transfer_that_fails_leaves_both_sides_as_they_were() {
     fs::write(&precious, "precious").unwrap();
     run_text(&["get", "/d", precious.to_str().unwrap()]).failed(1, &["cannot read /d: it is a directory"]);
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
+
+    // It takes the place of that file, of which another name may be left, and has its permissions.
+    let kept = folder.path().join("kept");
+    fs::hard_link(&precious, &kept).unwrap();
+    fs::set_permissions(&precious, fs::Permissions::from_mode(0o640)).unwrap();
+    run_text(&["put", "-", "/new"]).ok();
+    run_text(&["get", "/new", precious.to_str().unwrap()]).ok();
+    assert_eq!(fs::read(&precious).unwrap(), b"content");
+    assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(fs::read(&kept).unwrap(), b"precious");
+    run_text(&["rm", "/new"]).ok();
 
     run_text(&["put", "-", "/folder"]).ok();
     fs::create_dir(folder.path().join("folder")).unwrap();
@@ -145,6 +158,169 @@ fn a_file_that_is_replaced_while_it_is_read_is_not_read_as_a_mixture() {
     assert!(stderr.contains("cannot read /d/f: the content was replaced meanwhile"), "{stderr}");
     assert!(read.len() < old.len() && read.iter().all(|byte| *byte == b'o'), "{} bytes", read.len());
     assert!(server.run(["fs", "cat", "/d/f"]).ok() == new);
+}
+
+#[test]
+fn what_is_fetched_replaces_a_file_only_when_all_of_it_is_there() {
+    use std::os::unix::fs::PermissionsExt;
+    let (server, folder) = (Server::in_memory(), folder());
+    server.run_with(["fs", "put", "-", "/f"], b"fetched").ok();
+    let target = folder.path().join("target");
+    fs::write(&target, "before").unwrap();
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o600)).unwrap();
+    // Who has the old file open goes on to read it.
+    let mut open = fs::File::open(&target).unwrap();
+    server.run(["fs", "get", "/f", target.to_str().unwrap()]).ok();
+    let mut before = String::new();
+    open.read_to_string(&mut before).unwrap();
+    assert_eq!((before.as_str(), fs::read(&target).unwrap()), ("before", b"fetched".to_vec()));
+    assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
+    // A device is written to.
+    server.run(["fs", "get", "/f", "/dev/null"]).ok();
+    assert_eq!(server.run(["fs", "get", "/f", "/dev/stdout"]).text(), "fetched");
+}
+
+/// Starts a `put` of what it reads from a pipe.
+fn piped(store: &str, path: &str) -> Child {
+    let mut command = program();
+    command.args(["--store", store, "fs", "put", "-", path]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits for the end of a `put`, and returns its exit code and what it said.
+fn ended(mut child: Child) -> (i32, String) {
+    drop(child.stdin.take());
+    let status = harness::wait(&mut child, PATIENCE);
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    (status.code().expect("it ends by itself"), stderr)
+}
+
+/// Returns the number of objects with content of files.
+fn parts(server: &Server) -> usize {
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    store.list().filter(|object| object.as_ref().unwrap().to_string().starts_with("nacre/fs/d/")).count()
+}
+
+/// Waits until there are more than so many objects with content of files.
+fn wait_for_parts(server: &Server, before: usize) {
+    let begun = Instant::now();
+    while parts(server) <= before {
+        assert!(begun.elapsed() < PATIENCE, "nothing is stored: {}", server.log());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn commands_wait_for_a_server_that_is_being_restarted() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = file(&folder.path().join("store"));
+    let server = Server::listen(&address, &store, &[]);
+    server.run(["fs", "mkdir", "/d"]).ok();
+    for name in ["kept", "moved", "removed"] {
+        server.run_with(["fs", "put", "-", &format!("/d/{name}")], name.as_bytes()).ok();
+    }
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let target = folder.path().join("target");
+    let commands: &[&[&str]] = &[
+        &["fs", "put", "-", "/d/new"],
+        &["fs", "put", "-", "/d/kept"],
+        &["fs", "get", "/d/moved", target.to_str().unwrap()],
+        &["fs", "ls", "/d"],
+        &["fs", "mkdir", "/e"],
+    ];
+    let (server, ended) = harness::run_while_away(&address, &store, commands);
+    for (ended, words) in ended.into_iter().zip(commands) {
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{words:?}: {ended:?}");
+    }
+    assert_eq!(fs::read(&target).unwrap(), b"moved");
+    for path in ["/d/new", "/d/kept"] {
+        assert_eq!(server.run(["fs", "cat", path]).text(), "from standard input");
+    }
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let commands: &[&[&str]] =
+        &[&["fs", "mv", "/d/moved", "/e"], &["fs", "rm", "/d/removed"], &["fs", "cat", "/d/kept"]];
+    let (server, ended) = harness::run_while_away(&address, &store, commands);
+    for (ended, words) in ended.into_iter().zip(commands) {
+        assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{words:?}: {ended:?}");
+    }
+    assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "/d/kept\n/d/new\n/e/moved");
+    assert_eq!(server.run(["fs", "check", "--json"]).json()["clean"], true);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_not_waited_for_without_end() {
+    for words in [&["ls"][..], &["cat", "/f"], &["mkdir", "/d"], &["rm", "/f"], &["put", "/dev/null", "/f"]] {
+        let mut command = program();
+        command.args(["--store", "unix:/nowhere/at/all?repeat_timeout=100ms", "fs"]).args(words);
+        run_with(command, b"").failed(1, &["cannot reach the server", "(tried for 100ms)", "nacre serve"]);
+    }
+}
+
+#[test]
+fn a_put_that_a_server_is_killed_in_leaves_the_whole_file_or_none() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = file(&folder.path().join("store"));
+    let content: Vec<u8> = (0..6_u64 << 20).flat_map(|word| (word * 0x9e37_79b9).to_le_bytes()).collect();
+    let (begin, rest) = content.split_at(20 << 20);
+    // Started again in time, the server gets all of it.
+    let server = Server::listen(&address, &store, &[]);
+    let mut put = piped(&format!("{address}?repeat_timeout=60s"), "/f");
+    let mut stdin = put.stdin.take().unwrap();
+    stdin.write_all(begin).unwrap();
+    wait_for_parts(&server, 0);
+    assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "", "it has no name yet");
+    server.kill();
+    // A put that waits for the server does not read on.
+    let server = std::thread::scope(|scope| {
+        scope.spawn(move || stdin.write_all(rest).unwrap());
+        Server::listen(&address, &store, &[])
+    });
+    let (code, stderr) = ended(put);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert!(server.run(["fs", "cat", "/f"]).ok() == content);
+
+    // Started again too late, it keeps nothing that anybody sees.
+    let before = parts(&server);
+    let mut put = piped(&format!("{address}?repeat_timeout=200ms"), "/g");
+    put.stdin.as_mut().unwrap().write_all(begin).unwrap();
+    wait_for_parts(&server, before);
+    server.kill();
+    let (code, stderr) = ended(put);
+    assert_eq!((code, stderr.lines().count()), (1, 1), "{stderr}");
+    assert!(stderr.contains("cannot write /g: ") && stderr.contains("nacre fs check --mend"), "{stderr}");
+    let server = Server::listen(&address, &store, &[]);
+    assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "/f");
+    assert_eq!(server.run(["fs", "check", "--json"]).json()["findings"], serde_json::json!([]));
+    server.run(["fs", "check", "--mend"]).ok();
+    assert_eq!(parts(&server), before);
+    assert_eq!(server.run(["fs", "check", "--json"]).json()["ranks"], 0);
+}
+
+#[test]
+fn a_put_that_is_interrupted_leaves_the_old_file_or_none() {
+    let server = Server::in_memory();
+    server.run_with(["fs", "put", "-", "/old"], b"old").ok();
+    for (path, signal) in [("/new", Signal::INT), ("/old", Signal::INT), ("/new", Signal::TERM)] {
+        let before = parts(&server);
+        let mut put = piped(&server.uri, path);
+        put.stdin.as_mut().unwrap().write_all(&vec![7; 20 << 20]).unwrap();
+        wait_for_parts(&server, before);
+        // It waits for more.
+        let stdin = put.stdin.take();
+        kill_process(Pid::from_raw(put.id() as i32).unwrap(), signal).unwrap();
+        let (code, stderr) = ended(put);
+        drop(stdin);
+        assert_eq!(code, 1, "{stderr}");
+        assert_eq!(stderr, format!("nacre: cannot write {path}: the command was interrupted\n"));
+        assert_eq!(parts(&server), before);
+        assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "/old");
+        assert_eq!(server.run(["fs", "cat", "/old"]).text(), "old");
+        let report = server.run(["fs", "check", "--json"]).json();
+        assert_eq!((&report["clean"], &report["ranks"]), (&true.into(), &0.into()), "{report}");
+    }
 }
 
 #[test]

@@ -11,12 +11,13 @@ pub mod tree;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -319,6 +320,60 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The place of a server that is away: clients that connect are turned away.
+pub struct Absent {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Absent {
+    /// Takes the place of a server that has ended, at a Unix socket.
+    #[track_caller]
+    pub fn at(address: &str) -> Absent {
+        let path = PathBuf::from(address.strip_prefix("unix:").unwrap());
+        // A server that was killed leaves its socket.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        Absent { listener, path }
+    }
+
+    /// Waits until a client connects, and turns it away.
+    #[track_caller]
+    pub fn turn_away(&self) {
+        let begun = Instant::now();
+        while self.listener.accept().is_err() {
+            assert!(begun.elapsed() < PATIENCE, "nobody tries to reach the server");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Absent {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Runs commands on a server that is away, and starts it when they have tried to reach it. Returns the server, and what became of
+/// the commands.
+#[track_caller]
+pub fn run_while_away(address: &str, store: &str, commands: &[&[&str]]) -> (Server, Vec<Ended>) {
+    fn run(address: &str, words: &[&str]) -> Ended {
+        let mut command = program();
+        command.env("NACRE_STORE", format!("{address}?repeat_timeout=60s")).args(words);
+        run_with(command, b"from standard input")
+    }
+    let absent = Absent::at(address);
+    std::thread::scope(|scope| {
+        let running: Vec<_> = commands.iter().map(|words| scope.spawn(move || run(address, words))).collect();
+        commands.iter().for_each(|_| absent.turn_away());
+        drop(absent);
+        let server = Server::listen(address, store, &[]);
+        (server, running.into_iter().map(|command| command.join().unwrap()).collect())
+    })
 }
 
 fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use nacre_quantity::Escaped;
 use nacre_shell::Failure;
 use nacre_shell::manual::STYLES;
 
@@ -115,14 +116,14 @@ impl Common {
         if let Some(program) = &self.nacre {
             return match program.is_file() {
                 true => std::path::absolute(program).map_err(BenchError::io("find the working folder")),
-                false => Err(absent(format!("at {}", program.display()))),
+                false => Err(absent(format!("at {}", Escaped::of(&program)))),
             };
         }
         let beside = kit::process::this_program()?.with_file_name("nacre");
         match beside.is_file() {
             true => Ok(beside),
             false => kit::peer::in_path("nacre")
-                .ok_or_else(|| absent(format!("{}, nor in PATH", beside.display()))),
+                .ok_or_else(|| absent(format!("{}, nor in PATH", Escaped::of(&beside)))),
         }
     }
 
@@ -136,7 +137,8 @@ impl Common {
         if let nacre::Engine::Servers(_) = &uri.engine {
             uri.options.key.get_or_insert_with(|| key.clone());
         }
-        Ok(Some(uri.to_string()))
+        let text = "the uri of a study's store and the path of its key have to be UTF-8: its clients are told them as text";
+        uri.to_os_string().into_string().map(Some).map_err(|_| BenchError::Usage(text.to_owned()))
     }
 }
 

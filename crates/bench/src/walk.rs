@@ -16,6 +16,8 @@ mod targets;
 mod tree;
 mod usage;
 
+use nacre_quantity::Escaped;
+
 pub use arguments::{Args, MakeArgs, TreeArgs};
 pub use floor::FloorArgs;
 pub(crate) use floor::main as floor_main;
@@ -135,7 +137,7 @@ pub fn make_tree(args: &TreeArgs, common: &Common) -> Result<(), BenchError> {
         }
         _ => {
             let verb = if tree.reused { "Found" } else { "Made" };
-            println!("{verb}: {}", tree.root.display());
+            println!("{verb}: {}", Escaped::of(&tree.root));
         }
     }
     Ok(())

@@ -73,7 +73,7 @@ fn serve(server: &Serve) -> ExitCode {
             Some("unrolled") => nacre_daemon::Indexing::Unrolled,
             _ => nacre_daemon::Indexing::Described,
         },
-        listen: vec![server.listen.clone()],
+        listen: vec![server.listen.clone().into()],
         open: server.open,
         members: server.members.clone(),
         http: None,

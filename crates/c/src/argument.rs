@@ -3,7 +3,8 @@
 //! The caller's part, for all functions here: a pointer that is not NULL points to as many bytes or elements as the length says, which nobody
 //! writes during the call; a place for a result is writable, or NULL.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::slice;
 
 use bytes::Bytes;
@@ -158,17 +159,42 @@ pub unsafe fn name<'a>(pointer: *const c_void, length: usize, subject: &str) -> 
 ///
 /// As the module says, while the text is used.
 pub unsafe fn text<'a>(pointer: *const c_char, bytes_max: usize, subject: &str) -> Result<&'a str, Failure> {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { bytes(pointer, bytes_max, subject) }?;
+    bytes.to_str().map_err(|error| Failure::invalid(format!("{subject} is not UTF-8: {error}")))
+}
+
+/// Takes a text that ends with a zero, and in which paths may stand, which have any bytes.
+///
+/// # Safety
+///
+/// As the module says, while the text is used.
+pub unsafe fn text_with_paths<'a>(
+    pointer: *const c_char,
+    bytes_max: usize,
+    subject: &str,
+) -> Result<&'a OsStr, Failure> {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { bytes(pointer, bytes_max, subject) }?;
+    Ok(OsStr::from_bytes(bytes.to_bytes()))
+}
+
+/// Takes bytes that end with a zero.
+///
+/// # Safety
+///
+/// As the module says, while the bytes are used.
+unsafe fn bytes<'a>(pointer: *const c_char, bytes_max: usize, subject: &str) -> Result<&'a CStr, Failure> {
     if pointer.is_null() {
         return Err(null(subject));
     }
     // SAFETY: a zero ends it, says the caller; no more is looked at than may be.
-    let bytes = unsafe {
+    unsafe {
         if libc::strnlen(pointer, bytes_max + 1) > bytes_max {
             return Err(Failure::invalid(format!("{subject} is longer than {bytes_max} bytes")));
         }
-        CStr::from_ptr(pointer)
-    };
-    bytes.to_str().map_err(|error| Failure::invalid(format!("{subject} is not UTF-8: {error}")))
+        Ok(CStr::from_ptr(pointer))
+    }
 }
 
 /// A buffer of the program's.

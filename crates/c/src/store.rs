@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use nacre::limit::PAGE_ENTRIES_MAX;
-use nacre::{BlockingStore, ObjectId, ObjectStore, Store};
+use nacre::{BlockingStore, ObjectId, ObjectStore, Store, Uri};
 
-use crate::argument::{handle_slot, name, text};
+use crate::argument::{handle_slot, name, text_with_paths};
 use crate::code::{Failure, NACRE_CLOSED, call};
 use crate::handle::{self, Handle, get};
 use crate::result::nacre_result;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn nacre_open(uri: *const c_char, store: *mut *mut nacre_s
     // SAFETY: the caller keeps the rules of the header.
     call(|| unsafe {
         let slot = handle_slot(store)?;
-        let uri = text(uri, 1 << 16, "the uri")?.parse()?;
+        let uri = Uri::from_os_str(text_with_paths(uri, 1 << 16, "the uri")?)?;
         // The library's own threads drive the connections, whatever the program is.
         let store = Store::open_apart(&uri)?.blocking();
         slot.put(nacre_store { store, closed: Closed::default(), is_first: true });
@@ -145,4 +145,28 @@ pub unsafe extern "C" fn nacre_store_end_locks(store: *mut nacre_store) -> c_int
         get(store)?.open()?.end_locks();
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{CString, OsStr};
+    use std::os::unix::ffi::OsStrExt;
+    use std::ptr;
+
+    use super::*;
+    use crate::code::NACRE_OK;
+
+    #[test]
+    fn the_path_of_a_store_has_any_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(OsStr::from_bytes(b"store\xff"));
+        let uri = [&b"file:"[..], path.as_os_str().as_bytes(), b"?create=yes"].concat();
+        let uri = CString::new(uri).unwrap();
+        let mut store = ptr::null_mut();
+        // SAFETY: the uri ends with a zero, and there is a place for the handle.
+        assert_eq!(unsafe { nacre_open(uri.as_ptr(), &mut store) }, NACRE_OK);
+        assert!(path.is_dir());
+        // SAFETY: the handle is that of the call above.
+        assert_eq!(unsafe { nacre_store_close(store) }, NACRE_OK);
+    }
 }

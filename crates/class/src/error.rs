@@ -1,7 +1,7 @@
 //! Errors of calls and of changes of the classes.
 
 use bytes::Bytes;
-use nacre_object::{ObjectId, StoreError};
+use nacre_object::{Escaped, ObjectId, StoreError};
 
 use crate::bounds::{Bound, Bounds};
 use crate::errno::{self, Errno};
@@ -11,7 +11,7 @@ use crate::errno::{self, Errno};
 #[non_exhaustive]
 pub enum CallError {
     /// The method failed, by its result or by an error.
-    #[error("{class}.{method} on object \"{object}\" failed: {} ({})", failure.message, errno::shown(*errno))]
+    #[error("{class}.{method} on object \"{object}\" failed: {} ({})", Escaped::of(&failure.message), errno::shown(*errno))]
     Failed {
         /// The object.
         object: ObjectId,
@@ -111,7 +111,7 @@ pub enum ClassError {
         reason: String,
     },
     /// An unknown class, or an unknown version of one.
-    #[error("there is no class \"{name}\"{}", version.map(|version| format!(" of version {version}")).unwrap_or_default())]
+    #[error("there is no class \"{}\"{}", Escaped::of(name), version.map(|version| format!(" of version {version}")).unwrap_or_default())]
     Missing {
         /// The class.
         name: String,

@@ -12,6 +12,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
+use nacre_daemon::STORE_FORMAT;
+use nacre_quantity::Escaped;
 use nacre_shell::manual::STYLES;
 use nacre_walk_cli::THREADS_MAX;
 
@@ -55,7 +57,8 @@ fn inside() -> &'static str {
             _ => kind.to_string(),
         });
         format!(
-            "{}\nengines: file:, mem:, nacre:// and unix: (servers), rados:// (with librados, loaded on first use)\n\
+            "{}\nengines: file: (stores up to format {STORE_FORMAT}), mem:, nacre:// and unix: (servers), rados:// (with librados, loaded on \
+             first use)\n\
              planes of the reflector: {}; programs for the kernel {}",
             env!("CARGO_PKG_VERSION"),
             planes.join(", "),
@@ -181,13 +184,11 @@ fn range_in_words(text: &str) -> Option<String> {
 
 /// Returns the failure that the variable with the session is wrong, if that is what the error is about: it would name the flag.
 fn wrong_variable(error: &clap::Error, words: &[OsString]) -> Option<Failure> {
-    let value = std::env::var_os(FENCE_VARIABLE)?.to_string_lossy().into_owned();
+    let value = std::env::var_os(FENCE_VARIABLE)?;
     let about = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(name)) if name.contains("--fence"));
     let given = words.iter().any(|word| word.to_string_lossy().starts_with("--fence"));
-    let text = format!(
-        "{FENCE_VARIABLE} is \"{}\", which is not the number of a lock session",
-        value.escape_debug()
-    );
+    let text =
+        format!("{FENCE_VARIABLE} is \"{}\", which is not the number of a lock session", Escaped::of(&value));
     (about && !given).then_some(Failure::Usage(text))
 }
 
@@ -215,7 +216,7 @@ pub struct Common {
     /// Store to use: unix:PATH or nacre://HOST:PORT,… for servers, file:PATH for a folder [default: $NACRE_STORE (not
     /// read by serve, reflect and bench), or else the socket of the user's own server]
     #[arg(long, global = true, value_name = "URI", help_heading = "Global options")]
-    pub store: Option<String>,
+    pub store: Option<OsString>,
     /// File with the cluster key, for servers that require it
     #[arg(
         long,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use nacre::{Engine, ObjectId, Store, Uri};
 use nacre_planes::plane::PlaneKind;
+use nacre_quantity::unescape;
 
-use crate::name;
 use crate::session;
 
 /// The environment variable by which a shell asks for completions. Others use `COMPLETE`, and mean something else.
@@ -23,7 +23,7 @@ const NAMES_MAX: usize = 200;
 /// offered if it is not on servers, because opening a folder would keep others from it, or does not answer at once.
 pub fn objects() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| {
-        let Ok(prefix) = name::unescape(current.as_bytes()) else { return Vec::new() };
+        let Ok(prefix) = unescape(current.as_bytes()) else { return Vec::new() };
         let words: Vec<OsString> = std::env::args_os().collect();
         let (send, receive) = mpsc::channel();
         // The thread ends with the program.
@@ -46,14 +46,17 @@ fn names(words: &[OsString], prefix: &[u8]) -> Option<Vec<ObjectId>> {
     let flag = |flag: &str| {
         let at = words.iter().position(|word| word == flag).map(|at| at + 1);
         let joined = format!("{flag}=");
-        let inline = || words.iter().find_map(|word| Some(word.to_str()?.strip_prefix(&joined)?.to_owned()));
-        at.and_then(|at| words.get(at)?.to_str().map(str::to_owned)).or_else(inline)
+        let value = |word: &OsString| {
+            word.as_bytes().strip_prefix(joined.as_bytes()).map(|value| OsStr::from_bytes(value).to_owned())
+        };
+        at.and_then(|at| words.get(at).cloned()).or_else(|| words.iter().find_map(value))
     };
-    let mut uri: Uri = flag("--store").unwrap_or_else(session::default_uri).parse().ok()?;
+    let uri = flag("--store").unwrap_or_else(session::default_uri);
+    let mut uri = Uri::from_os_str(&uri).ok()?;
     if !matches!(uri.engine, Engine::Servers(_)) {
         return None;
     }
-    let key = flag("--key").or_else(|| std::env::var("NACRE_KEY").ok());
+    let key = flag("--key").or_else(|| std::env::var_os("NACRE_KEY"));
     uri.options.key = uri.options.key.take().or(key.map(Into::into));
     let store = Store::open_apart(&uri).ok()?.blocking();
     // The first name with a prefix may be the prefix itself, so the list begins before it.

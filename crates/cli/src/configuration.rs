@@ -8,11 +8,13 @@ use std::any::TypeId;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum};
+use nacre_quantity::Escaped;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -65,8 +67,9 @@ pub fn complete(
     };
     let more: Vec<OsString> = match path {
         [_] => {
-            let pairs = said.get_many::<String>(REFLECT).into_iter().flatten();
-            let named: Vec<&str> = pairs.map(|pair| pair.split('=').next().unwrap_or(pair)).collect();
+            let pairs = said.get_many::<OsString>(REFLECT).into_iter().flatten();
+            let named: Vec<&[u8]> =
+                pairs.filter_map(|pair| pair.as_bytes().split(|byte| *byte == b'=').next()).collect();
             let roles = match said.value_source("roles") {
                 Some(ValueSource::CommandLine) => {
                     said.get_many::<Role>("roles").into_iter().flatten().copied().collect()
@@ -78,7 +81,7 @@ pub fn complete(
                 // Without the role, its table is meant for another daemon.
                 .filter(|_| roles.contains(&Role::Reflect))
                 .filter(|setting| !ALONE.contains(&setting.name.as_str()))
-                .filter(|setting| accumulates(setting) || !named.contains(&setting.name.as_str()))
+                .filter(|setting| accumulates(setting) || !named.contains(&setting.name.as_bytes()))
                 .flat_map(|setting| setting.words)
                 .map(|word| format!("--{REFLECT}={}", word.trim_start_matches("--")));
             let own = own.into_iter().filter(|setting| !is_said(setting)).flat_map(|setting| setting.words);
@@ -175,7 +178,7 @@ impl File {
             None if Path::new(FILE_DEFAULT).exists() => Path::new(FILE_DEFAULT),
             None => return Ok(None),
         };
-        let name = path.display().to_string();
+        let name = Escaped::of(path).to_string();
         let failed = |error| Failure::io(format!("read the settings in {name}"))(error);
         let mut file = fs::File::open(path).map_err(failed)?;
         // The open file is looked at, and not the name, which may be another's by now.
@@ -288,7 +291,7 @@ fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
 /// Returns whether the value of a flag is any text, or a path.
 fn is_text(flag: &Arg) -> bool {
     let kind = flag.get_value_parser().type_id();
-    kind == TypeId::of::<String>() || kind == TypeId::of::<PathBuf>()
+    kind == TypeId::of::<String>() || kind == TypeId::of::<OsString>() || kind == TypeId::of::<PathBuf>()
 }
 
 /// Returns the names of a flag: the current one, and older ones.
@@ -307,7 +310,7 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
 }
 
 /// Returns the settings of the role `reflect`, from pairs `NAME=VALUE` or names of switches.
-pub fn reflect_settings(pairs: &[String]) -> Result<ReflectSettings, Failure> {
+pub fn reflect_settings(pairs: &[OsString]) -> Result<ReflectSettings, Failure> {
     ReflectSettings::from_pairs(pairs).map_err(|why| {
         Failure::Usage(format!("--{REFLECT}: {why}; \"nacre reflect serve --help\" lists the settings"))
     })
@@ -464,7 +467,7 @@ mod tests {
         std::fs::write(file.path(), "log = \"warn\"").unwrap();
         let words = ["nacre", "--store", "serve", "serve", "--config", file.path().to_str().unwrap()];
         let line = Line::read(words.into_iter().map(OsString::from).collect()).unwrap();
-        assert_eq!(line.common.store.as_deref(), Some("serve"));
+        assert_eq!(line.common.store, Some("serve".into()));
         assert!(format!("{line:?}").contains("log: Some(\"warn\")"), "{line:?}");
     }
 

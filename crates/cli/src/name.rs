@@ -1,7 +1,6 @@
-//! Names of objects, forks, keys and attributes as words of a command line.
+//! Names of objects, forks, keys, attributes and logs as words of a command line.
 //!
-//! A name may consist of any bytes. The escapes `\xNN` and `\\`, as printed, may also be typed and stand for the same
-//! name: the two directions are inverse to each other.
+//! A name may consist of any bytes, and is typed as it is printed: with the escapes of `nacre_quantity::Escaped`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,39 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use bytes::Bytes;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use nacre::{Fork, Key, ObjectId};
-
-use crate::output;
-
-/// Replaces `\xNN` and `\\` by the bytes that they stand for.
-pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        rest = tail;
-        if first != b'\\' {
-            bytes.push(first);
-            continue;
-        }
-        match rest {
-            [b'\\', tail @ ..] => {
-                bytes.push(b'\\');
-                rest = tail;
-            }
-            [b'x', high, low, tail @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                let digit = |c: u8| (c as char).to_digit(16).unwrap_or_default() as u8;
-                bytes.push(digit(*high) << 4 | digit(*low));
-                rest = tail;
-            }
-            _ => {
-                let text = output::excerpt(&String::from_utf8_lossy(text));
-                return Err(format!(
-                    "the \\ in \"{text}\" begins neither \\xNN nor \\\\; write \\\\ for itself"
-                ));
-            }
-        }
-    }
-    Ok(bytes)
-}
+use nacre_quantity::{Escaped, unescape};
 
 fn parser<T: Clone + Send + Sync + 'static>(
     make: impl Fn(Vec<u8>) -> Result<T, nacre::Error> + Clone + Send + Sync + 'static,
@@ -66,6 +33,17 @@ pub fn file() -> impl TypedValueParser<Value = String> {
     })
 }
 
+/// Returns a parser of the names of logs, which are in UTF-8.
+pub fn log() -> impl TypedValueParser<Value = String> {
+    parser(|bytes| {
+        String::from_utf8(bytes).map_err(|error| {
+            let text =
+                format!("\"{}\" is not UTF-8, as the name of a log has to be", Escaped(error.as_bytes()));
+            nacre::Error::new(nacre::ErrorKind::Invalid, text)
+        })
+    })
+}
+
 /// Returns a parser of the names of entries of maps.
 pub fn entry() -> impl TypedValueParser<Value = Key> {
     parser(entry_name)
@@ -81,11 +59,6 @@ pub fn entry_name(bytes: Vec<u8>) -> Result<Key, nacre::Error> {
             Err(nacre::Error::new(nacre::ErrorKind::Invalid, text))
         }
     }
-}
-
-/// Returns the name of a file that is locked as it is printed: escaped as the name of its object.
-pub fn shown(file: &str) -> String {
-    ObjectId::try_from(file).map_or_else(|_| file.escape_debug().to_string(), |object| object.to_string())
 }
 
 /// Returns a parser of fork names.
@@ -115,17 +88,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_can_be_typed() {
-        for bytes in
-            [&b"plain"[..], b"a/b c", b"\\", b"\\x41", b"\x00\x01\xff", "größe\n".as_bytes(), b"tail\\"]
-        {
-            let printed = ObjectId::new(bytes.to_vec()).unwrap().to_string();
-            assert_eq!(unescape(printed.as_bytes()).unwrap(), bytes, "{printed}");
-        }
-        assert_eq!(unescape(b"\\x41\\xfF").unwrap(), b"A\xff");
-    }
-
-    #[test]
     fn the_name_of_a_locked_file_is_that_of_its_object_and_utf_8() {
         let parse = |word: &[u8]| {
             let command = clap::Command::new("nacre").arg(clap::Arg::new("file").value_parser(file()));
@@ -137,20 +99,10 @@ mod tests {
             assert_eq!(parse(typed), Ok::<_, String>("café".to_owned()));
         }
         assert_eq!(parse(b"a\\\\b\\x0a").unwrap(), "a\\b\n");
-        assert_eq!(shown("a\\b\n\u{1b}[31m é"), "a\\\\b\\x0a\\x1b[31m é");
         for wrong in [&b"caf\\xc3"[..], b"caf\xc3"] {
             let said = parse(wrong).unwrap_err();
             assert!(said.contains("UTF-8") && said.contains("caf\\xc3"), "{said}");
         }
         assert!(parse(b"").is_err() && parse(&[b'x'; 256]).is_err());
-    }
-
-    #[test]
-    fn a_backslash_that_begins_nothing_is_refused() {
-        for wrong in ["\\", "\\n", "\\x4", "\\xzz", "a\\"] {
-            assert!(unescape(wrong.as_bytes()).is_err(), "{wrong}");
-        }
-        let said = unescape(format!("\u{1b}\\q{}", "x".repeat(1 << 20)).as_bytes()).unwrap_err();
-        assert!(said.starts_with("the \\ in \"\\u{1b}\\qxxx") && said.len() < 200, "{said}");
     }
 }

@@ -1,10 +1,14 @@
 //! A command's access to its store.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nacre::{
-    Answer, ByteRange, Fork, Guard, Object, ObjectId, Outcome, ReadOp, Stat, Store, Transaction, stage,
+    Address, Answer, ByteRange, Fork, Guard, Object, ObjectId, Outcome, ReadOp, Stat, Store, Transaction,
+    Uri, stage,
 };
+use nacre_quantity::Escaped;
 
 use crate::arguments::Common;
 use crate::failure::{Failure, advise_for_ceph};
@@ -25,15 +29,20 @@ pub enum Purpose {
 }
 
 /// Returns the uri of the store where the command line names none: that of the environment, or the user's own server.
-pub fn default_uri() -> String {
-    let named = std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());
+pub fn default_uri() -> OsString {
+    let named = std::env::var_os(STORE_VARIABLE).filter(|uri| !uri.is_empty());
     // The default is never a port of this machine, on which any user could listen.
-    named.unwrap_or_else(|| format!("unix:{}", nacre_rpc::socket::own_socket().display()))
+    named.unwrap_or_else(|| Address::Unix(nacre_rpc::socket::own_socket()).to_os_string())
+}
+
+/// Reads a uri from the command line or the environment.
+pub fn parse_uri(uri: &OsStr) -> Result<Uri, Failure> {
+    Uri::from_os_str(uri).map_err(|error| Failure::Usage(error.message))
 }
 
 /// The context of all commands: the store, the key and the output format.
 pub struct Context {
-    uri: String,
+    uri: OsString,
     key: Option<PathBuf>,
     fence: Option<u64>,
     /// Whether to print JSON.
@@ -53,8 +62,23 @@ impl Context {
     }
 
     /// Returns the store's uri, as given.
-    pub fn uri(&self) -> &str {
+    pub fn uri(&self) -> &OsStr {
         &self.uri
+    }
+
+    /// Returns the time for which servers that are away are waited for, if the store's uri sets it.
+    pub fn repeat_timeout(&self) -> Option<Duration> {
+        self.parsed_uri().ok()?.options.repeat_timeout
+    }
+
+    /// Returns the store's uri as it is printed.
+    pub fn shown_uri(&self) -> Escaped<'_> {
+        Escaped::of(&self.uri)
+    }
+
+    /// Returns the store's uri in its parts.
+    pub fn parsed_uri(&self) -> Result<Uri, Failure> {
+        parse_uri(&self.uri)
     }
 
     /// Opens the store for reading, or for removing something.
@@ -68,15 +92,14 @@ impl Context {
     }
 
     /// Returns the store's uri if it is in a folder.
-    pub fn folder(&self) -> Result<Option<nacre::Uri>, Failure> {
-        let uri: nacre::Uri =
-            self.uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+    pub fn folder(&self) -> Result<Option<Uri>, Failure> {
+        let uri = self.parsed_uri()?;
         Ok(matches!(&uri.engine, nacre::Engine::Folder(_)).then_some(uri))
     }
 
     /// Opens a store that the command line names by other means than `--store`.
-    pub fn open_at(&self, uri: &str, purpose: Purpose) -> Result<Store, Failure> {
-        let mut uri: nacre::Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+    pub fn open_at(&self, uri: &OsStr, purpose: Purpose) -> Result<Store, Failure> {
+        let mut uri = parse_uri(uri)?;
         match &uri.engine {
             nacre::Engine::Memory => {
                 let text = "the store mem: would be lost when this command ends; name a server or a folder";

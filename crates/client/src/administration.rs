@@ -310,11 +310,11 @@ async fn ask_server(
 ) -> Result<Value, StoreError> {
     let argument = if argument.is_null() { String::new() } else { argument.to_string() };
     let text = store.call(address, method, argument.into(), |_| ()).await?;
-    serde_json::from_slice(&text).map_err(|_| not_understood(&address.to_string()))
+    serde_json::from_slice(&text).map_err(|_| not_understood(address))
 }
 
 /// Returns the error of an answer that is not JSON.
-pub(crate) fn not_understood(server: &str) -> StoreError {
+pub(crate) fn not_understood(server: impl std::fmt::Display) -> StoreError {
     let text =
         format!("the answer of {server} is not understood; it may be of another version than this program");
     StoreError::new(ErrorKind::Unsupported, text)

@@ -172,6 +172,11 @@ impl BlockingStore {
         BlockingStore { store: self.store.for_session(session) }
     }
 
+    /// Returns a handle that waits for servers that are away. See [`Store::patient`].
+    pub fn patient(&self) -> BlockingStore {
+        BlockingStore { store: self.store.patient() }
+    }
+
     /// Returns an object of the store. See [`Store::object`].
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "class")]
 use bytes::Bytes;
-/// A content that is being put into a file. Dropped without [`Put::commit`] or [`Put::abort`], it leaves its objects to be removed with the file, or by `nacre fs check`.
+/// A content that is being put into a file. Dropped without [`Put::commit`] or [`Put::abort`], it leaves its objects to be removed with the file, or by `nacre fs check`; those of a new file, which nobody sees, by the latter.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -41,6 +41,13 @@ use bytes::Bytes;
 /// put.write(b"second half").await?;
 /// assert_eq!(put.commit().await?, 23);
 /// assert_eq!(rank.read_file(file.ino, 0, 100).await?, "first half, second half");
+///
+/// // A new file is not there until it is complete.
+/// let mut put = rank.put_new(&user, Ino::ROOT, b"summary", 0o644).await?;
+/// put.write(b"42").await?;
+/// assert!(rank.lookup(&user, Ino::ROOT, b"summary").await.is_err());
+/// put.commit().await?;
+/// assert_eq!(rank.lookup(&user, Ino::ROOT, b"summary").await?.size, 2);
 /// # Ok(())
 /// # }
 /// ```

@@ -119,6 +119,7 @@ mod lock_members;
 pub mod map;
 mod object;
 mod pager;
+mod patient;
 #[cfg(feature = "meta")]
 pub mod sequencer;
 mod session;

@@ -146,7 +146,8 @@ export! {
 pub use nacre_lock::{DEPTH_MAX, ITEMS_MAX, OFFSET_MAX};
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
-    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+    ErrorKind, Escaped, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction,
+    WindowPosition,
 };
 use nacre_rpc::client::LinkOptions;
 use serde_json::{Value, json};
@@ -158,6 +159,7 @@ use crate::engine::Opened;
 #[cfg(feature = "file")]
 use crate::lock_local::LocalLocks;
 use crate::store::Store;
+use crate::transfer::RetryBudget;
 
 /// Checks that a description can be locked.
 ///
@@ -197,7 +199,8 @@ impl Sessions {
         }
     }
 
-    async fn session(&self, store: &Store) -> Result<Session, StoreError> {
+    /// Returns the session, or begins one. A server that is away is waited for until `patience` is over.
+    async fn session(&self, store: &Store, patience: Duration) -> Result<Session, StoreError> {
         let ends = match self.find() {
             Ok(session) => return Ok(session),
             Err(ends) => ends,
@@ -210,6 +213,20 @@ impl Sessions {
         if let Ok(session) = self.find() {
             return Ok(session);
         }
+        let beginning = async {
+            let mut patience = RetryBudget::of(patience);
+            loop {
+                match self.begin(store).await {
+                    Err(error) if patience.allows(&error).await => {}
+                    begun => return begun,
+                }
+            }
+        };
+        self.keep(ends, beginning).await
+    }
+
+    /// Begins a session at the store's lock servers.
+    async fn begin(&self, store: &Store) -> Result<Session, StoreError> {
         let (addresses, options): (_, LinkOptions) = match &store.opened {
             #[cfg(feature = "servers")]
             Opened::Remote(remote) => (remote.addresses().await?, remote.link_options()),
@@ -232,7 +249,7 @@ impl Sessions {
             }
         };
         let options = LinkOptions { features: 0, ..options };
-        self.keep(ends, Session::begin(addresses, options)).await
+        Session::begin(addresses, options).await
     }
 
     /// Returns the session, and if there is none to be relied on, what tells of the next end.
@@ -500,9 +517,9 @@ impl LockableFile {
         Some(StoreError::new(ErrorKind::Busy, text))
     }
 
-    /// Returns the name as it is printed, which is that of an object.
-    fn shown(&self) -> String {
-        ObjectId::try_from(&*self.name).map_or_else(|_| String::new(), |object| object.to_string())
+    /// Returns the name as it is printed.
+    fn shown(&self) -> Escaped<'_> {
+        Escaped::of(&*self.name)
     }
 
     async fn ask(&self, request: &Request) -> Result<Lock, StoreError> {
@@ -517,7 +534,8 @@ impl LockableFile {
     /// Returns the session in which a request is made, and the request with the time that is left to it.
     async fn session(&self, request: &Request) -> Result<(Session, Request), StoreError> {
         let begun = Instant::now();
-        let session = self.store.locks.session(&self.store);
+        let patience = request.wait.map_or(self.store.patience, |wait| wait.min(self.store.patience));
+        let session = self.store.locks.session(&self.store, patience);
         let session = match request.wait {
             None => session.await,
             Some(wait) => {

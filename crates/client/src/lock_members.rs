@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use futures::future::join_all;
 use nacre_object::{ErrorKind, StoreError};
+use nacre_rpc::Address;
 use serde_json::{Value, json};
 
 use crate::administration::{Report, not_understood};
@@ -76,17 +77,15 @@ impl Store {
     async fn ask_each<F>(
         &self,
         method: &'static str,
-        ask: impl Fn(String) -> F,
+        ask: impl Fn(Address) -> F,
     ) -> Result<Vec<MemberReport>, StoreError>
     where
         F: Future<Output = Result<Value, StoreError>>,
     {
         let failed = |error: StoreError| error.context(format_args!("{method} of {} failed", self.name()));
-        let places: Vec<String> = match &self.opened {
+        let places: Vec<Address> = match &self.opened {
             #[cfg(feature = "servers")]
-            Opened::Remote(remote) => {
-                remote.addresses().await.map_err(failed)?.iter().map(ToString::to_string).collect()
-            }
+            Opened::Remote(remote) => remote.addresses().await.map_err(failed)?,
             _ => {
                 // It says why there are none.
                 let reports = self.administer_with(method, Value::Null, |_| ()).await?;
@@ -95,7 +94,7 @@ impl Store {
             }
         };
         let answers = places.iter().map(|server| async {
-            MemberReport { report: ask(server.clone()).await, server: server.clone() }
+            MemberReport { report: ask(server.clone()).await, server: server.to_string() }
         });
         let answers = join_all(answers).await;
         match answers.iter().find_map(|answer| answer.report.as_ref().err()) {
@@ -106,7 +105,7 @@ impl Store {
 
     async fn ask_lock_server(
         &self,
-        server: &str,
+        server: &Address,
         method: &str,
         argument: Value,
     ) -> Result<Value, StoreError> {
@@ -115,7 +114,7 @@ impl Store {
             #[cfg(feature = "servers")]
             Opened::Remote(remote) => {
                 let argument = argument.to_string().into();
-                remote.call(&server.parse()?, method, argument, |_| ()).await?
+                remote.call(server, method, argument, |_| ()).await?
             }
             _ => return Err(unsupported(format!("{} has no lock server", self.name()))),
         };

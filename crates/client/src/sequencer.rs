@@ -89,6 +89,7 @@ use nacre_remote::{RemoteOptions, RemoteStore};
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
 use crate::store::Store;
+use crate::transfer::RetryBudget;
 
 /// The longest name of a sequencer, in bytes.
 pub const SEQUENCER_NAME_BYTES_MAX: usize = 200;
@@ -181,7 +182,13 @@ impl Store {
         if let Some(session) = &*current {
             return Ok(session.clone());
         }
-        let addresses = remote.addresses().await?;
+        let mut patience = RetryBudget::of(self.patience);
+        let addresses = loop {
+            match remote.addresses().await {
+                Err(error) if patience.allows(&error).await => {}
+                addresses => break addresses?,
+            }
+        };
         let link = remote.link_options();
         // The background looks for the rank while the program's own runtime may be busy, or gone.
         let apart = RemoteOptions {

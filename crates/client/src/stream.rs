@@ -376,7 +376,7 @@ impl Stream {
             let end = end_of(offset, data.len() as u64)?;
             for _ in 0..ATTEMPTS_MAX {
                 let content = self.grow(end).await?;
-                match self.write_content(&content, offset, &data).await? {
+                match self.write_content(&content, offset, &data, false).await? {
                     Sent::Done => return Ok(()),
                     // Truncated to nothing, or replaced, since: this write comes after that.
                     Sent::Stale => {}
@@ -459,12 +459,18 @@ impl Stream {
         Ok(true)
     }
 
-    /// Writes bytes into the objects of a content.
-    async fn write_content(&self, content: &Content, offset: u64, data: &Bytes) -> Result<Sent, StoreError> {
+    /// Writes bytes into the objects of a content; `again` if an earlier attempt may have made some of them.
+    async fn write_content(
+        &self,
+        content: &Content,
+        offset: u64,
+        data: &Bytes,
+        again: bool,
+    ) -> Result<Sent, StoreError> {
         let pieces = content.layout.pieces(offset, data.len() as u64);
         let writes = pieces.map(|piece| {
             let from = (piece.at - offset) as usize;
-            self.write_piece(content, piece, data.slice(from..from + piece.len as usize))
+            self.write_piece(content, piece, data.slice(from..from + piece.len as usize), again)
         });
         let mut writes = stream::iter(writes).buffer_unordered(REQUESTS_MAX);
         while let Some(sent) = writes.try_next().await? {
@@ -475,7 +481,13 @@ impl Stream {
         Ok(Sent::Done)
     }
 
-    async fn write_piece(&self, content: &Content, piece: Piece, data: Bytes) -> Result<Sent, StoreError> {
+    async fn write_piece(
+        &self,
+        content: &Content,
+        piece: Piece,
+        data: Bytes,
+        again: bool,
+    ) -> Result<Sent, StoreError> {
         let object = content.object(piece.object);
         // An object that is made is made once: a guard tells it from one that was removed.
         let mut guard = Guard::Exists;
@@ -483,7 +495,9 @@ impl Stream {
             let write =
                 Transaction::new().guard(guard.clone()).write(Fork::DEFAULT, piece.offset, data.clone());
             match (self.store.apply(&object, write).await?, &guard) {
-                (Outcome::Done(_), Guard::Version { .. }) if piece.object >= OBJECTS_ASKED_MAX => {
+                (Outcome::Done(_), expected)
+                    if piece.object >= OBJECTS_ASKED_MAX && (again || *expected != Guard::Exists) =>
+                {
                     // Whoever removed the content meanwhile may not have known that there would be this object.
                     let loaded = self.load().await?;
                     if loaded.is_some_and(|(mut record, _)| record.content_mut(content.number).is_some()) {
@@ -717,7 +731,7 @@ impl Stream {
                 Ok(false) => {}
                 Err(error) => {
                     // It may have begun all the same.
-                    if error.kind == ErrorKind::Unknown {
+                    if error.kind.is_uncertain() {
                         drop(self.abandon(content.number).await);
                     }
                     return Err(without_effect(error));
@@ -766,7 +780,12 @@ impl Stream {
             if !data.is_empty() {
                 under_way.push(async move {
                     // Nobody reads these bytes before the end: to write them twice does no harm.
-                    this.patiently(|| this.write_content(&content, offset, &data)).await
+                    let mut again = false;
+                    this.patiently(|| {
+                        let again = std::mem::replace(&mut again, true);
+                        this.write_content(&content, offset, &data, again)
+                    })
+                    .await
                 });
             }
             while under_way.len() >= REQUESTS_MAX || last && !under_way.is_empty() {
@@ -1114,4 +1133,31 @@ fn too_busy() -> StoreError {
 
 fn nonsense() -> StoreError {
     StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question")
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_an_earlier_attempt_made_for_a_removed_content_is_removed() {
+        block_on(async {
+            let store = crate::open("mem:").unwrap();
+            let stream = store.stream("big").unwrap();
+            let layout = Layout { unit_bytes: 4096, width: 1, object_bytes: 4096 };
+            let content = stream.begin_put(layout).await.unwrap();
+            // Whoever removes the content does not know of this object.
+            let (offset, data) = (OBJECTS_ASKED_MAX * 4096, Bytes::from_static(b"late"));
+            let sent = stream.write_content(&content, offset, &data, false).await.unwrap();
+            assert!(matches!(sent, Sent::Done));
+            stream.abandon(content.number).await.unwrap();
+            assert!(store.list().next().await.unwrap().is_some());
+            // The answer to the first attempt was lost.
+            let sent = stream.write_content(&content, offset, &data, true).await.unwrap();
+            assert!(matches!(sent, Sent::Stale));
+            assert_eq!(store.list().next().await.unwrap(), None);
+        });
+    }
 }

@@ -172,7 +172,12 @@ struct Piece {
     reply: nacre_object::Reply<Outcome>,
 }
 
-/// The patience of a transfer with a server that is away.
+/// Returns whether a request failed because its server is away, which changed nothing.
+pub(crate) fn is_away(error: &StoreError) -> bool {
+    matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Closed)
+}
+
+/// The patience of a transfer, or of a request, with a server that is away.
 pub(crate) struct RetryBudget {
     /// The longest time for which it may be away.
     most: Duration,
@@ -182,13 +187,17 @@ pub(crate) struct RetryBudget {
 
 impl RetryBudget {
     pub(crate) fn new(store: &Store) -> Self {
-        Self { most: store.patience, away_since: None }
+        Self::of(store.patience)
+    }
+
+    pub(crate) fn of(most: Duration) -> Self {
+        Self { most, away_since: None }
     }
 
     /// Decides whether to repeat a request after an error, and waits until it is time for that. Only errors by which
     /// nothing was changed are tried again.
     pub(crate) async fn allows(&mut self, error: &StoreError) -> bool {
-        if !matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Closed) {
+        if !is_away(error) {
             return false;
         }
         let away = self.away_since.get_or_insert_with(Instant::now).elapsed();

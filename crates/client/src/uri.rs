@@ -1,11 +1,13 @@
 //! The location of a store, as text.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, Escaped, StoreError};
 #[cfg(feature = "rados")]
 use nacre_rados::Location;
 use nacre_rpc::Address;
@@ -90,7 +92,8 @@ pub struct Options {
     /// `silence_timeout=TIME`: the longest time that a server may be silent. The default is `30s`.
     pub silence_timeout: Option<Duration>,
     /// `repeat_timeout=TIME`: the longest time for which a write whose reply was lost is repeated before it ends as
-    /// `Unknown`, and for which a `put` that has begun waits for a server that is away. The default is `10s`.
+    /// `Unknown`, and for which servers that are away are waited for: by a `put` that has begun, by the first lock or sequencer of a
+    /// program, and by [`Store::patient`](crate::Store::patient). The default is `10s`.
     pub repeat_timeout: Option<Duration>,
 }
 
@@ -124,55 +127,152 @@ impl FromStr for Uri {
     type Err = StoreError;
 
     fn from_str(text: &str) -> Result<Self, StoreError> {
-        let (address, query) = match text.split_once('?') {
-            Some((address, query)) => (address, Some(query)),
-            None => (text, None),
+        Uri::from_os_str(OsStr::new(text))
+    }
+}
+
+impl Uri {
+    /// Reads a uri as [`FromStr`] does; the paths in it may have any bytes.
+    ///
+    /// ```
+    /// use std::ffi::OsStr;
+    /// use std::os::unix::ffi::OsStrExt;
+    ///
+    /// use nacre::Uri;
+    ///
+    /// let uri = Uri::from_os_str(OsStr::from_bytes(b"file:data\xff"))?;
+    /// assert_eq!(uri.to_os_string(), OsStr::from_bytes(b"file:data\xff"));
+    /// assert_eq!(uri.to_string(), "file:data\\xff");
+    /// # Ok::<(), nacre::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it is none.
+    pub fn from_os_str(given: &OsStr) -> Result<Uri, StoreError> {
+        let bytes = given.as_bytes();
+        let (address, query) = match bytes.iter().position(|byte| *byte == b'?') {
+            Some(at) => (&bytes[..at], Some(&bytes[at + 1..])),
+            None => (bytes, None),
         };
-        let about = |why: String| invalid(format!("store \"{text}\": {why}"));
-        if text.starts_with("rados:") {
+        let about = |why: String| invalid(format!("store \"{}\": {why}", Escaped(bytes)));
+        if bytes.starts_with(b"rados:") {
             #[cfg(feature = "rados")]
             {
+                // Ceph's names and paths are text to its library.
+                let text = given.to_str();
+                let text =
+                    text.ok_or_else(|| about("the uri of a pool of Ceph has to be UTF-8".to_owned()))?;
                 let location = text.parse().map_err(|error: StoreError| error.context("store"))?;
                 return Ok(Uri { engine: Engine::Rados(location), options: Options::default() });
             }
             #[cfg(not(feature = "rados"))]
             return Err(crate::engine::not_built("stores in Ceph clusters", "rados")
-                .context(format_args!("store \"{text}\"")));
+                .context(format_args!("store \"{}\"", Escaped(bytes))));
         }
-        let engine = if address == "mem:" {
+        let server = |server: &[u8]| {
+            Address::from_os_str(OsStr::from_bytes(server)).map_err(|error| about(error.message))
+        };
+        let engine = if address == b"mem:" {
             Engine::Memory
-        } else if let Some(path) = address.strip_prefix("file:") {
+        } else if let Some(path) = address.strip_prefix(b"file:") {
             if path.is_empty() {
                 return Err(about("the path is missing; write file:PATH".to_owned()));
             }
-            if path.starts_with("//") && !path.starts_with("///") {
+            if path.starts_with(b"//") && !path.starts_with(b"///") {
                 let why = "a folder is on this machine: write file:PATH or file:///PATH";
                 return Err(about(why.to_owned()));
             }
-            Engine::Folder(path.into())
-        } else if address == "unix:" {
+            Engine::Folder(OsStr::from_bytes(path).into())
+        } else if address == b"unix:" {
             Engine::Servers(vec![Address::Unix(nacre_rpc::socket::own_socket())])
-        } else if address.starts_with("unix:") {
-            Engine::Servers(vec![address.parse().map_err(|error: StoreError| about(error.message))?])
-        } else if let Some(list) = address.strip_prefix("nacre://") {
-            let mut servers = Vec::new();
-            for server in list.trim_end_matches('/').split(',') {
-                servers.push(server.parse().map_err(|error: StoreError| about(error.message))?);
+        } else if address.starts_with(b"unix:") {
+            Engine::Servers(vec![server(address)?])
+        } else if let Some(mut list) = address.strip_prefix(b"nacre://") {
+            while let Some(rest) = list.strip_suffix(b"/") {
+                list = rest;
             }
-            Engine::Servers(servers)
+            Engine::Servers(list.split(|byte| *byte == b',').map(server).collect::<Result<_, _>>()?)
         } else {
             let schemes = "mem:, file:PATH, nacre://HOST:PORT,…, unix:PATH or rados://POOL";
             return Err(about(format!("it names no kind of store that is known; write {schemes}")));
         };
         let mut options = Options::default();
-        for parameter in query.into_iter().flat_map(|query| query.split('&')) {
-            let Some((name, value)) = parameter.split_once('=') else {
-                return Err(about(format!("parameter \"{parameter}\" has no value; write NAME=VALUE")));
+        for parameter in query.into_iter().flat_map(|query| query.split(|byte| *byte == b'&')) {
+            let Some(at) = parameter.iter().position(|byte| *byte == b'=') else {
+                let shown = Escaped(parameter);
+                return Err(about(format!("parameter \"{shown}\" has no value; write NAME=VALUE")));
             };
-            options.set(&engine, name, value).map_err(|error| about(error.message))?;
+            // No name that is known has anything to escape.
+            let (name, value) =
+                (Escaped(&parameter[..at]).to_string(), OsStr::from_bytes(&parameter[at + 1..]));
+            options.set(&engine, &name, value).map_err(|error| about(error.message))?;
         }
         Ok(Uri { engine, options })
     }
+
+    /// Returns the uri as it is read, with all bytes of the paths in it.
+    ///
+    /// ```
+    /// use nacre::Uri;
+    ///
+    /// let uri: Uri = "unix:/run/nacre.sock?connections=2".parse()?;
+    /// assert_eq!(Uri::from_os_str(&uri.to_os_string())?, uri);
+    /// # Ok::<(), nacre::Error>(())
+    /// ```
+    pub fn to_os_string(&self) -> OsString {
+        let mut text = match &self.engine {
+            Engine::Memory => OsString::from("mem:"),
+            Engine::Folder(path) => joined("file:", path),
+            #[cfg(feature = "rados")]
+            Engine::Rados(location) => location.to_string().into(),
+            Engine::Servers(servers) => match &servers[..] {
+                [server @ Address::Unix(_)] => server.to_os_string(),
+                servers => {
+                    let mut text = OsString::from("nacre://");
+                    for (index, server) in servers.iter().enumerate() {
+                        text.push(if index == 0 { "" } else { "," });
+                        text.push(server.to_os_string());
+                    }
+                    text
+                }
+            },
+        };
+        let Options {
+            durability,
+            create,
+            capacity,
+            key,
+            owner,
+            connections,
+            connect_timeout,
+            silence_timeout,
+            repeat_timeout,
+        } = &self.options;
+        let parameters: [Option<OsString>; 9] = [
+            durability.map(|durability| format!("durability={durability}").into()),
+            create.map(|create| format!("create={}", if create { "yes" } else { "no" }).into()),
+            capacity.map(|bytes| format!("capacity={bytes}").into()),
+            owner.map(|user| format!("owner={user}").into()),
+            key.as_ref().map(|key| joined("key=", key)),
+            connections.map(|count| format!("connections={count}").into()),
+            connect_timeout.map(|time| format!("connect_timeout={}ms", time.as_millis()).into()),
+            silence_timeout.map(|time| format!("silence_timeout={}ms", time.as_millis()).into()),
+            repeat_timeout.map(|time| format!("repeat_timeout={}ms", time.as_millis()).into()),
+        ];
+        for (index, parameter) in parameters.into_iter().flatten().enumerate() {
+            text.push(if index == 0 { "?" } else { "&" });
+            text.push(parameter);
+        }
+        text
+    }
+}
+
+/// Returns a text with a path behind it.
+fn joined(text: &str, path: impl AsRef<OsStr>) -> OsString {
+    let mut joined = OsString::from(text);
+    joined.push(path);
+    joined
 }
 
 impl Uri {
@@ -184,7 +284,7 @@ impl Uri {
 }
 
 impl Options {
-    fn set(&mut self, engine: &Engine, name: &str, value: &str) -> Result<(), StoreError> {
+    fn set(&mut self, engine: &Engine, name: &str, given: &OsStr) -> Result<(), StoreError> {
         let applies = match name {
             "durability" | "create" => matches!(engine, Engine::Folder(_)),
             "capacity" => matches!(engine, Engine::Folder(_) | Engine::Memory),
@@ -199,25 +299,32 @@ impl Options {
         if !applies {
             return Err(invalid(format!("parameter \"{name}\" does not apply to this kind of store")));
         }
+        let shown = Escaped::of(given);
+        let value = match given.to_str() {
+            Some(value) => value,
+            // Only a path may be something else than text.
+            None if name == "key" => "",
+            None => return Err(invalid(format!("{name}={shown} is not UTF-8"))),
+        };
         let given = match name {
             "durability" => self.durability.replace(value.parse()?).is_some(),
             "create" => match value {
                 "yes" => self.create.replace(true).is_some(),
                 "no" => self.create.replace(false).is_some(),
-                _ => return Err(invalid(format!("create={value} is neither yes nor no"))),
+                _ => return Err(invalid(format!("create={shown} is neither yes nor no"))),
             },
             "capacity" => match nacre_quantity::parse_size(value) {
                 Ok(bytes) => self.capacity.replace(bytes).is_some(),
-                Err(why) => return Err(invalid(format!("capacity={value}: {why}"))),
+                Err(why) => return Err(invalid(format!("capacity={shown}: {why}"))),
             },
             "owner" => match nacre_rpc::socket::user_number(value) {
                 Some(user) => self.owner.replace(user).is_some(),
-                None => return Err(invalid(format!("owner={value} is not a user of this machine"))),
+                None => return Err(invalid(format!("owner={shown} is not a user of this machine"))),
             },
-            "key" => self.key.replace(value.into()).is_some(),
+            "key" => self.key.replace(given.into()).is_some(),
             "connections" => match value.parse() {
                 Ok(count) if (1..=64).contains(&count) => self.connections.replace(count).is_some(),
-                _ => return Err(invalid(format!("connections={value} is not a number from 1 to 64"))),
+                _ => return Err(invalid(format!("connections={shown} is not a number from 1 to 64"))),
             },
             "connect_timeout" => self.connect_timeout.replace(parse_time(value)?).is_some(),
             "repeat_timeout" => self.repeat_timeout.replace(parse_time(value)?).is_some(),
@@ -264,52 +371,11 @@ impl fmt::Display for Durability {
     }
 }
 
+/// The uri for people: the bytes of paths are escaped as those of all names are, so that it is read again only where there is nothing to
+/// escape. [`Uri::to_os_string`] returns it for programs.
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.engine {
-            Engine::Memory => f.write_str("mem:")?,
-            Engine::Folder(path) => write!(f, "file:{}", path.display())?,
-            #[cfg(feature = "rados")]
-            Engine::Rados(location) => write!(f, "{location}")?,
-            Engine::Servers(servers) => match &servers[..] {
-                [server @ Address::Unix(_)] => write!(f, "{server}")?,
-                servers => {
-                    f.write_str("nacre://")?;
-                    for (index, server) in servers.iter().enumerate() {
-                        if index > 0 {
-                            f.write_str(",")?;
-                        }
-                        write!(f, "{server}")?;
-                    }
-                }
-            },
-        }
-        let Options {
-            durability,
-            create,
-            capacity,
-            key,
-            owner,
-            connections,
-            connect_timeout,
-            silence_timeout,
-            repeat_timeout,
-        } = &self.options;
-        let parameters = [
-            durability.map(|durability| format!("durability={durability}")),
-            create.map(|create| format!("create={}", if create { "yes" } else { "no" })),
-            capacity.map(|bytes| format!("capacity={bytes}")),
-            owner.map(|user| format!("owner={user}")),
-            key.as_ref().map(|key| format!("key={}", key.display())),
-            connections.map(|count| format!("connections={count}")),
-            connect_timeout.map(|time| format!("connect_timeout={}ms", time.as_millis())),
-            silence_timeout.map(|time| format!("silence_timeout={}ms", time.as_millis())),
-            repeat_timeout.map(|time| format!("repeat_timeout={}ms", time.as_millis())),
-        ];
-        for (index, parameter) in parameters.into_iter().flatten().enumerate() {
-            write!(f, "{}{parameter}", if index == 0 { '?' } else { '&' })?;
-        }
-        Ok(())
+        write!(f, "{}", Escaped::of(&self.to_os_string()))
     }
 }
 
@@ -339,6 +405,36 @@ mod tests {
             assert_eq!(uri.to_string(), text);
         }
         assert_eq!("nacre://Host".parse::<Uri>().unwrap().to_string(), "nacre://host:6470");
+    }
+
+    #[test]
+    fn paths_have_any_bytes() {
+        for (bytes, shown) in [
+            (&b"file:/a\\b\n\xff?durability=none"[..], "file:/a\\\\b\\x0a\\xff?durability=none"),
+            (b"unix:/\xff", "unix:/\\xff"),
+            (
+                b"nacre://unix:/\xff,a:1?key=/\xfe&connections=2",
+                "nacre://unix:/\\xff,a:1?key=/\\xfe&connections=2",
+            ),
+        ] {
+            let given = OsStr::from_bytes(bytes);
+            let uri = Uri::from_os_str(given).unwrap();
+            assert_eq!(uri.to_os_string(), given);
+            assert_eq!(uri.to_string(), shown);
+        }
+        let uri = Uri::from_os_str(OsStr::from_bytes(b"file:/\xff")).unwrap();
+        assert_eq!(uri.engine, Engine::Folder(OsStr::from_bytes(b"/\xff").into()));
+        for (wrong, part) in [
+            (&b"\xff"[..], "store \"\\xff\": it names no kind of store"),
+            (b"nacre://\xff", "the host is not a name"),
+            (b"file:/\xff?colour\xff=1", "no parameter \"colour\\xff\""),
+            (b"nacre://a?connections=\xff", "connections=\\xff is not UTF-8"),
+            #[cfg(feature = "rados")]
+            (b"rados://\xff", "has to be UTF-8"),
+        ] {
+            let error = Uri::from_os_str(OsStr::from_bytes(wrong)).unwrap_err();
+            assert!(error.message.contains(part) && error.message.contains("\\xff"), "{error}");
+        }
     }
 
     #[test]

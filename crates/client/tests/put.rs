@@ -195,6 +195,13 @@ fn an_object_that_came_to_be_with_a_put_that_failed_goes_with_it() {
             let stage = Stage::claim(&engine, object.id()).await.unwrap();
             stage.abandon().await;
             assert!(object.stat().await.unwrap().exists, "it was there before");
+            // Whatever came of a write into a stage, the object is as it was.
+            let mut stage = Stage::claim(&engine, object.id()).await.unwrap();
+            for kind in [ErrorKind::Unknown, ErrorKind::Unrecognized] {
+                let failed = stage.wrote(Err(nacre::Error::new(kind, "no answer, or a strange one")));
+                assert_eq!(failed.unwrap_err().kind, ErrorKind::Unavailable);
+            }
+            stage.abandon().await;
             let version = object.stat().await.unwrap().version;
             let remove = Transaction::new().guard(Guard::Version { version }).change(WriteOp::Remove);
             engine.apply(object.id(), remove).await.unwrap();

@@ -79,7 +79,7 @@ fn main() -> Result<(), Error> {
             let pacing = !arguments.iter().any(|argument| argument == "unpaced");
             let folder = arguments.get(3).filter(|argument| *argument != "unpaced");
             let store = Some(folder.map_or("mem:".to_owned(), |folder| format!("file:{folder}")).parse()?);
-            let listen = vec![arguments[2].clone()];
+            let listen = vec![arguments[2].clone().into()];
             let file = key.map(|key| key["key=".len()..].into());
             let open = key.is_none();
             let options =

@@ -8,7 +8,7 @@
 //! use nacre_daemon::{Daemon, ServerOptions};
 //!
 //! let socket = std::env::temp_dir().join(format!("nacre-doc-{}", std::process::id()));
-//! let listen = vec![format!("unix:{}", socket.display())];
+//! let listen = vec![nacre::Address::Unix(socket).to_os_string()];
 //! let store = Some("mem:".parse()?);
 //! let options = ServerOptions { store, listen, http: None, ..Default::default() };
 //! let daemon = Daemon::start(&options)?;
@@ -45,6 +45,8 @@ use nacre_class::network::Runner;
 use nacre_lock::role::LockRole;
 pub use nacre_lock::role::{LEASE_MAX, LEASE_MIN};
 pub use nacre_lock::table::Indexing;
+/// The format of the stores that this program writes; it reads those of every older one.
+pub use nacre_logstore::FORMAT_VERSION as STORE_FORMAT;
 use nacre_meta::role::MetaRole;
 pub use nacre_meta::role::{
     LEASE_MAX as META_LEASE_MAX, LEASE_MIN as META_LEASE_MIN, TAKEOVER_MAX as META_TAKEOVER_MAX,

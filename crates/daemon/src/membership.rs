@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{ErrorKind, ObjectStore, StoreError};
+use nacre_object::{ErrorKind, Escaped, ObjectStore, StoreError};
 use nacre_remote::{Members, Membership};
 use nacre_rpc::Address;
 use xxhash_rust::xxh3::xxh3_64;
@@ -55,7 +55,7 @@ pub(crate) fn settle(
             let text = format!(
                 "the store in {} was started as member {} of {} before, and now as member {} of {}; if the list is meant \
                  to change, give the new one a version above {} with --members-version, on all servers",
-                folder.display(),
+                Escaped::of(folder),
                 kept.name(),
                 kept.members(),
                 configured.name(),
@@ -67,7 +67,7 @@ pub(crate) fn settle(
         (Some(configured), Some(_)) => configured,
     };
     save(folder, &path, &configured).map_err(|error| {
-        StoreError::new(ErrorKind::Io, format!("cannot write {}: {error}", path.display()))
+        StoreError::new(ErrorKind::Io, format!("cannot write {}: {error}", Escaped::of(&path)))
     })?;
     warn_of_strays(&configured, store)?;
     Ok(configured)
@@ -86,17 +86,18 @@ fn configured(options: &ServerOptions, listen: &[Address]) -> Result<Option<Memb
     }
     let normal = |text: &String| match text.parse()? {
         Address::Unix(path) if path.is_relative() => Err(invalid(format!(
-            "member {text}: clients in other folders would look elsewhere; write the whole path"
+            "member {}: clients in other folders would look elsewhere; write the whole path",
+            Escaped::of(text)
         ))),
-        address => Ok(address.to_string()),
+        // As it is, and not as it is printed: it is compared, hashed, and read as an address again.
+        address => name_of(&address).ok_or_else(|| invalid(format!("member {address} is not UTF-8"))),
     };
     let names = options.members.iter().map(normal).collect::<Result<Vec<String>, _>>()?;
     let members = Members::new(options.members_version, names)?;
     let own = match &options.member {
         Some(member) => normal(member)?,
         None => {
-            let mut own =
-                listen.iter().map(Address::to_string).filter(|name| members.position(name).is_some());
+            let mut own = listen.iter().filter_map(name_of).filter(|name| members.position(name).is_some());
             match (own.next(), own.next()) {
                 (Some(own), None) => own,
                 _ => {
@@ -109,11 +110,19 @@ fn configured(options: &ServerOptions, listen: &[Address]) -> Result<Option<Memb
     Membership::new(members.clone(), &own).ok_or_else(none).map(Some)
 }
 
+/// Returns an address as the name of a member, which all others are told; `None` if it is a path that is not UTF-8.
+fn name_of(address: &Address) -> Option<String> {
+    address.to_os_string().into_string().ok()
+}
+
 fn load(path: &Path) -> Result<Option<Membership>, StoreError> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => {
-            return Err(StoreError::new(ErrorKind::Io, format!("cannot read {}: {error}", path.display())));
+            return Err(StoreError::new(
+                ErrorKind::Io,
+                format!("cannot read {}: {error}", Escaped::of(path)),
+            ));
         }
         Ok(text) => text,
     };
@@ -123,7 +132,7 @@ fn load(path: &Path) -> Result<Option<Membership>, StoreError> {
             let text = format!(
                 "{} is damaged, or of a newer format; if you are sure which members the store has, remove the file and \
                  name them with --members",
-                path.display()
+                Escaped::of(path)
             );
             Err(StoreError::new(ErrorKind::Corrupt, text))
         }
@@ -243,6 +252,8 @@ mod tests {
         };
         assert_eq!(name(&options(&["b", "a:6470"], None)).unwrap(), "a:6470");
         assert_eq!(name(&options(&["b", "a"], Some("B"))).unwrap(), "b:6470");
+        // The name is the path itself, as all servers of the store know it.
+        assert_eq!(name(&options(&["b", "unix:/a\\b"], Some("unix:/a\\b"))).unwrap(), "unix:/a\\b");
         assert!(configured(&options(&[], None), &listen).unwrap().is_none());
         for (members, member, part) in [
             (&["b", "c"][..], None, "--member"),

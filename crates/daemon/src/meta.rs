@@ -44,23 +44,29 @@ pub(crate) fn begin(
         _ if !membership.is_alone() => (membership.name().to_owned(), vec![membership.name().to_owned()]),
         ServedStore::Log { .. } => (KEEPER.to_owned(), Vec::new()),
         ServedStore::Other(_) => {
-            let addresses: Vec<String> = listen.iter().map(reachable).collect();
-            let first = addresses.first().cloned().unwrap_or_default();
-            (format!("{first}@{}", crate::machine()), addresses)
+            for address in listen.iter().filter(|address| reachable(address).is_none()) {
+                tracing::warn!(
+                    "clients of the store cannot be told of {address}, because its path is not UTF-8"
+                );
+            }
+            let addresses: Vec<String> = listen.iter().filter_map(reachable).collect();
+            let first = listen.first().map(|first| reachable(first).unwrap_or_else(|| first.to_string()));
+            (format!("{}@{}", first.unwrap_or_default(), crate::machine()), addresses)
         }
     };
     role.begin(name, addresses)
 }
 
-/// Returns an address as others reach it: one that stands for all of the machine's by the machine's name.
-fn reachable(address: &Address) -> String {
-    let text = address.to_string();
+/// Returns an address as others reach it: one that stands for all of the machine's by the machine's name. `None` if it is a path that is
+/// not UTF-8, which the records of a rank do not hold.
+fn reachable(address: &Address) -> Option<String> {
+    let text = address.to_os_string().into_string().ok()?;
     for all in ["0.0.0.0:", "[::]:"] {
         if let Some(port) = text.strip_prefix(all) {
-            return format!("{}:{port}", crate::machine());
+            return Some(format!("{}:{port}", crate::machine()));
         }
     }
-    text
+    Some(text)
 }
 
 /// The rank as a part of the daemon's pages.

@@ -1,13 +1,14 @@
 //! The settings of a daemon. The names of the fields, with dashes, are those of the flags and of the configuration
 //! file.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nacre::{Durability, Engine, Uri};
 use nacre_lock::table::Indexing;
 use nacre_object::pace::PaceOptions;
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, Escaped, StoreError};
 use nacre_rpc::limit::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES};
 use nacre_rpc::socket::{self, SOCKET_MODE_DEFAULT};
 use nacre_rpc::{Address, ServerLimits, SocketAccess};
@@ -66,7 +67,7 @@ pub struct ServerOptions {
     pub meta_takeover: Duration,
     /// The addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. If empty, the
     /// socket of the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
-    pub listen: Vec<String>,
+    pub listen: Vec<OsString>,
     /// Lets the daemon run without these addresses, and so without administration, if it cannot listen on them. Not for
     /// the role `store`.
     pub listen_if_possible: bool,
@@ -192,7 +193,7 @@ impl ServerOptions {
         }
         match &self.listen[..] {
             [none] if none == "none" => Ok(Vec::new()),
-            listen => listen.iter().map(|text| text.parse()).collect(),
+            listen => listen.iter().map(|address| Address::from_os_str(address)).collect(),
         }
     }
 
@@ -202,15 +203,17 @@ impl ServerOptions {
         let digits = self.socket_mode.bytes().all(|digit| digit.is_ascii_digit());
         let mode = u32::from_str_radix(&self.socket_mode, 8).ok().filter(|mode| digits && *mode <= 0o777);
         let mode = mode.ok_or_else(|| {
-            invalid(format!("socket mode \"{}\" is not octal digits such as 0660", self.socket_mode))
+            invalid(format!(
+                "socket mode \"{}\" is not octal digits such as 0660",
+                Escaped::of(&self.socket_mode)
+            ))
         })?;
-        let group =
-            match &self.socket_group {
-                None => None,
-                Some(name) => Some(socket::group_number(name).ok_or_else(|| {
-                    invalid(format!("socket group \"{name}\" is not a group of this machine"))
-                })?),
-            };
+        let group = match &self.socket_group {
+            None => None,
+            Some(name) => Some(socket::group_number(name).ok_or_else(|| {
+                invalid(format!("socket group \"{}\" is not a group of this machine", Escaped::of(name)))
+            })?),
+        };
         Ok(SocketAccess { mode, group })
     }
 

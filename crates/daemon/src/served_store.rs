@@ -13,7 +13,7 @@ use nacre_logstore::LogStore;
 use nacre_object::latency::Latencies;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
-    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction,
+    ErrorKind, Escaped, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction,
     WindowPosition,
 };
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ impl ServedStore {
     pub(crate) fn name(&self) -> String {
         match self {
             ServedStore::Log { folder: None, .. } => "memory".to_owned(),
-            ServedStore::Log { folder: Some(folder), .. } => folder.display().to_string(),
+            ServedStore::Log { folder: Some(folder), .. } => Escaped::of(folder).to_string(),
             ServedStore::Other(store) => store.name().to_owned(),
         }
     }

@@ -8,7 +8,7 @@ use nacre_daemon::{Daemon, ServerOptions};
 fn options(folder: &std::path::Path) -> ServerOptions {
     ServerOptions {
         store: Some(format!("file:{}", folder.join("data").display()).parse().unwrap()),
-        listen: vec!["127.0.0.1:0".to_owned(), format!("unix:{}", folder.join("socket").display())],
+        listen: vec!["127.0.0.1:0".into(), format!("unix:{}", folder.join("socket").display()).into()],
         open: true,
         http: Some("127.0.0.1:0".to_owned()),
         ..Default::default()
@@ -137,18 +137,30 @@ fn contended_regions_are_told_of() {
 fn two_servers_cannot_have_the_same_folder_or_address() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&options(folder.path())).unwrap();
-    let elsewhere = ServerOptions { listen: vec!["127.0.0.1:0".to_owned()], ..options(folder.path()) };
+    let elsewhere = ServerOptions { listen: vec!["127.0.0.1:0".into()], ..options(folder.path()) };
     let error = Daemon::start(&elsewhere).err().unwrap();
     assert!(error.message.contains("is open in another process"), "{error}");
     // No store is created for a daemon that cannot listen.
     let new = folder.path().join("new");
     let store: Option<nacre::Uri> = Some(format!("file:{}", new.display()).parse().unwrap());
     for address in daemon.addresses() {
-        let listen = vec![address.to_string()];
+        let listen = vec![address.to_os_string()];
         let taken = ServerOptions { store: store.clone(), listen, ..options(folder.path()) };
         let error = Daemon::start(&taken).err().unwrap();
         assert!(error.message.starts_with(&format!("cannot listen on {address}: ")), "{error}");
         assert!(error.message.ends_with("choose another address with --listen"), "{error}");
+    }
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let socket = |name: &str| format!("unix:{}/{name}", folder.path().display());
+    for (listen, why) in [
+        (vec![socket(&"x".repeat(120))], "too long for a socket"),
+        (vec![socket("s"), socket("./s")], "is in the way"),
+        (vec![free.to_string(), free.to_string()], "is in the way"),
+        (vec![free.to_string(), format!("0.0.0.0:{}", free.port())], "is in the way"),
+    ] {
+        let wrong = ServerOptions { store: store.clone(), listen, ..options(folder.path()) };
+        let error = Daemon::start(&wrong).err().unwrap();
+        assert!(error.message.contains(why), "{error}");
     }
     let unprotected = ServerOptions { store, open: false, ..elsewhere };
     let error = Daemon::start(&unprotected).err().unwrap();

@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
+use nacre_quantity::Escaped;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Rows};
 
 use crate::open::{Index, OpenError, check_header, path_of, protect, read_only_uri};
@@ -19,7 +20,11 @@ pub enum DifferenceError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The sweeps had different filters.
-    #[error("cannot compare {0:?} with {1:?}: the sweeps had different filters ({2})")]
+    #[error(
+        "cannot compare \"{one}\" with \"{other}\": the sweeps had different filters ({2})",
+        one = Escaped::of(.0),
+        other = Escaped::of(.1)
+    )]
     Filters(PathBuf, PathBuf, String),
     /// The databases cannot be read, or the temporary file not written.
     #[error("cannot compare the indices: {0}")]

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use nacre_quantity::Escaped;
 use nacre_walk::Time;
 use rusqlite::{Connection, OptionalExtension};
 
@@ -119,7 +120,7 @@ fn fail(
     error: &std::io::Error,
 ) -> rusqlite::Result<()> {
     let errno = error.raw_os_error().unwrap_or_default();
-    let message = format!("cannot stat {:?}: {error}", String::from_utf8_lossy(path));
+    let message = format!("cannot stat \"{}\": {error}", Escaped(path));
     connection.execute("INSERT INTO errors VALUES (?, 'stat', ?, ?)", (Name(path), errno, message))?;
     connection.execute("UPDATE directories SET complete = 0 WHERE id = ?", [directory]).map(drop)
 }

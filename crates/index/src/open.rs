@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use nacre_quantity::Escaped;
 use nacre_walk::Time;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::limits::Limit;
@@ -17,22 +18,29 @@ use crate::schema::{APPLICATION_ID, VERSION, name_bytes, time};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The file cannot be opened.
-    #[error("cannot open {0:?}: {1}")]
+    #[error("cannot open \"{file}\": {1}", file = Escaped::of(.0))]
     File(PathBuf, io::Error),
     /// The file is no index.
-    #[error("{0:?} is not an index of a sweep; \"nacre walk ROOT --index FILE.sqlite\" creates one")]
+    #[error(
+        "\"{}\" is not an index of a sweep; \"nacre walk ROOT --index FILE.sqlite\" creates one",
+        Escaped::of(.0)
+    )]
     Foreign(PathBuf),
     /// The index is of another version of the schema.
-    #[error("{0:?} has version {1} of the schema, and this program reads version {VERSION}; sweep again")]
+    #[error(
+        "\"{file}\" has version {1} of the schema, and this program reads version {VERSION}; sweep again",
+        file = Escaped::of(.0)
+    )]
     Version(PathBuf, i32),
     /// The sweep did not come to its end.
     #[error(
-        "{0:?} is of a sweep that did not finish, and lacks part of the tree; run the sweep again, or read \
-         what there is with --incomplete"
+        "\"{}\" is of a sweep that did not finish, and lacks part of the tree; run the sweep again, or read \
+         what there is with --incomplete",
+        Escaped::of(.0)
     )]
     Incomplete(PathBuf),
     /// The database cannot be read.
-    #[error("cannot read {0:?}: {1}")]
+    #[error("cannot read \"{file}\": {1}", file = Escaped::of(.0))]
     Database(PathBuf, rusqlite::Error),
 }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use nacre_quantity::Escaped;
 use nacre_walk::{Operation, Time, WalkError};
 use rusqlite::{Connection, Statement};
 
@@ -36,19 +37,22 @@ const CACHE_KIB: i32 = 8 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// There is something else under the name.
-    #[error("{0:?} is not an index of a sweep, and is not replaced; give another name, or remove it")]
+    #[error(
+        "\"{}\" is not an index of a sweep, and is not replaced; give another name, or remove it",
+        Escaped::of(.0)
+    )]
     Foreign(PathBuf),
     /// Another process is writing the same index.
-    #[error("another sweep is writing {0:?}")]
+    #[error("another sweep is writing \"{}\"", Escaped::of(.0))]
     Busy(PathBuf),
     /// The file cannot be created, written or renamed.
-    #[error("cannot write the index {0:?}: {1}")]
+    #[error("cannot write the index \"{file}\": {1}", file = Escaped::of(.0))]
     File(PathBuf, io::Error),
     /// The database refused something.
-    #[error("cannot write the index {0:?}: {1}")]
+    #[error("cannot write the index \"{file}\": {1}", file = Escaped::of(.0))]
     Database(PathBuf, rusqlite::Error),
     /// The tree has more directories than an index can hold.
-    #[error("cannot write the index {0:?}: it holds at most 2^31 directories")]
+    #[error("cannot write the index \"{}\": it holds at most 2^31 directories", Escaped::of(.0))]
     Full(PathBuf),
 }
 

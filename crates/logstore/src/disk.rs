@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use nacre_object::Escaped;
 use serde::Serialize;
 
 use crate::page_cache::PageCache;
@@ -152,7 +153,7 @@ impl FolderDisk {
         if mode & 0o077 != 0 {
             tracing::warn!(
                 "others have rights in {} (mode {mode:03o}); chmod 700 makes it the owner's alone",
-                folder.display()
+                Escaped::of(folder)
             );
         }
         Ok(Self { folder: folder.to_path_buf(), handle, is_writable })
@@ -166,7 +167,7 @@ impl FolderDisk {
         }
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         if let Err(error) = file.and_then(|file| reserve(&file, NAMES_RESERVE_BYTES)) {
-            tracing::debug!("cannot keep {}: {error}", path.display());
+            tracing::debug!("cannot keep {}: {error}", Escaped::of(&path));
         }
     }
 
@@ -309,7 +310,7 @@ impl Disk for FolderDisk {
     }
 
     fn describe(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
+        Escaped::of(&self.folder.join(name)).to_string()
     }
 }
 

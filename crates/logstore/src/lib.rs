@@ -76,7 +76,7 @@ use nacre_object::latency::Latencies;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::window::WINDOW_WRITES_MAX;
 use nacre_object::{
-    ErrorKind, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+    ErrorKind, Escaped, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
 };
 
 use crate::disk::{Disk, FolderDisk};
@@ -171,6 +171,9 @@ pub struct LogStore {
     owner: Arc<Owner>,
 }
 
+/// The work of a thread of a store.
+type Work = Box<dyn FnOnce() + Send>;
+
 struct Owner {
     engine: Arc<Engine>,
     opened: Opened,
@@ -236,10 +239,19 @@ impl LogStore {
 
     /// Opens the store on a disk.
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Self, StoreError> {
+        Self::open_with(disk, options, sync::spawn)
+    }
+
+    /// Opens the store on a disk, with threads that `spawn` starts.
+    fn open_with(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        spawn: impl FnMut(&str, Work) -> std::io::Result<JoinHandle<()>>,
+    ) -> Result<Self, StoreError> {
         options.validate()?;
         let options = options.with_segments(&*disk)?;
         let (engine, opened) = recovery::open(disk, options)?;
-        Self::start(engine, opened)
+        Self::start(engine, opened, spawn)
     }
 
     /// Creates a volatile store, which is gone with its last handle. Of the options it has the capacity alone, which bounds
@@ -247,10 +259,14 @@ impl LogStore {
     pub fn memory(options: Options) -> Self {
         let capacity_bytes = options.capacity_bytes.map(|bytes| bytes.max(space::CAPACITY_BYTES_MIN));
         let engine = recovery::in_memory(Options { capacity_bytes, ..options });
-        Self::own(Arc::new(engine), Opened::default(), Vec::new())
+        Self::own(Arc::new(engine), Opened::default())
     }
 
-    fn start(engine: Engine, opened: Opened) -> Result<Self, StoreError> {
+    fn start(
+        engine: Engine,
+        opened: Opened,
+        mut spawn: impl FnMut(&str, Work) -> std::io::Result<JoinHandle<()>>,
+    ) -> Result<Self, StoreError> {
         let engine = Arc::new(engine);
         // Who opens a store that must be there may only want to read it, and finds it afterwards as it was; the first
         // transaction that asks for room makes what is in reserve too. A store that cannot have all of it works with what
@@ -260,22 +276,34 @@ impl LogStore {
         {
             tracing::warn!("{error}");
         }
-        let mut threads = Vec::new();
+        let store = Self::own(Arc::clone(&engine), opened);
         if engine.options.committer == Committer::Thread {
-            let error = |error| StoreError::new(ErrorKind::Io, format!("cannot start a thread: {error}"));
             let log = Arc::clone(&engine.log);
-            threads.push(sync::spawn("nacre-commit", move || log.run()).map_err(error)?);
-            threads.extend(spawn_maintenance(&engine).map_err(error)?);
+            let (rooms, cleaner, snapshots) = (Arc::clone(&engine), Arc::clone(&engine), Arc::clone(&engine));
+            let threads: [(&str, Work); 4] = [
+                ("nacre-commit", Box::new(move || log.run())),
+                ("nacre-maintain", Box::new(move || rooms.maintain())),
+                ("nacre-clean", Box::new(move || cleaner.keep_clean())),
+                ("nacre-snapshot", Box::new(move || snapshots.keep_written_down())),
+            ];
+            for (name, work) in threads {
+                // If one cannot be started, those that were end with the store.
+                let thread = spawn(name, work).map_err(|error| {
+                    StoreError::new(ErrorKind::Io, format!("cannot start a thread: {error}"))
+                })?;
+                store.owner.threads.lock().push(thread);
+            }
+            engine.maintenance.set_threaded(true);
             if engine.options.create {
                 // The first segment is made ready before the first transaction asks for it.
                 engine.maintenance.nudge();
             }
         }
-        Ok(Self::own(engine, opened, threads))
+        Ok(store)
     }
 
-    fn own(engine: Arc<Engine>, opened: Opened, threads: Vec<JoinHandle<()>>) -> Self {
-        let owner = Owner { engine, opened, threads: Mutex::new(threads), closed: Mutex::new(None) };
+    fn own(engine: Arc<Engine>, opened: Opened) -> Self {
+        let owner = Owner { engine, opened, threads: Mutex::new(Vec::new()), closed: Mutex::new(None) };
         Self { owner: Arc::new(owner) }
     }
 
@@ -452,26 +480,11 @@ fn open_folder(path: &Path, create: bool) -> Result<FolderDisk, StoreError> {
 fn unopened(path: &Path, error: &std::io::Error) -> StoreError {
     match error.kind() {
         std::io::ErrorKind::WouldBlock => {
-            let text = format!("{} is open in another process; stop that one first", path.display());
+            let text = format!("{} is open in another process; stop that one first", Escaped::of(path));
             StoreError::new(ErrorKind::Busy, text)
         }
-        _ => StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", path.display())),
+        _ => StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", Escaped::of(path))),
     }
-}
-
-/// Starts the threads of maintenance. If one cannot be started, none are left.
-fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<Vec<JoinHandle<()>>> {
-    let (rooms, cleaner, snapshots) = (Arc::clone(engine), Arc::clone(engine), Arc::clone(engine));
-    let started = sync::spawn("nacre-maintain", move || rooms.maintain()).and_then(|first| {
-        let second = sync::spawn("nacre-clean", move || cleaner.keep_clean())?;
-        let third = sync::spawn("nacre-snapshot", move || snapshots.keep_written_down())?;
-        Ok(vec![first, second, third])
-    });
-    match &started {
-        Ok(_) => engine.maintenance.set_threaded(true),
-        Err(_) => engine.maintenance.close(),
-    }
-    started
 }
 
 impl Owner {
@@ -619,5 +632,29 @@ impl Options {
             self.segment_bytes
         );
         Err(StoreError::new(ErrorKind::Invalid, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opening_that_cannot_start_every_thread_leaves_none_and_lets_go_of_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { capacity_bytes: Some(8 << 20), ..Options::default() };
+        for started in 0..4 {
+            let disk = Arc::new(open_folder(folder.path(), true).unwrap());
+            let mut left = started;
+            let opened = LogStore::open_with(disk, options.clone(), |name, work| {
+                if left == 0 {
+                    return Err(std::io::Error::from(std::io::ErrorKind::WouldBlock));
+                }
+                left -= 1;
+                sync::spawn(name, work)
+            });
+            assert_eq!(opened.unwrap_err().kind, ErrorKind::Io);
+        }
+        LogStore::open(folder.path(), options).unwrap();
     }
 }

@@ -314,14 +314,14 @@ impl Log {
                         _ => return Err(nonsense()),
                     };
                 }
-                Err(error) if error.kind == ErrorKind::Unknown && unanswered < UNKNOWN_MAX => {
+                Err(error) if error.kind.is_uncertain() && unanswered < UNKNOWN_MAX => {
                     *uncertain = Some(before);
                     unanswered += 1;
                     tokio::time::sleep(Duration::from_millis(20) * unanswered).await;
                     header = self.header().await?;
                 }
                 Err(error) => {
-                    if error.kind == ErrorKind::Unknown {
+                    if error.kind.is_uncertain() {
                         *uncertain = Some(before);
                     }
                     return Err(error);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, Check, ErrorKind, Guard, Key, KeyPage, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp,
+    Answer, Check, ErrorKind, Escaped, Guard, Key, KeyPage, KeyRange, ObjectId, ObjectStore, Outcome, ReadOp,
     StoreError, Transaction, WriteOp,
 };
 
@@ -398,7 +398,7 @@ pub fn check_name(name: &str) -> Result<(), StoreError> {
     } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(allowed) {
         let rules =
             "it must begin with a letter or a digit, and consist of letters, digits, \".\", \"_\" and \"-\"";
-        format!("\"{}\" is not a valid name for a map: {rules}", name.escape_debug())
+        format!("\"{}\" is not a valid name for a map: {rules}", Escaped::of(name))
     } else {
         return Ok(());
     };

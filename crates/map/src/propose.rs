@@ -253,7 +253,7 @@ impl Engine {
                 }
                 Ok(Attempt::Again) => self.pause().await,
                 Err(error) => {
-                    if error.kind == ErrorKind::Unknown && self.unanswered < UNKNOWN_MAX {
+                    if error.kind.is_uncertain() && self.unanswered < UNKNOWN_MAX {
                         self.unanswered += 1;
                         self.pause().await;
                         continue;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use bytes::Bytes;
-use nacre_object::{ErrorKind, Key, StoreError};
+use nacre_object::{ErrorKind, Escaped, Key, StoreError};
 
 use crate::codec;
 use crate::limit::*;
@@ -148,7 +148,7 @@ pub enum Refused {
         found: Option<Value>,
     },
     /// A validator refused a change, or failed.
-    #[error("validator \"{}\" refuses entry \"{name}\": {}", validator.escape_debug(), shown(message))]
+    #[error("validator \"{}\" refuses entry \"{name}\": {}", Escaped::of(validator), Escaped::of(message))]
     Rejected {
         /// The validator.
         validator: String,
@@ -160,11 +160,6 @@ pub enum Refused {
     /// A limit would be exceeded.
     #[error("{0}")]
     Limit(String),
-}
-
-/// Returns the message of a validator, which others wrote, without control characters.
-fn shown(message: &str) -> String {
-    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn shown_version(version: u64) -> String {

@@ -24,6 +24,8 @@ enum Fate {
     Done,
     /// It takes effect, and the reply is lost.
     Lost,
+    /// It takes effect, and the reply is a failure of a kind that only a later program knows.
+    Unrecognized,
     /// The reply is lost, and it takes effect when the test says so, if its guards hold then.
     Late,
     /// It takes no effect, and fails with this.
@@ -81,6 +83,10 @@ impl ObjectStore for Faulty {
             Fate::Lost => {
                 drop(self.inner.apply(object, transaction));
                 failed(ErrorKind::Unknown)
+            }
+            Fate::Unrecognized => {
+                drop(self.inner.apply(object, transaction));
+                failed(ErrorKind::Unrecognized)
             }
             Fate::Late => {
                 self.late.lock().push((object.clone(), transaction));
@@ -287,6 +293,21 @@ async fn a_restart_does_not_get_round_the_time_for_which_a_server_is_held_down()
     let states: Vec<(Phase, u32)> = entries.iter().map(|entry| (entry.state, entry.downs)).collect();
     assert_eq!(states, [(Phase::Down, 1), (Phase::Up, 1)]);
     assert!(entries.iter().all(|entry| entry.incarnation != down.incarnation));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_whose_reply_is_not_understood_is_looked_for() {
+    let mut writes = 0;
+    let store = Faulty::new(move |transaction| {
+        writes += u32::from(!transaction.writes.is_empty());
+        let is_first = writes == 1 && !transaction.writes.is_empty();
+        if is_first { Fate::Unrecognized } else { Fate::Done }
+    });
+    let map = ClusterMap::new(store, "map").unwrap();
+    let proposer = map.proposer(Default::default());
+    let update = Update::new("test").set(key("a"), Bytes::from_static(b"1"));
+    let committed = timeout(FOREVER, proposer.propose(update)).await.unwrap().unwrap();
+    assert_eq!((committed.epoch, map.state().await.unwrap().epoch()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,8 +9,8 @@ use nacre_logstore::{LogStore, Options};
 use nacre_map::log::{Entry, Level, Log, LogBounds, Writer};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
-/// A store that loses the reply to every third write: every other one of these took effect.
-struct Lossy(LogStore, AtomicU32);
+/// A store that answers every third write with a failure that says nothing of its effect: every other one of these took effect.
+struct Lossy(LogStore, AtomicU32, ErrorKind);
 
 impl ObjectStore for Lossy {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
@@ -22,7 +22,7 @@ impl ObjectStore for Lossy {
             5 => {}
             _ => return self.0.apply(object, transaction),
         }
-        Reply::ready(Err(StoreError::new(ErrorKind::Unknown, "the reply is lost")))
+        Reply::ready(Err(StoreError::new(self.2, "the reply is lost, or not understood")))
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
@@ -36,7 +36,13 @@ fn memory() -> LogStore {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_line_of_every_source_is_there_once_and_in_its_order() {
-    let store = Arc::new(Lossy(memory(), AtomicU32::new(0)));
+    for kind in [ErrorKind::Unknown, ErrorKind::Unrecognized] {
+        append_from_all_sources(kind).await;
+    }
+}
+
+async fn append_from_all_sources(kind: ErrorKind) {
+    let store = Arc::new(Lossy(memory(), AtomicU32::new(0), kind));
     let log = Log::new(store, LogBounds::default()).unwrap();
     let tasks: Vec<_> = (0..4)
         .map(|source| {

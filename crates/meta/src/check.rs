@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
-use nacre_object::{Answer, Guard, Key, KeyRange, ObjectId, ReadOp, Transaction, WriteOp};
+use nacre_object::{Answer, Escaped, Guard, Key, KeyRange, ObjectId, ReadOp, Transaction, WriteOp};
 
 use crate::directory::{Entry, entry_key, gone_link};
 use crate::error::{Error, Result};
@@ -144,6 +144,22 @@ impl Rank {
         Ok(false)
     }
 
+    /// Adds the links that a rank's log names: they are on their way out, or those of files that have no name yet.
+    async fn keep_noted(&self, rank: u64, kept: &mut HashSet<u64>) -> Result<()> {
+        for _ in 0..RECOVERIES_MAX {
+            let Some((notes, _)) = self.whole_log(rank).await? else { continue };
+            for note in notes {
+                if let [b'u', rest @ ..] = note.as_bytes()
+                    && rest.len() == 16
+                {
+                    kept.insert(number(&rest[8..])?);
+                }
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
     /// Reads the keys of all notes in a log as they stood at one version of it, which is [`GONE`] if the log was removed.
     /// `None` if it changed meanwhile.
     async fn whole_log(&self, rank: u64) -> Result<Option<(Vec<Key>, u64)>> {
@@ -214,13 +230,7 @@ impl Rank {
         let mut scan = Scan::default();
         for rank in self.ranks().await? {
             report.ranks += 1;
-            for note in self.whole_log(rank).await?.map_or(Vec::new(), |(notes, _)| notes) {
-                if let [b'u', rest @ ..] = note.as_bytes()
-                    && rest.len() == 16
-                {
-                    scan.kept.insert(number(&rest[8..])?);
-                }
-            }
+            self.keep_noted(rank, &mut scan.kept).await?;
             if repair && Some(rank) != own {
                 report.ranks -= u64::from(self.recover(rank).await?);
             }
@@ -364,7 +374,7 @@ impl Rank {
     async fn check_links(&self, repair: bool, scan: &mut Scan, report: &mut Report) -> Result<()> {
         for (ino, found) in &scan.entries {
             for Found { directory, name, entry, version } in found {
-                let shown = name.escape_ascii();
+                let shown = Escaped(name);
                 let Some(loaded) = scan.loaded.get(ino) else {
                     // A directory that is newer than the list of objects may hold what was moved there from others. One
                     // that was left to be made later holds nothing.
@@ -423,6 +433,10 @@ impl Rank {
             // Links may have entries that were not read.
             return Ok(());
         }
+        // A put may have begun since the first look at the logs; it notes its link before it makes the inode.
+        for rank in self.ranks().await? {
+            self.keep_noted(rank, &mut scan.kept).await?;
+        }
         for (ino, loaded) in &scan.loaded {
             if *ino == Ino::ROOT {
                 continue;
@@ -476,7 +490,7 @@ impl Rank {
 
     /// Returns whether an entry is not as it was read any more.
     async fn has_entry_changed(&self, directory: Ino, name: &[u8], version: u64) -> Result<bool> {
-        match self.look(directory, name).await {
+        match self.look_at(directory, name).await {
             Ok(looked) => Ok(looked.entry.is_none_or(|(_, now)| now != version)),
             Err(Error::NotFound) => Ok(true),
             Err(error) => Err(error),
@@ -546,7 +560,7 @@ struct Scan {
     /// The directories, with the versions at which they were read.
     directories: BTreeMap<Ino, u64>,
     entries: BTreeMap<Ino, Vec<Found>>,
-    /// Links without entries that are known to be on their way out.
+    /// Links without entries that logs or directories name.
     kept: HashSet<u64>,
 }
 

@@ -11,9 +11,11 @@
 //!   Bytes behind a file's end, left by a writer that was too late for a truncation, are zeroed before the file grows
 //!   over them.
 //! - [`Put`] writes a content of its own beside the present one, and makes it the present one by one transaction: others
-//!   see the old content or the new one.
+//!   see the old content or the new one. Of a new file it writes the content first and makes the entry at last, by an intent: others
+//!   see the whole file or none. Until then the inode has a link that no entry has, of which the rank's log tells.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -23,10 +25,13 @@ use nacre_object::{
     limit::OFFSET_MAX,
 };
 
-use crate::credentials::{Credentials, WRITE};
+use crate::credentials::{Credentials, EXECUTE, WRITE};
+use crate::directory::{CHANGED, Entry, encode_time, entry_key};
 use crate::error::{Error, Result};
-use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, InodeKind, PREFIX, object};
-use crate::rank::{ATTEMPTS_MAX, Loaded, Rank, nonsense, too_busy};
+use crate::inode::{CONTENTS_MAX, Content, Ino, Inode, InodeKind, PREFIX, RECORD, key, object};
+use crate::intent::{Part, Target};
+use crate::namespace::{Creation, initial, link_note};
+use crate::rank::{ATTEMPTS_MAX, Loaded, LookupResult, Rank, nonsense, settled, too_busy};
 
 /// The maximum length of a file in bytes.
 pub const SIZE_MAX: u64 = OFFSET_MAX;
@@ -36,6 +41,8 @@ const OBJECTS_ASKED_MAX: u64 = 4096;
 const LIST_MAX: usize = 1024;
 /// The number of requests about objects of one file that are under way at a time.
 const REQUESTS_MAX: usize = 16;
+/// The number of bytes that are read together where a content is copied.
+const COPY_BYTES: u64 = 4 << 20;
 
 impl Rank {
     /// Reads at most `len` bytes of a file. Fewer come only at the file's end.
@@ -354,7 +361,8 @@ impl Rank {
         self.note(note.clone(), Bytes::new()).await?;
         match self.begin_content(user, ino, number).await {
             Ok(inode) => {
-                Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer: BytesMut::new() })
+                let buffer = BytesMut::new();
+                Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer, name: None })
             }
             Err(error) => {
                 // Unless it may have begun all the same, there is nothing that others would have to remove.
@@ -379,6 +387,46 @@ impl Rank {
             inode.contents.push(Content { number, objects: 1, dead: false });
             if self.store_inode(&loaded, &inode).await? {
                 return Ok(inode);
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Begins to put the content of a new file, which gets its name with [`Put::commit`]: before, nobody sees it. If somebody else
+    /// makes a file of that name meanwhile, the content goes into that one.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::Denied`], [`Error::NotDirectory`], [`Error::NotFound`] if the directory was removed.
+    pub async fn put_new(
+        &self,
+        user: &Credentials,
+        directory: Ino,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Put<'_>> {
+        let looked = self.look(directory, name).await?;
+        let parent = &looked.directory.inode;
+        user.check(parent, EXECUTE)?;
+        if looked.entry.is_some() {
+            return Err(Error::Exists);
+        }
+        user.check(parent, WRITE)?;
+        let initial = initial(user, parent, &Creation::new(InodeKind::File, mode), self.now());
+        for _ in 0..ATTEMPTS_MAX {
+            let (ino, number) = (Ino(self.next_id().await?), self.next_id().await?);
+            let entry = Entry { ino, link: ino.0, kind: InodeKind::File, initial: Some(initial.clone()) };
+            let mut inode = entry.first_record(directory).ok_or_else(nonsense)?;
+            inode.contents.push(Content { number, objects: 1, dead: false });
+            let note = link_note(ino, ino.0);
+            self.note(note.clone(), Bytes::new()).await?;
+            let created = settled(self.create_inode(ino, &inode).await)?
+                || matches!(self.find(ino, Vec::new()).await?, LookupResult::Found(..));
+            // Otherwise a check has taken this rank for one that went away, or the inode may yet be made, and is then nobody's.
+            if created {
+                let name =
+                    Some(NewName { user: user.clone(), directory, name: Bytes::copy_from_slice(name) });
+                let buffer = BytesMut::new();
+                return Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer, name });
             }
         }
         Err(too_busy())
@@ -480,7 +528,7 @@ impl Rank {
 }
 
 /// A content that is being put into a file. Dropped without [`Put::commit`] or [`Put::abort`], it leaves its objects to
-/// be removed with the file, or by `nacre fs check`.
+/// be removed with the file, or by `nacre fs check`; those of a new file, which nobody sees, by the latter.
 #[derive(derive_more::Debug)]
 #[debug("Put")]
 pub struct Put<'a> {
@@ -492,6 +540,16 @@ pub struct Put<'a> {
     size: u64,
     objects: u64,
     buffer: BytesMut,
+    /// The name of a new file; `None` if the file has one.
+    name: Option<NewName>,
+}
+
+/// The name that a file is to get.
+#[derive(Clone)]
+struct NewName {
+    user: Credentials,
+    directory: Ino,
+    name: Bytes,
 }
 
 impl Put<'_> {
@@ -530,32 +588,43 @@ impl Put<'_> {
         Ok(())
     }
 
-    /// Makes the new content that of the file. Returns its size in bytes. If that fails, what was put so far is removed, unless
-    /// it may be the content of the file.
+    /// Makes the new content that of the file, and gives a new file its name. Returns the content's size in bytes.
     ///
     /// # Errors
-    /// As [`Put::write`]; also [`Error::NotFound`] if the file was removed.
+    /// As [`Put::write`]; [`Error::NotFound`] if the file was removed; and of a new file [`Error::Denied`], [`Error::NotFound`] if the
+    /// directory was removed, and [`Error::Exists`] if somebody else has made something of the name that is no file. The content is
+    /// removed then, unless it is not known whether it became the file's.
     pub async fn commit(mut self) -> Result<u64> {
-        match self.finish().await {
-            Err(error) if !error.is_unknown() => {
-                // The first failure is the one to report; what is left is found like that of a put that was killed.
-                if let Err(error) = self.abort().await {
-                    tracing::debug!(%error, "a content that was not put to its end is left to be removed later");
-                }
-                Err(error)
-            }
-            result => result,
+        let mut done = self.flush_rest().await;
+        // What is not published is nobody's, whatever became of the last bytes.
+        let mut is_settled = true;
+        if done.is_ok() {
+            done = match self.name.clone() {
+                Some(name) => self.publish(name).await,
+                None => self.replace().await,
+            };
+            is_settled = !matches!(&done, Err(error) if error.is_unknown());
         }
+        if let Err(error) = done {
+            if is_settled {
+                // The first failure is the one to report.
+                let _ = self.abandon().await;
+            }
+            return Err(error);
+        }
+        Ok(self.size)
     }
 
-    async fn finish(&mut self) -> Result<u64> {
+    async fn flush_rest(&mut self) -> Result<()> {
         let rest = self.buffer.split().freeze();
-        if !rest.is_empty() {
-            self.flush(rest).await?;
-        }
+        if rest.is_empty() { Ok(()) } else { self.flush(rest).await }
+    }
+
+    /// Makes the new content that of a file that is there.
+    async fn replace(&self) -> Result<()> {
         let (rank, number, size) = (self.rank, self.number, self.size);
         let update = rank.update_inode(self.ino, |inode| {
-            if !inode.contents.iter().any(|content| content.number == number && !content.dead) {
+            if !self.is_among(inode) {
                 return Err(Error::Stale);
             }
             bury(inode);
@@ -569,16 +638,109 @@ impl Put<'_> {
             Ok(()) => rank.forget(&self.note, None).await,
             Err(error) => tracing::debug!(%error, "a content that was replaced is left to be removed later"),
         }
-        Ok(size)
+        Ok(())
     }
 
-    /// Removes what was put so far; the file stays as it was.
+    /// Gives a new file its content and its name, both or none.
+    async fn publish(&self, new: NewName) -> Result<()> {
+        let (rank, directory) = (self.rank, new.directory);
+        for _ in 0..ATTEMPTS_MAX {
+            let looked = rank.look(directory, &new.name).await?;
+            new.user.check(&looked.directory.inode, EXECUTE)?;
+            if let Some((entry, _)) = &looked.entry {
+                return match entry.kind {
+                    InodeKind::File => self.copy_into(entry.ino, &new.user).await,
+                    _ => Err(Error::Exists),
+                };
+            }
+            new.user.check(&looked.directory.inode, WRITE)?;
+            let loaded = match rank.load(self.ino).await {
+                Err(Error::NotFound) => return Err(Error::Stale),
+                loaded => loaded?,
+            };
+            let mut inode = loaded.inode.clone();
+            if !inode.links.contains(&self.ino.0) || !self.is_among(&inode) {
+                return Err(Error::Stale);
+            }
+            let (link, now) = (rank.next_id().await?, rank.now());
+            // Another link than the noted one, which whoever takes this put for dead removes at any time.
+            inode.links = vec![link];
+            (inode.content, inode.size, inode.mtime, inode.ctime) = (self.number, self.size, now, now);
+            let entry = Entry { ino: self.ino, link, kind: InodeKind::File, initial: None };
+            let parts = vec![
+                Part::new(Target::Inode(self.ino), loaded.moves)
+                    .at(key(RECORD), loaded.record)
+                    .set(key(RECORD), Some(inode.encode())),
+                Part::new(Target::Inode(directory), looked.directory.moves)
+                    .at(key(RECORD), looked.directory.record)
+                    .at(entry_key(&new.name), 0)
+                    .set(entry_key(&new.name), Some(entry.encode()))
+                    .set(key(CHANGED), Some(encode_time(now))),
+            ];
+            if rank.execute(parts).await? {
+                rank.forget(&self.note, None).await;
+                return Ok(());
+            }
+        }
+        Err(too_busy())
+    }
+
+    /// Copies the content into a file that somebody else has made under the name meanwhile, and removes it here.
+    async fn copy_into(&self, ino: Ino, user: &Credentials) -> Result<()> {
+        let inode = Inode { content: self.number, size: self.size, ..self.inode.clone() };
+        let mut put = self.rank.put(user, ino).await?;
+        let copied = async {
+            let mut offset = 0;
+            while offset < self.size {
+                let len = (self.size - offset).min(COPY_BYTES);
+                let read = self.rank.read_content(self.ino, &inode, offset, len).await?;
+                put.write(&read.ok_or(Error::Stale)?).await?;
+                offset += len;
+            }
+            put.flush_rest().await?;
+            put.replace().await
+        };
+        let copied = copied.await;
+        match copied {
+            Ok(()) => {
+                if let Err(error) = self.abandon().await {
+                    tracing::debug!(%error, "a content that was copied is left to be removed later");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if !error.is_unknown() {
+                    let _ = put.abandon().await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns whether an inode still has this content.
+    fn is_among(&self, inode: &Inode) -> bool {
+        inode.contents.iter().any(|content| content.number == self.number && !content.dead)
+    }
+
+    /// Removes what was put so far; the file stays as it was, and a new one never was.
     ///
     /// # Errors
     /// Those of the store.
     pub async fn abort(self) -> Result<()> {
-        let content = Content { number: self.number, objects: self.objects, dead: false };
-        self.rank.remove_contents(self.ino, &[content]).await?;
+        self.abandon().await
+    }
+
+    async fn abandon(&self) -> Result<()> {
+        // If this fails, or is given up, the rank's log stays, and with it the note for whoever finishes the work.
+        self.rank.unfinished.fetch_add(1, Ordering::Relaxed);
+        match self.name {
+            Some(_) => self.rank.drop_link(self.ino, self.ino.0).await?,
+            None => {
+                let content = Content { number: self.number, objects: self.objects, dead: false };
+                self.rank.remove_contents(self.ino, &[content]).await?;
+            }
+        }
+        self.rank.unfinished.fetch_sub(1, Ordering::Relaxed);
         self.rank.forget(&self.note, None).await;
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! Calls on the namespace: look-ups and changes of entries, for a user.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use nacre_object::{Answer, Guard, KeyRange, ReadOp, Transaction, WriteOp};
+use nacre_object::{Answer, Escaped, Guard, KeyRange, ReadOp, Transaction, WriteOp};
 
 use crate::attribute::Attributes;
 use crate::capability::Policy;
@@ -103,8 +104,13 @@ impl LookedUpEntry {
 
 impl Rank {
     /// Reads a directory and one of its entries.
-    pub(crate) async fn look(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
+    async fn look(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
         check_name(name)?;
+        self.look_at(directory, name).await
+    }
+
+    /// Reads a directory and one of its entries, whose name may be one that no entry should have.
+    pub(crate) async fn look_at(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
         match self.find(directory, vec![ReadOp::VersionedKey { key: entry_key(name) }]).await? {
             LookupResult::Found(directory, answers) => {
                 if directory.inode.kind != InodeKind::Directory {
@@ -131,7 +137,7 @@ impl Rank {
             }
             // The entry was removed between the two reads, or it has lost its inode.
             if before == *version {
-                let name = name.escape_ascii();
+                let name = Escaped(name);
                 return Err(corrupt(format!("entry \"{name}\" of directory {directory} has no inode")));
             }
             before = *version;
@@ -319,25 +325,9 @@ impl Rank {
                 return Err(Error::Exists);
             }
             user.check(parent, WRITE)?;
-            // The bit setgid of a directory: what is made in it has its group, and directories the bit too.
-            let inherits = parent.mode & 0o2000 != 0;
-            let mut mode = creation.mode & 0o7777;
-            let gid = if inherits { parent.gid } else { user.gid };
-            if creation.kind == InodeKind::Directory {
-                mode |= parent.mode & 0o2000;
-            } else if !user.is_root() && !user.is_in(gid) {
-                mode &= !0o2000;
-            }
             let number = self.next_id().await?;
             let now = self.now();
-            let initial = Initial {
-                mode,
-                uid: user.uid,
-                gid,
-                time: now,
-                layout: creation.layout.unwrap_or(parent.layout),
-                target: creation.target.clone(),
-            };
+            let initial = initial(user, parent, &creation, now);
             let entry =
                 Entry { ino: Ino(number), link: number, kind: creation.kind.clone(), initial: Some(initial) };
             let transaction = Transaction::new()
@@ -539,7 +529,7 @@ impl Rank {
                     user.check(&moved.inode, WRITE)?;
                 }
                 let moves = self.directory_moves().await?;
-                self.check_not_above(entry.ino, to).await?;
+                self.check_not_above(entry.ino, to, moves).await?;
                 Some(moves)
             } else {
                 None
@@ -653,15 +643,23 @@ impl Rank {
         Err(too_busy())
     }
 
-    /// Checks that a directory is neither `below` nor above it.
-    async fn check_not_above(&self, directory: Ino, below: Ino) -> Result<()> {
+    /// Checks that a directory is neither `below` nor above it, behind the version `moves` of the last move.
+    async fn check_not_above(&self, directory: Ino, below: Ino, moves: u64) -> Result<()> {
         let mut at = below;
+        let mut seen = HashSet::new();
         loop {
             if at == directory {
                 return Err(Error::Invalid("a directory cannot be moved into itself".into()));
             }
             if at == Ino::ROOT {
                 return Ok(());
+            }
+            if !seen.insert(at) {
+                // Moves that were made meanwhile may lead around, and then the version refuses this one.
+                if self.directory_moves().await? != moves {
+                    return Ok(());
+                }
+                return Err(corrupt(format!("directory {at} is in itself: check the namespace")));
             }
             at = self.load(at).await?.inode.parent;
         }
@@ -857,8 +855,9 @@ pub(crate) fn directory_note(directory: Ino) -> Bytes {
     [&b"d"[..], &directory.0.to_be_bytes()].concat().into()
 }
 
-/// Returns the key under which a rank's log names a link to a file that is open, whose directory was removed.
-fn link_note(ino: Ino, link: u64) -> Bytes {
+/// Returns the key under which a rank's log names a link that no directory has: to a file that is open and has lost its directory, or
+/// to one that gets its name when its content is complete.
+pub(crate) fn link_note(ino: Ino, link: u64) -> Bytes {
     [&b"u"[..], &ino.0.to_be_bytes(), &link.to_be_bytes()].concat().into()
 }
 
@@ -880,6 +879,27 @@ pub(crate) fn sequencer_policy(target: &[u8]) -> Option<Policy> {
     }
 }
 
+/// Returns the first state of an inode that a user makes in a directory.
+pub(crate) fn initial(user: &Credentials, parent: &Inode, creation: &Creation, now: i64) -> Initial {
+    // The bit setgid of a directory: what is made in it has its group, and directories the bit too.
+    let inherits = parent.mode & 0o2000 != 0;
+    let mut mode = creation.mode & 0o7777;
+    let gid = if inherits { parent.gid } else { user.gid };
+    if creation.kind == InodeKind::Directory {
+        mode |= parent.mode & 0o2000;
+    } else if !user.is_root() && !user.is_in(gid) {
+        mode &= !0o2000;
+    }
+    Initial {
+        mode,
+        uid: user.uid,
+        gid,
+        time: now,
+        layout: creation.layout.unwrap_or(parent.layout),
+        target: creation.target.clone(),
+    }
+}
+
 fn check_creation(creation: &Creation) -> Result<()> {
     match &creation.kind {
         InodeKind::Symlink if creation.target.is_empty() => Err(Error::NotFound),
@@ -895,8 +915,10 @@ fn check_creation(creation: &Creation) -> Result<()> {
             Err(Error::Invalid("the name of the inode type is that of a kind of inode".into()))
         }
         InodeKind::Typed(name) if name == SEQUENCER => match sequencer_policy(&creation.target) {
+            None | Some(Policy::Quota { operations: 0, .. }) => {
+                Err(Error::Invalid("the sequencer's policy is none".into()))
+            }
             Some(_) => Ok(()),
-            None => Err(Error::Invalid("the sequencer's policy is none".into())),
         },
         _ if !creation.target.is_empty() => Err(Error::Invalid("only a symbolic link has a target".into())),
         _ if creation.layout.is_some_and(|layout| !layout.is_sound()) => {

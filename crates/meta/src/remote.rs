@@ -70,6 +70,8 @@ pub(crate) struct Inner {
     number: AtomicU64,
     connections: AtomicU64,
     route: watch::Sender<Option<Route>>,
+    /// The time at which the last binding ended, or the session began.
+    unbound_since: Mutex<Instant>,
     /// Wakes the background to look for the rank again; the number of the binding that is of no use any more.
     moved: Notify,
     useless: AtomicU64,
@@ -104,6 +106,7 @@ impl Session {
             number: AtomicU64::new(new_number()),
             connections: AtomicU64::new(0),
             route: watch::Sender::new(None),
+            unbound_since: Mutex::new(Instant::now()),
             moved: Notify::new(),
             useless: AtomicU64::new(0),
             sequencers: Mutex::default(),
@@ -192,6 +195,12 @@ impl Inner {
         };
         stop.abort();
         done
+    }
+
+    /// Ends the present binding.
+    fn unbind(&self) {
+        *self.unbound_since.lock() = Instant::now();
+        self.route.send_replace(None);
     }
 
     /// Tells the background that a binding is of no use any more.

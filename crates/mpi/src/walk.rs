@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nacre_quantity::Escaped;
 use nacre_ranks::proximity::Nodes;
 use nacre_ranks::{self as algorithm, Algorithm, Shutdown};
 use nacre_walk::collect::Collector;
@@ -240,13 +241,14 @@ impl Rank<'_> {
         if !self.resumes() {
             return match file.symlink_metadata() {
                 Ok(_) => Err(CommandError::Usage(format!(
-                    "the file {file:?} already exists; continue from it with --resume, or remove it"
+                    "the file \"{}\" already exists; continue from it with --resume, or remove it",
+                    Escaped::of(file)
                 ))),
                 Err(_) => Ok(None),
             };
         }
         let cannot = |error: &dyn std::fmt::Display| {
-            CommandError::Usage(format!("cannot resume from {file:?}: {error}"))
+            CommandError::Usage(format!("cannot resume from \"{}\": {error}", Escaped::of(file)))
         };
         let loaded = counted.load(file).map_err(|error| cannot(&error))?;
         plan.adopt(&loaded).map_err(|error| cannot(&error))?;
@@ -412,7 +414,8 @@ impl Rank<'_> {
             }
             return match counted.write(file, plan, &standing) {
                 Ok(()) if interrupted => {
-                    fail(&format!("interrupted; run the same command with --resume {file:?} to continue"))
+                    let file = command::quoted(file);
+                    fail(&format!("interrupted; run the same command with --resume {file} to continue"))
                 }
                 Err(error) if interrupted => end(Err(error)),
                 Ok(()) => GO_ON,
@@ -427,7 +430,8 @@ impl Rank<'_> {
             progress.conclude(parts.iter().map(|part| &part.snapshot));
         }
         for (root, within) in &plan.dropped {
-            eprintln!("nacre-mpi: {root:?} is visited as part of {within:?}");
+            let (root, within) = (Escaped::of(root), Escaped::of(within));
+            eprintln!("nacre-mpi: \"{root}\" is visited as part of \"{within}\"");
         }
         let printed =
             plan.finish(counted).and_then(|()| plan.print(&counted.report, &mut io::stdout().lock()));
@@ -437,7 +441,10 @@ impl Rank<'_> {
         if let Some(file) = target
             && let Err(error) = std::fs::remove_file(file)
         {
-            eprintln!("nacre-mpi: cannot remove the checkpoint {file:?}, which is no longer needed: {error}");
+            let file = Escaped::of(file);
+            eprintln!(
+                "nacre-mpi: cannot remove the checkpoint \"{file}\", which is no longer needed: {error}"
+            );
         }
         if let Some(file) = &self.args.measurements {
             let measurements = Measurements::new(
@@ -446,7 +453,7 @@ impl Rank<'_> {
                 parts.iter().map(|part| &part.measured),
             );
             if let Err(error) = measurements.write(file) {
-                return fail(&format!("cannot write {file:?}: {error}"));
+                return fail(&format!("cannot write \"{}\": {error}", Escaped::of(file)));
             }
         }
         let (lines, verdict) = plan.verdict(&counted.report);

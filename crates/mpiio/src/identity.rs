@@ -1,8 +1,12 @@
 //! The identity of the file that a path leads to: the file system and the inode, so that two spellings or links of one file are one.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use nacre_quantity::Escaped;
 
 /// A file system and an inode in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +54,12 @@ impl Identity {
 
 /// Returns the path of a file's name, which MPI allows to begin with the name of a driver, as in `ufs:results`.
 pub fn path(name: &Path) -> PathBuf {
+    let bytes = name.as_os_str().as_bytes();
     if !name.exists()
-        && let Some((driver, rest)) = name.to_str().and_then(|name| name.split_once(':'))
-        && !driver.contains('/')
+        && let Some(at) = bytes.iter().position(|byte| *byte == b':')
+        && !bytes[..at].contains(&b'/')
     {
-        return rest.into();
+        return OsStr::from_bytes(&bytes[at + 1..]).into();
     }
     name.to_owned()
 }
@@ -66,7 +71,7 @@ pub fn path(name: &Path) -> PathBuf {
 /// The reason why its bytes cannot be locked.
 pub fn of_path(path: &Path) -> Result<Identity, String> {
     // It is not opened, so that whoever may only write it can ask too.
-    let failed = |error: String| format!("cannot find {}: {error}", path.display());
+    let failed = |error: String| format!("cannot find {}: {error}", Escaped::of(path));
     let metadata = path.metadata().map_err(|error| failed(error.to_string()))?;
     let kind = rustix::fs::statfs(path).map_err(|error| failed(error.to_string()))?.f_type;
     let statistics = rustix::fs::statvfs(path).map_err(|error| failed(error.to_string()))?;
@@ -97,4 +102,16 @@ fn identity(metadata: &std::fs::Metadata, kind: i64, number: u64) -> Result<Iden
     // A file system that gives itself no number is known by its device.
     let file_system = if number == 0 { metadata.dev() } else { number };
     Ok(Identity { file_system, inode: metadata.ino(), is_of_one_node: number == 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_begin_with_its_driver_whatever_its_bytes() {
+        let path = |name: &[u8]| path(Path::new(OsStr::from_bytes(name))).into_os_string();
+        assert_eq!(path(b"ufs:/no/such\xff"), OsStr::from_bytes(b"/no/such\xff"));
+        assert_eq!(path(b"/no/such:\xff"), OsStr::from_bytes(b"/no/such:\xff"));
+    }
 }

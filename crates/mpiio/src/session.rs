@@ -36,14 +36,14 @@ fn store() -> Result<BlockingStore, Error> {
     if let Some(store) = store.as_ref() {
         return Ok(store.clone());
     }
-    let uri = std::env::var(STORE_VARIABLE).unwrap_or_default();
+    let uri = std::env::var_os(STORE_VARIABLE).unwrap_or_default();
     if uri.is_empty() {
         let text = format!(
             "{STORE_VARIABLE} names no lock server: start the program with \"nacre mpirun\", or set it to the uri of a server"
         );
         return Err(Error::new(ErrorKind::Invalid, text));
     }
-    let mut uri: Uri = uri.parse()?;
+    let mut uri = Uri::from_os_str(&uri)?;
     if let (Engine::Servers(_), Some(key)) = (&uri.engine, std::env::var_os(KEY_VARIABLE))
         && !key.is_empty()
     {

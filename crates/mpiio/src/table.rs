@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use nacre::lock::BlockingFile;
+use nacre_quantity::Escaped;
 
 use crate::identity::{self, Identity};
 use crate::mpi::{self, KeptStatus, MPI_Comm, MPI_File, Mode};
@@ -111,7 +112,7 @@ impl Open {
 
     /// Opens the file itself, which this library reads and writes on its own.
     pub fn open_itself(&self, identity: &Identity) -> Result<File, String> {
-        let failed = |why: String| format!("cannot open {} once more: {why}", self.path.display());
+        let failed = |why: String| format!("cannot open {} once more: {why}", Escaped::of(&self.path));
         let mut options = File::options();
         options.read(self.mode.reads).write(self.mode.writes);
         let file = options.open(&self.path).map_err(|error| failed(error.to_string()))?;

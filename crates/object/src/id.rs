@@ -5,36 +5,10 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
+use nacre_quantity::Escaped;
 
 use crate::limit::{FORK_NAME_BYTES_MAX, KEY_BYTES_MAX, OBJECT_ID_BYTES_MAX};
 use crate::{ErrorKind, StoreError};
-
-/// Bytes, shown as text where they are printable, and as `\xNN` where they are not. A backslash is shown as two.
-#[derive(Clone, Copy, Debug)]
-pub struct Escaped<'a>(pub &'a [u8]);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for chunk in self.0.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                match c {
-                    '\\' => f.write_str("\\\\")?,
-                    c if c.is_control() => {
-                        let mut buffer = [0; 4];
-                        for byte in c.encode_utf8(&mut buffer).bytes() {
-                            write!(f, "\\x{byte:02x}")?;
-                        }
-                    }
-                    c => write!(f, "{c}")?,
-                }
-            }
-            for byte in chunk.invalid() {
-                write!(f, "\\x{byte:02x}")?;
-            }
-        }
-        Ok(())
-    }
-}
 
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $subject:literal, $range:expr) => {

@@ -61,7 +61,8 @@ pub mod window;
 
 pub use error::{ErrorKind, StoreError};
 pub use extent::{ByteRange, Extent, ExtentKind, coalesce};
-pub use id::{Escaped, Fork, Key, ObjectId};
+pub use id::{Fork, Key, ObjectId};
+pub use nacre_quantity::Escaped;
 pub use once::{Lease, Once, WindowPosition, WriteToken};
 pub use outcome::{
     Answer, Done, Fences, ForkPage, Found, KeyPage, Outcome, RangeRead, Refusal, Stat, Versioned,

@@ -242,7 +242,7 @@ impl<'a> Stage<'a> {
                 Ok(done.version)
             }
             Ok(Outcome::Refused(_)) => Err(taken_away()),
-            Err(error) if error.kind == ErrorKind::Unknown => Err(error.with_kind(ErrorKind::Unavailable)),
+            Err(error) if error.kind.is_uncertain() => Err(error.with_kind(ErrorKind::Unavailable)),
             Err(error) => Err(error),
         }
     }

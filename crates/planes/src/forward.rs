@@ -84,6 +84,8 @@ const PLACES: usize = 256;
 pub const LATE: u64 = 4;
 /// The longest time given to a plane that is replaced to send what it holds, in milliseconds.
 const HAND_ON_MS: u64 = 1000;
+/// The greatest number of datagrams that are taken over at once from a plane that is replaced.
+const HAND_ON_RESCUES: u64 = 1 << 16;
 /// The longest payload of UDP over IPv4, in bytes.
 const PAYLOAD_MAX: usize = 65_507;
 
@@ -282,7 +284,7 @@ impl Forwarder {
         }
         self.refresh();
         // Those that it cannot copy any more wait for the new one.
-        let _ = self.take_rescues(host, read_clocks());
+        let _ = self.take_rescues_up_to(HAND_ON_RESCUES, host, read_clocks());
         // A plane that goes takes what it told of with it.
         for (counters, group) in self.by_group.iter_mut().zip(0..) {
             counters.did(self.plane.group_done(GroupIndex(group)));
@@ -321,7 +323,7 @@ impl Forwarder {
     /// Empties the plane that is to be replaced, as far as devices have room. Returns true once that is done. Nothing
     /// can be taken from a plane that fails.
     fn hand_on(&mut self, host: &mut dyn Host, now: Now, backlog: bool) -> Result<bool, ForwardError> {
-        self.take_rescues(host, now)?;
+        self.take_rescues_up_to(HAND_ON_RESCUES, host, now)?;
         if backlog {
             let received = self.counters.received;
             for socket in 0..self.dropped.len() {
@@ -585,9 +587,15 @@ impl Forwarder {
         std::mem::replace(&mut self.confirmed_s[at], second) != second
     }
 
-    /// Copies, as far as possible, the datagrams that a program in the kernel handed over.
+    /// Copies, as far as possible, the datagrams that a program in the kernel has handed over until now. Those that it hands
+    /// over meanwhile, which may be more than can be copied, are later than what sockets hold, and have their turn after it.
     fn take_rescues(&mut self, host: &mut dyn Host, now: Now) -> Result<(), ForwardError> {
-        while let Some(rescue) = self.plane.rescue() {
+        self.take_rescues_up_to(self.plane.rescues_max(), host, now)
+    }
+
+    fn take_rescues_up_to(&mut self, most: u64, host: &mut dyn Host, now: Now) -> Result<(), ForwardError> {
+        for _ in 0..most {
+            let Some(rescue) = self.plane.rescue() else { break };
             let Forwarder { plane, backlog, counters, by_group, options, .. } = self;
             let table = host.table();
             let Rescue { group, lane, generation, position, except, tos, mut payload } = rescue;
@@ -839,5 +847,73 @@ impl Waker {
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_reflect::table::{GroupId, GroupOptions};
+
+    use super::*;
+    use crate::plane::{CopyProgress, PlaneKind};
+
+    /// A plane whose program hands over more than user space can copy.
+    struct Overloaded {
+        handed: u64,
+        taken: u64,
+    }
+
+    impl Plane for Overloaded {
+        fn kind(&self) -> PlaneKind {
+            PlaneKind::Kernel
+        }
+
+        fn copy(&mut self, lane_batch: &LaneBatch<'_>) -> Result<CopyProgress, PlaneError> {
+            Ok(CopyProgress { next: lane_batch.positions.end, ..CopyProgress::default() })
+        }
+
+        fn rescue(&mut self) -> Option<Rescue> {
+            self.taken += 1;
+            self.handed += 1;
+            assert!(self.taken < 100_000, "the sockets never have their turn");
+            Some(Rescue {
+                group: GroupIndex(0),
+                lane: 0,
+                generation: 0,
+                position: 0,
+                except: None,
+                tos: 0,
+                payload: vec![1],
+            })
+        }
+
+        fn rescues_max(&self) -> u64 {
+            self.handed - self.taken
+        }
+    }
+
+    #[derive(Default)]
+    struct Desk(Table);
+
+    impl Host for Desk {
+        fn table(&mut self) -> &mut Table {
+            &mut self.0
+        }
+
+        fn control(&mut self, _: Now, _: Incoming<'_>) {}
+
+        fn outgoing(&mut self) -> Option<Outgoing> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_turn_ends_however_much_a_program_hands_over() {
+        let listeners = Listeners::open(&[SocketAddr::from(([127, 0, 0, 1], 0))]).unwrap();
+        let plane = Box::new(Overloaded { handed: 10, taken: 0 });
+        let mut forwarder = Forwarder::new(listeners, plane, ForwardOptions::default()).unwrap();
+        let mut desk = Desk::default();
+        desk.0.set_group(GroupId { port: 7400, id: 0 }, GroupOptions::default());
+        forwarder.poll(&mut desk, Duration::ZERO).unwrap();
     }
 }

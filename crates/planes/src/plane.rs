@@ -263,6 +263,12 @@ pub trait Plane: Send {
         None
     }
 
+    /// Returns the number of datagrams that [`Plane::rescue`] has to return now, or somewhat more. A program may hand over
+    /// the next ones as fast as they are taken.
+    fn rescues_max(&self) -> u64 {
+        0
+    }
+
     /// Returns a file that becomes readable when [`Plane::rescue`] has something to return.
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
         None

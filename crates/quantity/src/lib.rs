@@ -1,18 +1,23 @@
-//! Sizes and times as people type them, by one grammar for all commands, settings and uris, and as they read them.
+//! Sizes, times and names as people type them, by one grammar for all commands, settings and uris, and as they read them.
 //!
 //! A quantity is a whole number and a unit, with or without a space between them. Units of sizes are powers of 1024, in
 //! any case: `4096`, `64KiB`, `64k`, `1 GiB`. Times have a unit always, in small letters: `200us`, `500ms`, `30s`, `10min`,
 //! `10m`, `2h`, `7d`.
 //!
+//! A name is any bytes, such as a path; [`Escaped`] prints it, and [`unescape`] reads it.
+//!
 //! [`repeated`] has people read few lines about events that come again and again.
 
 #![forbid(unsafe_code)]
 
+mod escape;
 pub mod repeated;
 
 use std::num::{IntErrorKind, ParseIntError};
 use std::ops::RangeInclusive;
 use std::time::Duration;
+
+pub use escape::{Escaped, escaped_text, excerpt, unescape};
 
 /// Returns a parser of counts within a range, for an argument of a program.
 ///

@@ -2,8 +2,8 @@
 
 use bytes::{Buf, Bytes};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, RangeRead,
-    ReadOp, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
+    Answer, ByteRange, ErrorKind, Escaped, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage,
+    RangeRead, ReadOp, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
 };
 
 use crate::fences;
@@ -107,7 +107,7 @@ pub(crate) fn stat(header: &Header) -> Stat {
 
 /// Returns the error for an entry that is not one of Nacre's. The caller adds the object.
 pub(crate) fn corrupt(key: &[u8]) -> StoreError {
-    StoreError::new(ErrorKind::Corrupt, format!("key \"{}\" holds no record of Nacre", key.escape_ascii()))
+    StoreError::new(ErrorKind::Corrupt, format!("key \"{}\" holds no record of Nacre", Escaped(key)))
 }
 
 /// A decoder of a reply. Every length is checked before it is used.

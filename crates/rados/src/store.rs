@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::hash::{BuildHasher, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -188,40 +189,68 @@ impl Engine {
         if let Some(inner) = self.0.connected.get() {
             return Ok(inner);
         }
-        Lazy::connect(&self.0).await.unwrap_or_else(|_| Err(no_connection()))?;
+        Lazy::connect(&self.0, Lazy::make).await.unwrap_or_else(|_| Err(no_connection()))?;
         self.0.connected.get().ok_or_else(no_connection)
     }
 }
 
 impl Lazy {
-    /// Connects on a thread, unless one is at it, and returns what will tell the result. The thread does all of it, so that no
-    /// reply waits for another one to be looked at.
-    fn connect(lazy: &Arc<Self>) -> oneshot::Receiver<Result<(), StoreError>> {
+    /// Connects by `make` on a thread, unless one is at it, and returns what will tell the result. The thread does all of it, so
+    /// that no reply waits for another one to be looked at.
+    fn connect(
+        lazy: &Arc<Self>,
+        make: impl FnOnce(&Self) -> Result<(), StoreError> + Send + 'static,
+    ) -> oneshot::Receiver<Result<(), StoreError>> {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = lazy.waiting.lock();
         if lazy.connected.get().is_some() {
             // The thread was done just now.
             sender.send(Ok(())).ok();
-        } else if let Some(waiting) = &mut *waiting {
+            return receiver;
+        }
+        if let Some(waiting) = &mut *waiting {
             waiting.push(sender);
-        } else {
-            *waiting = Some(vec![sender]);
-            let lazy = Arc::clone(lazy);
-            std::thread::spawn(move || {
-                let made = Library::get().map_err(|why| no_library(&why));
-                let made = made.and_then(|_| connect_blocking(&lazy.location));
-                let made = made.map(|pool| Inner::new(pool, lazy.location.clone()));
-                let made = made.map(|inner| drop(lazy.connected.set(inner)));
-                let waiting = lazy.waiting.lock().take().unwrap_or_default();
-                // Let go before the answers are sent: whoever gets one may end the process.
-                drop(lazy);
-                for waiting in waiting {
-                    waiting.send(made.clone()).ok();
-                }
-            });
+            return receiver;
+        }
+        *waiting = Some(vec![sender]);
+        drop(waiting);
+        let connecting = Arc::clone(lazy);
+        let started = spawn(move || {
+            // After a panic, too, those that wait need an answer, and the next reply has to try again.
+            let made = catch_unwind(AssertUnwindSafe(|| make(&connecting)));
+            connecting.answer(made.unwrap_or_else(|_| Err(no_connection())));
+        });
+        if started.is_err() {
+            Arc::clone(lazy).answer(started);
         }
         receiver
     }
+
+    /// Makes the connection. Blocks.
+    fn make(&self) -> Result<(), StoreError> {
+        Library::get().map_err(|why| no_library(&why))?;
+        let pool = connect_blocking(&self.location)?;
+        drop(self.connected.set(Inner::new(pool, self.location.clone())));
+        Ok(())
+    }
+
+    /// Tells all that wait for the connection what came of it.
+    fn answer(self: Arc<Self>, made: Result<(), StoreError>) {
+        let waiting = self.waiting.lock().take().unwrap_or_default();
+        // Let go before the answers are sent: whoever gets one may end the process.
+        drop(self);
+        for waiting in waiting {
+            waiting.send(made.clone()).ok();
+        }
+    }
+}
+
+/// Starts a thread for what blocks in librados.
+fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
+    let started = std::thread::Builder::new().spawn(work).map(drop);
+    started.map_err(|error| {
+        StoreError::new(ErrorKind::Io, format!("cannot start a thread for librados: {error}"))
+    })
 }
 
 fn no_connection() -> StoreError {
@@ -275,7 +304,7 @@ fn started<T: Send + 'static>(
 pub(crate) async fn connect(location: Location) -> Result<Pool, StoreError> {
     Library::get().map_err(|why| no_library(&why))?;
     let (sender, receiver) = oneshot::channel();
-    std::thread::spawn(move || sender.send(connect_blocking(&location)).ok());
+    spawn(move || drop(sender.send(connect_blocking(&location))))?;
     receiver.await.unwrap_or_else(|_| Err(no_connection()))
 }
 
@@ -735,7 +764,7 @@ impl Inner {
     pub(crate) async fn names(&self) -> Result<Vec<ObjectId>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let pool = self.pool.clone();
-        std::thread::spawn(move || {
+        spawn(move || {
             let mut ids = Vec::new();
             let result = pool.each_name(|name| ids.extend(object_id(name)));
             // A pool that was removed lists like one that is empty.
@@ -743,7 +772,7 @@ impl Inner {
             // Let go before the answer is sent: whoever gets it may end the process.
             drop(pool);
             sender.send(result.map(|()| exists.then_some(ids))).ok();
-        });
+        })?;
         match receiver.await {
             Ok(Ok(Some(ids))) => Ok(ids),
             Ok(Ok(None)) => Err(self.pool_is_gone()),
@@ -813,5 +842,26 @@ mod tests {
         assert!(result.expect("waited in vain").is_err());
         let [first, second, _] = replies;
         assert!(block_on(first).is_err() && block_on(second).is_err());
+    }
+
+    #[test]
+    fn a_panic_while_connecting_is_an_error_for_all_that_wait_and_the_next_one_tries_again() {
+        let location = Location::new("pool");
+        let lazy = Arc::new(Lazy { location, connected: OnceLock::new(), waiting: Mutex::new(None) });
+        let (go, start) = std::sync::mpsc::channel::<()>();
+        let first = Lazy::connect(&lazy, move |_| {
+            start.recv().ok();
+            panic!("as the test wants it");
+        });
+        let second = Lazy::connect(&lazy, |_| unreachable!("the first one is at it"));
+        drop(go);
+        let limit = Duration::from_secs(120);
+        for mut waiting in [first, second] {
+            let result = block_on_for(limit, |context| Pin::new(&mut waiting).poll(context));
+            assert!(result.expect("waited in vain").expect("no answer").is_err());
+        }
+        let failure = StoreError::new(ErrorKind::Unavailable, "there is no cluster");
+        let third = Lazy::connect(&lazy, move |_| Err(failure));
+        assert_eq!(block_on(third).unwrap().unwrap_err().kind, ErrorKind::Unavailable);
     }
 }

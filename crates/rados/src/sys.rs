@@ -223,8 +223,11 @@ impl Drop for Connected {
             }
         };
         if IN_CALLBACK.get() {
-            // Shutting down waits for librados' threads, of which this is one.
-            std::thread::spawn(close);
+            // Shutting down waits for librados' threads, of which this is one. Where no thread is to be had, the connection
+            // stays open until the process ends.
+            if let Err(error) = std::thread::Builder::new().spawn(close) {
+                tracing::warn!("cannot start a thread to close a connection to Ceph: {error}");
+            }
         } else {
             close();
         }

@@ -130,6 +130,11 @@ const NOBODY: u32 = u32::MAX;
 /// networks of them, as with loopback, it could make a lane with each datagram.
 pub const LANES_MAX: usize = 1024;
 
+/// The number of a group's first lanes that keep their paths, as planes know them by number. Where there may be no more
+/// lanes, a later one without members takes another path: devices of tunnels and containers come and go, and each that
+/// comes has an index of its own.
+pub const LANES_KEPT: usize = LANES_MAX / 2;
+
 /// The path to a member: the device, and the reflector's own address that the member joined at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
@@ -166,6 +171,8 @@ pub struct Lane {
     pub entries: Vec<Entry>,
     /// The number of members among them.
     pub live: u32,
+    /// The number of members that are reached by it, whether they get copies or not.
+    members: u32,
     /// The gaps that each of the last rewritings left out, newest last.
     #[expect(clippy::box_collection, reason = "very many lanes were never rewritten")]
     left_out: Option<Box<VecDeque<Vec<u32>>>>,
@@ -181,7 +188,7 @@ pub const GENERATION_BITS: u32 = 6;
 impl Lane {
     /// Creates a lane without members.
     pub fn new(path: Path) -> Lane {
-        Lane { path, generation: 0, entries: Vec::new(), live: 0, left_out: None }
+        Lane { path, generation: 0, entries: Vec::new(), live: 0, members: 0, left_out: None }
     }
 
     /// Returns whether a member with this address is in the lane.
@@ -226,7 +233,8 @@ pub struct Group {
     pub id: GroupId,
     /// The group's options.
     pub options: GroupOptions,
-    /// The lanes, numbered by their place here. A lane stays until the group is removed.
+    /// The lanes, numbered by their place here. A lane stays until the group is removed, one of the later ones
+    /// ([`LANES_KEPT`]) perhaps with another path.
     pub lanes: Vec<Lane>,
     /// The number of its members.
     pub live: u32,
@@ -246,7 +254,16 @@ impl Group {
 
     /// Returns whether members may be reached by a path: there is a lane for it, or may be one more.
     pub fn takes(&self, path: Path) -> bool {
-        self.lanes.len() < LANES_MAX || self.lanes.iter().any(|lane| lane.path == path)
+        self.lanes.len() < LANES_MAX || self.lane_for(path).is_some()
+    }
+
+    /// Returns the number of the lane for a path: its own, or, where there may be no more lanes, one that takes it.
+    fn lane_for(&self, path: Path) -> Option<usize> {
+        let own = self.lanes.iter().position(|lane| lane.path == path);
+        own.or_else(|| {
+            let unused = self.lanes.iter().skip(LANES_KEPT).position(|lane| lane.members == 0);
+            unused.filter(|_| self.lanes.len() >= LANES_MAX).map(|at| LANES_KEPT + at)
+        })
     }
 }
 
@@ -580,15 +597,18 @@ impl Table {
         now_ms: u64,
     ) -> MemberIndex {
         let id = self.group(group).id;
-        let lanes = &mut self.groups[group.0 as usize].as_mut().expect("the group was found").lanes;
+        let of = self.groups[group.0 as usize].as_mut().expect("the group was found");
         let older = self.senders.get(&self.members, id.port, address);
-        let lane = lanes.iter().position(|lane| lane.path == path).unwrap_or_else(|| {
+        let lane = of.lane_for(path).unwrap_or_else(|| {
             // Most groups have one lane: room for more would cost each of their members some bytes.
-            lanes.reserve_exact(1);
-            lanes.push(Lane::new(path));
-            lanes.len() - 1
+            of.lanes.reserve_exact(1);
+            of.lanes.push(Lane::new(path));
+            of.lanes.len() - 1
         });
-        let position = if receives { lanes[lane].entries.len() as u32 } else { NOWHERE };
+        // The gaps of one that takes another path stay: copies that wait name places by their positions.
+        of.lanes[lane].path = path;
+        of.lanes[lane].members += 1;
+        let position = if receives { of.lanes[lane].entries.len() as u32 } else { NOWHERE };
         let member = Member {
             group,
             address,
@@ -708,6 +728,7 @@ impl Table {
         let group = self.group_mut(gone.group);
         group.live -= 1;
         let lane = &mut group.lanes[gone.lane as usize];
+        lane.members -= 1;
         if gone.position != NOWHERE {
             lane.live -= 1;
             lane.entries[gone.position as usize].member = NOBODY;

@@ -9,11 +9,13 @@ use nacre_reflect::control::{
 };
 use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
 use nacre_reflect::host::{Incoming, Now};
+use nacre_reflect::location::LocationEntry;
 use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, LANES_MAX, Path};
 use nacre_reflect::token::{Grant, Identity, Rights, Scope, Token, TokenKey};
 use nacre_reflect::wire::{
-    Answer, Heartbeat, Join, Joined, PART_BYTES, Reason, Request, STATE_BYTES_MAX, StateGet, StatePart,
+    Answer, Heartbeat, Join, Joined, PART_BYTES, Reason, Reflectors, Request, STATE_BYTES_MAX, StateGet,
+    StatePart,
 };
 use nacre_rpc::ClusterKey;
 use proptest::collection::vec;
@@ -205,15 +207,28 @@ fn proof_in(answers: &[Vec<u8>]) -> u64 {
     pulse.unwrap_or_else(|| panic!("{answers:?}"))
 }
 
+/// Returns one of a whole network of addresses of the reflector.
+fn elsewhere(number: u32) -> SocketAddr {
+    let [_, _, c, d] = number.to_be_bytes();
+    SocketAddr::from(([127, 1, c, d], 7400))
+}
+
+/// Has a client join by an address of the reflector.
+fn join_at(testbed: &mut Testbed, local: SocketAddr, from: SocketAddr, nonce: u64) -> Result<Joined, Reason> {
+    let request = testbed.join_bytes(from, 0, nonce, &[]);
+    let answers = testbed.say_to(local, from, &request);
+    match decoded(&answers)[..] {
+        [Answer::Joined(joined)] => Ok(joined),
+        [Answer::Refused { reason, .. }] => Err(reason),
+        _ => panic!("{answers:?}"),
+    }
+}
+
 /// Where a reflector has a whole network of addresses, a member may choose another with each heartbeat.
 #[test]
 fn a_member_that_goes_through_all_addresses_of_the_reflector_makes_a_bounded_number_of_lanes() {
     let mut testbed = Testbed::new(ControlOptions::default());
     let Joined { session, mut proof, .. } = testbed.join(home(1), 0, 1, &[]).unwrap();
-    let elsewhere = |number: u32| {
-        let [_, _, c, d] = number.to_be_bytes();
-        SocketAddr::from(([127, 1, c, d], 7400))
-    };
     let beats = 2 * LANES_MAX as u32;
     for number in 1..=beats {
         proof = proof_in(&testbed.say_to(elsewhere(number), home(1), &beat(session, proof, number)));
@@ -221,11 +236,27 @@ fn a_member_that_goes_through_all_addresses_of_the_reflector_makes_a_bounded_num
     let table = testbed.control.table();
     assert_eq!(table.group(table.find(GROUP).unwrap()).lanes.len(), LANES_MAX);
     assert!(testbed.is_member(home(1)));
+    // It keeps nobody out who comes to a further address.
+    assert!(join_at(&mut testbed, elsewhere(beats + 1), home(2), 1).is_ok());
+}
+
+#[test]
+fn a_group_whose_lanes_all_have_members_is_full_for_further_addresses_until_one_has_none() {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let last = LANES_MAX as u32;
+    let mut session = 0;
+    for number in 1..=last {
+        session = join_at(&mut testbed, elsewhere(number), home(number), 1).unwrap().session;
+    }
+    let further = elsewhere(last + 1);
+    assert_eq!(join_at(&mut testbed, further, home(last + 1), 1), Err(Reason::Full));
     // Others are let in where there is a lane already.
-    let request = testbed.join_bytes(home(2), 0, 1, &[]);
-    let answers = testbed.say_to(elsewhere(beats), home(2), &request);
-    assert!(matches!(decoded(&answers)[..], [Answer::Refused { reason: Reason::Full, .. }]), "{answers:?}");
-    assert!(testbed.join(home(2), 0, 2, &[]).is_ok());
+    assert!(join_at(&mut testbed, elsewhere(1), home(last + 1), 2).is_ok());
+    testbed.say(home(last), &Request::Leave { group: 0, session }.encode());
+    assert!(join_at(&mut testbed, further, home(last + 2), 1).is_ok());
+    let table = testbed.control.table();
+    assert_eq!(table.group(table.find(GROUP).unwrap()).lanes.len(), LANES_MAX);
+    assert_eq!(table.members_len(), LANES_MAX + 1);
 }
 
 /// Whoever gave an address up knows what was sent to it until then, and nothing later.
@@ -782,4 +813,111 @@ fn a_member_whose_state_comes_in_drop_by_drop_is_given_up() {
     }
     assert!(offset > 50 * PART_BYTES as u32, "it was in time with each part");
     assert_eq!(testbed.count(Counter::StateUnanswered), 1);
+}
+
+/// Returns the questions to the store since the last call: the name, and the version that a state to be stored is based on.
+fn questions(testbed: &mut Testbed) -> Vec<(String, Option<u64>)> {
+    let events = testbed.control.events();
+    let questions = events.filter_map(|event| match event {
+        Event::LoadState { name, .. } => Some((name, None)),
+        Event::StoreState { name, base, .. } => Some((name, Some(base))),
+        Event::Joined { .. } | Event::Left { .. } => None,
+    });
+    questions.collect()
+}
+
+/// Lets the time pass until a member is asked for the state, and has it give one.
+fn give_state(testbed: &mut Testbed, session: u64) {
+    testbed.pass(1100);
+    let sent = testbed.sent();
+    let ask = sent.iter().find_map(|(_, bytes)| match Answer::decode(bytes) {
+        Ok(Answer::StateAsk { ask, .. }) => Some(ask),
+        _ => None,
+    });
+    let (ask, size) = (ask.expect("it is asked each second"), Some(3));
+    let part = StatePart { group: 0, ask, session, size, offset: 0, bytes: b"new" };
+    testbed.say(home(1), &Request::StatePart(part).encode());
+}
+
+/// A state that is stored under a location's name is based on what was loaded under that name: the group's own state may
+/// have become newer much more often.
+#[test]
+fn what_the_store_says_under_one_name_says_nothing_about_another() {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let now = testbed.now();
+    testbed.control.set_state(now, GROUP, Some(StateOptions { every_ms: 1000, ..StateOptions::default() }));
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
+    let index = testbed.control.table().find(GROUP).unwrap();
+    let name = |name: &str, base: Option<u64>| vec![(name.to_owned(), base)];
+    testbed.pass(10);
+    assert_eq!(questions(&mut testbed), name("group/7400", None));
+
+    // A location comes to the group before the store has answered.
+    let entry = |reflector: SocketAddr| LocationEntry {
+        reflectors: Reflectors::new(&[reflector]).unwrap(),
+        group: 0,
+    };
+    let now = testbed.now();
+    testbed.control.set_location(now, "harbour", Some(entry(local())));
+    testbed.pass(10);
+    assert!(questions(&mut testbed).is_empty(), "one question at a time");
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 50, Some(Bytes::from_static(b"of the group")));
+    assert_eq!(testbed.control.state_version(index), 0);
+    testbed.pass(10);
+    assert_eq!(questions(&mut testbed), name("location/harbour", None));
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 3, Some(Bytes::from_static(b"of the location")));
+    assert_eq!(testbed.control.state_version(index), 3);
+    give_state(&mut testbed, joined.session);
+    assert_eq!(questions(&mut testbed), name("location/harbour", Some(3)));
+    let now = testbed.now();
+    testbed.control.state_stored(now, GROUP, 4);
+    assert_eq!(testbed.control.state_version(index), 4);
+
+    // Members of a location that moves away are of it until they have followed.
+    let now = testbed.now();
+    let elsewhere = SocketAddr::from(([198, 51, 100, 2], 7400));
+    testbed.control.set_location(now, "harbour", Some(entry(elsewhere)));
+    assert_eq!(testbed.control.state_version(index), 4);
+    testbed.control.set_location(now, "harbour", Some(entry(local())));
+    testbed.pass(10);
+    assert_eq!(
+        questions(&mut testbed),
+        name("location/harbour", None),
+        "the other one may have stored a newer state"
+    );
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 5, Some(Bytes::from_static(b"of the other")));
+    assert_eq!(testbed.control.state_version(index), 5);
+
+    // The location is removed while a state is stored under its name.
+    give_state(&mut testbed, joined.session);
+    assert_eq!(questions(&mut testbed), name("location/harbour", Some(5)));
+    let now = testbed.now();
+    testbed.control.set_location(now, "harbour", None);
+    testbed.control.state_stored(now, GROUP, 6);
+    assert_eq!(testbed.control.state_version(index), 0);
+    testbed.pass(10);
+    assert_eq!(questions(&mut testbed), name("group/7400", None));
+}
+
+#[test]
+fn a_location_that_has_moved_away_leaves_no_state_as_the_groups_own() {
+    let mut testbed = Testbed::new(ControlOptions::default());
+    let now = testbed.now();
+    testbed.control.set_state(now, GROUP, Some(StateOptions { every_ms: 1000, ..StateOptions::default() }));
+    let entry = |reflector: SocketAddr| LocationEntry {
+        reflectors: Reflectors::new(&[reflector]).unwrap(),
+        group: 0,
+    };
+    testbed.control.set_location(now, "harbour", Some(entry(local())));
+    let joined = testbed.join(home(1), 0, 1, &[]).unwrap();
+    testbed.pass(10);
+    assert_eq!(questions(&mut testbed), [("location/harbour".to_owned(), None::<u64>)]);
+    let now = testbed.now();
+    testbed.control.state_loaded(now, GROUP, 3, None);
+    testbed.control.set_location(now, "harbour", Some(entry(SocketAddr::from(([198, 51, 100, 2], 7400)))));
+    give_state(&mut testbed, joined.session);
+    assert_eq!(questions(&mut testbed), [("location/harbour".to_owned(), Some(3_u64))]);
 }

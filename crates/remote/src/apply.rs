@@ -134,8 +134,17 @@ impl Future for ApplyCall {
             if let (Some(stamp), Some(position)) = (stamp, position) {
                 writer.heard(stamp, position);
             }
-            result.map_err(|error| if since.is_some() { unsettled(error) } else { error })
+            result.map_err(|error| if since.is_some() { unsettled(error) } else { passing(error) })
         })
+    }
+}
+
+/// Returns the error for a request that a server has refused. One that is stopping may be back soon, unlike a store that was closed in
+/// this process.
+pub(crate) fn passing(error: StoreError) -> StoreError {
+    match error.kind {
+        ErrorKind::Closed => error.with_kind(ErrorKind::Unavailable),
+        _ => error,
     }
 }
 
@@ -182,7 +191,8 @@ impl Future for ListCall {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll_frame(context.waker()).map(|frame| {
             let frame = frame?;
-            reply::get_listed(&frame).unwrap_or_else(|error| Err(self.0.nonsense(error)))
+            let listed = reply::get_listed(&frame).unwrap_or_else(|error| Err(self.0.nonsense(error)));
+            listed.map_err(passing)
         })
     }
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use nacre_object::{ErrorKind, ObjectId, StoreError};
+use nacre_object::{ErrorKind, Escaped, ObjectId, StoreError};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::rendezvous::Rendezvous;
@@ -44,7 +44,7 @@ impl Members {
             if name.is_empty() || name.len() > MEMBER_NAME_BYTES_MAX || name.chars().any(char::is_control) {
                 return invalid(format!(
                     "member \"{}\": a name has 1 to {MEMBER_NAME_BYTES_MAX} bytes, and no control characters",
-                    name.escape_debug()
+                    Escaped::of(name)
                 ));
             }
             if index > 0 && names[index - 1] == *name {

@@ -124,7 +124,7 @@ fn conclude(
             (Some(Err(error)), _) if error.kind != ErrorKind::Unavailable => Err(Some(error.clone())),
             // A server that does not answer, or has not yet, is identified by its name if the address is spelt as in
             // the list.
-            (_, Some(found)) => match found.members().position(&address.to_string()) {
+            (_, Some(found)) => match position(found.members(), address) {
                 Some(member) => Ok(member),
                 None => Err(answer.as_ref().and_then(|answer| answer.as_ref().err()).cloned()),
             },
@@ -161,6 +161,11 @@ fn conclude(
         (Some(error), _) => Some(Err(error)),
         (None, None) => None,
     }
+}
+
+/// Returns the place of the member that has an address as its name. No name has other bytes than text.
+fn position(members: &Members, address: &Address) -> Option<usize> {
+    members.position(address.to_os_string().to_str()?)
 }
 
 /// Returns a member whose name leads to the client's own machine although no local server was named: servers elsewhere

@@ -255,6 +255,31 @@ fn a_stopping_server_finishes_what_it_accepted() {
     stopping.join().unwrap();
 }
 
+/// A store that its server has closed.
+struct Stopped;
+
+impl ObjectStore for Stopped {
+    fn apply(&self, _object: &ObjectId, _transaction: Transaction) -> Reply<Outcome> {
+        Reply::ready(Err(StoreError::new(ErrorKind::Closed, "the store is closed")))
+    }
+
+    fn list(&self, _after: Option<&ObjectId>, _limit: usize) -> Reply<Vec<ObjectId>> {
+        Reply::ready(Err(StoreError::new(ErrorKind::Closed, "the store is closed")))
+    }
+}
+
+#[test]
+fn a_server_that_refuses_because_it_stops_may_come_back() {
+    let server = serve_store(Arc::new(Stopped), ServerLimits::default(), None);
+    let store = remote(&server);
+    let object: ObjectId = "o".parse().unwrap();
+    for transaction in [look(), put("x")] {
+        let error = block_on(store.apply(&object, transaction)).unwrap_err();
+        assert!(error.is_retryable() && error.message.contains("the store is closed"), "{error:?}");
+    }
+    assert!(block_on(store.list(None, 10)).unwrap_err().is_retryable());
+}
+
 #[test]
 fn what_is_dropped_unpolled_is_still_sent_and_harms_nobody() {
     let server = serve();

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
+use nacre_quantity::escaped_text;
 
 use crate::cursor::Cursor;
 use crate::error::WireError;
@@ -68,7 +69,8 @@ fn get_error(body: &Bytes) -> Result<StoreError, WireError> {
     if len > ERROR_TEXT_BYTES_MAX {
         return Err(WireError::Malformed("the text of an error is too long"));
     }
-    let error = StoreError::new(kind, String::from_utf8_lossy(&cursor.bytes(len)?));
+    // The text is printed as it is, because names in it are escaped by the server already. It must command no terminal all the same.
+    let error = StoreError::new(kind, escaped_text(&String::from_utf8_lossy(&cursor.bytes(len)?)));
     if cursor.left() == 0 {
         return Ok(error);
     }
@@ -77,7 +79,7 @@ fn get_error(body: &Bytes) -> Result<StoreError, WireError> {
     if len > ERROR_FILE_BYTES_MAX {
         return Err(WireError::Malformed("the name of a file in an error is too long"));
     }
-    Ok(error.with_place(String::from_utf8_lossy(&cursor.bytes(len)?), offset))
+    Ok(error.with_place(escaped_text(&String::from_utf8_lossy(&cursor.bytes(len)?)), offset))
 }
 
 /// Writes a `CANCEL`: the caller no longer waits for the service's reply to this request, or no longer wants its
@@ -247,6 +249,15 @@ mod tests {
         let placed = get_failure(&sent(&mut outbox, &error)).unwrap();
         assert_eq!((placed.file(), placed.offset()), (Some("segment-7"), Some(4096)));
         assert_eq!(placed, error);
+    }
+
+    #[test]
+    fn what_a_server_says_commands_no_terminal_and_is_not_escaped_twice() {
+        let said = StoreError::new(ErrorKind::Invalid, "no \\x0a\\\\ \u{1b}[2J");
+        assert_eq!(
+            get_failure(&sent(&mut Outbox::default(), &said)).unwrap().message,
+            "no \\x0a\\\\ \\x1b[2J"
+        );
     }
 
     #[test]

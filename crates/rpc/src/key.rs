@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, Escaped, StoreError};
 use rand::TryRngCore;
 
 /// The bytes of a cluster key.
@@ -50,14 +50,15 @@ impl ClusterKey {
             file.sync_all()
         };
         save().map_err(|error| {
-            StoreError::new(ErrorKind::Io, format!("cannot write the key to {}: {error}", path.display()))
+            StoreError::new(ErrorKind::Io, format!("cannot write the key to {}: {error}", Escaped::of(path)))
         })
     }
 
     /// Reads the key from a file. A file that others than its owner may access is refused, because its contents are not
     /// secret.
     pub fn load(path: &Path) -> Result<ClusterKey, StoreError> {
-        let about = |kind, why: String| StoreError::new(kind, format!("key file {}: {why}", path.display()));
+        let about =
+            |kind, why: String| StoreError::new(kind, format!("key file {}: {why}", Escaped::of(path)));
         let metadata = std::fs::metadata(path).map_err(|error| about(ErrorKind::Io, error.to_string()))?;
         if !metadata.is_file() {
             return Err(about(ErrorKind::Invalid, "it is not a file".to_owned()));

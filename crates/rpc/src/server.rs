@@ -10,7 +10,8 @@ mod service;
 mod sessions;
 mod stats;
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -176,15 +177,31 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// `Denied`, `Busy` or `Io`, as [`Server::start`].
+    /// `Denied`, `Busy` or `Io`, as [`Server::start`]; `Invalid` if two of them are in each other's way.
     pub fn check_addresses(addresses: &[Address], protected: bool) -> Result<(), StoreError> {
+        let mut taken: Vec<(Place<'_>, &Address)> = Vec::new();
         for address in addresses {
-            let free = match address {
+            let places: Vec<Place<'_>> = match address {
                 Address::Tcp(_) if !protected => return Err(unprotected(address)),
-                Address::Tcp(text) => check_free(text),
-                Address::Unix(path) => socket::check_free(path),
+                Address::Tcp(text) => {
+                    let found = text.to_socket_addrs().map_err(|error| cannot_listen(address, &error))?;
+                    found.map(Place::Tcp).collect()
+                }
+                Address::Unix(path) => vec![Place::Unix(path)],
             };
-            free.map_err(|error| cannot_listen(address, &error))?;
+            // A server listens at the first of them that it can.
+            let mut result = Ok(());
+            for place in places {
+                result = match taken.iter().find(|(other, _)| place.is_in_the_way_of(other)) {
+                    Some((_, other)) => Err(in_the_way(address, other)),
+                    None => place.check_free().map_err(|error| cannot_listen(address, &error)),
+                };
+                if result.is_ok() {
+                    taken.push((place, address));
+                    break;
+                }
+            }
+            result?;
         }
         Ok(())
     }
@@ -287,24 +304,60 @@ fn cannot_listen(address: &Address, error: &io::Error) -> StoreError {
     StoreError::new(kind, format!("cannot listen on {address}: {error}"))
 }
 
-/// Checks that a server could listen on an address `HOST:PORT`. Nobody can connect meanwhile, since the socket is bound and
-/// not listened on.
-fn check_free(text: &str) -> io::Result<()> {
-    let bind = |address: SocketAddr| {
+/// Returns the error for an address that another one of the same server excludes.
+fn in_the_way(address: &Address, other: &Address) -> StoreError {
+    let text = format!(
+        "cannot listen on {address}: {other}, on which the server is to listen too, is in the way; name one of them"
+    );
+    StoreError::new(ErrorKind::Invalid, text)
+}
+
+/// A place at which a server listens.
+enum Place<'a> {
+    Tcp(SocketAddr),
+    Unix(&'a Path),
+}
+
+impl Place<'_> {
+    /// Returns whether no server can listen at both places.
+    fn is_in_the_way_of(&self, other: &Place<'_>) -> bool {
+        match (self, other) {
+            // For port 0, the system chooses one that is free.
+            (Place::Tcp(one), Place::Tcp(other)) => {
+                one.port() == other.port() && one.port() != 0 && overlap(one.ip(), other.ip())
+            }
+            (Place::Unix(one), Place::Unix(other)) => socket::is_same(one, other),
+            _ => false,
+        }
+    }
+
+    /// Checks that a server could listen here. Nobody can connect meanwhile, since a socket is bound and not listened on.
+    fn check_free(&self) -> io::Result<()> {
+        let address = match self {
+            Place::Unix(path) => return socket::check_free(path),
+            Place::Tcp(address) => *address,
+        };
         let domain = socket2::Domain::for_address(address);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
         // Connections that an earlier server has left are not in the way of a listener.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())
-    };
-    let mut bound = Ok(());
-    for address in text.to_socket_addrs()? {
-        bound = bind(address);
-        if bound.is_ok() {
-            break;
-        }
     }
-    bound
+}
+
+/// Returns whether what is sent to one of two addresses may be for a listener at the other.
+fn overlap(one: IpAddr, other: IpAddr) -> bool {
+    let (one, other) = (one.to_canonical(), other.to_canonical());
+    let covers = |all: IpAddr, one: IpAddr| {
+        all.is_unspecified() && (all.is_ipv4() == one.is_ipv4() || all.is_ipv6() && takes_ipv4())
+    };
+    one == other || covers(one, other) || covers(other, one)
+}
+
+/// Returns whether listeners at all IPv6 addresses listen at all IPv4 addresses too, as the system is set.
+fn takes_ipv4() -> bool {
+    let socket = socket2::Socket::new(socket2::Domain::IPV6, socket2::Type::STREAM, None);
+    socket.and_then(|socket| socket.only_v6()).is_ok_and(|only| !only)
 }
 
 fn listen(address: &Address, access: SocketAccess) -> io::Result<(Listener, Address, Option<SocketFile>)> {

@@ -4,6 +4,7 @@
 //! server that is gone is ever removed or replaced; and a socket answers from the moment that it has its name, so a
 //! socket that does not answer belongs to a server that is gone.
 
+use std::ffi::OsString;
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, Escaped, StoreError};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags};
 
 /// The mode of a socket that only its owner may use.
@@ -95,6 +96,7 @@ impl Drop for SocketFile {
 
 /// Listens on a socket at a path that is free, or holds the socket of a server that is gone.
 pub(crate) fn listen(path: &Path, access: SocketAccess) -> io::Result<(UnixListener, SocketFile)> {
+    check_length(path)?;
     // The socket gets its name when it is complete: its mode is set, and it answers.
     let (listener, mut file) = bind_aside(path)?;
     if access.group.is_some() {
@@ -121,6 +123,7 @@ pub(crate) fn listen(path: &Path, access: SocketAccess) -> io::Result<(UnixListe
 
 /// Checks that a server could listen on a socket at a path: that it is free, or the socket of a server that is gone.
 pub(crate) fn check_free(path: &Path) -> io::Result<()> {
+    check_length(path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.map(fs::metadata).transpose()?;
     match is_dead(path) {
@@ -128,6 +131,28 @@ pub(crate) fn check_free(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Returns whether two paths name the same file of a folder, whether it is there or not.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let folder = |path: &Path| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()
+    };
+    one == other
+        || one.file_name() == other.file_name() && folder(one).is_some_and(|one| Some(one) == folder(other))
+}
+
+/// Checks that a socket can have a path, and be made beside it first.
+fn check_length(path: &Path) -> io::Result<()> {
+    let fits = |path: &Path| socket2::SockAddr::unix(path).is_ok();
+    if fits(path) && fits(&name_aside(path, NEXT.load(Ordering::Relaxed))) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the path is too long for a socket; choose a shorter one",
+    ))
 }
 
 /// Replaces a socket whose server is gone by the socket `aside`. Returns false if the name has been taken or freed
@@ -170,8 +195,10 @@ struct Lock {
 
 impl Lock {
     fn take(path: &Path) -> io::Result<Lock> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let path = path.with_file_name(format!(".{name}.lock"));
+        let mut name = OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(".lock");
+        let path = path.with_file_name(name);
         loop {
             let file = fs::OpenOptions::new()
                 .write(true)
@@ -188,7 +215,7 @@ impl Lock {
                     return Err(error.into());
                 }
                 if held.uid() != user || since.elapsed() > LOCK_WAIT_MAX {
-                    let text = format!("another process holds {}; remove that file", path.display());
+                    let text = format!("another process holds {}; remove that file", Escaped::of(&path));
                     return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
                 }
                 std::thread::sleep(LOCK_RETRY);
@@ -235,12 +262,18 @@ fn is_dead(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// The number of the next socket under a temporary name.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Returns a temporary name beside `path`.
+fn name_aside(path: &Path, number: u32) -> PathBuf {
+    path.with_file_name(format!(".nacre-{}-{number}", std::process::id()))
+}
+
 /// Listens on a socket beside `path`, under a temporary name.
 fn bind_aside(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let aside = path.with_file_name(format!(".nacre-{}-{number}", std::process::id()));
+        let aside = name_aside(path, NEXT.fetch_add(1, Ordering::Relaxed));
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
         // The file takes its mode from the socket when it is created: it is never open to others, whatever the umask.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE_DEFAULT))?;
@@ -308,7 +341,7 @@ fn create_socket_folder(places: &[SocketFolder], user: u32) -> Result<PathBuf, S
     let Some(SocketFolder { folder, .. }) = places.iter().find(usable) else {
         return Err(StoreError::new(ErrorKind::Invalid, "there is no place for the socket"));
     };
-    let shown = folder.display();
+    let shown = Escaped::of(folder);
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             let text = format!("cannot create the folder {shown} for the server's socket: {error}");
@@ -443,6 +476,10 @@ mod tests {
         }
         check_free(&folder.path().join("free")).unwrap();
         assert!(check_free(&folder.path().join("no/folder")).is_err());
+        let long = folder.path().join("x".repeat(120));
+        for error in [listen(&long, access).unwrap_err(), check_free(&long).unwrap_err()] {
+            assert!(error.to_string().contains("too long"), "{error}");
+        }
         assert_eq!(names(folder.path()), before);
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }

@@ -1,17 +1,19 @@
 //! Addresses, and the two kinds of stream that connections run over.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, Escaped, StoreError};
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
@@ -31,46 +33,26 @@ pub enum Address {
 }
 
 impl Address {
-    /// Returns whether it cannot be reached from another machine: a Unix socket, or a loopback address.
-    pub fn is_local(&self) -> bool {
-        match self {
-            Address::Unix(_) => true,
-            Address::Tcp(address) => {
-                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
-                let host = host.trim_start_matches('[').trim_end_matches(']');
-                // An IPv4 address may be written as an IPv6 one.
-                let is_loopback = |ip: std::net::IpAddr| ip.to_canonical().is_loopback();
-                host == "localhost" || host.parse().is_ok_and(is_loopback)
-            }
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(address) => f.write_str(address),
-            Address::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-impl FromStr for Address {
-    type Err = StoreError;
-
-    /// Reads `HOST:PORT`, `HOST` (with the default port), `[IPV6]:PORT` or `unix:PATH`.
-    fn from_str(text: &str) -> Result<Self, StoreError> {
+    /// Reads an address as [`FromStr`] does; a path may have any bytes.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if it is none.
+    pub fn from_os_str(given: &OsStr) -> Result<Self, StoreError> {
         let wrong = |why: &str| {
-            let text = format!("server address \"{text}\": {why}; write HOST:PORT, [IPV6]:PORT or unix:PATH");
+            let shown = Escaped::of(given);
+            let text =
+                format!("server address \"{shown}\": {why}; write HOST:PORT, [IPV6]:PORT or unix:PATH");
             Err(StoreError::new(ErrorKind::Invalid, text))
         };
-        if let Some(path) = text.strip_prefix("unix:") {
+        if let Some(path) = given.as_bytes().strip_prefix(b"unix:") {
             return if path.is_empty() {
                 wrong("the path is missing")
             } else {
-                Ok(Address::Unix(path.into()))
+                Ok(Address::Unix(OsStr::from_bytes(path).into()))
             };
         }
+        let Some(text) = given.to_str() else { return wrong("the host is not a name") };
         let (host, port) = match text.rsplit_once(':') {
             _ if text.ends_with(']') => (text, None),
             Some((host, port)) => (host, Some(port)),
@@ -96,6 +78,52 @@ impl FromStr for Address {
             return wrong("the host is not a name");
         }
         Ok(Address::Tcp(format!("{}:{port}", host.to_ascii_lowercase())))
+    }
+
+    /// Returns the address as it is read, with all bytes of a path.
+    pub fn to_os_string(&self) -> OsString {
+        match self {
+            Address::Tcp(address) => address.into(),
+            Address::Unix(path) => {
+                let mut text = OsString::from("unix:");
+                text.push(path);
+                text
+            }
+        }
+    }
+
+    /// Returns whether it cannot be reached from another machine: a Unix socket, or a loopback address.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Unix(_) => true,
+            Address::Tcp(address) => {
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                // An IPv4 address may be written as an IPv6 one.
+                let is_loopback = |ip: std::net::IpAddr| ip.to_canonical().is_loopback();
+                host == "localhost" || host.parse().is_ok_and(is_loopback)
+            }
+        }
+    }
+}
+
+/// The address for people: the bytes of a path are escaped as those of all names are, so that it is read again only where there is nothing
+/// to escape. [`Address::to_os_string`] returns it for programs.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => f.write_str(address),
+            Address::Unix(path) => write!(f, "unix:{}", Escaped::of(path)),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = StoreError;
+
+    /// Reads `HOST:PORT`, `HOST` (with the default port), `[IPV6]:PORT` or `unix:PATH`.
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        Address::from_os_str(OsStr::new(text))
     }
 }
 
@@ -345,5 +373,16 @@ mod tests {
         {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_path_of_a_socket_has_any_bytes() {
+        let given = OsStr::from_bytes(b"unix:/a\\b\n\xff");
+        let address = Address::from_os_str(given).unwrap();
+        assert_eq!(address, Address::Unix(OsStr::from_bytes(b"/a\\b\n\xff").into()));
+        assert_eq!(address.to_os_string(), given);
+        assert_eq!(address.to_string(), "unix:/a\\\\b\\x0a\\xff");
+        let error = Address::from_os_str(OsStr::from_bytes(b"\xff:1")).unwrap_err();
+        assert!(error.message.contains("\"\\xff:1\": the host is not a name"), "{error}");
     }
 }

@@ -49,18 +49,16 @@ pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Re
     })
 }
 
-/// A source whose reads fail after the first signal, so that its reader cleans up and ends. The second signal ends the
-/// program.
+/// The first signal. The second one ends the program.
 #[derive(derive_more::Debug)]
-#[debug("Interruptible")]
-pub struct Interruptible<R> {
-    inner: R,
+#[debug("Interruption")]
+pub struct Interruption {
     signalled: oneshot::Receiver<()>,
 }
 
-impl<R> Interruptible<R> {
+impl Interruption {
     /// Catches signals from now on. Must be called within a tokio runtime.
-    pub fn new(inner: R) -> Result<Self, Failure> {
+    pub fn catch() -> Result<Self, Failure> {
         let mut signals = Signals::catch()?;
         let (sender, signalled) = oneshot::channel();
         tokio::spawn(async move {
@@ -70,7 +68,31 @@ impl<R> Interruptible<R> {
             signals.next().await;
             std::process::exit(130);
         });
-        Ok(Self { inner, signalled })
+        Ok(Self { signalled })
+    }
+
+    /// Waits for the first signal.
+    pub async fn wait(self) {
+        if self.signalled.await.is_err() {
+            // The runtime ends, and no signal comes any more.
+            std::future::pending().await
+        }
+    }
+}
+
+/// A source whose reads fail after the first signal, so that its reader cleans up and ends. The second signal ends the
+/// program.
+#[derive(derive_more::Debug)]
+#[debug("Interruptible")]
+pub struct Interruptible<R> {
+    inner: R,
+    interruption: Interruption,
+}
+
+impl<R> Interruptible<R> {
+    /// Catches signals from now on. Must be called within a tokio runtime.
+    pub fn new(inner: R) -> Result<Self, Failure> {
+        Ok(Self { inner, interruption: Interruption::catch()? })
     }
 }
 
@@ -80,7 +102,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Interruptible<R> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Poll::Ready(Ok(())) = Pin::new(&mut self.signalled).poll(context) {
+        if let Poll::Ready(Ok(())) = Pin::new(&mut self.interruption.signalled).poll(context) {
             return Poll::Ready(Err(io::Error::other("the command was interrupted")));
         }
         Pin::new(&mut self.inner).poll_read(context, buffer)

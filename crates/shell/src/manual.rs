@@ -7,6 +7,7 @@ use clap::Command;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use nacre_quantity::Escaped;
 
 use crate::failure::Failure;
 
@@ -80,7 +81,7 @@ impl Manual {
     fn write_all(&self, command: &Command, folder: &Path, path: &str) -> Result<(), Failure> {
         let file = folder.join(format!("{}.1", self.page_name(path)));
         let written = self.render(command, path).and_then(|text| std::fs::write(&file, text));
-        written.map_err(Failure::io(format!("write {}", file.display())))?;
+        written.map_err(Failure::io(format!("write {}", Escaped::of(&file))))?;
         for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
             self.write_all(inner, folder, &join(path, inner.get_name()))?;
         }

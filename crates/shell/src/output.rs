@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use comfy_table::CellAlignment;
 use comfy_table::presets::NOTHING;
 use nacre_object::{Extent, ExtentKind, RangeRead};
+use nacre_quantity::{Escaped, escaped_text};
 use serde_json::{Map, Value, json};
 
 /// Prints a line.
@@ -16,66 +17,40 @@ pub fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
-/// Returns bytes that others chose as part of a line: whatever would command a terminal is escaped.
-pub fn text(bytes: &[u8]) -> String {
-    let Ok(text) = std::str::from_utf8(bytes) else { return bytes.escape_ascii().to_string() };
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            // Quotation marks stay as they are, so that values that are JSON can be read.
-            '"' | '\'' => shown.push(c),
-            c if c == '\\' || c.is_control() || is_direction(c) => shown.extend(c.escape_default()),
-            c => shown.push(c),
-        }
-    }
-    shown
-}
-
-/// Returns whether a character changes the order in which what follows is shown.
-fn is_direction(c: char) -> bool {
-    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// The most characters of a text that a message repeats.
-const EXCERPT_CHARS_MAX: usize = 60;
-
-/// Returns the beginning of a text that others chose, for a message: without what would command a terminal. Backslashes stay
-/// as they are.
-pub fn excerpt(text: &str) -> String {
-    let mut shown = String::new();
-    let mut chars = text.chars();
-    for c in chars.by_ref().take(EXCERPT_CHARS_MAX) {
-        match c.is_control() || is_direction(c) {
-            true => shown.extend(c.escape_default()),
-            false => shown.push(c),
-        }
-    }
-    if chars.next().is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
 /// Prints bytes without changes.
 pub fn raw(bytes: &[u8]) -> io::Result<()> {
     io::stdout().lock().write_all(bytes)
 }
 
-/// Prints bytes that others chose: without changes, but on a terminal without what would command it.
-pub fn foreign(bytes: &[u8]) -> io::Result<()> {
-    static ON_TERMINAL: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
+/// Whether standard output is a terminal.
+static ON_TERMINAL: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
+
+/// Returns bytes that others chose as they are printed: without changes, but escaped on a terminal.
+pub fn shown(bytes: &[u8]) -> Cow<'_, [u8]> {
     match *ON_TERMINAL {
-        true => raw(text(bytes).as_bytes()),
+        true => Escaped(bytes).to_string().into_bytes().into(),
+        false => bytes.into(),
+    }
+}
+
+/// Prints bytes that others chose: without changes, but escaped on a terminal.
+pub fn foreign(bytes: &[u8]) -> io::Result<()> {
+    raw(&shown(bytes))
+}
+
+/// Prints a text of several lines that others chose: without changes, but on a terminal without what would command it.
+pub fn foreign_text(bytes: &[u8]) -> io::Result<()> {
+    match *ON_TERMINAL {
+        true => raw(escaped_text(&String::from_utf8_lossy(bytes)).as_bytes()),
         false => raw(bytes),
     }
 }
 
-/// Returns a line that others chose, for standard error: on a terminal without what would command it.
-pub fn foreign_complaint(line: &str) -> Cow<'_, str> {
-    let commands = |c: char| c.is_control() || is_direction(c);
-    match line.contains(commands) && io::stderr().is_terminal() {
-        true => text(line.as_bytes()).into(),
-        false => line.into(),
+/// Prints a line that others chose on standard error: without changes, but escaped on a terminal.
+pub fn complain_foreign(line: &str) {
+    match io::stderr().is_terminal() {
+        true => complain(&Escaped::of(line).to_string()),
+        false => complain(line),
     }
 }
 
@@ -183,26 +158,5 @@ pub fn put_range(map: &mut Map<String, Value>, range: &RangeRead) {
     map.insert("extents".into(), range.extents.iter().map(extent).collect());
     if let Some(next) = range.next {
         map.insert("next".into(), next.into());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_of_others_commands_no_terminal() {
-        assert_eq!(text(b"{\"a\": 'gr\xc3\xb6\xc3\x9fe'}"), "{\"a\": 'größe'}");
-        assert_eq!(text("\u{1b}]0;title\u{7}\r\n\t\\".as_bytes()), "\\u{1b}]0;title\\u{7}\\r\\n\\t\\\\");
-        assert_eq!(text("\u{9b}2J\u{7f}\u{202e}".as_bytes()), "\\u{9b}2J\\u{7f}\\u{202e}");
-        assert_eq!(text(b"\x1b\xff"), "\\x1b\\xff");
-    }
-
-    #[test]
-    fn a_message_repeats_the_beginning_of_a_text_only() {
-        assert_eq!(excerpt("größe\\ \"x\""), "größe\\ \"x\"");
-        assert_eq!(excerpt("a\u{1b}[2J\n\u{202e}"), "a\\u{1b}[2J\\n\\u{202e}");
-        assert_eq!(excerpt(&"ä".repeat(EXCERPT_CHARS_MAX)), "ä".repeat(EXCERPT_CHARS_MAX));
-        assert_eq!(excerpt(&"ä".repeat(1 << 20)), format!("{}…", "ä".repeat(EXCERPT_CHARS_MAX)));
     }
 }

@@ -10,8 +10,12 @@ use std::net::{IpAddr, SocketAddr};
 pub(crate) struct Hosts(Vec<String>);
 
 impl Hosts {
-    pub(crate) fn new(names: &[String]) -> Hosts {
-        Hosts(names.to_vec())
+    /// Returns these names, and that in the listener's `address`, if it has one: whoever started the listener chose it. An
+    /// IP address in its place is that on which requests arrive, or stands for all.
+    pub(crate) fn new(names: &[String], address: &str) -> Hosts {
+        let own = address.rsplit_once(':').map(|(host, _)| host);
+        let own = own.filter(|host| !host.starts_with('[') && host.parse::<IpAddr>().is_err());
+        Hosts(names.iter().cloned().chain(own.map(str::to_owned)).collect())
     }
 
     /// Returns whether a `Host` means this listener: a loopback name or address, the address `local` on which the
@@ -59,7 +63,8 @@ mod tests {
 
     #[test]
     fn only_names_that_nobody_else_hands_out_are_accepted() {
-        let hosts = Hosts::new(&["status.example".to_owned(), "2001:db8::7".to_owned()]);
+        let names = ["status.example".to_owned(), "2001:db8::7".to_owned()];
+        let hosts = Hosts::new(&names, "192.0.2.9:80");
         let local: SocketAddr = "192.0.2.9:80".parse().unwrap();
         for host in [
             "localhost",
@@ -93,6 +98,15 @@ mod tests {
         ] {
             assert!(!hosts.include(host, local), "{host}");
         }
+    }
+
+    #[test]
+    fn a_name_in_the_address_is_accepted_and_an_address_that_stands_for_all_is_not() {
+        let local: SocketAddr = "192.0.2.9:6471".parse().unwrap();
+        assert!(Hosts::new(&[], "store.example:6471").include("store.example:6471", local));
+        assert!(!Hosts::new(&[], "store.example:6471").include("other.example", local));
+        assert!(!Hosts::new(&[], "0.0.0.0:6471").include("0.0.0.0:6471", local));
+        assert!(!Hosts::new(&[], "[::]:6471").include("[::]:6471", local));
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub use crate::process::Usage;
 
 /// A part of a daemon, as shown over HTTP.
 ///
-/// All methods may wait, but none may block the thread: one thread answers all requests.
+/// All methods may wait, for six seconds at most, after which an error stands in place of the answer. None may block the
+/// thread: one thread answers all requests.
 pub trait Part: Send + Sync + 'static {
     /// Returns the part's metrics.
     ///

@@ -3,25 +3,27 @@
 //! Everything that a peer can occupy is bounded: connections, the head of a request, and the duration of a request. A
 //! connection carries one request.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderValue};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nacre_quantity::repeated::Repeated;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
-use tokio::time::MissedTickBehavior;
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::Part;
 use crate::host::{self, Hosts};
@@ -29,7 +31,7 @@ use crate::metrics::Format;
 use crate::page::{self, Answer};
 use crate::picture::SAMPLE_INTERVAL;
 
-/// The number of connections that are served at a time; others wait to be accepted.
+/// The number of connections that are served at a time; others wait to be accepted, for [`PLACE_TIME`] at most.
 const CONNECTIONS_MAX: usize = 64;
 /// The longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
@@ -37,8 +39,11 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 /// The time that a peer may take to send the head of its request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time that a connection may last, including the reading of its answer.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time that a connection may last, including the reading of its answer: long enough for a head that comes late and
+/// for parts that answer late.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(20);
+/// The time for which a connection keeps its place while another one waits for it.
+const PLACE_TIME: Duration = Duration::from_secs(1);
 /// The pause in accepting connections after the system failed to accept one.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -144,7 +149,7 @@ impl Listener {
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let shared = Arc::new(Shared { parts, hosts: Hosts::new(&options.hosts) });
+        let shared = Arc::new(Shared { parts, hosts: Hosts::new(&options.hosts, &options.address) });
         let (stop, stopped) = oneshot::channel::<()>();
         let body = async move {
             let listener = TcpListener::from_std(listener)?;
@@ -200,23 +205,57 @@ async fn sample(shared: Arc<Shared>) {
     }
 }
 
+/// The connections that are served, and that end when this is dropped.
+#[derive(Default)]
+struct Places {
+    connections: JoinSet<()>,
+    /// The connections and the times at which they began, the oldest first; some may have ended.
+    begun: VecDeque<(Instant, AbortHandle)>,
+}
+
+impl Places {
+    /// Waits until there is a place for another connection. If there is none, the oldest connection loses its own once it
+    /// has had it for [`PLACE_TIME`], so that clients that are slow on purpose cannot hold all of them.
+    async fn free(&mut self) {
+        if self.connections.len() >= CONNECTIONS_MAX {
+            // Those that have only to be finished get to it first.
+            tokio::task::yield_now().await;
+        }
+        while self.connections.try_join_next().is_some() {}
+        loop {
+            self.begun.retain(|(_, connection)| !connection.is_finished());
+            let Some((since, oldest)) = self.begun.front() else { return };
+            if self.connections.len() < CONNECTIONS_MAX {
+                return;
+            }
+            if tokio::time::timeout_at(*since + PLACE_TIME, self.connections.join_next()).await.is_err() {
+                oldest.abort();
+                self.connections.join_next().await;
+            }
+        }
+    }
+
+    /// Gives a place to a connection.
+    fn give(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
+        self.begun.push_back((Instant::now(), self.connections.spawn(connection)));
+    }
+}
+
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut places = Places::default();
     let mut failed = Repeated::default();
     loop {
-        // The semaphore is never closed.
-        let Ok(permit) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
+                places.free().await;
                 let shared = shared.clone();
-                tokio::spawn(async move {
+                places.give(async move {
                     // A peer that is too slow or violates HTTP has received its answer, or gets none.
                     let _ = tokio::time::timeout(CONNECTION_TIMEOUT, serve(stream, shared)).await;
-                    drop(permit);
                 });
             }
             Err(error) => {
-                if let Some(times) = failed.happened(Instant::now()) {
+                if let Some(times) = failed.happened(std::time::Instant::now()) {
                     tracing::warn!(%error, times, "cannot accept a connection for HTTP");
                 }
                 tokio::time::sleep(ACCEPT_AGAIN).await;
@@ -256,12 +295,16 @@ async fn respond(shared: &Shared, local: SocketAddr, request: &Request<Incoming>
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.media_type));
-    // Pages must not be embedded in others, interpreted as another type, or cached on the way.
+    // Pages load nothing and send nothing. They must not be embedded in others, interpreted as another type, or cached on
+    // the way.
     for (name, value) in [
         (
             header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+            "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; \
+             frame-ancestors 'none'",
         ),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (header::REFERRER_POLICY, "no-referrer"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CACHE_CONTROL, "no-store"),
     ] {
@@ -276,12 +319,20 @@ async fn respond(shared: &Shared, local: SocketAddr, request: &Request<Incoming>
 /// Returns the answer to a request that is not for this listener, or does more than read; `None` if it is admissible.
 fn refusal(shared: &Shared, local: SocketAddr, request: &Request<Incoming>) -> Option<Answer> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
-    let (Some(host), None) = (hosts.next(), hosts.next()) else {
-        return Some(Answer::text(StatusCode::BAD_REQUEST, "a request names its host, and names it once"));
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => Some(host.to_str().unwrap_or_default()),
+        // Checks of load balancers may be older than the field. Browsers are not: no page can make them leave it out.
+        (None, None) if request.version() == Version::HTTP_10 => None,
+        _ => {
+            return Some(Answer::text(
+                StatusCode::BAD_REQUEST,
+                "a request names its host, and names it once",
+            ));
+        }
     };
     // A request may name the host in its first line too.
     let authority = request.uri().authority().map(|authority| authority.as_str());
-    for host in [Some(host.to_str().unwrap_or_default()), authority].into_iter().flatten() {
+    for host in [host, authority].into_iter().flatten() {
         if !shared.hosts.include(host, local) {
             let text = "this is another host than the one that the request names; to allow it, pass its \
                         name with --http-host";
@@ -331,6 +382,31 @@ mod tests {
         fn enter(&self, _: &Id) {}
 
         fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_connection_makes_room_for_one_that_waits() {
+        let mut places = Places::default();
+        let start = Instant::now();
+        for _ in 0..CONNECTIONS_MAX {
+            places.free().await;
+            places.give(std::future::pending());
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        places.free().await;
+        assert!((PLACE_TIME..PLACE_TIME * 2).contains(&start.elapsed()));
+        assert_eq!(
+            (places.connections.len(), places.begun.len()),
+            (CONNECTIONS_MAX - 1, CONNECTIONS_MAX - 1)
+        );
+        // Those that end by themselves leave their places at once.
+        let later = Instant::now();
+        for _ in 0..CONNECTIONS_MAX {
+            places.free().await;
+            places.give(std::future::ready(()));
+        }
+        places.free().await;
+        assert_eq!((later.elapsed(), places.begun.len()), (Duration::ZERO, CONNECTIONS_MAX - 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,15 +20,16 @@ const RIGHT: f64 = 10.0;
 const TOP: f64 = 28.0;
 const BOTTOM: f64 = 24.0;
 
-/// The colours and dashes of the series: told apart in grey as well.
-const STYLES: [(&str, &str); 6] = [
-    ("#0b62a4", ""),
-    ("#b4480f", "6 3"),
-    ("#2d7d3a", "2 2"),
-    ("#7a3e9d", "8 3 2 3"),
-    ("#8a6d00", "1 3"),
-    ("#444444", "10 4"),
-];
+/// The dashes of the series, so that they are told apart in grey as well. Their colours are in the page's styles, which
+/// know whether the page is dark.
+const DASHES: [&str; 6] = ["none", "6 3", "2 2", "8 3 2 3", "1 3", "10 4"];
+
+/// The styles of pictures, for a light page and for a dark one.
+pub(crate) const STYLE: &str = "svg{width:100%;min-width:40rem;font:11px sans-serif;fill:currentColor}\
+    .grid{stroke:currentColor;stroke-opacity:.2}.series{fill:none;stroke-width:1.5;stroke-linecap:round}\
+    .s0{stroke:#0b62a4}.s1{stroke:#b4480f}.s2{stroke:#2d7d3a}.s3{stroke:#7a3e9d}.s4{stroke:#8a6d00}.s5{stroke:#444}\
+    @media(prefers-color-scheme:dark){.s0{stroke:#6fb7f2}.s1{stroke:#ff9d6b}.s2{stroke:#7fd08d}.s3{stroke:#cf9cf0}\
+    .s4{stroke:#e0c04a}.s5{stroke:#bbb}}";
 
 /// The scale and the unit of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,7 @@ pub struct Picture {
 impl Picture {
     /// Creates a picture without samples, of up to six series.
     pub fn new(title: &'static str, scale: Scale, series: &[&'static str]) -> Picture {
-        assert!(series.len() <= STYLES.len(), "each series has a style of its own");
+        assert!(series.len() <= DASHES.len(), "each series has a style of its own");
         Picture { title, scale, series: series.to_vec(), samples: VecDeque::new() }
     }
 
@@ -65,7 +66,7 @@ impl Picture {
 
     /// Draws the picture.
     pub(crate) fn svg(&self, now: Instant) -> String {
-        let (min, max) = self.bounds();
+        let (min, max) = self.bounds(now);
         let y = |value: f64| {
             let share = match self.scale {
                 Scale::Count => value / max,
@@ -106,26 +107,29 @@ impl Picture {
                 HEIGHT - 6.0
             );
         }
+        // A picture without a line would leave open whether there was nothing to draw.
+        if self.values(now).next().is_none() {
+            let why = if self.samples.is_empty() { "no samples yet" } else { "none in the last hour" };
+            let (x, y) = ((LEFT + WIDTH - RIGHT) / 2.0, (TOP + HEIGHT - BOTTOM) / 2.0 - 6.0);
+            let _ = writeln!(text, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{why}</text>");
+        }
         let mut legend = LEFT;
-        for (index, (name, (colour, dashes))) in self.series.iter().zip(STYLES).enumerate() {
+        for (index, (name, dashes)) in self.series.iter().zip(DASHES).enumerate() {
+            let style = format!("stroke-dasharray=\"{dashes}\" class=\"series s{index}\"");
             let _ = writeln!(
                 text,
-                "<line x1=\"{legend}\" x2=\"{}\" y1=\"12\" y2=\"12\" stroke=\"{colour}\" stroke-dasharray=\"{dashes}\" class=\"series\"/>\
-                 <text x=\"{}\" y=\"16\">{name}</text>",
+                "<line x1=\"{legend}\" x2=\"{}\" y1=\"12\" y2=\"12\" {style}/><text x=\"{}\" y=\"16\">{name}</text>",
                 legend + 22.0,
                 legend + 27.0
             );
             legend += 40.0 + 7.5 * name.len() as f64;
             let mut path = String::new();
             let mut last: Option<Instant> = None;
-            for (at, values) in &self.samples {
+            for (at, values) in self.shown(now) {
                 let Some(value) = values.get(index).copied().flatten() else {
                     last = None;
                     continue;
                 };
-                if now.saturating_duration_since(*at) > SHOWN {
-                    continue;
-                }
                 let joined = last.is_some_and(|last| at.saturating_duration_since(last) <= GAP);
                 let _ = write!(path, "{}{:.1} {:.1}", if joined { "L" } else { "M" }, x(*at), y(value));
                 // A sample on its own is a dot.
@@ -135,27 +139,29 @@ impl Picture {
                 last = Some(*at);
             }
             if !path.is_empty() {
-                let _ = writeln!(
-                    text,
-                    "<path d=\"{path}\" stroke=\"{colour}\" stroke-dasharray=\"{dashes}\" class=\"series\"/>"
-                );
+                let _ = writeln!(text, "<path d=\"{path}\" {style}/>");
             }
         }
         text.push_str("</svg></figure>\n");
         text
     }
 
-    fn values(&self) -> impl Iterator<Item = f64> {
-        self.samples.iter().flat_map(|(_, values)| values.iter().flatten().copied())
+    /// Iterates over the samples of the last hour. Older ones are left where samples were missed.
+    fn shown(&self, now: Instant) -> impl Iterator<Item = &(Instant, Vec<Option<f64>>)> {
+        self.samples.iter().filter(move |(at, _)| now.saturating_duration_since(*at) <= SHOWN)
+    }
+
+    fn values(&self, now: Instant) -> impl Iterator<Item = f64> {
+        self.shown(now).flat_map(|(_, values)| values.iter().flatten().copied())
     }
 
     /// Returns the ends of the vertical axis.
-    fn bounds(&self) -> (f64, f64) {
-        let greatest = self.values().fold(0.0, f64::max);
+    fn bounds(&self, now: Instant) -> (f64, f64) {
+        let greatest = self.values(now).fold(0.0, f64::max);
         match self.scale {
             Scale::Count => (0.0, round_up(greatest.max(1.0))),
             Scale::Time => {
-                let least = self.values().filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
+                let least = self.values(now).filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min);
                 let (least, greatest) = if least.is_finite() { (least, greatest) } else { (1e-6, 1e-3) };
                 let min = 10f64.powf(least.log10().floor());
                 (min, 10f64.powf(greatest.log10().ceil()).max(min * 10.0))
@@ -175,7 +181,10 @@ impl Picture {
 
     fn label(&self, value: f64) -> String {
         let (value, units): (f64, &[(f64, &str)]) = match self.scale {
-            Scale::Count => (value, &[(1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, "")]),
+            Scale::Count => (
+                value,
+                &[(1e18, " E"), (1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k"), (1.0, "")],
+            ),
             Scale::Time => (value * 1.000_001, &[(1.0, " s"), (1e-3, " ms"), (1e-6, " µs"), (1e-9, " ns")]),
         };
         let (factor, unit) =
@@ -210,7 +219,36 @@ mod tests {
         for scale in [Scale::Count, Scale::Time] {
             let text = drawn(&Picture::new("Requests", scale, &["a", "b"]), Instant::now());
             assert!(text.contains("now") && text.contains(">b</text>"), "{text}");
-            assert!(!text.contains("<path"), "{text}");
+            assert!(!text.contains("<path") && text.contains(">no samples yet</text>"), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_hour_in_which_nothing_happened_is_told_from_one_without_samples() {
+        let start = Instant::now();
+        let mut picture = Picture::new("Latency", Scale::Time, &["a"]);
+        picture.push(start, vec![None]);
+        assert!(drawn(&picture, start).contains(">none in the last hour</text>"));
+        picture.push(start + SAMPLE_INTERVAL, vec![Some(1e-3)]);
+        assert!(!drawn(&picture, start + SAMPLE_INTERVAL).contains("none in the last hour"));
+        // What is no longer shown does not set the axis either.
+        let later = start + SHOWN * 2;
+        let text = drawn(&picture, later);
+        assert!(text.contains(">none in the last hour</text>") && !text.contains("<path"), "{text}");
+        let mut picture = Picture::new("Requests", Scale::Count, &["a"]);
+        picture.push(start, vec![Some(8e6)]);
+        picture.push(later, vec![Some(2.0)]);
+        let text = drawn(&picture, later);
+        assert!(text.contains(">2</text>") && !text.contains(" M</text>"), "{text}");
+    }
+
+    #[test]
+    fn huge_numbers_have_short_labels() {
+        let now = Instant::now();
+        for (value, label) in [(8e12, "8 T"), (4e15, "4 P"), (1.8e19, "20 E")] {
+            let mut picture = Picture::new("Requests", Scale::Count, &["a"]);
+            picture.push(now, vec![Some(value)]);
+            assert!(drawn(&picture, now).contains(&format!(">{label}</text>")), "{label}");
         }
     }
 

@@ -94,6 +94,28 @@ fn parts_show_their_metrics_their_health_and_their_pages() {
 }
 
 #[test]
+fn a_page_loads_nothing_and_is_neither_kept_nor_embedded() {
+    let listener = start(None);
+    for (host, path) in [("localhost", "/"), ("localhost", "/metrics"), ("evil.example", "/")] {
+        let answer = get(&listener, host, path);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        for field in [
+            "content-security-policy: default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
+             form-action 'none'; frame-ancestors 'none'",
+            "cross-origin-resource-policy: same-origin",
+            "referrer-policy: no-referrer",
+            "x-content-type-options: nosniff",
+            "cache-control: no-store",
+        ] {
+            assert!(head.lines().any(|line| line == field), "{field} is not in\n{head}");
+        }
+        for part in ["<script", "http://", "https://", "url(", "@import", " src="] {
+            assert!(path != "/" || !body.contains(part), "{part} is in\n{body}");
+        }
+    }
+}
+
+#[test]
 fn a_head_is_a_get_without_its_body() {
     let listener = start(None);
     let got = get(&listener, "localhost", "/echo?abc");
@@ -116,6 +138,11 @@ fn whoever_asks_under_a_foreign_name_learns_nothing() {
     let twice = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n";
     assert!(exchange(&listener, twice).starts_with("HTTP/1.1 400 "));
     assert!(exchange(&listener, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    // A check of before HTTP/1.1 names none, and one that does is bound by it.
+    let old = exchange(&listener, b"GET /healthz HTTP/1.0\r\n\r\n");
+    assert!(old.starts_with("HTTP/1.0 200 ") && old.ends_with("\r\n\r\nok\n"), "{old}");
+    let old = exchange(&listener, b"GET /healthz HTTP/1.0\r\nHost: evil.example\r\n\r\n");
+    assert!(old.starts_with("HTTP/1.0 421 "), "{old}");
     for host in ["localhost", "127.0.0.1:1", "[::1]", "Status.Example", &listener.address().to_string()] {
         check(&get(&listener, host, "/healthz"), 200, "ok\n");
     }

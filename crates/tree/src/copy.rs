@@ -34,6 +34,7 @@ pub use destination::Destination;
 pub use file::is_unfinished;
 use job::{Job, JobContext, Jobs};
 use link::Links;
+use nacre_quantity::Escaped;
 use nacre_walk::Queue;
 use nacre_walk::directory::{self, Identity};
 use nacre_walk::filter::{Descent, Filter, Selection};
@@ -81,7 +82,7 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The source does not exist or cannot be reached.
-    #[error("cannot {attempted} {path:?}: {error}", error = std::io::Error::from(*errno))]
+    #[error("cannot {attempted} \"{}\": {error}", Escaped::of(.path), error = std::io::Error::from(*errno))]
     Missing {
         /// The path.
         path: PathBuf,
@@ -91,7 +92,10 @@ pub enum StartError {
         errno: Errno,
     },
     /// The directory of the destination does not exist or cannot be reached.
-    #[error("cannot copy to {path:?}: {error}; the directory that the copy is to be made in has to exist", error = std::io::Error::from(*errno))]
+    #[error(
+        "cannot copy to \"{}\": {error}; the directory that the copy is to be made in has to exist",
+        Escaped::of(.path), error = std::io::Error::from(*errno)
+    )]
     Nowhere {
         /// The path.
         path: PathBuf,
@@ -99,44 +103,54 @@ pub enum StartError {
         errno: Errno,
     },
     /// The destination is inside the source.
-    #[error("not copying {0:?} into itself: {1:?} is in it")]
+    #[error("not copying \"{}\" into itself: \"{}\" is in it", Escaped::of(.0), Escaped::of(.1))]
     Inside(PathBuf, PathBuf),
     /// Source and destination are the same.
-    #[error("{0:?} and {1:?} are the same")]
+    #[error("\"{}\" and \"{}\" are the same", Escaped::of(.0), Escaped::of(.1))]
     Same(PathBuf, PathBuf),
     /// The destination is a symbolic link.
     #[error(
-        "not copying to {0:?}: it is a symbolic link; name what it points to, or put a slash behind it to copy into that"
+        "not copying to \"{}\": it is a symbolic link; name what it points to, or put a slash behind it to copy into that",
+        Escaped::of(.0)
     )]
     Link(PathBuf),
     /// The destination is not a directory, but the source is.
-    #[error("not copying to {0:?}: it is not a directory; --force replaces it")]
+    #[error("not copying to \"{}\": it is not a directory; --force replaces it", Escaped::of(.0))]
     NoDirectory(PathBuf),
     /// The source has no name that its copy could have.
-    #[error("cannot copy {0:?} into a directory: it ends in \".\" or \"..\"; give the directory's own name")]
+    #[error(
+        "cannot copy \"{}\" into a directory: it ends in \".\" or \"..\"; give the directory's own name",
+        Escaped::of(.0)
+    )]
     Nameless(PathBuf),
     /// The destination is a device, a pipe or a socket.
     #[error(
-        "not copying to {0:?}: it is a device, pipe or socket; name another place, or replace it with --force"
+        "not copying to \"{}\": it is a device, pipe or socket; name another place, or replace it with --force",
+        Escaped::of(.0)
     )]
     Special(PathBuf),
     /// Only a directory can be mirrored: anything else would replace a directory at the destination.
     #[error(
-        "not mirroring {0:?}: it is not a directory; a slash behind a link means the directory that it \
-         points to"
+        "not mirroring \"{}\": it is not a directory; a slash behind a link means the directory that it \
+         points to",
+        Escaped::of(.0)
     )]
     NotMirrored(PathBuf),
     /// The source is inside the destination of a mirror.
-    #[error("not mirroring {0:?} to {1:?}, which it is in: the mirror would remove it")]
+    #[error(
+        "not mirroring \"{}\" to \"{}\", which it is in: the mirror would remove it",
+        Escaped::of(.0), Escaped::of(.1)
+    )]
     Around(PathBuf, PathBuf),
     /// The source of a mirror is empty, and the destination is not.
     #[error(
-        "not mirroring {0:?}: it is empty, as if its file system were not mounted, and everything in {1:?} would be \
-         removed; --mirror-empty does that"
+        "not mirroring \"{}\": it is empty, as if its file system were not mounted, and everything in \"{}\" would be \
+         removed; --mirror-empty does that",
+        Escaped::of(.0), Escaped::of(.1)
     )]
     Empty(PathBuf, PathBuf),
     /// Another copy is writing to the destination.
-    #[error("not copying to {0:?}: another copy is writing there at the moment")]
+    #[error("not copying to \"{}\": another copy is writing there at the moment", Escaped::of(.0))]
     Busy(PathBuf),
 }
 

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nacre_quantity::Escaped;
 use nacre_walk::{MISSING, Operation, WalkError};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -65,7 +66,7 @@ impl EntryError {
 
 impl std::fmt::Display for EntryError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {:?}: {}", self.attempted, self.path(), self.reason())
+        write!(f, "{} \"{}\": {}", self.attempted, Escaped(&self.path), self.reason())
     }
 }
 

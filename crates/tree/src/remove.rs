@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use nacre_quantity::Escaped;
 use nacre_walk::Directory;
 use nacre_walk::WalkError;
 use nacre_walk::directory::{self, Identity};
@@ -41,7 +42,7 @@ const ATTEMPTED: &str = "cannot remove";
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The path does not exist or cannot be reached.
-    #[error("cannot remove {path:?}: {error}", error = std::io::Error::from(*errno))]
+    #[error("cannot remove \"{}\": {error}", Escaped::of(.path), error = std::io::Error::from(*errno))]
     Missing {
         /// The path.
         path: PathBuf,
@@ -49,16 +50,25 @@ pub enum StartError {
         errno: Errno,
     },
     /// The path is the root of the file system.
-    #[error("not removing {0:?}: it is the root of the file system")]
+    #[error("not removing \"{}\": it is the root of the file system", Escaped::of(.0))]
     System(PathBuf),
     /// The path ends in `.` or `..`, and so has no name of its own.
-    #[error("not removing {0:?}: it ends in \".\" or \"..\"; give the directory's own name")]
+    #[error(
+        "not removing \"{}\": it ends in \".\" or \"..\"; give the directory's own name",
+        Escaped::of(.0)
+    )]
     Dot(PathBuf),
     /// A file system is mounted at the path.
-    #[error("not removing {0:?}: a file system is mounted there; unmount it first, or name what is in it")]
+    #[error(
+        "not removing \"{}\": a file system is mounted there; unmount it first, or name what is in it",
+        Escaped::of(.0)
+    )]
     MountPoint(PathBuf),
     /// The path is a symbolic link with a slash at its end.
-    #[error("not removing {0:?}: it is a symbolic link; without the slash the link itself is removed")]
+    #[error(
+        "not removing \"{}\": it is a symbolic link; without the slash the link itself is removed",
+        Escaped::of(.0)
+    )]
     Link(PathBuf),
 }
 

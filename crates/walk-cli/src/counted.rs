@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use nacre_quantity::Escaped;
 use nacre_walk::checkpoint::{self, LoadError, Loaded, Saved};
 use nacre_walk::collect::Collector;
 use nacre_walk::list::Output;
@@ -84,17 +85,40 @@ impl Counted {
             links: &self.links,
         };
         checkpoint::save(target, &saved).map_err(|error| {
-            CommandError::Failed(format!("cannot save the checkpoint {}: {error}", quoted(target)))
+            CommandError::Failed(format!("cannot save the checkpoint \"{}\": {error}", Escaped::of(target)))
         })
     }
 }
 
-/// Quotes a path for a shell.
+/// Quotes a path for a shell. One that a terminal could not show is quoted as `$'…'`, in which shells read the escapes.
 pub fn quoted(path: &Path) -> String {
-    let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.into_owned();
+    let escaped = Escaped::of(path).to_string();
+    match path.to_str() {
+        Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
+        // Backslashes are no reason: the other quotes keep them.
+        Some(text) if escaped == text.replace('\\', "\\\\") => format!("'{}'", text.replace('\'', "'\\''")),
+        _ => format!("$'{}'", escaped.replace('\'', "\\'")),
     }
-    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_what_is_quoted_as_the_same_path() {
+        for (path, text) in [
+            (&b"/a/b-1.ckpt"[..], "/a/b-1.ckpt"),
+            (b"", "''"),
+            (b"it's $HOME", "'it'\\''s $HOME'"),
+            (b"a\\x0a", "'a\\x0a'"),
+            (b"a'\n\\\xff", "$'a\\'\\x0a\\\\\\xff'"),
+        ] {
+            assert_eq!(quoted(Path::new(OsStr::from_bytes(path))), text);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use nacre_quantity::Escaped;
 use nacre_walk::Time;
 use nacre_walk::filter::{
     Days, Depths, Descent, Filter, Group, Kinds, Reference, Selection, Size, User, exclusions, globs,
@@ -111,7 +112,7 @@ impl Filters {
             ("--group", all(&self.group, |group| group.0.to_string())),
             ("--depth", one(self.depth.as_ref())),
             ("--prune", quoted(&self.prune)),
-            ("--exclude-from", all(&self.exclude_from, |file| format!("{file:?}"))),
+            ("--exclude-from", all(&self.exclude_from, |file| format!("\"{}\"", Escaped::of(file)))),
         ];
         let given = flags.into_iter().filter(|(_, value)| !value.is_empty());
         given.map(|(flag, value)| (flag.to_owned(), value)).collect()

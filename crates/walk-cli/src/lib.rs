@@ -13,13 +13,14 @@ mod filters;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 pub use args::{Args, THREADS_MAX, parse_threads};
 pub use counted::{Counted, StoppedWalk, quoted};
 pub use filters::Filters;
+use nacre_quantity::Escaped;
 use nacre_walk::checkpoint::{Head, Loaded};
 use nacre_walk::collect::{Collector, Request};
 use nacre_walk::list::{Field, Format, Lister, Output};
@@ -89,8 +90,10 @@ impl Plan {
             && let Some((root, within)) = dropped.iter().find(|(root, within)| place(root) != place(within))
         {
             return Err(CommandError::Usage(format!(
-                "cannot walk {root:?} as a part of {within:?} with --depth, --prune or --exclude-from, which may leave it out; \
-                 walk it by itself"
+                "cannot walk \"{}\" as a part of \"{}\" with --depth, --prune or --exclude-from, which may leave it out; \
+                 walk it by itself",
+                Escaped::of(root),
+                Escaped::of(within)
             )));
         }
         let fields = match (&args.fields[..], json) {
@@ -117,8 +120,9 @@ impl Plan {
         if let Some(picture) = &args.picture
             && picture.extension().is_none_or(|extension| extension != "svg")
         {
+            let shown = Escaped::of(picture);
             let sentence =
-                format!("cannot draw {picture:?}: pictures are SVG; name a file that ends in .svg");
+                format!("cannot draw \"{shown}\": pictures are SVG; name a file that ends in .svg");
             return Err(CommandError::Usage(sentence));
         }
         let mut flags = args.identity();
@@ -171,8 +175,7 @@ impl Plan {
     pub fn walk(&self) -> Result<Walk<Sums>, CommandError> {
         let mut walk = Walk::new(self.options.clone());
         for root in &self.roots {
-            walk.add_root(root)
-                .map_err(|error| CommandError::Usage(format!("cannot walk {root:?}: {error}")))?;
+            walk.add_root(root).map_err(|error| cannot_walk(root, error))?;
         }
         Ok(walk)
     }
@@ -185,9 +188,9 @@ impl Plan {
         let Some(path) = &self.errors else { return Ok(None) };
         let mut options = std::fs::OpenOptions::new();
         options.create(true).write(true).append(resumed).truncate(!resumed);
-        let file = options
-            .open(path)
-            .map_err(|error| CommandError::Usage(format!("cannot write errors to {path:?}: {error}")))?;
+        let file = options.open(path).map_err(|error| {
+            CommandError::Usage(format!("cannot write errors to \"{}\": {error}", Escaped::of(path)))
+        })?;
         Ok(Some(Output::new(Box::new(file))))
     }
 
@@ -213,10 +216,8 @@ impl Plan {
     /// [`CommandError::Usage`] if a root cannot be read.
     pub fn start(&self, walk: &Walk<Sums>, visitor: &mut Collector<'_>) -> Result<(), CommandError> {
         for root in 0..self.roots.len() {
-            walk.start(root as u32, visitor).map_err(|error| {
-                let (path, reason) = (error.path(), io::Error::from_raw_os_error(error.errno));
-                CommandError::Usage(format!("cannot walk {path:?}: {reason}"))
-            })?;
+            walk.start(root as u32, visitor)
+                .map_err(|error| cannot_walk(error.path(), io::Error::from_raw_os_error(error.errno)))?;
         }
         Ok(())
     }
@@ -248,7 +249,8 @@ impl Plan {
     pub fn print(&self, report: &Report, output: &mut impl Write) -> Result<(), CommandError> {
         if let Some(picture) = &self.picture {
             let cannot = |error: &dyn std::fmt::Display| {
-                CommandError::Failed(format!("cannot write the picture {picture:?}: {error}"))
+                let shown = Escaped::of(picture);
+                CommandError::Failed(format!("cannot write the picture \"{shown}\": {error}"))
             };
             let svg = picture::svg(&report.histograms).map_err(|error| cannot(&error))?;
             std::fs::write(picture, svg).map_err(|error| cannot(&error))?;
@@ -274,7 +276,7 @@ impl Plan {
         if unvisited > lines.len() as u64 {
             let more = nacre_quantity::grouped(unvisited - lines.len() as u64);
             lines.push(match &self.errors {
-                Some(file) => format!("… and {more} more, all of them in {file:?}"),
+                Some(file) => format!("… and {more} more, all of them in \"{}\"", Escaped::of(file)),
                 None => format!("… and {more} more; --errors FILE gives all of them"),
             });
         }
@@ -311,6 +313,11 @@ pub fn now() -> Time {
     Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
 }
 
+/// Returns the error of a root that cannot be walked.
+fn cannot_walk(root: &Path, why: impl std::fmt::Display) -> CommandError {
+    CommandError::Usage(format!("cannot walk \"{}\": {why}", Escaped::of(root)))
+}
+
 type Dropped = Vec<(PathBuf, PathBuf)>;
 
 /// Returns the roots without those that are visited as part of others, the places of all roots, and those that were
@@ -329,8 +336,7 @@ fn distinct(
             }
             _ => root.canonicalize(),
         };
-        let place = place.map_err(|error| CommandError::Usage(format!("cannot walk {root:?}: {error}")))?;
-        places.push(place);
+        places.push(place.map_err(|error| cannot_walk(root, error))?);
     }
     let (mut kept, mut dropped) = (Vec::new(), Vec::new());
     for (number, place) in places.iter().enumerate() {
@@ -349,7 +355,7 @@ fn distinct(
 }
 
 /// Returns the number of the mount that a path is on. A walk of one mount does not reach entries on another.
-fn mount(place: &std::path::Path) -> Option<u64> {
+fn mount(place: &Path) -> Option<u64> {
     rustix::fs::statx(CWD, place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)
         .ok()
         .map(|stat| mount_of(&stat))
@@ -363,7 +369,7 @@ fn mount_of(stat: &Statx) -> u64 {
     }
 }
 
-fn ends_in_slash(path: &std::path::Path) -> bool {
+fn ends_in_slash(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/")
 }
 

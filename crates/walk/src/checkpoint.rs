@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
+use nacre_quantity::Escaped;
 use serde::{Deserialize, Serialize};
 
 use crate::Unit;
@@ -125,7 +126,9 @@ pub fn save(path: &Path, saved: &Saved<'_>) -> io::Result<()> {
     };
     // Its own error would name the temporary file.
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| match error.kind() {
-        kind @ io::ErrorKind::NotFound => io::Error::new(kind, format!("there is no folder {folder:?}")),
+        kind @ io::ErrorKind::NotFound => {
+            io::Error::new(kind, format!("there is no folder \"{}\"", Escaped::of(folder)))
+        }
         kind => io::Error::from(kind),
     })?;
     let mut writer = BufWriter::new(file.as_file_mut());

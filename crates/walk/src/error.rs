@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use nacre_quantity::Escaped;
 use rustix::io::Errno;
 
 /// The operation that failed.
@@ -72,14 +73,14 @@ impl std::fmt::Display for WalkError {
             Operation::List => "cannot read the directory",
             Operation::Stat => "cannot stat",
             Operation::Loop => {
-                return write!(f, "not entering {:?}: it is mounted below itself", self.path());
+                return write!(f, "not entering \"{}\": it is mounted below itself", Escaped(&self.path));
             }
         };
         if self.is_missing() {
-            return write!(f, "{doing} {:?}: {MISSING}", self.path());
+            return write!(f, "{doing} \"{}\": {MISSING}", Escaped(&self.path));
         }
         let error = std::io::Error::from_raw_os_error(self.errno);
-        write!(f, "{doing} {:?}: {error}", self.path())
+        write!(f, "{doing} \"{}\": {error}", Escaped(&self.path))
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use nacre_quantity::Escaped;
 pub use parse::{Comparison, Days, Depths, Group, Kinds, Reference, Size, User};
 
 use crate::entry::{Entry, FileKind, Metadata, Time};
@@ -231,15 +232,19 @@ pub fn exclusions(files: &[PathBuf]) -> Result<Option<Gitignore>, String> {
     // Paths below this one are matched as they are: a root may hold a directory of its own name.
     let mut builder = GitignoreBuilder::new(".");
     for file in files {
-        let text = std::fs::read(file).map_err(|error| format!("cannot read {file:?}: {error}"))?;
+        let shown = Escaped::of(file);
+        let text = std::fs::read(file).map_err(|error| format!("cannot read \"{shown}\": {error}"))?;
         for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let line = std::str::from_utf8(line)
-                .map_err(|_| format!("line {} of {file:?} is not UTF-8", number + 1))?;
+                .map_err(|_| format!("line {} of \"{shown}\" is not UTF-8", number + 1))?;
             builder
                 .add_line(Some(file.clone()), line.trim_end_matches('\r'))
-                .map_err(|error| format!("line {} of {file:?}: {error}", number + 1))?;
+                .map_err(|error| format!("line {} of \"{shown}\": {error}", number + 1))?;
         }
     }
     let built = builder.build();
-    built.map(Some).map_err(|error| format!("the patterns of {files:?} are too large: {error}"))
+    built.map(Some).map_err(|error| {
+        let files: Vec<String> = files.iter().map(|file| format!("\"{}\"", Escaped::of(file))).collect();
+        format!("the patterns of {} are too large: {error}", files.join(", "))
+    })
 }

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use nacre_quantity::Escaped;
 use parking_lot::Mutex;
 
 use crate::entry::{Entry, FileKind, Metadata, Time};
 use crate::error::{Operation, WalkError};
 use crate::report::Sums;
-use crate::report::print::shown;
 
 /// The size at which a buffer is written, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -135,7 +135,7 @@ pub struct Format {
     pub json: bool,
     /// A zero byte instead of a newline at the end of each entry.
     pub null: bool,
-    /// Escapes control characters in paths, which a terminal would interpret.
+    /// Escapes paths as they are printed for people ([`Escaped`]), because a terminal would interpret what is in them.
     pub escape: bool,
 }
 
@@ -253,7 +253,7 @@ impl<'a> Lister<'a> {
                 Field::Path if self.format.escape => {
                     self.path.clear();
                     entry.write_path(&mut self.path);
-                    self.buffer.extend_from_slice(shown(&self.path).as_bytes());
+                    put(&mut self.buffer, format_args!("{}", Escaped(&self.path)));
                 }
                 Field::Path => entry.write_path(&mut self.buffer),
                 Field::Type => self.buffer.push(entry.kind.letter() as u8),

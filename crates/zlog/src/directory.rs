@@ -1,15 +1,17 @@
 //! The logs of a store by their names.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures::future::try_join_all;
-use nacre_map::{ClusterMap, MAP_PREFIX, Random, Update};
+use futures::future::join_all;
+use nacre_map::{ClusterMap, MAP_PREFIX, Random, Update, Value};
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Key, ObjectId, ObjectStore, StoreError, Transaction, WriteOp};
+use nacre_object::{Escaped, Key, ObjectId, ObjectStore, StoreError, Transaction, WriteOp};
 
 use crate::error::LogError;
 use crate::layout::{self, LogId, PREFIX, View};
+use crate::limit::PATIENCE;
+use crate::log::RetryBudget;
 use crate::sequencer::{Sequencer as _, StoreSequencer};
 use crate::state::{DIRECTORY, Named, Proposed, Shape, Views, map_name, name_entry, propose, views_entry};
 use crate::stripe::{Stripe, StripeError};
@@ -29,12 +31,15 @@ pub struct Listed {
 }
 
 /// The logs of a store by their names. It needs a tokio runtime with a clock around its calls.
+///
+/// Every call waits at its beginning for a store that does not answer ([`Directory::with_patience`]).
 #[derive(Clone, derive_more::Debug)]
 #[debug("Directory")]
 pub struct Directory {
     store: Arc<dyn ObjectStore>,
     map: ClusterMap,
     random: Random,
+    patience: Duration,
 }
 
 impl Directory {
@@ -44,12 +49,17 @@ impl Directory {
     /// None but those of a name that no store refuses.
     pub fn new(store: Arc<dyn ObjectStore>) -> Result<Directory, LogError> {
         let map = ClusterMap::new(store.clone(), DIRECTORY)?;
-        Ok(Directory { store, map, random: Random::default() })
+        Ok(Directory { store, map, random: Random::default(), patience: PATIENCE })
     }
 
     /// Replaces the source of pauses and ids; without this, nobody can foresee them.
     pub fn with_random(self, random: Random) -> Directory {
         Directory { map: self.map.with_random(random.clone()), random, ..self }
+    }
+
+    /// Replaces the time for which a store that does not answer is tried again, [`PATIENCE`] without this.
+    pub fn with_patience(self, patience: Duration) -> Directory {
+        Directory { patience, ..self }
     }
 
     /// Creates a log.
@@ -60,8 +70,7 @@ impl Directory {
     pub async fn create(&self, name: &str, shape: Shape) -> Result<LogId, LogError> {
         let entry = name_entry(name)?;
         shape.check()?;
-        let found = self.map.get(&entry).await;
-        if found.map_err(|error| of_log(name, error))?.0.is_some() {
+        if self.get(name).await?.is_some() {
             return Err(LogError::Exists(name.to_owned()));
         }
         let id = LogId(self.random.number());
@@ -73,6 +82,24 @@ impl Directory {
             unit: shape.unit,
             closed: false,
         };
+        let error = match self.make(id, view, entry).await {
+            Ok(Proposed::Done(_)) => return Ok(id),
+            Ok(Proposed::Refused) => LogError::Exists(name.to_owned()),
+            // The log may have its name, and with it the objects are needed.
+            Err(error) if error.kind().is_uncertain() => return Err(error),
+            // What stood there before is not ours.
+            Err(error @ LogError::Corrupt(_)) => return Err(error),
+            Err(error) => error,
+        };
+        // Nobody can find the log. What is left of it, should the store fail again, takes room and does no harm.
+        if let Err(why) = self.remove_objects(id).await {
+            tracing::warn!(log = name, "objects of a log that could not be created are left: {why}");
+        }
+        Err(error)
+    }
+
+    /// Makes a log with one view, and names it.
+    async fn make(&self, id: LogId, view: View, entry: Key) -> Result<Proposed, LogError> {
         create_objects(&*self.store, id, &view).await?;
         let head = layout::head(id)?;
         StoreSequencer::new(self.store.clone(), head).install(1, 0).await.map_err(sequencer_error)?;
@@ -81,15 +108,7 @@ impl Directory {
         propose(&map.proposer(Default::default()), update).await?;
         // The name comes last: before it nobody can find the log.
         let update = Update::new(WHO).set(entry.clone(), Named::new(id, now_ms()).encode()?).if_absent(entry);
-        let refusal = match propose(&self.map.proposer(Default::default()), update).await {
-            Ok(Proposed::Done(_)) => return Ok(id),
-            Ok(Proposed::Refused) => LogError::Exists(name.to_owned()),
-            // Whether the log has its name is not known where the store failed, and with it the objects are needed.
-            Err(error @ LogError::Store(_)) => return Err(error),
-            Err(error) => error,
-        };
-        self.remove_objects(id).await?;
-        Err(refusal)
+        propose(&self.map.proposer(Default::default()), update).await
     }
 
     /// Returns a log by its name.
@@ -101,10 +120,25 @@ impl Directory {
         Ok(Listed { name: name.to_owned(), id, created_ms })
     }
 
+    fn patience(&self) -> RetryBudget {
+        RetryBudget::new(self.patience, self.random.clone())
+    }
+
+    /// Reads the entry of a name, as long as it takes.
+    async fn get(&self, name: &str) -> Result<Option<Value>, LogError> {
+        let entry = name_entry(name)?;
+        let mut patience = self.patience();
+        loop {
+            match self.map.get(&entry).await {
+                Ok((value, _)) => return Ok(value),
+                Err(error) => patience.wait(of_log(name, error)).await?,
+            }
+        }
+    }
+
     /// Returns the entry of a name with its version.
     async fn named(&self, name: &str) -> Result<(Named, u64), LogError> {
-        let found = self.map.get(&name_entry(name)?).await;
-        let Some(value) = found.map_err(|error| of_log(name, error))?.0 else {
+        let Some(value) = self.get(name).await? else {
             return Err(LogError::Missing(name.to_owned()));
         };
         Ok((Named::decode(&value.value)?, value.version))
@@ -123,7 +157,13 @@ impl Directory {
     /// # Errors
     /// Those of the store.
     pub async fn list(&self) -> Result<Vec<Listed>, LogError> {
-        let state = self.map.state().await.map_err(|error| told_of("the list of logs", error))?;
+        let mut patience = self.patience();
+        let state = loop {
+            match self.map.state().await {
+                Ok(state) => break state,
+                Err(error) => patience.wait(told_of("the list of logs", error)).await?,
+            }
+        };
         let entries = state.entries().iter().filter_map(|(name, value)| {
             let Named { id, created_ms, .. } = Named::decode(&value.value).ok()?;
             let name = std::str::from_utf8(name.as_bytes()).ok()?.to_owned();
@@ -141,7 +181,7 @@ impl Directory {
         let proposer = self.map.proposer(Default::default());
         loop {
             let (named, version) = self.kept(from).await?;
-            if self.map.get(&new).await?.0.is_some() {
+            if self.get(to).await?.is_some() {
                 return Err(LogError::Exists(to.to_owned()));
             }
             let update = Update::new(WHO)
@@ -199,15 +239,15 @@ impl Directory {
 }
 
 /// Returns the failure to look a log up. It names the log, and not the map in which the names of all logs are kept.
-fn of_log(name: &str, error: StoreError) -> LogError {
-    told_of(format_args!("log \"{}\"", name.escape_debug()), error)
+fn of_log(name: &str, error: StoreError) -> StoreError {
+    told_of(format_args!("log \"{}\"", Escaped::of(name)), error)
 }
 
-fn told_of(what: impl std::fmt::Display, mut error: StoreError) -> LogError {
+fn told_of(what: impl std::fmt::Display, mut error: StoreError) -> StoreError {
     if let Some(why) = error.message.strip_prefix(&format!("map \"{DIRECTORY}\": ")) {
         error.message = format!("{what}: {why}");
     }
-    error.into()
+    error
 }
 
 /// Makes the objects of a view.
@@ -222,7 +262,8 @@ pub(crate) async fn create_objects(store: &dyn ObjectStore, id: LogId, view: &Vi
             }
         }
     };
-    try_join_all((0..view.width).map(create)).await.map(drop)
+    // All are waited for, so that none is made after those that were made have been removed.
+    join_all((0..view.width).map(create)).await.into_iter().collect()
 }
 
 /// Returns all objects of a log, also those that no view has.

@@ -1,16 +1,16 @@
 //! Failures of logs.
 
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, Escaped, StoreError};
 
 /// The reason why something could not be done with a log.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
     /// A log that does not exist, or was deleted since it was opened.
-    #[error("there is no log \"{}\"", .0.escape_debug())]
+    #[error("there is no log \"{}\"", Escaped::of(.0))]
     Missing(String),
     /// A log of that name that exists already.
-    #[error("there is a log \"{}\" already", .0.escape_debug())]
+    #[error("there is a log \"{}\" already", Escaped::of(.0))]
     Exists(String),
     /// The request is wrong.
     #[error("{0}")]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_map::{ClusterMap, Proposer, Random};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, StoreError, Transaction};
+use nacre_object::{ErrorKind, Escaped, ObjectId, ObjectStore, Outcome, StoreError, Transaction};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -110,15 +110,18 @@ pub struct Info {
 }
 
 impl Log {
-    /// Opens a log.
+    /// Opens a log. A store that does not answer is tried again for [`Options::patience`].
     ///
     /// # Errors
     /// [`LogError::Missing`] if there is none of that name, and those of the store.
     pub async fn open(store: Arc<dyn ObjectStore>, name: &str, options: Options) -> Result<Log, LogError> {
-        let listed = Directory::new(store.clone())?.find(name).await?;
+        let (patience, random) = (options.patience, options.random.clone());
+        let directory = Directory::new(store.clone())?.with_random(random.clone()).with_patience(patience);
+        let listed = directory.find(name).await?;
         let id = listed.id;
-        let map = ClusterMap::new(store.clone(), &map_name(id))?.with_random(options.random.clone());
-        let known = Mutex::new(Arc::new(read_views(&map, name).await?));
+        let map = ClusterMap::new(store.clone(), &map_name(id))?.with_random(random.clone());
+        let views = read_views_patiently(&map, name, RetryBudget::new(patience, random)).await?;
+        let known = Mutex::new(Arc::new(views));
         let sequencer = match &options.sequencer {
             Some(sequencer) => sequencer.clone(),
             None => {
@@ -334,13 +337,7 @@ impl Inner {
 
     /// Returns the attempts of one request.
     pub fn patience(&self) -> RetryBudget {
-        let Options { patience, random, .. } = &self.options;
-        RetryBudget {
-            patience: *patience,
-            since: None,
-            pause: Duration::from_millis(2),
-            random: random.clone(),
-        }
+        RetryBudget::new(self.options.patience, self.options.random.clone())
     }
 
     pub fn object(&self, view: &View, index: u32) -> Result<ObjectId, LogError> {
@@ -401,13 +398,7 @@ impl Inner {
 
     /// Reads the views, as long as it takes.
     pub async fn views(&self) -> Result<CachedViews, LogError> {
-        let mut patience = self.patience();
-        loop {
-            match read_views(&self.map, &self.name).await {
-                Err(LogError::Store(error)) => patience.wait(error).await?,
-                result => return result,
-            }
-        }
+        read_views_patiently(&self.map, &self.name, self.patience()).await
     }
 
     /// Applies a transaction that may be applied twice, as long as it takes.
@@ -435,8 +426,22 @@ impl Inner {
 
     pub fn nonsense(&self) -> LogError {
         let text =
-            format!("log \"{}\": the store's answer does not fit the question", self.name.escape_debug());
+            format!("log \"{}\": the store's answer does not fit the question", Escaped::of(&self.name));
         StoreError::new(ErrorKind::Corrupt, text).into()
+    }
+}
+
+/// Reads the views of a log, as long as it takes.
+async fn read_views_patiently(
+    map: &ClusterMap,
+    name: &str,
+    mut patience: RetryBudget,
+) -> Result<CachedViews, LogError> {
+    loop {
+        match read_views(map, name).await {
+            Err(LogError::Store(error)) => patience.wait(error).await?,
+            result => return result,
+        }
     }
 }
 
@@ -449,14 +454,22 @@ pub(crate) struct RetryBudget {
 }
 
 impl RetryBudget {
+    pub fn new(patience: Duration, random: Random) -> Self {
+        Self { patience, since: None, pause: Duration::from_millis(2), random }
+    }
+
     /// Waits before the next attempt.
     ///
     /// # Errors
     /// The failure itself, if waiting does not heal it or has lasted for too long.
-    pub async fn wait(&mut self, error: StoreError) -> Result<(), LogError> {
+    pub async fn wait(&mut self, mut error: StoreError) -> Result<(), LogError> {
         let since = *self.since.get_or_insert_with(Instant::now);
         let heals = error.is_retryable() || error.kind == ErrorKind::Unknown;
-        if !heals || since.elapsed() >= self.patience {
+        if !heals {
+            return Err(error.into());
+        }
+        if since.elapsed() >= self.patience {
+            error.message.push_str(&format!(" (tried for {:?})", self.patience));
             return Err(error.into());
         }
         tokio::time::sleep(self.pause / 2 + self.random.part(self.pause / 2)).await;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nacre_map::{ClusterMap, ProposeError, Proposer, Refused, Update};
-use nacre_object::Key;
+use nacre_object::{Escaped, Key};
 use serde::{Deserialize, Serialize};
 
 use crate::error::LogError;
@@ -48,11 +48,18 @@ impl Shape {
 }
 
 /// The views of a log at an epoch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Views {
     format: u32,
-    /// The views, in the order of their positions, at least one. The last one has the log's epoch, and no end.
-    pub views: Vec<View>,
+    /// At least one.
+    pub(crate) views: Vec<View>,
+}
+
+/// The views of a log as they are written down, sound or not.
+#[derive(Deserialize)]
+struct Written {
+    format: u32,
+    views: Vec<View>,
 }
 
 impl Views {
@@ -67,6 +74,11 @@ impl Views {
         for (number, view) in (1..).zip(&mut self.views) {
             view.closed = number < count;
         }
+    }
+
+    /// Returns the views, in the order of their positions, at least one. The last one has the log's epoch, and no end.
+    pub fn views(&self) -> &[View] {
+        &self.views
     }
 
     /// Returns the log's epoch.
@@ -105,7 +117,9 @@ impl Views {
     /// `Corrupt` if they are not a log's.
     pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
         let damaged = |why: &str| LogError::Corrupt(format!("its views cannot be read: {why}"));
-        let mut views: Views = serde_json::from_slice(bytes).map_err(|_| damaged("they are damaged"))?;
+        let Written { format, views } =
+            serde_json::from_slice(bytes).map_err(|_| damaged("they are damaged"))?;
+        let mut views = Views { format, views };
         views.close();
         let is_in_order = views
             .views
@@ -185,7 +199,7 @@ pub(crate) fn views_entry() -> Key {
 /// `Invalid` with the reason.
 pub(crate) fn name_entry(name: &str) -> Result<Key, LogError> {
     if !(1..=NAME_BYTES_MAX).contains(&name.len()) || name.chars().any(char::is_control) {
-        let name = name.escape_debug();
+        let name = Escaped::of(name);
         return Err(LogError::Invalid(format!(
             "\"{name}\" is not a valid name for a log: it must have 1 to {NAME_BYTES_MAX} bytes, and no \
              control characters"
@@ -235,5 +249,7 @@ mod tests {
         assert_eq!(views, "the log is damaged: its views cannot be read: they are damaged");
         let entry = said(Named::decode(b"{").err());
         assert_eq!(entry, "the log is damaged: its entry in the directory is damaged");
+        let none = said(Views::decode(br#"{"format":1,"views":[]}"#).err());
+        assert_eq!(none, "the log is damaged: its views cannot be read: there are none, or too many");
     }
 }

@@ -124,7 +124,10 @@ impl Stripe<'_> {
         };
         let mut entries = self.indices(place, count, &index)?;
         if let Some(next) = index.next {
-            entries.truncate(((next - range.offset) / INDEX_BYTES) as usize);
+            // Without one entry at least the caller would not get on.
+            let whole = next.checked_sub(range.offset).map(|bytes| bytes / INDEX_BYTES);
+            let whole = whole.filter(|whole| *whole > 0).ok_or_else(|| nonsense(self.object))?;
+            entries.truncate(whole as usize);
         }
         Ok(Indices { entries, data })
     }
@@ -167,7 +170,11 @@ impl Stripe<'_> {
             if read.next.is_some() {
                 break;
             }
-            found.push(is_whole(&read.extents, *range).then_some(read.data));
+            let is_whole = is_whole(&read.extents, *range);
+            if is_whole && read.data.len() as u64 != range.len {
+                return Err(nonsense(self.object));
+            }
+            found.push(is_whole.then_some(read.data));
         }
         Ok(found)
     }
@@ -308,4 +315,55 @@ pub(crate) enum Written {
     Done,
     /// Something was written at one of the places before.
     Occupied,
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_object::testkit::block_on;
+    use nacre_object::{Done, Reply};
+
+    use super::*;
+
+    /// A store with one answer to everything.
+    struct Answering(RangeRead);
+
+    impl ObjectStore for Answering {
+        fn apply(&self, _: &ObjectId, _: Transaction) -> Reply<Outcome> {
+            let answers = vec![Answer::Range(self.0.clone())];
+            Reply::ready(Ok(Outcome::Done(Done { version: 1, existed: true, answers })))
+        }
+
+        fn list(&self, _: Option<&ObjectId>, _: usize) -> Reply<Vec<ObjectId>> {
+            Reply::ready(Ok(Vec::new()))
+        }
+    }
+
+    fn stripe<'a>(store: &'a Answering, object: &'a ObjectId) -> Stripe<'a> {
+        Stripe { store, object, epoch: 1, closed: false }
+    }
+
+    fn is_damage<T>(result: Result<T, StripeError>) -> bool {
+        matches!(result, Err(StripeError::Store(error)) if error.kind == ErrorKind::Corrupt)
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_the_question_is_damage() {
+        let object: ObjectId = "log".parse().unwrap();
+        let begin = 4 * INDEX_BYTES;
+        // It was cut before the range, at its beginning, and within its first entry.
+        for next in [0, begin - 1, begin, begin + INDEX_BYTES - 1] {
+            let store = Answering(RangeRead { next: Some(next), ..RangeRead::default() });
+            assert!(is_damage(block_on(stripe(&store, &object).read(4, 2, 0))), "{next}");
+        }
+        let range = ByteRange::new(64, 32);
+        let extents = vec![Extent { range, version: 1, kind: ExtentKind::Data }];
+        for data in ["", "short", "more than the thirty-two bytes that were asked for"] {
+            let store = Answering(RangeRead {
+                data: Bytes::from_static(data.as_bytes()),
+                extents: extents.clone(),
+                ..RangeRead::default()
+            });
+            assert!(is_damage(block_on(stripe(&store, &object).read_data(&[range]))), "{data}");
+        }
+    }
 }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nacre_quantity::Escaped;
 use tempfile::TempDir;
 
 use crate::BenchError;
@@ -107,7 +108,7 @@ pub(crate) fn temporary_folder(parent: Option<&Path>) -> Result<TempDir, BenchEr
     match parent {
         Some(parent) => builder
             .tempdir_in(parent)
-            .map_err(BenchError::io(format!("make a temporary folder in {}", parent.display()))),
+            .map_err(BenchError::io(format!("make a temporary folder in {}", Escaped::of(&parent)))),
         None => builder.tempdir().map_err(BenchError::io("make a temporary folder")),
     }
 }
@@ -116,7 +117,7 @@ pub(crate) fn temporary_folder(parent: Option<&Path>) -> Result<TempDir, BenchEr
 pub(crate) fn validate_folder(folder: Option<&Path>) -> Result<(), BenchError> {
     match folder {
         Some(folder) if !folder.is_dir() => {
-            Err(BenchError::Usage(format!("{} is not a folder", folder.display())))
+            Err(BenchError::Usage(format!("{} is not a folder", Escaped::of(&folder))))
         }
         _ => Ok(()),
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use nacre_quantity::Escaped;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -60,7 +61,7 @@ impl Crew {
                 .stdout(Stdio::piped())
                 .kill_on_drop(true)
                 .spawn()
-                .map_err(BenchError::io(format!("start a client process of {}", program.display())))?;
+                .map_err(BenchError::io(format!("start a client process of {}", Escaped::of(&program))))?;
             let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
                 return Err(BenchError::Process("a client process has no standard input or output".into()));
             };

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
+use nacre_quantity::Escaped;
 use serde::Serialize;
 
 use super::machine::Machine;
@@ -78,7 +79,7 @@ impl<R: Results> Report<R> {
     /// Writes what has been measured so far into the file, if there is one: whatever ends a long study does not take it.
     pub(crate) fn keep(&self) -> Result<(), BenchError> {
         let Some(file) = &self.file else { return Ok(()) };
-        std::fs::write(file, self.json()?).map_err(BenchError::io(format!("write {}", file.display())))
+        std::fs::write(file, self.json()?).map_err(BenchError::io(format!("write {}", Escaped::of(&file))))
     }
 
     /// Keeps and prints the results of a study that ended in this way: all of them, or what there is.
@@ -111,7 +112,7 @@ impl<R: Results> fmt::Display for Report<R> {
         // Without the folder, which is none of the reader's of a report that is kept.
         for file in &self.figures {
             let name = Path::new(file).file_name().unwrap_or_default();
-            writeln!(f, "Drawn: {}", name.display())?;
+            writeln!(f, "Drawn: {}", Escaped::of(&name))?;
         }
         match self.ended_early {
             Some(_) => writeln!(f, "Not complete: the study ended early."),

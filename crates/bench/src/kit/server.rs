@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use nacre_quantity::Escaped;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -141,7 +142,7 @@ impl Servers {
                 .stdout(Stdio::piped())
                 .kill_on_drop(true)
                 .spawn()
-                .map_err(BenchError::io(format!("start a server with {}", self.program.display())))?;
+                .map_err(BenchError::io(format!("start a server with {}", Escaped::of(&self.program))))?;
             self.children.push(child);
         }
         for child in &mut self.children {
@@ -208,7 +209,7 @@ impl Daemon {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(BenchError::io(format!("start a server with {}", program.display())))?;
+            .map_err(BenchError::io(format!("start a server with {}", Escaped::of(&program))))?;
         let mut daemon = Daemon { uri: format!("nacre://{address}"), child };
         until_listening(&mut daemon.child).await?;
         Ok(daemon)

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
+use nacre_quantity::Escaped;
+
 use super::point::Series;
 use super::testbed::Device;
 use crate::BenchError;
@@ -22,8 +24,9 @@ pub(super) fn write(series: &[Series], machine: &str, folder: &Path) -> Result<O
         return Ok(None);
     }
     let file = folder.join("CAPACITY.md");
-    std::fs::write(&file, page(&of, machine)).map_err(BenchError::io(format!("write {}", file.display())))?;
-    Ok(Some(file.display().to_string()))
+    std::fs::write(&file, page(&of, machine))
+        .map_err(BenchError::io(format!("write {}", Escaped::of(&file))))?;
+    Ok(Some(Escaped::of(&file).to_string()))
 }
 
 fn page(series: &[&Series], machine: &str) -> String {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nacre_quantity::Escaped;
+
 use super::load::{Load, Sent, send_all};
 use super::point::{Cell, Cost, Run, System};
 use super::probe::Probe;
@@ -130,7 +132,7 @@ impl Bench {
                 command.arg(format!("{}/{}", address.ip(), address.port()));
             }
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn().map_err(BenchError::io(format!("start {}", program.display())))
+            command.spawn().map_err(BenchError::io(format!("start {}", Escaped::of(&program))))
         })?;
         let copier = Copier::Samplicate(Ended(child));
         // It says nothing when it is ready: it is when a datagram comes through.

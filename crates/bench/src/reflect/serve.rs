@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use nacre_planes::forward::{ForwardOptions, Forwarder, Listeners, be_prompt, read_clocks};
 use nacre_planes::plane::{self, PlaneKind, PlaneOptions};
+use nacre_quantity::Escaped;
 use nacre_reflect::control::{Control, ControlOptions};
 use nacre_reflect::cookie::Secret;
 use nacre_reflect::host::{Host, Incoming, Now, Outgoing};
@@ -305,7 +306,7 @@ impl Reflector {
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
-                .map_err(BenchError::io(format!("start a reflector of {}", program.display())))
+                .map_err(BenchError::io(format!("start a reflector of {}", Escaped::of(&program))))
         })?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let Some((input, output)) = input.zip(output) else {

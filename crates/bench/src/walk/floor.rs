@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nacre_quantity::Escaped;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -79,7 +80,7 @@ pub(crate) fn main(args: &FloorArgs) -> Result<(), BenchError> {
 
 /// Walks a tree, with metadata if `stat` is set, and returns the counts.
 pub(super) fn walk(root: &Path, threads: usize, stat: bool) -> Result<Count, BenchError> {
-    let failed = |errno: Errno| BenchError::io(format!("open {}", root.display()))(errno.into());
+    let failed = |errno: Errno| BenchError::io(format!("open {}", Escaped::of(&root)))(errno.into());
     // The root may be a symbolic link.
     let fd = rustix::fs::openat(CWD, root, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty());
     let above = Arc::new(fd.map_err(failed)?);

@@ -8,6 +8,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use nacre_quantity::Escaped;
 use nacre_ranks::Algorithm;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
@@ -47,7 +48,7 @@ impl Chain {
         let folder = tempfile::tempdir().map_err(BenchError::io("make a temporary folder"))?;
         let chain = Self { folder };
         let attempted =
-            || BenchError::io(format!("make a chain of directories in {}", chain.path().display()));
+            || BenchError::io(format!("make a chain of directories in {}", Escaped::of(&chain.path())));
         let mut above = open(chain.path()).map_err(|errno| attempted()(errno.into()))?;
         for _ in 0..depth {
             above = mkdirat(&above, c"d", Mode::RWXU)

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nacre_quantity::Escaped;
 use nacre_ranks::{Algorithm, Counters, Traffic};
 use nacre_walk::Profile;
 use serde::{Deserialize, Serialize};
@@ -80,7 +81,7 @@ impl Mpi {
         let program = match &args.nacre_mpi {
             Some(program) if program.is_file() => program.clone(),
             Some(program) => {
-                return Err(BenchError::Usage(format!("--nacre-mpi: {} is not there", program.display())));
+                return Err(BenchError::Usage(format!("--nacre-mpi: {} is not there", Escaped::of(&program))));
             }
             None => Self::beside().ok_or_else(|| {
                 BenchError::Usage(
@@ -164,7 +165,7 @@ impl Mpi {
                 job.ranks,
                 measured.ranks.len(),
                 self.launcher[0],
-                self.program.display()
+                Escaped::of(&self.program)
             )));
         }
         Ok(measured)

@@ -8,6 +8,7 @@ pub(super) mod simulate;
 use std::fmt;
 use std::path::Path;
 
+use nacre_quantity::Escaped;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::figures::draw;
@@ -175,7 +176,8 @@ pub(super) fn read(file: &Path) -> Result<Vec<Run>, BenchError> {
     struct Recorded {
         runs: Vec<Run>,
     }
-    let text = std::fs::read_to_string(file).map_err(BenchError::io(format!("read {}", file.display())))?;
+    let text =
+        std::fs::read_to_string(file).map_err(BenchError::io(format!("read {}", Escaped::of(&file))))?;
     let recorded = serde_json::from_str::<Recorded>(&text).ok();
     let numbered = match recorded {
         Some(recorded) => recorded.runs.into_iter().map(|run| (None, run)).collect(),
@@ -183,7 +185,11 @@ pub(super) fn read(file: &Path) -> Result<Vec<Run>, BenchError> {
             let mut runs = Vec::new();
             for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
                 let run: Run = serde_json::from_str(line).map_err(|error| {
-                    BenchError::Usage(format!("line {} of {} is no run: {error}", number + 1, file.display()))
+                    BenchError::Usage(format!(
+                        "line {} of {} is no run: {error}",
+                        number + 1,
+                        Escaped::of(&file)
+                    ))
                 })?;
                 runs.push((Some(number + 1), run));
             }
@@ -196,7 +202,7 @@ pub(super) fn read(file: &Path) -> Result<Vec<Run>, BenchError> {
             let place = number.map(|number| format!("line {number} of ")).unwrap_or_default();
             return Err(BenchError::Usage(format!(
                 "{place}{} has a run that cannot be: ranks, seconds, or bytes between ranks",
-                file.display()
+                Escaped::of(&file)
             )));
         }
     }

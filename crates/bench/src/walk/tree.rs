@@ -7,6 +7,8 @@ mod shape;
 
 use std::path::{Path, PathBuf};
 
+use nacre_quantity::Escaped;
+
 pub(crate) use self::manifest::Manifest;
 use self::plan::Plan;
 pub(crate) use self::shape::Shape;
@@ -28,10 +30,10 @@ impl Tree {
     /// # Errors
     /// If the root is not a directory.
     pub(crate) fn existing(root: &Path) -> Result<Self, BenchError> {
-        let attempted = BenchError::io(format!("find the tree {}", root.display()));
+        let attempted = BenchError::io(format!("find the tree {}", Escaped::of(&root)));
         let root = root.canonicalize().map_err(attempted)?;
         if !root.is_dir() {
-            return Err(BenchError::Usage(format!("{} is no directory", root.display())));
+            return Err(BenchError::Usage(format!("{} is no directory", Escaped::of(&root))));
         }
         let manifest = Manifest::of(&root).filter(|manifest| manifest.complete);
         Ok(Self { root, manifest, reused: true, keep: true })
@@ -58,7 +60,7 @@ impl Tree {
             None if root.exists() => {
                 return Err(BenchError::Usage(format!(
                     "{} is there and was not made by this study; name another place for the tree",
-                    root.display()
+                    Escaped::of(&root)
                 )));
             }
             None => {}
@@ -67,7 +69,7 @@ impl Tree {
         let mut manifest = Manifest::new(seed, shape.clone(), plan.totals());
         // Written first, so that an interrupted tree is known to be ours.
         manifest.write(&root)?;
-        std::fs::create_dir(&root).map_err(BenchError::io(format!("make {}", root.display())))?;
+        std::fs::create_dir(&root).map_err(BenchError::io(format!("make {}", Escaped::of(&root))))?;
         let mut tree = Self { root, manifest: None, reused: false, keep: false };
         make::make(&plan, &tree.root, threads)?;
         manifest.complete = true;
@@ -101,7 +103,7 @@ fn remove(root: &Path) -> Result<(), BenchError> {
     // The manifest last: while it is there, what is left of the tree is known to be ours.
     gone(std::fs::remove_dir_all(root))
         .and_then(|()| gone(std::fs::remove_file(Manifest::path(root))))
-        .map_err(BenchError::io(format!("remove the tree {}", root.display())))
+        .map_err(BenchError::io(format!("remove the tree {}", Escaped::of(&root))))
 }
 
 #[cfg(test)]

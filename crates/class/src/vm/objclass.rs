@@ -320,6 +320,11 @@ fn map_set_vals(stack: &Stack<'_>) -> Result<c_int, Raise> {
     }
     // The order of a table is nobody's business: changes are made in the order of the keys.
     entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    // Which of two such values is the last one, only that order could say.
+    if let Some(pair) = entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        let key = String::from_utf8_lossy(&pair[0].0);
+        return Err(Raise::invalid(format!("map_set_vals: two keys have the text \"{key}\"")));
+    }
     stack.operate(|call| {
         if entries.is_empty() {
             return call.write(WriteOp::Create);

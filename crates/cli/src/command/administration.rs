@@ -174,7 +174,7 @@ pub async fn scrub(session: &Context, args: ScrubArgs) -> Result<(), Failure> {
         None if damaged == 0 && !is_lost => Ok(()),
         None => Err(Failure::Failed(format!(
             "the scrub of {} found {}; {}",
-            session.uri(),
+            session.shown_uri(),
             match damaged {
                 0 => "that something is lost".to_owned(),
                 _ => quantity::count(damaged as u64, "damaged piece"),

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use nacre::{
     Answer, Done, Fork, Found, Key, ObjectId, Outcome, ReadOp, Refusal, Store, Transaction, WriteOp,
 };
+use nacre_quantity::Escaped;
 use serde_json::{Map, Value, json};
 
 use self::node::{Nodes, Unreadable};
@@ -97,7 +98,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         }
         true => (Box::new(io::stdin().lock()), "standard input".to_owned()),
         false => {
-            let shown = args.file.display().to_string();
+            let shown = Escaped::of(&args.file).to_string();
             let file = std::fs::File::open(&args.file).map_err(Failure::io(format!("open {shown}")))?;
             (Box::new(file), shown)
         }

@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nacre_quantity::Escaped;
+
 use crate::arguments::Common;
 use crate::failure::Failure;
 
@@ -37,7 +39,7 @@ pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
         sentence: Some(format!(
             "the studies are a program of their own, {PROGRAM}, which is neither beside {} nor in PATH: \"make install\" \
              installs both, \"make release\" builds them",
-            this.display()
+            Escaped::of(&this)
         )),
     })?;
     let mut command = Command::new(&program);
@@ -53,7 +55,7 @@ pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
     }
     let error = command.args(args.words).exec();
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    let sentence = format!("cannot run {}: {error}", program.display());
+    let sentence = format!("cannot run {}: {error}", Escaped::of(&program));
     Err(Failure::Command { code, sentence: Some(sentence) })
 }
 

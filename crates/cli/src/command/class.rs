@@ -7,6 +7,7 @@ use bytes::Bytes;
 use nacre::class::{Bounds, CallError, Called, ClassError, Record, Request};
 use nacre::{ObjectId, Store};
 use nacre_class::{TEXT_BYTES_MAX, packed, transcript};
+use nacre_quantity::Escaped;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -176,6 +177,7 @@ fn failure(error: ClassError) -> Failure {
             Failure::Failed(format!("{error}; \"nacre class ls\" lists the existing classes"))
         }
         ClassError::Missing { name, .. } => {
+            let name = Escaped::of(&name);
             let advice = format!("\"nacre class history {name}\" lists those that are kept");
             Failure::Failed(format!("class \"{name}\" has no such version; {advice}"))
         }
@@ -209,7 +211,7 @@ fn read_text(file: &Path) -> Result<Bytes, Failure> {
         true => std::io::stdin().lock().take(limit).read_to_end(&mut text),
         false => std::fs::File::open(file).and_then(|file| file.take(limit).read_to_end(&mut text)),
     };
-    read.map_err(Failure::io(format_args!("read {}", file.display())))?;
+    read.map_err(Failure::io(format_args!("read {}", Escaped::of(file))))?;
     Ok(text.into())
 }
 
@@ -261,11 +263,11 @@ async fn list(session: &Context) -> Result<(), Failure> {
         for method in &class.methods {
             let changes = if method.writes { "yes" } else { "no" };
             table.row([
-                class.name.clone(),
+                Escaped::of(&class.name).to_string(),
                 class.version.to_string(),
-                method.name.clone(),
+                Escaped::of(&method.name).to_string(),
                 changes.to_owned(),
-                method.about.clone(),
+                Escaped::of(&method.about).to_string(),
             ]);
         }
     }
@@ -287,7 +289,7 @@ async fn show(session: &Context, class: &str, version: Option<u64>) -> Result<()
         output::put_bytes(&mut map, "text", &record.text);
         return Ok(output::line(&Value::Object(map).to_string())?);
     }
-    Ok(output::raw(&record.text)?)
+    Ok(output::foreign_text(&record.text)?)
 }
 
 fn describe(record: &Record) -> Map<String, Value> {
@@ -339,7 +341,7 @@ async fn call(
     bounds: &BoundsArgs,
 ) -> Result<(), Failure> {
     let Some((class, method)) = name.split_once('.') else {
-        return Err(Failure::Usage(format!("\"{name}\" is not CLASS.METHOD")));
+        return Err(Failure::Usage(format!("\"{}\" is not CLASS.METHOD", Escaped::of(name))));
     };
     let classes = store.classes();
     let mut request = Request::new(object, class, method).input(input);
@@ -362,7 +364,7 @@ pub(super) fn call_failure(error: CallError) -> Failure {
             if let CallError::Failed { failure, .. } = &error {
                 complain(&failure.log);
             }
-            Failure::Failed(output::foreign_complaint(&error.to_string()).into_owned())
+            Failure::Failed(error.to_string())
         }
     }
 }
@@ -370,7 +372,7 @@ pub(super) fn call_failure(error: CallError) -> Failure {
 /// Prints what a method logged.
 fn complain(log: &[String]) {
     for line in log {
-        output::complain(&output::foreign_complaint(line));
+        output::complain_foreign(line);
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use nacre_quantity::Escaped;
 use nacre_tree::copy::{Aspects, Copy, Difference, Differing, Options, StartError};
 use nacre_walk_cli::Filters;
 use serde_json::{Map, Value, json};
@@ -153,7 +154,7 @@ fn print_totals(session: &Context, args: &Args, comparison: &Copy, differences: 
 fn described(differing: &Differing) -> String {
     let path = match &differing.path[..] {
         b"" => ".".to_owned(),
-        path => output::text(path),
+        path => Escaped(path).to_string(),
     };
     match differing.difference {
         Difference::Missing => format!("only in the source: {path}"),

@@ -1,6 +1,9 @@
 //! `nacre copy-objects`: copies objects from one store to another, including their versions.
 
+use std::ffi::{OsStr, OsString};
+
 use nacre::{Engine, Uri};
+use nacre_quantity::Escaped;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -21,14 +24,14 @@ use crate::{output, quantity};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The store to copy from
-    source: String,
+    source: OsString,
     /// The store to copy to; a folder is created if it does not exist
-    destination: String,
+    destination: OsString,
 }
 
 /// Returns whether two uris name one folder, which a process can open only once.
-fn same_folder(source: &str, destination: &str) -> bool {
-    let folder = |uri: &str| match uri.parse().ok()? {
+fn same_folder(source: &OsStr, destination: &OsStr) -> bool {
+    let folder = |uri: &OsStr| match Uri::from_os_str(uri).ok()? {
         Uri { engine: Engine::Folder(path), .. } => std::fs::canonicalize(path).ok(),
         _ => None,
     };
@@ -38,7 +41,7 @@ fn same_folder(source: &str, destination: &str) -> bool {
 /// Runs `nacre copy-objects`.
 pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if same_folder(&args.source, &args.destination) {
-        return Err(Failure::Usage(format!("{} cannot be copied to itself", args.source)));
+        return Err(Failure::Usage(format!("{} cannot be copied to itself", Escaped::of(&args.source))));
     }
     let source = session.open_at(&args.source, Purpose::Use)?;
     let destination = session.open_at(&args.destination, Purpose::Fill)?;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nacre_quantity::Escaped;
 use nacre_tree::Control;
 use nacre_tree::copy::{Copy, Counters, Difference, Differing, Options};
 use nacre_tree::remove::Counted;
@@ -188,7 +189,7 @@ fn plan(session: &Context, copy: &Copy, args: &Args) -> Result<Planned, Failure>
             }
             false => {
                 let path = if differing.path.is_empty() { &b"."[..] } else { &differing.path[..] };
-                [action.as_bytes(), b"\t", path, b"\n"].concat()
+                [action.as_bytes(), b"\t", &output::shown(path)[..], b"\n"].concat()
             }
         };
         if let Err(error) = output::raw(&line) {
@@ -244,8 +245,8 @@ fn dry_run(session: &Context, copy: &Copy, planned: &Planned) -> Result<(), Fail
 
 /// Asks for confirmation on a terminal.
 fn confirm(args: &Args, planned: &Planned) -> Result<bool, Failure> {
-    let question =
-        format!("Mirror {:?} to {:?} ({})?", args.source, args.destination, described_plan(planned, true));
+    let (source, destination) = (Escaped::of(&args.source), Escaped::of(&args.destination));
+    let question = format!("Mirror \"{source}\" to \"{destination}\" ({})?", described_plan(planned, true));
     crate::command::remove::ask(&question)
 }
 

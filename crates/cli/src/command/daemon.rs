@@ -1,11 +1,15 @@
 //! The common parts of the commands that run a daemon: its HTTP listener, its log, and its shutdown.
 
+use std::ffi::OsString;
+
 use nacre::ErrorKind;
 use nacre_daemon::{Daemon, ServerOptions};
+use nacre_quantity::Escaped;
 use nacre_rpc::Address;
 use nacre_shell::Signals;
 use nacre_shell::log::LogFormat;
 use sd_notify::NotifyState;
+use serde_json::Value;
 
 use crate::failure::Failure;
 
@@ -106,9 +110,14 @@ pub fn logged(format: LogFormat, done: Result<(), Failure>) -> Result<(), Failur
 }
 
 /// Returns an address in the form in which clients name it.
-pub fn uri(address: &Address) -> String {
+pub fn uri(address: &Address) -> OsString {
     match address {
-        Address::Tcp(address) => format!("nacre://{address}"),
-        Address::Unix(_) => address.to_string(),
+        Address::Tcp(address) => format!("nacre://{address}").into(),
+        Address::Unix(_) => address.to_os_string(),
     }
+}
+
+/// Returns the form in which clients name an address as JSON: as it is, or, where it is not UTF-8, as it is printed.
+pub fn uri_json(address: &Address) -> Value {
+    uri(address).into_string().unwrap_or_else(|uri| Escaped::of(&uri).to_string()).into()
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use nacre_index::difference::{Change, Changed, Counts, DifferenceError, compare};
+use nacre_quantity::Escaped;
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
@@ -74,7 +75,7 @@ pub fn run(session: &Context, args: &Args) -> Result<(), Failure> {
 }
 
 fn text(changed: &Changed) -> String {
-    let path = output::text(&changed.path);
+    let path = Escaped(&changed.path);
     let fields = match changed.fields.is_empty() {
         true => String::new(),
         false => format!("  ({})", changed.fields.join(", ")),
@@ -82,7 +83,7 @@ fn text(changed: &Changed) -> String {
     match (changed.change, &changed.from) {
         (Change::Created, _) => format!("+ {path}"),
         (Change::Removed, _) => format!("- {path}"),
-        (Change::Moved, Some(from)) => format!("> {} -> {path}{fields}", output::text(from)),
+        (Change::Moved, Some(from)) => format!("> {} -> {path}{fields}", Escaped(from)),
         (Change::Changed | Change::Moved, _) => format!("~ {path}{fields}"),
     }
 }

@@ -12,6 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use bytes::Bytes;
 use nacre::Store;
 use nacre::fs::{Attributes, Credentials, Error, InodeKind, Rank, RankOptions};
+use nacre_quantity::Escaped;
 
 use crate::failure::Failure;
 use crate::output;
@@ -53,6 +54,7 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     // What has methods needs a class, or a metadata rank: neither is in a folder that is no store yet.
     let is_typed = matches!(&args.action, Action::Create(_));
     let store = if fills && !is_typed { session.open_to_fill()? } else { session.open()? };
+    let store = store.patient();
     if let Action::Create(args) = &args.action {
         typed::check(&store, args).await?;
     }
@@ -194,7 +196,7 @@ impl Path {
 
 impl std::fmt::Display for Path {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", output::text(if self.bytes().is_empty() { b"/" } else { self.bytes() }))
+        write!(f, "{}", Escaped(if self.bytes().is_empty() { b"/" } else { self.bytes() }))
     }
 }
 

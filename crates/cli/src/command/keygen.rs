@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use nacre_quantity::Escaped;
 use nacre_rpc::ClusterKey;
 
 use crate::failure::Failure;
@@ -20,5 +21,5 @@ pub struct Args {
 /// Runs `nacre keygen`.
 pub fn run(args: Args) -> Result<(), Failure> {
     ClusterKey::generate()?.save(&args.file)?;
-    Ok(output::line(&format!("a new key is in {}", args.file.display()))?)
+    Ok(output::line(&format!("a new key is in {}", Escaped::of(&args.file)))?)
 }

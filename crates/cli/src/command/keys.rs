@@ -6,6 +6,7 @@ use bytes::Bytes;
 use nacre::{
     Check, Found, Guard, Key, KeyRange, Object, ObjectId, Outcome, Refusal, Transaction, WriteOp, limit,
 };
+use nacre_quantity::Escaped;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, Refused};
@@ -345,15 +346,15 @@ async fn list(
 /// Returns the beginning of a value, as one line of text.
 fn brief(value: &[u8]) -> String {
     const SHOWN: usize = 60;
-    let cut = &value[..value.len().min(SHOWN)];
-    let mut text = cut.escape_ascii().to_string();
-    if let Ok(whole) = std::str::from_utf8(cut)
-        && !whole.chars().any(char::is_control)
+    if value.len() <= SHOWN {
+        return Escaped(value).to_string();
+    }
+    let mut cut = &value[..SHOWN];
+    // A character is shown as a whole or not at all.
+    if let Err(error) = std::str::from_utf8(cut)
+        && error.error_len().is_none()
     {
-        text = whole.to_owned();
+        cut = &cut[..error.valid_up_to()];
     }
-    if value.len() > SHOWN {
-        text.push('…');
-    }
-    text
+    format!("{}…", Escaped(cut))
 }

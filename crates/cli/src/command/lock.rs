@@ -5,6 +5,7 @@ use std::io;
 
 use nacre::ErrorKind;
 use nacre::lock::{Description, Lock, LockableFile, Method, Mode, Protocol, Request};
+use nacre_quantity::Escaped;
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 
@@ -112,7 +113,7 @@ impl Args {
 /// Runs `nacre lock`.
 pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if session.folder()?.is_some() {
-        let uri = session.uri();
+        let uri = session.shown_uri();
         let sentence = format!(
             "only one process at a time can open a folder, so a lock of {uri} would exclude nobody; start \"nacre serve\" on it, \
              and lock there"
@@ -175,7 +176,7 @@ fn spawn(args: &Args, lock: &Lock) -> Result<Child, Failure> {
     let spawned = Command::new(program).args(words).env(FENCE_VARIABLE, lock.token().to_string()).spawn();
     spawned.map_err(|error| {
         let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-        let sentence = format!("cannot run {}: {error}", program.to_string_lossy());
+        let sentence = format!("cannot run {}: {error}", Escaped::of(program));
         Failure::Command { code, sentence: Some(sentence) }
     })
 }

@@ -1,6 +1,7 @@
 //! `nacre locks`: who holds which bytes, who waits, and the end of a session by hand.
 
 use nacre::{Error as StoreError, MemberReport, Report, Store};
+use nacre_quantity::Escaped;
 use serde_json::{Value, json};
 
 use crate::arguments::session_number;
@@ -150,7 +151,7 @@ fn print(reports: &[Report]) -> Result<(), Failure> {
             let waits = if lock["state"] == "waits" { text("next_wanted") } else { "-".to_owned() };
             let bytes = format!("{}..{}", text("offset"), text("end"));
             table.row([
-                name::shown(&text("file")),
+                Escaped::of(&text("file")).to_string(),
                 text("session"),
                 text("mode"),
                 text("state"),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nacre_map::log::{Line, Log};
+use nacre_quantity::Escaped;
 use nacre_shell::Signals;
 use serde_json::json;
 
@@ -77,7 +78,7 @@ fn print(session: &Context, line: &Line) -> Result<(), Failure> {
         return Ok(output::line(&line.to_string())?);
     }
     // Any client of the store may write lines.
-    let (source, said) = (output::text(entry.source.as_bytes()), output::text(entry.text.as_bytes()));
+    let (source, said) = (Escaped::of(&entry.source), Escaped::of(&entry.text));
     let text =
         format!("{}  {}  {:7}  {source}  {said}", line.number, time(entry.time_ms), entry.level.name());
     Ok(output::line(&text)?)

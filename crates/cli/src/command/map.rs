@@ -12,8 +12,8 @@ use nacre::map::{
     ClusterMap, Committed, Followed, Limits, ProposeError, Proposer, Record, Refused, State, Update,
     Validator, limit,
 };
-use nacre::{Engine, Key, Store, Uri};
-use nacre_object::Escaped;
+use nacre::{Engine, Key, Store};
+use nacre_quantity::{Escaped, unescape};
 use nacre_shell::Signals;
 use serde_json::{Map as Object, Value, json};
 
@@ -293,7 +293,7 @@ async fn list(session: &Context) -> Result<(), Failure> {
 }
 
 fn no_such_map(map: &ClusterMap) -> Failure {
-    let name = output::text(map.name().as_bytes());
+    let name = Escaped::of(map.name());
     Failure::Failed(format!("there is no map \"{name}\"; \"nacre map ls\" lists the existing ones"))
 }
 
@@ -322,7 +322,7 @@ async fn get(session: &Context, map: &str, entries: &[Key]) -> Result<(), Failur
         }
         let found = found.ok_or_else(|| no_such_entry(&map, entry))?;
         if !session.json {
-            // As it is, with a line's end for people; and for these without what would command their terminal.
+            // As it is, with a line's end for people; and for these escaped.
             output::foreign(&found.value)?;
             return Ok(output::raw(b"\n")?);
         }
@@ -347,7 +347,7 @@ async fn get(session: &Context, map: &str, entries: &[Key]) -> Result<(), Failur
     let mut table = Table::new(&["entry", "version", "epoch", "value"]);
     for (name, entry) in shown {
         let (version, epoch) = (entry.version.to_string(), entry.epoch.to_string());
-        table.row([name.to_string(), version, epoch, output::text(&entry.value)]);
+        table.row([name.to_string(), version, epoch, Escaped(&entry.value).to_string()]);
     }
     Ok(table.print()?)
 }
@@ -385,10 +385,9 @@ async fn set(
 fn pair(word: &[u8]) -> Result<(Key, Bytes), Failure> {
     let usage = |text: String| Failure::Usage(text);
     let Some(at) = word.iter().position(|byte| *byte == b'=') else {
-        let word = String::from_utf8_lossy(word).into_owned();
-        return Err(usage(format!("\"{}\" is not ENTRY=VALUE", word.escape_debug())));
+        return Err(usage(format!("\"{}\" is not ENTRY=VALUE", Escaped(word))));
     };
-    let name = name::unescape(&word[..at]).map_err(usage)?;
+    let name = unescape(&word[..at]).map_err(usage)?;
     let name = name::entry_name(name).map_err(|error| usage(error.message))?;
     Ok((name, Bytes::copy_from_slice(&word[at + 1..])))
 }
@@ -412,7 +411,7 @@ async fn watch(
     since: Option<u64>,
     count: Option<usize>,
 ) -> Result<(), Failure> {
-    let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+    let uri = session.parsed_uri()?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
             "{uri} is open in one program only, so nobody else could change a map while it is watched; serve it with \"nacre \
@@ -540,9 +539,10 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
                 true => std::io::stdin().lock().take(most).read_to_end(&mut text),
                 false => std::fs::File::open(&file).and_then(|file| file.take(most).read_to_end(&mut text)),
             };
-            read.map_err(Failure::io(format_args!("read {}", file.display())))?;
+            let shown = Escaped::of(&file);
+            read.map_err(Failure::io(format_args!("read {shown}")))?;
             let text = String::from_utf8(text)
-                .map_err(|_| Failure::Failed(format!("{} is not valid UTF-8", file.display())))?;
+                .map_err(|_| Failure::Failed(format!("{shown} is not valid UTF-8")))?;
             let proposer = proposer(&session.open_to_fill()?, &map)?;
             let committed =
                 proposer.set_validator(&default_author(), &validator, &Validator { prefix, text }).await;
@@ -565,7 +565,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             let mut table = Table::new(&["validator", "version", "bytes", "prefix"]);
             for (name, validator, version) in validators {
                 let bytes = validator.text.len().to_string();
-                let (name, prefix) = (output::text(name.as_bytes()), output::text(&validator.prefix));
+                let (name, prefix) = (Escaped::of(&name).to_string(), Escaped(&validator.prefix).to_string());
                 table.row([name, version.to_string(), bytes, prefix]);
             }
             Ok(table.print()?)
@@ -574,7 +574,7 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
             let state = session.open()?.map(&map)?.state().await?;
             let found = state.validators()?.into_iter().find(|(name, ..)| *name == validator);
             let (_, found, _) = found.ok_or_else(|| no_such_validator(&map, &validator))?;
-            Ok(output::raw(found.text.as_bytes())?)
+            Ok(output::foreign_text(found.text.as_bytes())?)
         }
         ValidatorAction::Rm { map, validator } => {
             let removed =
@@ -588,7 +588,9 @@ async fn validator(session: &Context, action: ValidatorAction) -> Result<(), Fai
 }
 
 fn no_such_validator(map: &str, validator: &str) -> Failure {
-    let text =
-        format!("map \"{map}\" has no validator \"{validator}\"; \"nacre map validator ls {map}\" shows all");
+    let text = format!(
+        "map \"{map}\" has no validator \"{}\"; \"nacre map validator ls {map}\" shows all",
+        Escaped::of(validator)
+    );
     Failure::Failed(text)
 }

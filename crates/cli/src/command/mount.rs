@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,8 +10,9 @@ use std::time::Duration;
 
 use nacre::fs::{Error, Rank, RankOptions};
 use nacre_fuse::{Mount, Options};
+use nacre_quantity::Escaped;
 use nacre_shell::Signals;
-use serde_json::json;
+use serde_json::{Map, Value};
 
 use super::fs::{caller, failure};
 use crate::failure::Failure;
@@ -74,9 +76,15 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
         tokio::task::spawn_blocking(move || Mount::new(rank, &folder, &options, handle)).await
     };
     let mount = mounted.expect("mounting does not panic").map_err(|error| refused(&folder, &error))?;
-    let shown = args.folder.display().to_string();
+    let shown = Escaped::of(&args.folder);
     match session.json {
-        true => output::line(&json!({ "ready": true, "mounted": shown, "store": store.name() }).to_string())?,
+        true => {
+            let mut said = Map::new();
+            said.insert("ready".to_owned(), true.into());
+            output::put_bytes(&mut said, "mounted", args.folder.as_os_str().as_bytes());
+            said.insert("store".to_owned(), store.name().into());
+            output::line(&Value::Object(said).to_string())?
+        }
         false => {
             output::line(&format!("mounted {} on {shown}", store.name()))?;
             output::line("ready")?;
@@ -129,7 +137,7 @@ async fn close(rank: Arc<Rank>) {
 
 /// Returns the whole path of a directory that nothing is mounted on and nothing is in.
 fn free_folder(folder: &Path) -> Result<PathBuf, Failure> {
-    let shown = folder.display();
+    let shown = Escaped::of(folder);
     let cannot = || Failure::io(format!("mount on {shown}"));
     let whole = fs::canonicalize(folder).map_err(cannot())?;
     let found = fs::metadata(&whole).map_err(cannot())?;
@@ -160,5 +168,5 @@ fn refused(folder: &Path, error: &io::Error) -> Failure {
         }
         true => "",
     };
-    Failure::Failed(format!("cannot mount on {}: {error}{advice}", folder.display()))
+    Failure::Failed(format!("cannot mount on {}: {error}{advice}", Escaped::of(folder)))
 }

@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use nacre::{Engine, Uri};
+use nacre::{Address, Engine, Uri};
 use nacre_daemon::{Daemon, LEASE_MAX, LEASE_MIN, ServerOptions};
+use nacre_quantity::Escaped;
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 
@@ -15,7 +16,7 @@ use super::daemon;
 use crate::arguments::Common;
 use crate::failure::Failure;
 use crate::quantity::Time;
-use crate::session::STORE_VARIABLE;
+use crate::session::{STORE_VARIABLE, parse_uri};
 
 const AFTER_HELP: &str = "\
 The ranks get the library for the atomic mode through LD_PRELOAD, and the lock servers through NACRE_STORE. Files that are not in
@@ -45,7 +46,7 @@ pub struct Args {
     /// The lock servers, as a URI: unix:PATH or nacre://HOST:PORT,… [default: --store or NACRE_STORE, or else a server
     /// that is started for the job]
     #[arg(long, value_name = "URI")]
-    lock_servers: Option<String>,
+    lock_servers: Option<OsString>,
     /// Time after which a silent rank loses its locks, 500ms to 1h, at the server that is started for the job [default:
     /// 10s]
     #[arg(long, value_name = "TIME")]
@@ -122,16 +123,17 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
         None => find(mpi)?,
     };
     if !library.is_file() {
-        return Err(Failure::Failed(format!("there is no library {}", library.display())));
+        return Err(Failure::Failed(format!("there is no library {}", Escaped::of(&library))));
     }
     // The loader takes both for the end of a name, and has no way to write them otherwise.
     if library.as_os_str().as_encoded_bytes().iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
-        let text = format!("{} cannot be preloaded: its path contains a space or a colon", library.display());
+        let text =
+            format!("{} cannot be preloaded: its path contains a space or a colon", Escaped::of(&library));
         return Err(Failure::Failed(text));
     }
     // The signals are caught before anything is started that is to be ended.
     let mut signals = Caught::new()?;
-    let named = || std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());
+    let named = || std::env::var_os(STORE_VARIABLE).filter(|uri| !uri.is_empty());
     let named = args.lock_servers.clone().or_else(|| common.store.clone()).or_else(named);
     let mut servers = None;
     let uri = match named {
@@ -142,7 +144,7 @@ async fn job(common: &Common, args: Args) -> Result<(), Failure> {
         }
     };
     let mut words = mpi.variable("LD_PRELOAD", &preload(&library));
-    words.extend(mpi.variable(STORE_VARIABLE, OsStr::new(&uri)));
+    words.extend(mpi.variable(STORE_VARIABLE, &uri));
     if let Some(key) = &common.key {
         let key = std::path::absolute(key).map_err(Failure::io("find the key"))?;
         words.extend(mpi.variable("NACRE_KEY", key.as_os_str()));
@@ -190,7 +192,7 @@ async fn ask(launcher: &Path) -> Result<Mpi, Failure> {
         (false, true) => Ok(Mpi::Mpich),
         _ => Err(Failure::Failed(format!(
             "\"{} --version\" does not report MPICH or Open MPI; give --mpi",
-            launcher.display()
+            Escaped::of(launcher)
         ))),
     }
 }
@@ -205,7 +207,7 @@ fn find(mpi: Mpi) -> Result<PathBuf, Failure> {
         Failure::Failed(format!(
             "{name} is neither beside {} nor in ../lib/nacre from there: \"make mpi\" builds it, \"make install\" installs it, and \
              --library says where it is",
-            this.display()
+            Escaped::of(&this)
         ))
     })
 }
@@ -221,18 +223,18 @@ fn preload(library: &Path) -> OsString {
 }
 
 /// Checks that a uri names servers.
-fn servers_uri(uri: &str) -> Result<String, Failure> {
-    let parsed: Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+fn servers_uri(uri: &OsStr) -> Result<OsString, Failure> {
+    let parsed = parse_uri(uri)?;
     match parsed.engine {
-        Engine::Servers(_) => Ok(parsed.to_string()),
-        _ => Err(Failure::Usage(format!("{uri} is not a server; locks need \"nacre serve\""))),
+        Engine::Servers(_) => Ok(parsed.to_os_string()),
+        _ => Err(Failure::Usage(format!("{parsed} is not a server; locks need \"nacre serve\""))),
     }
 }
 
 /// A lock server in this process, which ends with it.
 struct Servers {
     daemon: Daemon,
-    uri: String,
+    uri: OsString,
     /// Removed when the job has ended.
     folder: PathBuf,
 }
@@ -248,7 +250,7 @@ impl Servers {
             store: Some(Uri { engine: Engine::Memory, options: Default::default() }),
             lock: true,
             lock_lease: lease.map_or(default.lock_lease, |lease| lease.0),
-            listen: vec![format!("unix:{}", folder.join("locks").display())],
+            listen: vec![Address::Unix(folder.join("locks")).to_os_string()],
             http: None,
             ..default
         };
@@ -274,7 +276,7 @@ fn private_folder() -> Result<PathBuf, Failure> {
         std::process::id(),
         rand::random::<u32>()
     ));
-    let attempted = format!("create the folder {} for the job's lock server", path.display());
+    let attempted = format!("create the folder {} for the job's lock server", Escaped::of(&path));
     std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Failure::io(attempted))?;
     Ok(path)
 }
@@ -286,7 +288,7 @@ fn spawn(launcher: &Path, words: &[OsString]) -> Result<Child, Failure> {
 
 fn cannot_run(launcher: &Path, error: &io::Error) -> Failure {
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    Failure::Command { code, sentence: Some(format!("cannot run {}: {error}", launcher.display())) }
+    Failure::Command { code, sentence: Some(format!("cannot run {}: {error}", Escaped::of(launcher))) }
 }
 
 #[cfg(test)]

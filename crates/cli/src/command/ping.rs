@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use nacre_quantity::escaped_text;
 use serde_json::{Value, json};
 
 use crate::arguments::count;
@@ -103,7 +104,7 @@ fn show(
         (true, Ok(time)) => json!({ "server": server, "round": round, "ms": ms(*time) }).to_string(),
         (true, Err(error)) => json!({ "server": server, "round": round, "error": error.message }).to_string(),
         (false, Ok(time)) => format!("{server}: {:.3} ms", ms(*time)),
-        (false, Err(error)) => format!("{server}: {}", output::text(error.message.as_bytes())),
+        (false, Err(error)) => format!("{server}: {}", escaped_text(&error.message)),
     };
     output::line(&text)?;
     Ok(output::flush()?)

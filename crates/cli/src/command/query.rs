@@ -9,6 +9,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use nacre_index::Index;
 use nacre_index::ncdu::{self, ExportError};
 use nacre_index::query::{By, Condition, Query};
+use nacre_quantity::Escaped;
 use rusqlite::types::{Value as Cell, ValueRef};
 use serde_json::{Map, Value};
 
@@ -155,7 +156,7 @@ fn failed(index: &Index) -> impl Fn(rusqlite::Error) -> Failure {
         error @ rusqlite::Error::SqlInputError { .. } => {
             Failure::Usage(format!("cannot run the query: {error}"))
         }
-        error => Failure::Failed(format!("cannot query {path:?}: {error}")),
+        error => Failure::Failed(format!("cannot query \"{}\": {error}", Escaped::of(&path))),
     }
 }
 
@@ -164,7 +165,7 @@ fn cell(value: ValueRef<'_>) -> String {
         ValueRef::Null => String::new(),
         ValueRef::Integer(number) => number.to_string(),
         ValueRef::Real(number) => number.to_string(),
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => output::text(bytes),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Escaped(bytes).to_string(),
     }
 }
 
@@ -224,7 +225,7 @@ fn table(session: &Context, index: &Index, by: By, query: &Query) -> Result<(), 
 fn describe(session: &Context, index: &Index) -> Result<(), Failure> {
     let mut json = Map::new();
     let roots = index.roots().map_err(|error| Failure::Failed(error.to_string()))?;
-    let roots: Vec<String> = roots.iter().map(|root| output::text(root)).collect();
+    let roots: Vec<String> = roots.iter().map(|root| Escaped(root).to_string()).collect();
     json.insert("roots".into(), roots.into());
     let row = &mut |_: &[String], values: &[ValueRef<'_>]| {
         if let [key, value] = values {
@@ -302,9 +303,10 @@ fn create(index: &Index, file: &Path) -> Result<(File, bool), Failure> {
     let is_index = |own: std::fs::Metadata| {
         found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino()))
     };
+    let shown = Escaped::of(file);
     Err(Failure::Usage(match index.path().metadata().is_ok_and(is_index) {
-        true => format!("{file:?} is the index itself; give another name for the export"),
-        false => format!("the file {file:?} already exists; give another name, or remove it"),
+        true => format!("\"{shown}\" is the index itself; give another name for the export"),
+        false => format!("the file \"{shown}\" already exists; give another name, or remove it"),
     }))
 }
 

@@ -15,10 +15,14 @@ mod store;
 mod target;
 mod token;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use nacre_daemon::{Daemon, ServerOptions};
+use nacre_quantity::Escaped;
+use nacre_rpc::Address;
 use serde_json::{Value, json};
 pub use settings::{ACCUMULATED, HTTP_DEFAULT, Settings};
 
@@ -66,7 +70,7 @@ pub struct Args {
     /// (requires --key), or "none" [default: reflect.sock in the folder of the user's sockets if --listen is not given,
     /// else none]
     #[arg(long, value_name = "ADDRESS")]
-    admin: Option<String>,
+    admin: Option<OsString>,
     #[command(flatten)]
     daemon: daemon::Settings,
 }
@@ -100,22 +104,25 @@ fn serve_logged(common: &arguments::Common, args: Args) -> Result<(), Failure> {
     let reflect = settings.options()?;
     let mut options =
         ServerOptions { store: None, reflect: Some(reflect), key: common.key.clone(), ..Default::default() };
-    let unix = |path: PathBuf| format!("unix:{}", path.display());
+    let unix = |path: PathBuf| Address::Unix(path).to_os_string();
     options.listen_if_possible = admin.is_none();
     options.listen = vec![match admin {
-        Some(address) if common.key.is_none() && address != "none" && !address.starts_with("unix:") => {
+        Some(address)
+            if common.key.is_none() && address != "none" && !address.as_bytes().starts_with(b"unix:") =>
+        {
             let text = format!(
-                "--admin {address}: anybody who reaches it could move locations; give the operator's key \
-                 with --key FILE, or name a Unix socket"
+                "--admin {}: anybody who reaches it could move locations; give the operator's key \
+                 with --key FILE, or name a Unix socket",
+                Escaped::of(&address)
             );
             return Err(Failure::Usage(text));
         }
         Some(address) => address,
         // A reflector on an address of its own must not collide with the one on the default address.
-        None if !is_default => "none".to_owned(),
+        None if !is_default => "none".into(),
         None => admin_client::own_socket_for_server().map(unix).unwrap_or_else(|error| {
             tracing::warn!("{error}; this reflector accepts no administrative commands; give an address for them with --admin");
-            "none".to_owned()
+            "none".into()
         }),
     }];
     daemon.apply(is_default.then_some(HTTP_DEFAULT), &mut options);
@@ -135,7 +142,7 @@ fn announce(json: bool, daemon: &Daemon) -> std::io::Result<()> {
             said["ready"] = true.into();
             said["pid"] = std::process::id().into();
             said["http"] = http.into();
-            said["admin"] = daemon.addresses().first().map(daemon::uri).into();
+            said["admin"] = daemon.addresses().first().map(daemon::uri_json).into();
             said.to_string()
         }
         false => {

@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nacre_quantity::Escaped;
 use nacre_tree::Control;
 use nacre_tree::remove::{Counted, Removal, Removed, Restriction};
 use nacre_walk_cli::Filters;
@@ -110,7 +111,7 @@ fn count(session: &Context, removal: &Removal, args: &Args) -> Result<Counted, F
                 output::put_bytes(&mut json, "path", path);
                 format!("{}\n", Value::Object(json)).into_bytes()
             }
-            false => [path, b"\n"].concat(),
+            false => [&output::shown(path)[..], b"\n"].concat(),
         };
         // A line that is no longer read stops the listing; flushing at the end reports the error.
         if output::raw(&line).is_err() {
@@ -157,7 +158,8 @@ fn dry_run(session: &Context, counted: &Counted) -> Result<(), Failure> {
 
 /// Asks for confirmation on a terminal.
 fn confirmed(args: &Args, counted: &Counted) -> Result<bool, Failure> {
-    let names: Vec<String> = args.paths.iter().take(3).map(|path| format!("{path:?}")).collect();
+    let names: Vec<String> =
+        args.paths.iter().take(3).map(|path| format!("\"{}\"", Escaped::of(path))).collect();
     let more = if args.paths.len() > 3 { ", …" } else { "" };
     ask(&format!("Remove {}{more} ({})?", names.join(", "), described(counted)))
 }

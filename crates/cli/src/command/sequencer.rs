@@ -1,14 +1,16 @@
 //! `nacre sequencer`: counters from which many programs take positions.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
 use nacre::ErrorKind;
 use nacre::fs::{READ, WRITE};
 use nacre::sequencer::{Policy, Sequencer, Shown};
-use nacre_object::Escaped;
+use nacre_quantity::{Escaped, unescape};
 use serde_json::json;
 
 use super::fs::typed;
 use crate::failure::Failure;
-use crate::name;
 use crate::output::{self, Table};
 use crate::session::Context;
 
@@ -21,8 +23,8 @@ Policies, which say how long a program that caches the sequencer keeps it when o
 
 Positions begin at 0, and none is handed out twice. After a crash, some may be skipped.
 
-A name that begins with a slash is a path in the namespace (\"nacre fs\"), whose permissions apply: \"next\" and changing
-the policy need write permission, everything else read permission.";
+A name that begins with a slash is a path in the namespace (\"nacre fs\"), taken as it is, whose permissions apply: \"next\"
+and changing the policy need write permission, everything else read permission.";
 
 /// The number of names that are asked for at once.
 const PAGE: usize = 1000;
@@ -43,7 +45,7 @@ enum Action {
     /// Create a sequencer
     Create {
         /// The sequencer
-        name: String,
+        name: OsString,
         /// Policy of the sequencer, as described below
         #[arg(long, value_name = "POLICY", default_value = "best-effort")]
         policy: Policy,
@@ -51,7 +53,7 @@ enum Action {
     /// Take and print the next position, or several in a row, one per line
     Next {
         /// The sequencer
-        name: String,
+        name: OsString,
         /// Number of positions
         #[arg(short = 'n', long, value_name = "COUNT", default_value = "1", value_parser = nacre_quantity::count_parser::<u64>(1..=u64::MAX))]
         count: u64,
@@ -59,12 +61,12 @@ enum Action {
     /// Print the tail, the next position
     Read {
         /// The sequencer
-        name: String,
+        name: OsString,
     },
     /// Print the policy, or change it, also for the current holder
     Policy {
         /// The sequencer
-        name: String,
+        name: OsString,
         /// The policy, as in "nacre sequencer --help"
         policy: Option<Policy>,
     },
@@ -74,30 +76,30 @@ enum Action {
     /// above RESERVED has been handed out.
     Ls {
         /// List only these
-        names: Vec<String>,
+        names: Vec<OsString>,
     },
     /// Remove a sequencer, once nobody holds it; one created later under its name continues above its positions
     Rm {
         /// The sequencer
         #[arg(required = true)]
-        names: Vec<String>,
+        names: Vec<OsString>,
     },
 }
 
 /// Runs `nacre sequencer`.
 pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
-    let store = session.open()?;
+    let store = session.open()?.patient();
     let done = act(session, &store, args.action).await;
     store.end_sequencers().await;
     done
 }
 
-fn failed(verb: &str, name: &str, error: nacre::Error) -> Failure {
+/// Returns the failure to do something with a sequencer, by its name as it is printed.
+fn failed(verb: &str, shown: impl std::fmt::Display, error: nacre::Error) -> Failure {
     let advice = match error.kind {
         ErrorKind::Invalid => "; \"nacre sequencer ls\" lists those that are there",
         _ => "",
     };
-    let shown = name::shown(name);
     if let ErrorKind::OutOfSpace = error.kind
         && error.message.contains("positions left")
     {
@@ -120,16 +122,29 @@ impl Advised for nacre::Error {
     }
 }
 
-/// Returns whether a name is a path in the namespace.
-fn is_path(name: &str) -> bool {
-    name.starts_with('/')
+/// Returns whether a word is a path in the namespace. Any other one is a name as it is printed.
+fn is_path(word: &OsStr) -> bool {
+    word.as_bytes().starts_with(b"/")
+}
+
+/// Returns a handle on the sequencer of a name.
+async fn named(store: &nacre::Store, word: &OsStr) -> Result<Sequencer, Failure> {
+    Ok(store.sequencer(unescape(word.as_bytes()).map_err(Failure::Usage)?).await?)
+}
+
+/// Returns how a sequencer that a word names is printed.
+fn shown(word: &OsStr) -> String {
+    match unescape(word.as_bytes()) {
+        Ok(name) if !is_path(word) => Escaped(&name).to_string(),
+        _ => Escaped::of(word).to_string(),
+    }
 }
 
 /// Returns a handle on the sequencer of a name or at a path; at a path for a user with the `wanted` rights.
-async fn open(store: &nacre::Store, name: &str, wanted: u32) -> Result<Sequencer, Failure> {
-    match is_path(name) {
-        true => typed::sequencer(store, name, wanted).await,
-        false => Ok(store.sequencer(name).await?),
+async fn open(store: &nacre::Store, word: &OsStr, wanted: u32) -> Result<Sequencer, Failure> {
+    match is_path(word) {
+        true => typed::sequencer(store, word, wanted).await,
+        false => named(store, word).await,
     }
 }
 
@@ -139,13 +154,13 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
             typed::create_sequencer(store, &name, policy).await
         }
         Action::Create { name, policy } => {
-            let created = store.sequencer(&name).await?.create(policy).await;
-            created.map_err(|error| failed("create", &name, error))
+            let created = named(store, &name).await?.create(policy).await;
+            created.map_err(|error| failed("create", shown(&name), error))
         }
         Action::Next { name, count } => {
             let sequencer = open(store, &name, WRITE).await?;
             let first = sequencer.next_many_by_rank(count).await;
-            let first = first.map_err(|error| failed("take a position of", &name, error))?;
+            let first = first.map_err(|error| failed("take a position of", shown(&name), error))?;
             if session.json {
                 return Ok(output::line(&json!({ "first": first, "count": count }).to_string())?);
             }
@@ -156,7 +171,7 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
         }
         Action::Read { name } => {
             let tail = open(store, &name, READ).await?.read().await;
-            let tail = tail.map_err(|error| failed("read", &name, error))?;
+            let tail = tail.map_err(|error| failed("read", shown(&name), error))?;
             let line = if session.json { json!({ "tail": tail }).to_string() } else { tail.to_string() };
             Ok(output::line(&line)?)
         }
@@ -165,11 +180,12 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
             match policy {
                 Some(policy) => {
                     let set = sequencer.set_policy(policy).await;
-                    set.map_err(|error| failed("change the policy of", &name, error))
+                    set.map_err(|error| failed("change the policy of", shown(&name), error))
                 }
                 None => {
-                    let shown = sequencer.look().await.map_err(|error| failed("look at", &name, error))?;
-                    let policy = shown.policy.to_string();
+                    let looked = sequencer.look().await;
+                    let policy =
+                        looked.map_err(|error| failed("look at", shown(&name), error))?.policy.to_string();
                     let line = if session.json { json!({ "policy": policy }).to_string() } else { policy };
                     Ok(output::line(&line)?)
                 }
@@ -182,42 +198,37 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
                     typed::remove_sequencer(store, &name).await?;
                     continue;
                 }
-                let removed = store.sequencer(&name).await?.remove().await;
-                removed.map_err(|error| failed("remove", &name, error))?;
+                let removed = named(store, &name).await?.remove().await;
+                removed.map_err(|error| failed("remove", shown(&name), error))?;
             }
             Ok(())
         }
     }
 }
 
-async fn list(session: &Context, store: &nacre::Store, names: Vec<String>) -> Result<(), Failure> {
-    let all = names.is_empty();
-    let mut page: Vec<Vec<u8>> = names.into_iter().map(String::into_bytes).collect();
-    if all {
-        page = store.sequencers(None, PAGE).await?;
-    }
+async fn list(session: &Context, store: &nacre::Store, names: Vec<OsString>) -> Result<(), Failure> {
     let mut table = Table::new(&["name", "policy", "tail", "reserved", "holder", "waiting"]);
     let mut rows = Vec::new();
+    let mut add = |name: &str, looked: &Shown| match session.json {
+        true => rows.push(row_json(name, looked)),
+        false => table.row(row(name, looked)),
+    };
+    for word in &names {
+        let looked = open(store, word, READ).await?.look().await;
+        add(&shown(word), &looked.map_err(|error| failed("look at", shown(word), error))?);
+    }
+    let mut page = if names.is_empty() { store.sequencers(None, PAGE).await? } else { Vec::new() };
     while let Some(last) = page.last().cloned() {
         for name in &page {
             let text = Escaped(name).to_string();
-            let sequencer = match all {
-                true => store.sequencer(name).await?,
-                // Names on the command line are in UTF-8.
-                false => open(store, &String::from_utf8_lossy(name), READ).await?,
-            };
-            let shown = match sequencer.look().await {
-                Ok(shown) => shown,
+            match store.sequencer(name).await?.look().await {
+                Ok(looked) => add(&text, &looked),
                 // It was removed meanwhile.
-                Err(error) if all && error.kind == ErrorKind::Invalid => continue,
-                Err(error) => return Err(failed("look at", &String::from_utf8_lossy(name), error)),
-            };
-            match session.json {
-                true => rows.push(row_json(&text, &shown)),
-                false => table.row(row(&text, &shown)),
+                Err(error) if error.kind == ErrorKind::Invalid => {}
+                Err(error) => return Err(failed("look at", text, error)),
             }
         }
-        page = if all { store.sequencers(Some(&last), PAGE).await? } else { Vec::new() };
+        page = store.sequencers(Some(&last), PAGE).await?;
     }
     match session.json {
         true => Ok(output::line(&serde_json::Value::from(rows).to_string())?),

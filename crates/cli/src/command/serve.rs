@@ -1,6 +1,8 @@
 //! `nacre serve`: runs a daemon of one or several roles.
 
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,8 +12,9 @@ use nacre_daemon::{
     Beacons, Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, META_LEASE_MAX, META_LEASE_MIN,
     META_TAKEOVER_MAX, META_TAKEOVER_MIN, ServerOptions,
 };
+use nacre_quantity::Escaped;
 use nacre_rpc::Address;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{daemon, reflect};
 use crate::arguments::Common;
@@ -90,12 +93,12 @@ struct Settings {
     /// Setting of the role reflect: a flag of "nacre reflect serve" without its dashes, such as listen=0.0.0.0:7400;
     /// may be repeated. In the file, these settings are in the table [reflect]
     #[arg(long, value_name = "NAME[=VALUE]")]
-    reflect: Vec<String>,
+    reflect: Vec<OsString>,
     /// Listen on this address: unix:PATH, or HOST:PORT, which requires --key or --open; port 0 picks a free one; may be
     /// repeated [default: the user's own socket, in $XDG_RUNTIME_DIR/nacre, /run/user/UID/nacre, or /tmp/nacre-UID,
     /// where clients of that user look for it]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
-    listen: Vec<String>,
+    listen: Vec<OsString>,
     /// Without --key, let everyone who can reach an address HOST:PORT read and change everything, including every user
     /// of this machine
     #[arg(long)]
@@ -224,9 +227,10 @@ impl Settings {
         let store = match &common.store {
             Some(store) if has(Role::Store) => Some(store_uri(store, common)?),
             Some(store) => {
+                let shown = Escaped::of(store);
                 let text = format!(
-                    "--store {store}: a daemon without the role store keeps no objects; name a reflector's store \
-                                    with --reflect store={store}"
+                    "--store {shown}: a daemon without the role store keeps no objects; name a reflector's store \
+                                    with --reflect store={shown}"
                 );
                 return Err(Failure::Usage(text));
             }
@@ -315,13 +319,12 @@ impl Settings {
 }
 
 /// Returns the uri of a store to be served, given as a uri or as a folder.
-fn store_uri(text: &str, common: &Common) -> Result<Uri, Failure> {
-    if !text.is_empty() && !text.contains(':') {
+fn store_uri(text: &OsStr, common: &Common) -> Result<Uri, Failure> {
+    if !text.is_empty() && !text.as_bytes().contains(&b':') {
         return Ok(Uri { engine: Engine::Folder(text.into()), options: Default::default() });
     }
-    let mut uri: Uri = text.parse().map_err(|error: nacre::Error| {
-        Failure::Usage(format!("{}; a server can also be given a folder", error.message))
-    })?;
+    let mut uri = Uri::from_os_str(text)
+        .map_err(|error| Failure::Usage(format!("{}; a server can also be given a folder", error.message)))?;
     match &uri.engine {
         Engine::Servers(_) if uri.options.key.is_none() => uri.options.key.clone_from(&common.key),
         Engine::Rados(_) => advise_for_ceph(),
@@ -331,7 +334,7 @@ fn store_uri(text: &str, common: &Common) -> Result<Uri, Failure> {
 }
 
 /// Returns the reflector's options. It opens its store with the daemon's key, unless it has one of its own.
-fn reflect_options(pairs: &[String], common: &Common) -> Result<reflector::ServerOptions, Failure> {
+fn reflect_options(pairs: &[OsString], common: &Common) -> Result<reflector::ServerOptions, Failure> {
     let mut settings = configuration::reflect_settings(pairs)?;
     settings.key = settings.key.or_else(|| common.key.clone());
     settings.options()
@@ -352,11 +355,11 @@ pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
 
 /// Announces that clients can connect, at which addresses, and whether access is open to everybody.
 fn announce(json: bool, open: bool, daemon: &Daemon) -> io::Result<()> {
-    let uris: Vec<String> = daemon.addresses().iter().map(daemon::uri).collect();
     let http = daemon.http_address().map(|address| format!("http://{address}"));
     let metrics = http.as_ref().map(|http| format!("{http}/metrics"));
     let reflecting = reflect::reflecting(daemon);
     if json {
+        let uris: Vec<Value> = daemon.addresses().iter().map(daemon::uri_json).collect();
         let open = open && daemon.addresses().iter().any(|address| matches!(address, Address::Tcp(_)));
         let pid = std::process::id();
         let mut line = json!({
@@ -367,12 +370,12 @@ fn announce(json: bool, open: bool, daemon: &Daemon) -> io::Result<()> {
         }
         output::line(&line.to_string())?;
     } else {
-        for (uri, address) in uris.iter().zip(daemon.addresses()) {
+        for address in daemon.addresses() {
             let whom = match address {
                 Address::Tcp(_) if open => ", open: whoever can reach it may read and change everything",
                 _ => "",
             };
-            output::line(&format!("listening on {uri}{whom}"))?;
+            output::line(&format!("listening on {}{whom}", Escaped::of(&daemon::uri(address))))?;
         }
         if let Some(reflector) = daemon.reflector() {
             for address in reflector.addresses() {
@@ -401,7 +404,7 @@ mod tests {
 
     fn options(words: &[&str], store: Option<&str>) -> Result<ServerOptions, Failure> {
         let line = Line::try_parse_from([&["serve"], words].concat()).unwrap();
-        let common = Common { store: store.map(str::to_owned), key: None, fence: None, json: false };
+        let common = Common { store: store.map(OsString::from), key: None, fence: None, json: false };
         line.args.settings.options(&common)
     }
 
@@ -423,6 +426,11 @@ mod tests {
         let engine = |store: &str| options(&[], Some(store)).unwrap().store.unwrap().engine;
         assert_eq!(engine("data"), Engine::Folder("data".into()));
         assert_eq!(engine("file:/a:b"), Engine::Folder("/a:b".into()));
+        let raw = OsStr::from_bytes(b"data\xff");
+        let common = Common { store: Some(raw.to_owned()), key: None, fence: None, json: false };
+        let line = Line::try_parse_from(["serve"]).unwrap();
+        let store = line.args.settings.options(&common).unwrap().store.unwrap();
+        assert_eq!(store.engine, Engine::Folder(raw.into()));
         assert_eq!(engine("mem:"), Engine::Memory);
         assert!(matches!(engine("nacre://a"), Engine::Servers(_)));
         assert!(matches!(engine("rados://pool"), Engine::Rados(_)));

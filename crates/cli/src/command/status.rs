@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use nacre_map::cluster::{self, Beacon, Phase, SERVERS_MAP, ServerEntry};
+use nacre_quantity::{Escaped, escaped_text};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -149,8 +150,8 @@ fn print_table(servers: &BTreeMap<String, ServerState>, epoch: Option<u64>) -> R
         let (state, _) = known.state();
         let up = number("up_s", " s");
         table.row([
-            output::text(name.as_bytes()),
-            output::text(known.roles().as_bytes()),
+            Escaped::of(name).to_string(),
+            Escaped::of(&known.roles()).to_string(),
             state.to_owned(),
             up,
             number("connections", ""),
@@ -160,7 +161,7 @@ fn print_table(servers: &BTreeMap<String, ServerState>, epoch: Option<u64>) -> R
     table.print()?;
     for (name, known) in servers {
         if let Some(error) = known.error() {
-            let (name, error) = (output::text(name.as_bytes()), output::text(error.as_bytes()));
+            let (name, error) = (Escaped::of(name), escaped_text(&error));
             output::line(&format!("{name}: {error}"))?;
         }
     }

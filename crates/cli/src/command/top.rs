@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Read};
 use std::time::{Duration, Instant};
 
 use nacre_object::latency::{LATENCY_BUCKETS, quantile};
+use nacre_quantity::escaped_text;
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -180,7 +181,7 @@ impl Activity {
         let rate = |number| shown(number, |rate| quantity::grouped(rate.round() as u64));
         let size = |number| shown(number, |bytes| quantity::size(bytes.round() as u64));
         let time = |number| shown(number, short_time);
-        let mut cells = vec![output::text(server.as_bytes()), rate(self.requests_per_second())];
+        let mut cells = vec![server.to_owned(), rate(self.requests_per_second())];
         cells.extend(self.kinds.map(rate));
         cells.extend([time(self.latency(0.5)), time(self.latency(0.99)), time(self.sync_latency())]);
         cells.extend([size(self.received), size(self.sent)]);
@@ -308,17 +309,13 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         } else {
             if let Some(screen) = &screen {
                 screen.clear()?;
-                output::line(&format!(
-                    "nacre top   {}   q to leave\n",
-                    output::text(store.name().as_bytes())
-                ))?;
+                output::line(&format!("nacre top   {}   q to leave\n", store.name()))?;
             } else if shown > 0 {
                 output::line("")?;
             }
             table(&activities)?;
             for (server, why) in &silent {
-                let (server, why) = (output::text(server.as_bytes()), output::text(why.as_bytes()));
-                output::line(&format!("{server}: {why}"))?;
+                output::line(&format!("{server}: {}", escaped_text(why)))?;
             }
         }
         output::flush()?;

@@ -96,10 +96,8 @@ impl Drop for Crew {
 
 /// Runs `nacre tour`.
 pub fn run(session: &Context, args: Args) -> Result<(), Failure> {
-    let place: nacre::Uri =
-        session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
-    if matches!(place.engine, nacre::Engine::Memory | nacre::Engine::Folder(_)) {
-        let text = format!("{} is for one process at a time; the tour needs a server", session.uri());
+    if matches!(session.parsed_uri()?.engine, nacre::Engine::Memory | nacre::Engine::Folder(_)) {
+        let text = format!("{} is for one process at a time; the tour needs a server", session.shown_uri());
         return Err(Failure::Usage(text));
     }
     let before = block_on(async { counts(&session.open()?.object("tour")?, args.blocks).await })?;
@@ -128,7 +126,7 @@ fn start(session: &Context, args: &Args) -> Result<(Crew, mpsc::Receiver<(usize,
     let mut crew = Crew(Vec::new());
     for index in 0..args.clients as usize {
         let mut command = Command::new(&program);
-        command.args(["--store", session.uri()]);
+        command.arg("--store").arg(session.uri());
         if let Some(key) = session.key() {
             command.arg("--key").arg(key);
         }
@@ -241,7 +239,7 @@ fn conclude(session: &Context, tally: ClientResult, elapsed: Duration, counted: 
     Err(Failure::Failed(format!(
         "the blocks of object \"tour\" in {} count {counted} updates, but {} were acknowledged; if no other \
          program wrote there, please report it",
-        session.uri(),
+        session.shown_uri(),
         tally.updates
     )))
 }

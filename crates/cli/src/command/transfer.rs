@@ -6,8 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use nacre::{ByteRange, Fork, Object, ObjectId, ObjectStore, Stream, StreamStat};
-use nacre_object::Escaped;
+use nacre::{ByteRange, Fork, Object, ObjectId, ObjectStore, Store, Stream, StreamStat};
+use nacre_quantity::Escaped;
 use rustix::fs::{Gid, Uid};
 use serde_json::json;
 use tokio::io::{AsyncSeek, AsyncWrite};
@@ -73,7 +73,7 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
         let source = Interruptible::new(Metered::new(tokio::io::stdin(), None))?;
         if striped { stream.put(source).await? } else { object.put(source).await? }
     } else {
-        let shown = args.file.display();
+        let shown = Escaped::of(&args.file);
         let file = tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?;
         let metadata = file.metadata().await.map_err(Failure::io(format!("look at {shown}")))?;
         if metadata.is_dir() {
@@ -101,58 +101,97 @@ pub async fn get(session: &Context, args: GetArgs) -> Result<(), Failure> {
         false => destination(args.file, args.object.as_bytes())?,
     };
     let object = session.object(&args.object, &args.fork.fork())?;
-    let source = Source::find(object).await?;
+    // A server that goes away once there is something to fetch is waited for.
+    let patient = object.store().patient();
+    let source = Source::find(object).await?.at(&patient)?;
     let range = args.range.range();
-    let descriptor = descriptor(&file);
-    if is_output || descriptor == Some(1) {
+    if is_output || descriptor(&file) == Some(1) {
         return source.copy(range, tokio::io::stdout()).await;
     }
-    let shown = output::text(file.as_os_str().as_bytes());
-    if descriptor.is_some() {
-        // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
-        let file = tokio::fs::OpenOptions::new().append(true).open(&file).await;
-        return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
+    if let Some(file) = in_place(&file).await? {
+        return source.copy(range, file).await;
     }
-    // A file that is not regular, such as a device or a pipe, can only be written in place.
-    let metadata = std::fs::metadata(&file).ok();
-    if metadata.as_ref().is_some_and(|metadata| !metadata.is_file()) {
-        let file = tokio::fs::OpenOptions::new().write(true).open(&file).await;
-        return source.copy(range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
-    }
-    // A regular file gets its name when it is complete, so that the old one survives a failure.
-    let target = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
-    let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
-    let handle = partial.file().try_clone().map_err(Failure::io(format!("create the file {shown}")))?;
+    let shown = Escaped::of(&file).to_string();
+    let replacement = Replacement::of(&file)?;
+    let file = replacement.writer()?;
     let total = source.size().await?.saturating_sub(range.offset).min(range.len);
     // A file system says at once what is too long for it.
-    partial.file().set_len(total).map_err(|error| {
+    replacement.partial.file().set_len(total).map_err(|error| {
         let total = quantity::count(total, "byte");
         Failure::Failed(format!("cannot extend {shown} to {total}: {error}; --length fetches a part"))
     })?;
     let mut signals = nacre_shell::Signals::catch()?;
-    let mut writer = Metered::new(tokio::fs::File::from_std(handle), Some(total));
+    let mut writer = Metered::new(file, Some(total));
     let bytes = tokio::select! {
         copied = source.get_sparse(range, &mut writer) => copied?,
         () = signals.next() => return Err(Failure::Failed("interrupted".to_owned())),
     };
     drop(writer);
     // The end may be a hole.
-    partial.file().set_len(bytes).map_err(Failure::io(format!("write all of {shown}")))?;
-    if let Some(metadata) = metadata {
-        // Whoever may not give files away keeps it.
-        let (user, group) = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
-        let _ = rustix::fs::fchown(partial.file(), Some(user), Some(group));
-        // A program that others run with its owner's rights is not to become one of other content, or of another owner.
-        let permissions = std::fs::Permissions::from_mode(metadata.mode() & 0o777);
-        let kept = partial.file().set_permissions(permissions);
-        kept.map_err(Failure::io(format!("keep the permissions of {shown}")))?;
+    replacement.partial.file().set_len(bytes).map_err(Failure::io(format!("write all of {shown}")))?;
+    replacement.complete()
+}
+
+/// Opens a file that can only be written in place: behind a file descriptor of this process, a device or a pipe. `None` for a regular
+/// file, and where there is none.
+pub async fn in_place(path: &Path) -> Result<Option<tokio::fs::File>, Failure> {
+    let mut options = tokio::fs::OpenOptions::new();
+    if descriptor(path).is_some() {
+        // The file behind it is somebody's who goes on with it: it is added to, and not replaced.
+        options.append(true);
+    } else if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        options.write(true);
+    } else {
+        return Ok(None);
     }
-    partial.complete().map_err(Failure::io(format!("replace {shown}")))
+    let file = options.open(path).await;
+    file.map(Some).map_err(Failure::io(format!("write to {}", Escaped::of(path))))
+}
+
+/// A regular file that gets its name when it is complete, so that the one that has the name survives a failure. Its permissions are
+/// kept, and its owner where that is allowed.
+pub struct Replacement {
+    partial: Partial,
+    /// The file that has the name, if there is one.
+    before: Option<std::fs::Metadata>,
+    shown: String,
+}
+
+impl Replacement {
+    /// Begins to replace, or to make, the file at a path.
+    pub fn of(path: &Path) -> Result<Replacement, Failure> {
+        let shown = Escaped::of(path).to_string();
+        let before = std::fs::metadata(path).ok();
+        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
+        Ok(Replacement { partial, before, shown })
+    }
+
+    /// Returns what its content is written with.
+    pub fn writer(&self) -> Result<tokio::fs::File, Failure> {
+        let file = self.partial.file().try_clone();
+        file.map(tokio::fs::File::from_std).map_err(Failure::io(format!("create the file {}", self.shown)))
+    }
+
+    /// Gives the file its name.
+    pub fn complete(self) -> Result<(), Failure> {
+        let Replacement { partial, before, shown } = self;
+        if let Some(before) = before {
+            // Whoever may not give files away keeps it.
+            let (user, group) = (Uid::from_raw(before.uid()), Gid::from_raw(before.gid()));
+            let _ = rustix::fs::fchown(partial.file(), Some(user), Some(group));
+            // A program that others run with its owner's rights is not to become one of other content, or of another owner.
+            let permissions = std::fs::Permissions::from_mode(before.mode() & 0o777);
+            let kept = partial.file().set_permissions(permissions);
+            kept.map_err(Failure::io(format!("keep the permissions of {shown}")))?;
+        }
+        partial.complete().map_err(Failure::io(format!("replace {shown}")))
+    }
 }
 
 /// Returns the file that something of a name is fetched to: within a folder it has that name, as with cp.
 pub fn destination(file: PathBuf, name: &[u8]) -> Result<PathBuf, Failure> {
-    let shown = output::text(file.as_os_str().as_bytes());
+    let shown = Escaped::of(&file).to_string();
     if !file.is_dir() {
         return match file.as_os_str().as_bytes().ends_with(b"/") {
             true => Err(Failure::Failed(format!("there is no folder {shown}"))),
@@ -169,7 +208,7 @@ pub fn destination(file: PathBuf, name: &[u8]) -> Result<PathBuf, Failure> {
     let target = file.join(OsStr::from_bytes(name));
     match target.is_dir() {
         true => {
-            let shown = output::text(target.as_os_str().as_bytes());
+            let shown = Escaped::of(&target).to_string();
             Err(Failure::Failed(format!("{shown} is a folder; name the file")))
         }
         false => Ok(target),
@@ -225,6 +264,14 @@ impl Source {
         }
         session::existing_fork(&object).await?;
         Ok(Source::Object(object))
+    }
+
+    /// Returns the same source through another handle on its store.
+    fn at(self, store: &Store) -> Result<Source, Failure> {
+        Ok(match self {
+            Source::Object(object) => Source::Object(store.object(object.id())?.fork(object.fork_name())?),
+            Source::Stream(stream, stat) => Source::Stream(store.stream(stream.id())?, stat),
+        })
     }
 
     async fn size(&self) -> Result<u64, Failure> {

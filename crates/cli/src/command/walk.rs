@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use index::Sweep;
+use nacre_quantity::Escaped;
 use nacre_walk::collect::Collector;
 use nacre_walk::list::Output;
 use nacre_walk::report::Sums;
@@ -53,7 +54,7 @@ fn walk(
     let mut plan = Plan::new(args, json)?;
     let sweep = Sweep::begin(index, args, &mut plan)?;
     for (root, within) in &plan.dropped {
-        complain(&format!("{root:?} is visited as part of {within:?}"));
+        complain(&format!("\"{}\" is visited as part of \"{}\"", Escaped::of(root), Escaped::of(within)));
     }
     let target = args.checkpoint.as_deref().or(args.resume.as_deref());
     if let Some(file) = &args.checkpoint
@@ -61,14 +62,15 @@ fn walk(
         && file.symlink_metadata().is_ok()
     {
         return Err(CommandError::Usage(format!(
-            "the file {file:?} already exists; continue from it with --resume, or remove it"
+            "the file \"{}\" already exists; continue from it with --resume, or remove it",
+            Escaped::of(file)
         )));
     }
     let mut counted = Counted::new(&plan);
     let mut resumed = None;
     if let Some(file) = &args.resume {
         let cannot = |error: &dyn std::fmt::Display| {
-            CommandError::Usage(format!("cannot resume from {file:?}: {error}"))
+            CommandError::Usage(format!("cannot resume from \"{}\": {error}", Escaped::of(file)))
         };
         let loaded = counted.load(file).map_err(|error| cannot(&error))?;
         plan.adopt(&loaded).map_err(|error| cannot(&error))?;
@@ -128,7 +130,8 @@ fn walk(
     if let Some(target) = target
         && let Err(error) = std::fs::remove_file(target)
     {
-        complain(&format!("cannot remove the checkpoint {target:?}, which is no longer needed: {error}"));
+        let shown = Escaped::of(target);
+        complain(&format!("cannot remove the checkpoint \"{shown}\", which is no longer needed: {error}"));
     }
     let (lines, end) = plan.verdict(&counted.report);
     lines.iter().for_each(|line| complain(line));

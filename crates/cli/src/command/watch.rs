@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nacre::watch::{Acknowledged, Event, Gap};
-use nacre::{Engine, ObjectId, Store, Uri, limit};
+use nacre::{Engine, ObjectId, Store, limit};
+use nacre_quantity::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 
@@ -85,7 +86,7 @@ pub async fn watch(session: &Context, args: WatchArgs) -> Result<(), Failure> {
                 map.insert("event".into(), "notified".into());
                 map.insert("notification".into(), id(notification.id()));
                 output::put_bytes(&mut map, "payload", notification.payload());
-                let text = format!("notified  {}", shown(notification.payload()));
+                let text = format!("notified  {}", Escaped(notification.payload()));
                 print_event(session, &Value::Object(map), &text)?;
                 notification.acknowledge(args.reply.clone())?;
                 // The acknowledgement goes its way while the program waits for what comes next; before the end it is
@@ -144,7 +145,7 @@ pub async fn notify(session: &Context, args: NotifyArgs) -> Result<(), Failure> 
         output::line(&value.to_string())?;
     } else {
         for Acknowledged { watcher, reply } in &notified.acknowledged {
-            output::line(format!("acknowledged  {watcher:016x}  {}", shown(reply)).trim_end())?;
+            output::line(format!("acknowledged  {watcher:016x}  {}", Escaped(reply)).trim_end())?;
         }
         for watcher in &notified.missed {
             output::line(&format!("missed        {watcher:016x}"))?;
@@ -162,7 +163,7 @@ pub async fn notify(session: &Context, args: NotifyArgs) -> Result<(), Failure> 
 
 /// Opens the store, which must be one that other programs use too.
 fn open(session: &Context) -> Result<Store, Failure> {
-    let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+    let uri = session.parsed_uri()?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
             "{uri} is open in one program only, so nobody else could change or watch an object; serve it with \"nacre serve\""
@@ -191,12 +192,4 @@ fn print_event(session: &Context, value: &Value, text: &str) -> Result<(), Failu
 /// Returns an id as JSON: as text, because it may be longer than the integers of some readers.
 fn id(id: u64) -> Value {
     format!("{id:016x}").into()
-}
-
-/// Returns bytes as part of a line.
-fn shown(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.escape_debug().to_string(),
-        Err(_) => bytes.escape_ascii().to_string(),
-    }
 }

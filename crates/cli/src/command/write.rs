@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use nacre::{ByteRange, Fork, Found, Guard, Object, ObjectId, Outcome, Refusal, Transaction, limit};
+use nacre_quantity::Escaped;
 use serde_json::{Map, json};
 
 use crate::arguments::ForkArgs;
@@ -102,7 +103,7 @@ fn read_all(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
     let mut data = Vec::new();
     let (read, shown) = match file {
         Some(path) if path != Path::new("-") => {
-            let shown = path.display().to_string();
+            let shown = Escaped::of(path).to_string();
             let file = std::fs::File::open(path).map_err(Failure::io(format!("open {shown}")))?;
             (file.take(limit + 1).read_to_end(&mut data), shown)
         }

@@ -8,9 +8,10 @@ use nacre::Store;
 use nacre::limit::PAGE_ENTRIES_MAX;
 use nacre::zlog::limit::ENTRY_BYTES_MAX;
 use nacre::zlog::{
-    Appending, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape, Slot,
+    Appending, Directory, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape,
+    Slot,
 };
-use nacre_object::Escaped;
+use nacre_quantity::Escaped;
 use nacre_shell::Signals;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
@@ -37,6 +38,7 @@ enum Action {
     /// Create a log
     Create {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         #[command(flatten)]
         shape: ShapeArgs,
@@ -46,6 +48,7 @@ enum Action {
     /// Append entries, and print their positions in order
     Append {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// Entries; without any, each line of standard input is one
         #[arg(value_parser = name::value(), value_name = "ENTRY")]
@@ -63,6 +66,7 @@ enum Action {
     /// Print the entry at a position, or the entries of a range of positions
     Read {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position, or the first one of the range
         from: u64,
@@ -75,11 +79,13 @@ enum Action {
     /// Print the next position to be handed out
     Tail {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Print entries in order as they are appended, until Ctrl-C
     Follow {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position to start at [default: the tail]
         #[arg(long, value_name = "POSITION")]
@@ -100,6 +106,7 @@ enum Action {
     /// Remove the entry at a position, or with --before all entries before it
     Trim {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position
         position: u64,
@@ -110,6 +117,7 @@ enum Action {
     /// Fill a position whose writer is gone, so that nothing is ever written there
     Fill {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// The position
         position: u64,
@@ -117,16 +125,19 @@ enum Action {
     /// Print a log's epoch, positions and views
     Info {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Seal a log's objects with a new epoch and determine its tail; recovers a log without a sequencer
     Seal {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Spread future entries over other objects
     Reshape {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         #[command(flatten)]
         shape: ShapeArgs,
@@ -134,19 +145,22 @@ enum Action {
     /// Read a whole log, and count what it contains
     Check {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
     },
     /// Rename a log
     Mv {
         /// The log
+        #[arg(value_parser = name::log())]
         log: String,
         /// Its new name
+        #[arg(value_parser = name::log())]
         to: String,
     },
     /// Delete logs with all their entries
     Rm {
         /// The logs
-        #[arg(required = true, value_name = "LOG")]
+        #[arg(required = true, value_name = "LOG", value_parser = name::log())]
         logs: Vec<String>,
     },
 }
@@ -172,9 +186,9 @@ impl ShapeArgs {
 pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     match args.action {
         Action::Create { log, shape } => {
-            let id = session.open_to_fill()?.logs()?.create(&log, shape.shape()).await?;
+            let id = directory(session, &session.open_to_fill()?)?.create(&log, shape.shape()).await?;
             if session.json {
-                output::line(&json!({ "log": log, "id": id.to_string() }).to_string())?;
+                output::line(&json!({ "log": shown(&log), "id": id.to_string() }).to_string())?;
             }
             Ok(())
         }
@@ -186,8 +200,11 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Read { log, from, to: Some(to), tag } => read_range(session, &log, from, to, tag).await,
         Action::Tail { log } => {
             let tail = open(session, &log, true).await?.tail().await?;
-            let line =
-                if session.json { json!({ "log": log, "tail": tail }).to_string() } else { tail.to_string() };
+            let line = if session.json {
+                json!({ "log": shown(&log), "tail": tail }).to_string()
+            } else {
+                tail.to_string()
+            };
             Ok(output::line(&line)?)
         }
         Action::Follow { log, from, tag, count, positions, read_only } => {
@@ -212,9 +229,9 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             print_recovered(session, &log, &recovered)
         }
         Action::Check { log } => check(session, &log).await,
-        Action::Mv { log, to } => Ok(session.open()?.logs()?.rename(&log, &to).await?),
+        Action::Mv { log, to } => Ok(directory(session, &session.open()?)?.rename(&log, &to).await?),
         Action::Rm { logs } => {
-            let directory = session.open()?.logs()?;
+            let directory = directory(session, &session.open()?)?;
             let mut failures: Vec<Failure> = Vec::new();
             // A log that cannot be deleted does not keep the others from being deleted.
             for log in &logs {
@@ -232,17 +249,26 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
 }
 
 async fn open(session: &Context, log: &str, read_only: bool) -> Result<Log, Failure> {
-    let store: Store = session.open()?;
-    Ok(store.log_with(log, Options { read_only, ..Options::default() }).await?)
+    Ok(session.open()?.log_with(log, options(session, read_only)).await?)
+}
+
+/// Returns the settings of a handle on a log.
+fn options(session: &Context, read_only: bool) -> Options {
+    let options = Options { read_only, ..Options::default() };
+    Options { patience: session.repeat_timeout().unwrap_or(options.patience), ..options }
+}
+
+/// Returns the logs of a store.
+fn directory(session: &Context, store: &Store) -> Result<Directory, Failure> {
+    Ok(store.logs()?.with_patience(options(session, true).patience))
 }
 
 async fn list(session: &Context) -> Result<(), Failure> {
     let store = session.open()?;
-    let logs = store.logs()?.list().await?;
+    let logs = directory(session, &store)?.list().await?;
     let mut rows = Vec::with_capacity(logs.len().min(PAGE_ENTRIES_MAX));
     for listed in logs {
-        let options = Options { read_only: true, ..Options::default() };
-        let info = match store.log_with(&listed.name, options).await {
+        let info = match store.log_with(&listed.name, options(session, true)).await {
             Ok(log) => log.info().await,
             Err(error) => Err(error),
         };
@@ -264,7 +290,7 @@ async fn list(session: &Context) -> Result<(), Failure> {
     for info in &rows {
         let width = info.views.last().map_or(0, |view| view.width);
         table.row([
-            output::text(info.name.as_bytes()),
+            shown(&info.name),
             info.begin.to_string(),
             info.tail.to_string(),
             epoch_text(info),
@@ -431,8 +457,7 @@ async fn read(session: &Context, log: &str, position: u64, tag: Option<Bytes>) -
         },
         slot => {
             let state = if matches!(slot, Slot::Entry(_)) { "without that tag" } else { state(&slot) };
-            let sentence =
-                format!("position {position} of log \"{}\" is {state}", output::text(log.as_bytes()));
+            let sentence = format!("position {position} of log \"{}\" is {state}", Escaped::of(log));
             let json = json!({ "position": position, "state": state });
             Err(Failure::Refused(Refused { sentence, current: state.to_owned(), json }))
         }
@@ -492,11 +517,12 @@ async fn follow(
     count: Option<usize>,
     positions: bool,
 ) -> Result<(), Failure> {
-    let mut signals = Signals::catch()?;
+    // The signals are caught only when the tail is known: until then they end the command, also while it waits for a server.
     let from = match from {
         Some(from) => from,
         None => log.tail().await?,
     };
+    let mut signals = Signals::catch()?;
     let mut follower = log.follow(from, FollowOptions { tag, ..FollowOptions::default() });
     let mut left = count.unwrap_or(usize::MAX);
     while left > 0 {
@@ -534,6 +560,11 @@ async fn fill(session: &Context, log: &str, position: u64) -> Result<(), Failure
     }
 }
 
+/// Returns the name of a log as it is printed and typed.
+fn shown(log: &str) -> String {
+    Escaped::of(log).to_string()
+}
+
 fn info_json(info: &Info) -> Value {
     let views = info.views.iter().map(|view| {
         json!({
@@ -545,7 +576,7 @@ fn info_json(info: &Info) -> Value {
         })
     });
     json!({
-        "log": info.name,
+        "log": shown(&info.name),
         "id": info.id.to_string(),
         "epoch": info.epoch,
         "recovering": info.recovering,
@@ -585,7 +616,7 @@ fn info(session: &Context, info: &Info) -> Result<(), Failure> {
 fn print_recovered(session: &Context, log: &str, recovered: &Recovered) -> Result<(), Failure> {
     let Recovered { epoch, tail, sealed } = recovered;
     let line = match session.json {
-        true => json!({ "log": log, "epoch": epoch, "tail": tail, "sealed": sealed }).to_string(),
+        true => json!({ "log": shown(log), "epoch": epoch, "tail": tail, "sealed": sealed }).to_string(),
         false => format!("epoch {epoch}, tail {tail}, {sealed} objects sealed"),
     };
     Ok(output::line(&line)?)
@@ -613,7 +644,7 @@ async fn check(session: &Context, name: &str) -> Result<(), Failure> {
     }
     if session.json {
         let line = json!({
-            "log": name,
+            "log": shown(name),
             "begin": info.begin,
             "tail": info.tail,
             "entries": entries,

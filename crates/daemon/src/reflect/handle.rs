@@ -19,6 +19,7 @@ use super::metrics::Source;
 use super::persistence::Locations;
 use super::report::{About, Detail, GroupReport, Report};
 use super::service::{Expulsion, Relocation};
+use crate::shown::up_for;
 
 /// A handle on a running reflector. It keeps nothing alive: once the reflector has ended, every answer says so.
 #[derive(Clone, derive_more::Debug)]
@@ -214,7 +215,7 @@ fn section(report: &Report) -> Section {
     let addresses: Vec<String> = about.addresses.iter().map(SocketAddr::to_string).collect();
     section.row("listening on", addresses.join(", "));
     section.row("plane", format!("{} ({})", about.plane, about.plane_reason));
-    section.row("up for", format!("{} s", about.up_seconds));
+    section.row("up for", up_for(about.up_seconds));
     section.row("groups", about.groups);
     section.row("members", about.members);
     section.row("datagrams admitted", about.admitted);

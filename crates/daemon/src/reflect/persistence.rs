@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use nacre::{ObjectId, Store};
+use nacre_object::Escaped;
 use nacre_planes::forward::read_clocks;
 use nacre_reflect::control::Event;
 use nacre_reflect::location::{Changed, LocationEntry, LocationMap, ObjectLocationMap, Snapshot};
@@ -51,7 +52,7 @@ pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<LocationEnt
         None => None,
     };
     if to.is_none() && from.is_none() {
-        return Err(format!("there is no location \"{name}\""));
+        return Err(format!("there is no location \"{}\"", Escaped::of(name)));
     }
     for _ in 0..TRIES {
         match map.change(name, from, to).await.map_err(failed)? {
@@ -59,7 +60,7 @@ pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<LocationEnt
             Changed::Refused(now) => from = now,
         }
     }
-    Err(format!("location \"{name}\" is changed by others all the time; try again"))
+    Err(format!("location \"{}\" is changed by others all the time; try again", Escaped::of(name)))
 }
 
 /// The map that this reflector follows.

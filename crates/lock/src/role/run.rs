@@ -9,7 +9,8 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use nacre_object::limit::FENCED_SESSIONS_MAX;
 use nacre_object::{
-    Answer, ErrorKind, Fences, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction, WriteOp,
+    Answer, ErrorKind, Escaped, Fences, ObjectId, ObjectStore, Outcome, ReadOp, StoreError, Transaction,
+    WriteOp,
 };
 use tokio::sync::oneshot;
 
@@ -164,23 +165,18 @@ async fn fence(objects: Arc<dyn ObjectStore>, session: SessionId, file: FileName
     loop {
         match raise(&*objects, session, &file).await {
             Ok(floor) => {
-                tracing::info!("lock session {session} is fenced at object \"{}\"", shown(&file));
+                tracing::info!("lock session {session} is fenced at object \"{}\"", Escaped::of(&*file));
                 return ActiveFence { session, file, floor };
             }
             Err(error) => tracing::error!(
                 "lock session {session} cannot be fenced at object \"{}\", and what it held stays locked until \
                  then: {error}",
-                shown(&file)
+                Escaped::of(&*file)
             ),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
-}
-
-/// Returns the name of a file as that of its object, in which everything that is not printable is escaped.
-fn shown(file: &FileName) -> String {
-    ObjectId::try_from(&**file).map_or_else(|_| String::new(), |object| object.to_string())
 }
 
 /// Returns the session below which the object refuses all, if it does.
@@ -202,7 +198,7 @@ async fn raise(
         tracing::warn!(
             "object \"{}\" has more than {FENCED_SESSIONS_MAX} fenced sessions, and refuses now all below {floor}; a lock \
              session below that is lost when it locks this file exclusively",
-            shown(file)
+            Escaped::of(&**file)
         );
     }
     Ok((floor > 0).then_some(SessionId(floor)))

@@ -141,15 +141,19 @@ pub(super) async fn ask(route: &Route, id: &ObjectId, call: Call) -> Result<Repl
 }
 
 /// The wait for a rank: calls are made again until there is an answer, for as long as the session's patience.
+///
+/// Without a binding it counts from the time at which the last one ended or the caller asked, whichever was later: callers that
+/// wait for each other meanwhile do not fail one after the other.
 pub(super) struct RetryBudget<'a> {
     inner: &'a Inner,
+    asked: Instant,
     until: Option<Instant>,
     why: Option<StoreError>,
 }
 
 impl<'a> RetryBudget<'a> {
     pub fn new(inner: &'a Inner) -> RetryBudget<'a> {
-        RetryBudget { inner, until: None, why: None }
+        RetryBudget { inner, asked: Instant::now(), until: None, why: None }
     }
 
     /// Returns the present binding, once there is one.
@@ -158,7 +162,8 @@ impl<'a> RetryBudget<'a> {
             return Ok(route.clone());
         }
         let mut routes = self.inner.route.subscribe();
-        let until = *self.until.get_or_insert_with(|| Instant::now() + self.inner.options.patience);
+        let since = self.asked.max(*self.inner.unbound_since.lock());
+        let until = *self.until.get_or_insert_with(|| since + self.inner.options.patience);
         // The clock of this wait is that of the session's own runtime: the caller may have none.
         let over = || self.inner.over.load(Ordering::SeqCst);
         let found = self.inner.timeout(until, routes.wait_for(|route| route.is_some() || over())).await;

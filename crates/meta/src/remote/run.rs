@@ -102,11 +102,11 @@ pub(super) async fn run(inner: Arc<Inner>, mut ended: oneshot::Receiver<oneshot:
                         break acknowledge;
                     }
                     Ending::Lapsed => {
-                        inner.route.send_replace(None);
+                        inner.unbind();
                         let_go(&inner, &mut lease);
                     }
                     Ending::Moved(addresses) => {
-                        inner.route.send_replace(None);
+                        inner.unbind();
                         hint = addresses;
                         links.discard(&route.link);
                         route.round_trips.close();

@@ -471,6 +471,7 @@ enum TakeError {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use nacre_object::testkit::MemoryStore;
     use nacre_rpc::client::{Host, Link};
@@ -478,16 +479,31 @@ mod tests {
     use super::*;
     use crate::remote::SessionOptions;
 
-    #[tokio::test]
-    async fn what_was_asked_back_before_does_not_end_a_later_grant() {
+    /// Begins a session that finds no rank.
+    fn session(patience: Duration) -> Session {
         let options = SessionOptions {
             store: Arc::new(MemoryStore::new()),
             rank: 0,
             addresses: Vec::new(),
             link: Default::default(),
-            patience: std::time::Duration::ZERO,
+            patience,
         };
-        let session = Session::begin(options).unwrap();
+        Session::begin(options).unwrap()
+    }
+
+    #[tokio::test]
+    async fn without_a_rank_callers_do_not_wait_one_after_the_other() {
+        let sequencer = session(Duration::from_secs(1)).sequencer(&"log".parse().unwrap());
+        let asked = futures::future::join_all((0..500).map(|_| sequencer.next()));
+        // The limit only ends a test in which they do.
+        let answers =
+            tokio::time::timeout(Duration::from_secs(240), asked).await.expect("one after the other");
+        assert!(answers.iter().all(|answer| answer.as_ref().unwrap_err().kind == ErrorKind::Unavailable));
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_back_before_does_not_end_a_later_grant() {
+        let session = session(Duration::ZERO);
         let sequencer = session.sequencer(&"log".parse().unwrap());
         let link = || {
             let options = Default::default();

@@ -1,8 +1,10 @@
 //! Single calls: what they do, whom they refuse, and what they leave in the store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use nacre_meta::capability::Policy;
 use nacre_meta::inode::{Ino, InodeKind};
 use nacre_meta::{
     Attributes, Creation, Credentials, EXECUTE, Error, READ, Rank, RankOptions, SetAttributes, SetTime, WRITE,
@@ -104,6 +106,19 @@ fn names_are_checked() {
         rank.create(&root, Ino::ROOT, &long[1..], file(0o644)).await.unwrap();
         rank.create(&root, Ino::ROOT, b"\xff\n", file(0o644)).await.unwrap();
         assert_eq!(rank.create(&root, Ino::ROOT, b"\xff\n", file(0o644)).await.err(), Some(Error::Exists));
+    });
+}
+
+#[test]
+fn a_sequencer_is_not_made_with_a_quota_of_no_positions() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, root) = (open(&store).await, Credentials::root());
+        for (operations, is_allowed) in [(0, false), (1, true)] {
+            let policy = Policy::Quota { operations, within: Duration::from_millis(100) };
+            let made = rank.create(&root, Ino::ROOT, b"log", Creation::sequencer(policy, 0o644)).await;
+            assert_eq!(made.is_ok(), is_allowed, "{made:?}");
+        }
     });
 }
 

@@ -126,6 +126,54 @@ fn a_put_that_is_left_alone_is_tidied_up_and_a_late_one_fails() {
 }
 
 #[test]
+fn a_new_file_is_seen_when_it_is_whole_or_never() {
+    const BYTES: usize = 9 << 20;
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, other, root) = (open(&store).await, open(&store).await, Credentials::root());
+        let mut put = rank.put_new(&root, Ino::ROOT, b"f", 0o640).await.unwrap();
+        put.write(&vec![7; BYTES]).await.unwrap();
+        assert_eq!(other.lookup(&root, Ino::ROOT, b"f").await.err(), Some(Error::NotFound));
+        // A look at the namespace meanwhile finds nothing wrong with it.
+        let report = other.check(false).await.unwrap();
+        assert!(report.is_clean() && report.findings.is_empty(), "{report:?}");
+        assert_eq!(put.commit().await.unwrap(), BYTES as u64);
+        let found = other.lookup(&root, Ino::ROOT, b"f").await.unwrap();
+        assert_eq!((found.mode & 0o777, found.size), (0o640, BYTES as u64));
+        assert_eq!(other.read_file(found.ino, 0, BYTES).await.unwrap(), vec![7; BYTES]);
+        assert_eq!(rank.put_new(&root, Ino::ROOT, b"f", 0o640).await.err(), Some(Error::Exists));
+
+        let objects = store.objects().len();
+        let mut put = rank.put_new(&root, Ino::ROOT, b"g", 0o644).await.unwrap();
+        put.write(&vec![7; BYTES]).await.unwrap();
+        put.abort().await.unwrap();
+        assert_eq!(store.objects().len(), objects, "{:?}", store.objects());
+
+        // Of two that come together, the one that ends last replaces the other's content.
+        let mut first = rank.put_new(&root, Ino::ROOT, b"h", 0o644).await.unwrap();
+        let mut second = other.put_new(&root, Ino::ROOT, b"h", 0o644).await.unwrap();
+        first.write(b"first").await.unwrap();
+        second.write(b"second").await.unwrap();
+        first.commit().await.unwrap();
+        let file = rank.lookup(&root, Ino::ROOT, b"h").await.unwrap().ino;
+        assert_eq!(second.commit().await.unwrap(), 6);
+        assert_eq!(rank.lookup(&root, Ino::ROOT, b"h").await.unwrap().ino, file);
+        assert_eq!(rank.read_file(file, 0, 9).await.unwrap(), "second");
+
+        // What is no file takes no content.
+        let put = rank.put_new(&root, Ino::ROOT, b"i", 0o644).await.unwrap();
+        other.create(&root, Ino::ROOT, b"i", Creation::new(InodeKind::Directory, 0o755)).await.unwrap();
+        assert_eq!(put.commit().await.err(), Some(Error::Exists));
+
+        rank.close().await.unwrap();
+        other.close().await.unwrap();
+        let report = open(&store).await.check(false).await.unwrap();
+        assert!(report.is_clean() && report.findings.is_empty(), "{report:?}");
+        assert_eq!((report.files, report.directories, report.ranks), (2, 2, 0));
+    });
+}
+
+#[test]
 fn one_content_is_read_while_the_file_grows_and_not_after_it_was_replaced() {
     let store = SlowStore::default();
     at_once(&store, async {

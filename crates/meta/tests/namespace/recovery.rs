@@ -295,6 +295,59 @@ fn a_check_gives_an_inode_no_more_links_than_its_record_may_have() {
     });
 }
 
+/// Returns the value of a key of an object.
+async fn value(store: &SlowStore, ino: Ino, key: &'static [u8]) -> Bytes {
+    let key = Key::new(Bytes::from_static(key)).unwrap();
+    let read = Transaction::new().read(ReadOp::Key { key });
+    let Outcome::Done(done) = store.apply(&ino.object(), read).await.unwrap() else { panic!("refused") };
+    let Some(Answer::Value(Some(value))) = done.answers.first() else { panic!("{done:?}") };
+    value.clone()
+}
+
+/// Sets a key of an object.
+async fn set(store: &SlowStore, ino: Ino, key: &'static [u8], value: Bytes) {
+    let key = Key::new(Bytes::from_static(key)).unwrap();
+    let set = Transaction::new().change(WriteOp::SetKey { key, value });
+    store.apply(&ino.object(), set).await.unwrap();
+}
+
+#[test]
+fn a_check_reports_an_entry_without_inode_also_under_a_name_that_none_may_have() {
+    let (store, rank, a, _) = begin();
+    at_once(&store, async {
+        let x = rank.lookup(&Credentials::root(), a, b"x").await.unwrap().ino;
+        let entry = value(&store, a, b"ex").await;
+        set(&store, a, b"ea/b", entry).await;
+        store.apply(&x.object(), Transaction::new().change(WriteOp::Remove)).await.unwrap();
+        let report = rank.check(true).await.unwrap();
+        for name in ["x", "a/b"] {
+            let text = format!("entry \"{name}\" of directory {a} has no inode");
+            let found = report.findings.iter().find(|found| found.text == text);
+            assert!(found.is_some_and(|found| found.repaired), "{name}: {report:?}");
+        }
+        assert_eq!(rank.check(false).await.unwrap().findings, []);
+    });
+}
+
+#[test]
+fn directories_that_are_in_each_other_end_a_move_and_are_reported() {
+    let (store, rank, a, b) = begin();
+    at_once(&store, async {
+        let root = Credentials::root();
+        make(&rank, &root, "/c", Creation::new(InodeKind::Directory, 0o755)).await;
+        for (directory, parent) in [(a, b), (b, a)] {
+            let mut inode = Inode::decode(&value(&store, directory, RECORD).await).unwrap();
+            inode.parent = parent;
+            set(&store, directory, RECORD, inode.encode()).await;
+        }
+        let moved = rank.rename(&root, (Ino::ROOT, b"c"), (a, b"c"), false).await;
+        assert!(matches!(&moved, Err(Error::Store(error)) if error.kind == ErrorKind::Corrupt), "{moved:?}");
+        let report = rank.check(false).await.unwrap();
+        let text = format!("directory {a} is in {}, and says it is in {b}", Ino::ROOT);
+        assert!(report.findings.iter().any(|found| found.text == text), "{report:?}");
+    });
+}
+
 #[test]
 fn a_put_that_ends_while_a_check_removes_it_is_whole_or_refused() {
     let content = [7_u8; 6 * 4096];
@@ -389,6 +442,48 @@ fn a_put_that_fails_at_any_step_leaves_no_objects() {
         }
     }
     assert!(failed > 3, "{failed}");
+}
+
+#[test]
+fn a_new_file_that_is_put_to_its_end_while_a_check_removes_it_is_whole_or_was_never_there() {
+    let content = [7_u8; 6 * 4096];
+    let (mut kept, mut refused) = (0, 0);
+    for at in 0.. {
+        let (store, root) = (SlowStore::default(), Credentials::root());
+        let (rank, doctor) = (at_once(&store, open(&store)), at_once(&store, open(&store)));
+        let layout = Layout { unit_bytes: 4096, width: 1, object_bytes: 4096 };
+        let directory = Creation { layout: Some(layout), ..Creation::new(InodeKind::Directory, 0o755) };
+        let directory = at_once(&store, make(&rank, &root, "/d", directory)).ino;
+        let mut put = at_once(&store, rank.put_new(&root, directory, b"f", 0o644)).unwrap();
+        at_once(&store, put.write(&content)).unwrap();
+        // The check takes the rank for one that has gone away.
+        let mut check: Call<nacre_meta::Report> = Box::pin(async move { doctor.check(true).await });
+        let checked = advance(&store, 1, &mut check, at);
+        let committed = at_once(&store, put.commit());
+        let is_over = checked.is_some();
+        let checked = checked.or_else(|| advance(&store, 1, &mut check, usize::MAX));
+        checked.unwrap().unwrap();
+        let found = at_once(&store, rank.lookup(&root, directory, b"f"));
+        match committed {
+            Ok(bytes) => {
+                assert_eq!(bytes, content.len() as u64);
+                let found = at_once(&store, rank.read_file(found.unwrap().ino, 0, 1 << 20)).unwrap();
+                assert!(found == content[..], "{at}: what was acknowledged is lost");
+                kept += 1;
+            }
+            Err(error) => {
+                assert_eq!((error, found.err()), (Error::Stale, Some(Error::NotFound)), "{at}");
+                let left = store.objects().into_iter().filter(|object| object.starts_with("nacre/fs/d/"));
+                assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new(), "{at}");
+                refused += 1;
+            }
+        }
+        if is_over {
+            break;
+        }
+    }
+    println!("{kept} files were kept, {refused} refused");
+    assert!(kept > 1 && refused > 1);
 }
 
 #[test]

@@ -517,7 +517,10 @@ impl Future for Wait {
             self.over = true;
             return Poll::Ready(());
         }
-        waiting.waker = Some(context.waker().clone());
+        let before = waiting.waker.replace(context.waker().clone());
+        // A waker may be the last owner of a task that holds replies of this store, so it goes without the lock.
+        drop(state);
+        drop(before);
         Poll::Pending
     }
 }
@@ -525,8 +528,11 @@ impl Future for Wait {
 impl Drop for Wait {
     fn drop(&mut self) {
         if !self.over {
-            self.turns.lock().waiting.remove(&self.waiter);
+            // Until it is cancelled it may be granted the turn, which would make its entry again.
             self.turns.event(|pacer, now, granted| pacer.cancel(self.hash, self.waiter, now, granted));
+            let waiting = self.turns.lock().waiting.remove(&self.waiter);
+            // Its waker goes without the lock, as above.
+            drop(waiting);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The wrapper around a real store, with real threads.
 
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc;
+use std::task::Wake;
 
 use super::*;
 use crate::testkit::{MemoryStore, block_on, conformance};
@@ -134,6 +136,47 @@ fn who_goes_away_while_waiting_is_not_waited_for() {
     increment(&store, Intent::Look);
     assert!(matches!(block_on(last).unwrap(), Outcome::Done(_)));
     assert_eq!(store.totals().waiting, 0);
+}
+
+/// A waker that looks at the store when it goes, as one may whose task holds replies of the store.
+struct Looking {
+    store: Paced<MemoryStore>,
+    waiting: Arc<AtomicU64>,
+}
+
+impl Wake for Looking {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.waiting.store(self.store.totals().waiting, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_waker_goes_without_the_lock_and_after_its_waiter() {
+    let (done, over) = mpsc::channel();
+    std::thread::spawn(move || {
+        let store = Paced::new(MemoryStore::new(), patient());
+        contend(&store);
+        let read = ReadOp::Range { fork: Fork::DEFAULT, range: RANGE, intent: Intent::Update };
+        let mut reply = store.apply(&object(), Transaction::new().read(read));
+        let waiting = Arc::new(AtomicU64::new(u64::MAX));
+        for _ in 0..2 {
+            let looking = Looking { store: store.clone(), waiting: waiting.clone() };
+            let waker = Waker::from(Arc::new(looking));
+            assert!(Pin::new(&mut reply).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        // The second one has replaced the first.
+        assert_eq!(waiting.load(Ordering::Relaxed), 1);
+        drop(reply);
+        assert_eq!(waiting.load(Ordering::Relaxed), 0);
+        assert!(store.shared.turns.lock().waiting.is_empty());
+        done.send(()).unwrap();
+    });
+    // The limit only ends a test that would hang.
+    over.recv_timeout(Duration::from_secs(120)).expect("a deadlock, or a failure as shown above");
 }
 
 #[test]

@@ -88,12 +88,19 @@ impl Backlog {
         self.bytes
     }
 
-    /// Returns the index of a device's queue, which is made if there is none.
+    /// Returns the index of a device's queue. While that is empty, it is valid until the queue of another device is asked
+    /// for, which may take its place: devices come and go, and each that comes has an index of its own.
     pub(super) fn queue_of(&mut self, device: u32) -> usize {
-        self.queues.iter().position(|queue| queue.device == device).unwrap_or_else(|| {
-            self.queues.push(Queue { device, queued_copies: VecDeque::new(), wait_ns: 0, again_ns: 0 });
-            self.queues.len() - 1
-        })
+        if let Some(at) = self.queues.iter().position(|queue| queue.device == device) {
+            return at;
+        }
+        if let Some(at) = self.queues.iter().position(|queue| queue.queued_copies.is_empty()) {
+            let queue = &mut self.queues[at];
+            (queue.device, queue.wait_ns, queue.again_ns) = (device, 0, 0);
+            return at;
+        }
+        self.queues.push(Queue { device, queued_copies: VecDeque::new(), wait_ns: 0, again_ns: 0 });
+        self.queues.len() - 1
     }
 
     pub(super) fn queue(&mut self, at: usize) -> &mut Queue {
@@ -198,7 +205,8 @@ impl Backlog {
     pub(super) fn rewritten(&mut self, table: &Table, group: GroupIndex, number: u16) {
         let lane = &table.group(group).lanes[usize::from(number)];
         let before = lane.generation.wrapping_sub(1);
-        for queue in self.queues.iter_mut().filter(|queue| queue.device == lane.path.device) {
+        // Of each device: a lane that had no members may have another path since its copies began to wait.
+        for queue in &mut self.queues {
             for queued in &mut queue.queued_copies {
                 if queued.lane == number && self.datagrams[queued.datagram as usize].about.group == group {
                     // A lane remembers its last rewriting always; the bounds stay bounds without it.
@@ -239,7 +247,7 @@ impl Backlog {
 mod tests {
     use std::net::SocketAddr;
 
-    use nacre_reflect::table::{GroupId, GroupOptions, Path};
+    use nacre_reflect::table::{Change, GroupId, GroupOptions, LANES_KEPT, LANES_MAX, Path};
 
     use super::*;
 
@@ -295,13 +303,45 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_by_another_path_of_a_lane_gets_nothing_that_waits_for_the_former_one() {
+        let mut table = Table::new();
+        let group = table.set_group(GroupId { port: 7400, id: 0 }, GroupOptions::default());
+        let path = |device| Path { device, local: SocketAddr::from(([127, 0, 1, 1], 7400)) };
+        for lane in 0..LANES_MAX as u16 {
+            table.join(group, path(lane.into()), address(lane), false, 0);
+        }
+        let device = LANES_KEPT as u32;
+        let members: Vec<_> =
+            (0..20).map(|host| table.join(group, path(device), address(5000 + host), false, 0)).collect();
+        table.take_changes(|_, _| {});
+        let mut backlog = Backlog::default();
+        let queue = backlog.queue_of(device);
+        let datagram = backlog.keep(about(group, false), b"payload");
+        backlog.push(queue, QueuedCopies { datagram, lane: LANES_KEPT as u16, next: 0, end: 21 });
+        let first = table.member_of(GroupId { port: 7400, id: 0 }, address(LANES_KEPT as u16)).unwrap();
+        members.into_iter().chain([first]).for_each(|member| table.leave(member));
+        let late = table.join(group, path(9999), address(9999), false, 0);
+        assert_eq!(usize::from(table.member(late).lane), LANES_KEPT);
+        table.take_changes(|table, change| {
+            if let Change::Rewritten { group, lane } = change {
+                backlog.rewritten(table, group, lane);
+            }
+        });
+        let lane = &table.group(group).lanes[LANES_KEPT];
+        assert_eq!((lane.path, lane.live, lane.entries.len()), (path(9999), 1, 1));
+        let queued = *backlog.queue(queue).front().unwrap();
+        assert_eq!(backlog.left(&table, &queued), 0);
+    }
+
+    #[test]
     fn a_datagram_goes_when_its_last_place_goes() {
         let mut backlog = Backlog::default();
-        let (a, b) = (backlog.queue_of(1), backlog.queue_of(2));
         let datagram = backlog.keep(about(GroupIndex(7), true), &[0; 100]);
-        for queue in [a, b] {
+        let [a, b] = [1, 2].map(|device| {
+            let queue = backlog.queue_of(device);
             backlog.push(queue, QueuedCopies { datagram, lane: 0, next: 0, end: 1 });
-        }
+            queue
+        });
         assert_eq!(backlog.bytes(), 100);
         assert_eq!(backlog.pop(a), None);
         assert_eq!(backlog.removed(GroupIndex(8)), 0);
@@ -312,6 +352,19 @@ mod tests {
         backlog.push(b, QueuedCopies { datagram: again, lane: 0, next: 0, end: 1 });
         assert_eq!(backlog.removed(GroupIndex(7)), 1);
         assert_eq!(backlog.bytes(), 0);
+    }
+
+    #[test]
+    fn devices_that_come_and_go_leave_no_queues() {
+        let mut backlog = Backlog::default();
+        let queue = backlog.queue_of(1);
+        let datagram = backlog.keep(about(GroupIndex(7), false), b"payload");
+        backlog.push(queue, QueuedCopies { datagram, lane: 0, next: 0, end: 1 });
+        for device in 2..1000 {
+            backlog.queue_of(device);
+        }
+        assert_eq!(backlog.queues_len(), 2);
+        assert_eq!(backlog.queue_of(1), queue);
     }
 
     #[test]

@@ -223,9 +223,11 @@ impl Kernel {
     fn notice(&mut self) -> Result<(), PlaneError> {
         let changed = self.network.poll().map_err(network_failed)?;
         for index in &changed.devices {
-            // The link of a device that is gone went with it; one that is back has another index.
-            if self.network.device(*index).map_err(network_failed)?.is_none() {
-                self.attached.remove(index);
+            // The link of a device that is gone went with it, but for the open file; one that is back has another index.
+            if self.network.device(*index).map_err(network_failed)?.is_none()
+                && let (Some(Some(link)), Ok(program)) = (self.attached.remove(index), tc(&mut self.programs))
+            {
+                let _ = program.detach(link);
             }
         }
         self.changed.hops.extend(changed.hops);
@@ -292,6 +294,11 @@ impl Plane for Kernel {
 
     fn rescue(&mut self) -> Option<Rescue> {
         self.queued.pop_front().or_else(|| self.next_rescue())
+    }
+
+    fn rescues_max(&self) -> u64 {
+        // At least one: what is counted may be a little behind.
+        (self.queued.len() as u64 + self.mirror.waiting_of_all()).max(1)
     }
 
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {

@@ -38,6 +38,8 @@ struct MemberRoute {
     hop: Option<HopIndex>,
     /// The Ethernet address of the next hop, if frames may be sent there.
     mac: Option<Mac>,
+    /// True if the member is among those that wait for one.
+    waits: bool,
 }
 
 /// The means to send frames by a device.
@@ -61,6 +63,8 @@ pub struct Ring {
     waiting: Vec<MemberIndex>,
     /// The first member whose way is to be looked up again, as routes have changed.
     anew: Option<u32>,
+    /// True if they have changed again since that round began.
+    again: bool,
     /// The devices whose queue an operator has chosen.
     chosen: Vec<u32>,
     rounds: u32,
@@ -95,6 +99,7 @@ impl Ring {
             ways: Vec::new(),
             waiting: Vec::new(),
             anew: None,
+            again: false,
             chosen: queue::chosen().map_err(|why| failed("see the devices' queues", why))?,
             rounds: 0,
             undeliverable: 0,
@@ -111,6 +116,7 @@ impl Ring {
         let before = std::mem::take(&mut self.ways[at]);
         let Some(member) = table.get_member(index) else {
             before.hop.inspect(|&hop| self.network.release(hop));
+            self.ways[at].waits = before.waits;
             return;
         };
         let path = table.group(member.group).lanes[usize::from(member.lane)].path;
@@ -121,10 +127,11 @@ impl Ring {
         // The new one is taken before the old one is given back, which may be the same.
         before.hop.inspect(|&hop| self.network.release(hop));
         let mac = hop.and_then(|hop| self.network.mac(hop));
-        self.ways[at] = MemberRoute { hop, mac };
-        if hop.is_some() && mac.is_none() {
+        let waits = hop.is_some() && mac.is_none();
+        if waits && !before.waits {
             self.waiting.push(index);
         }
+        self.ways[at] = MemberRoute { hop, mac, waits: waits || before.waits };
     }
 
     /// Returns whether frames can be sent by a device. Sets it up for that if it was not yet.
@@ -160,7 +167,16 @@ impl Ring {
         if let Some(Some(sender)) = self.senders.remove(&device) {
             self.undeliverable += u64::from(sender.xsk.pending());
         }
-        self.anew = Some(0);
+        self.look_again();
+    }
+
+    /// Has the way to each member looked up again. A round is not cut short by the next one: where routes change all the
+    /// time, the last members would never have their turn.
+    fn look_again(&mut self) {
+        match self.anew {
+            None => self.anew = Some(0),
+            Some(_) => self.again = true,
+        }
     }
 }
 
@@ -314,7 +330,7 @@ impl Plane for Ring {
             self.chosen.extend(chosen.iter().copied().filter(|device| !used(device)));
         }
         if changed.routes {
-            self.anew = Some(0);
+            self.look_again();
         }
         if !changed.hops.is_empty() {
             // Those that wait for their first address have their turn below.
@@ -325,7 +341,8 @@ impl Plane for Ring {
         for member in std::mem::take(&mut self.waiting) {
             let way = &mut self.ways[member.0 as usize];
             way.mac = way.hop.and_then(|hop| self.network.mac(hop));
-            if way.hop.is_some() && way.mac.is_none() {
+            way.waits = way.hop.is_some() && way.mac.is_none();
+            if way.waits {
                 self.waiting.push(member);
             }
         }
@@ -334,7 +351,10 @@ impl Plane for Ring {
             for member in from..to {
                 self.find(table, MemberIndex(member));
             }
-            self.anew = (to < table.members_end()).then_some(to);
+            self.anew = match to < table.members_end() {
+                true => Some(to),
+                false => std::mem::take(&mut self.again).then_some(0),
+            };
         }
         self.network.confirm().map_err(failed)
     }
@@ -345,5 +365,71 @@ impl Plane for Ring {
 
     fn done(&mut self) -> super::Done {
         super::Done { undeliverable: std::mem::take(&mut self.undeliverable), ..Default::default() }
+    }
+}
+
+#[cfg(all(test, feature = "testkit"))]
+mod tests {
+    use std::net::SocketAddr;
+
+    use nacre_reflect::table::{GroupId, GroupOptions, Path};
+
+    use super::*;
+    use crate::testbed::Testbed;
+
+    /// Routes may change all the time. It needs root and iproute2, for its network namespaces.
+    #[test]
+    fn a_member_whose_neighbour_is_not_known_waits_once_however_often_it_is_looked_up() {
+        let mut testbed = Testbed::new().unwrap();
+        let (r, m) = (testbed.namespace("r").unwrap(), testbed.namespace("m").unwrap());
+        testbed.link((&r, "d0"), (&m, "e0")).unwrap();
+        r.address("d0", "10.79.0.1/24").unwrap();
+        let device = r.device("d0").unwrap();
+        r.run(|| {
+            let local = SocketAddr::from(([10, 79, 0, 1], 7400));
+            let mut ring = Ring::new(Listeners::open(&[local]).unwrap()).unwrap();
+            let mut table = Table::new();
+            let group = table.set_group(GroupId { port: 7400, id: 0 }, GroupOptions::default());
+            let nobody = SocketAddr::from(([10, 79, 0, 9], 9));
+            let member = table.join(group, Path { device, local }, nobody, false, 0);
+            table.take_changes(|table, change| ring.follow(table, change).unwrap());
+            for _ in 0..3 {
+                ring.anew = Some(0);
+                ring.maintain(&table).unwrap();
+            }
+            assert_eq!(ring.waiting, [member]);
+            let mac = "02:00:00:00:79:09";
+            r.ip(&["neigh", "replace", "10.79.0.9", "lladdr", mac, "dev", "d0", "nud", "permanent"]).unwrap();
+            ring.maintain(&table).unwrap();
+            assert!(ring.waiting.is_empty());
+        });
+    }
+
+    #[test]
+    fn the_ways_to_all_members_are_looked_up_again_also_where_routes_change_all_the_time() {
+        let mut testbed = Testbed::new().unwrap();
+        let (r, m) = (testbed.namespace("r").unwrap(), testbed.namespace("m").unwrap());
+        testbed.link((&r, "d0"), (&m, "e0")).unwrap();
+        r.address("d0", "10.79.0.1/24").unwrap();
+        let device = r.device("d0").unwrap();
+        r.run(|| {
+            let local = SocketAddr::from(([10, 79, 0, 1], 7400));
+            let mut ring = Ring::new(Listeners::open(&[local]).unwrap()).unwrap();
+            let mut table = Table::new();
+            let group = table.set_group(GroupId { port: 7400, id: 0 }, GroupOptions::default());
+            for port in 1000..=1000 + WAYS_AT_ONCE as u16 {
+                let member = SocketAddr::from(([10, 79, 0, 9], port));
+                table.join(group, Path { device, local }, member, false, 0);
+            }
+            table.take_changes(|table, change| ring.follow(table, change).unwrap());
+            let last = WAYS_AT_ONCE as usize;
+            ring.ways[last].hop = None;
+            for number in 0..3 {
+                let network = format!("10.80.{number}.0/24");
+                r.ip(&["route", "add", &network, "dev", "d0"]).unwrap();
+                ring.maintain(&table).unwrap();
+            }
+            assert!(ring.ways[last].hop.is_some());
+        });
     }
 }

@@ -542,6 +542,10 @@ impl Plane for Xdp {
         self.kernel.rescue()
     }
 
+    fn rescues_max(&self) -> u64 {
+        self.kernel.rescues_max()
+    }
+
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
         self.kernel.rescue_ready()
     }

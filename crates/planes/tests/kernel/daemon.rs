@@ -8,10 +8,10 @@ use std::time::Duration;
 use aya::programs::{SchedClassifier, TcAttachType};
 use nacre_planes::forward::{ForwardOptions, Forwarder, Listeners};
 use nacre_planes::plane::kernel::Kernel;
-use nacre_planes::plane::{self, PlaneKind, PlaneOptions};
+use nacre_planes::plane::{self, Plane, PlaneKind, PlaneOptions};
 use nacre_planes::testbed::{Namespace, Testbed, socket};
 use nacre_reflect::host::Host;
-use nacre_reflect::table::{GroupId, GroupOptions, Path};
+use nacre_reflect::table::{GroupId, GroupOptions, Path, Table};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::world::{Desk, PATIENCE, PORT};
@@ -127,6 +127,40 @@ fn a_killed_daemon_leaves_nothing_behind() {
         members[0].send(b"up").unwrap();
         assert_eq!(plain.recv(&mut bytes).unwrap(), 2);
     }
+}
+
+/// Returns the number of files of this process that are a program, or a link of it to a device, which may be gone.
+fn files_of(program: u32) -> usize {
+    let line = format!("prog_id:\t{program}");
+    let files = std::fs::read_dir("/proc/self/fdinfo").unwrap().map_while(Result::ok);
+    // Other tests close files meanwhile.
+    let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+    texts.filter(|text| text.lines().any(|of| of == line)).count()
+}
+
+/// A daemon serves for years, and devices of tunnels and containers come and go.
+#[test]
+fn devices_that_go_leave_no_open_files() {
+    let mut testbed = Testbed::new().unwrap();
+    let (r, m) = (testbed.namespace("r").unwrap(), testbed.namespace("m").unwrap());
+    r.run(|| {
+        let listeners = Listeners::open(&[SocketAddr::from(([0, 0, 0, 0], PORT))]).unwrap();
+        let mut plane = Kernel::open(&listeners, &PlaneOptions::default()).unwrap();
+        let program = plane.program().unwrap().info().unwrap().id();
+        let mut table = Table::new();
+        let group = table.set_group(GroupId { port: PORT, id: 0 }, GroupOptions::default());
+        let before = files_of(program);
+        for host in 2..5_u8 {
+            testbed.link((&r, "d0"), (&m, "e0")).unwrap();
+            let member = SocketAddr::from(([10, 78, 0, host], 9));
+            table.join(group, path(r.device("d0").unwrap()), member, false, 0);
+            table.take_changes(|table, change| plane.follow(table, change).unwrap());
+            assert_eq!(files_of(program), before + 1, "the program is at the device");
+            r.ip(&["link", "delete", "d0"]).unwrap();
+            plane.maintain(&table).unwrap();
+            assert_eq!(files_of(program), before);
+        }
+    });
 }
 
 /// Opens the plane in a thread that has these rights only. Returns the error, if it could not.

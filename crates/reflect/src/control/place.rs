@@ -19,7 +19,7 @@ const STANDBY_ROUNDS: u64 = 8;
 /// The place that the members of a group have to move to.
 #[derive(Clone, Debug)]
 pub(super) struct Moving {
-    location: String,
+    pub(super) location: String,
     entry: LocationEntry,
     /// True if this reflector is a standby of that place: it takes members as well.
     standby: bool,
@@ -43,6 +43,7 @@ impl Control {
         {
             self.groups_here.remove(&id);
             if let Some(index) = self.table.find(id) {
+                let state_name = self.state_name(index);
                 let location = name.to_owned();
                 let control = self.group_control_mut(index);
                 control.location = None;
@@ -52,9 +53,13 @@ impl Control {
                     let own = before.and_then(|before| self.own_of(&before));
                     self.open_relay(index, name, own, &entry);
                 }
+                if self.state_name(index) != state_name {
+                    self.rename_state(now, index);
+                }
             }
         }
         if let Some((id, standby)) = is_here {
+            let state_name = self.table.find(id).map(|index| (index, self.state_name(index)));
             self.groups_here.insert(id, (name.to_owned(), standby));
             if self.table.find(id).is_none()
                 && let Some(options) = self.options.group_default
@@ -66,6 +71,11 @@ impl Control {
                 self.close_relay(now, index);
             }
             self.settle(id);
+            if let Some((index, before)) = state_name
+                && self.state_name(index) != before
+            {
+                self.rename_state(now, index);
+            }
             // Another reflector may have stored a newer state meanwhile.
             if was_here != Some(id) {
                 self.forget_state(now, id);

@@ -97,6 +97,10 @@ impl Ask {
 pub(super) struct State {
     options: StateOptions,
     lookup: Lookup,
+    /// The number of questions to the store that are not answered yet, and of those among them that were asked under a
+    /// former name: their answers say nothing about the state.
+    under_way: u32,
+    outdated: u32,
     /// True if the store has answered: the fields below are as they were in the store then.
     known: bool,
     /// The version in the store, which the next one is based on.
@@ -154,6 +158,8 @@ impl Control {
                 *none = Some(Box::new(State {
                     options,
                     lookup: Lookup::Wanted,
+                    under_way: 0,
+                    outdated: 0,
                     known: false,
                     version: 0,
                     size: None,
@@ -177,7 +183,7 @@ impl Control {
 
     /// Answers [`Event::LoadState`]: the store's version, and the state unless there is none.
     pub fn state_loaded(&mut self, now: Now, id: GroupId, version: u64, bytes: Option<Bytes>) {
-        let Some(group) = self.table.find(id) else { return };
+        let Some(group) = self.take_answer(now, id) else { return };
         let Some(state) = &mut self.group_control_mut(group).state else { return };
         state.lookup = Lookup::No;
         // Something newer may have been stored from here meanwhile.
@@ -196,7 +202,7 @@ impl Control {
 
     /// Answers [`Event::StoreState`]: the state was stored under this version.
     pub fn state_stored(&mut self, now: Now, id: GroupId, version: u64) {
-        let Some(group) = self.table.find(id) else { return };
+        let Some(group) = self.take_answer(now, id) else { return };
         let Some(state) = &mut self.group_control_mut(group).state else { return };
         let Some(bytes) = state.storing.take() else { return };
         let before = state.bytes.clone().map(|bytes| (state.version, bytes));
@@ -218,7 +224,7 @@ impl Control {
 
     /// Answers [`Event::StoreState`]: the state was not stored, as the store has a newer one, which is loaded now.
     pub fn state_conflict(&mut self, now: Now, id: GroupId, newer: u64) {
-        let Some(group) = self.table.find(id) else { return };
+        let Some(group) = self.take_answer(now, id) else { return };
         let Some(state) = &mut self.group_control_mut(group).state else { return };
         if state.storing.take().is_none() {
             return;
@@ -234,7 +240,7 @@ impl Control {
     /// Answers [`Event::LoadState`] or [`Event::StoreState`]: the store failed.
     pub fn state_failed(&mut self, now: Now, id: GroupId) {
         self.count(Counter::StateFailed);
-        let Some(group) = self.table.find(id) else { return };
+        let Some(group) = self.take_answer(now, id) else { return };
         let Some(state) = &mut self.group_control_mut(group).state else { return };
         // It may have been stored all the same: the store is asked before anything else.
         state.lookup = Lookup::Wanted;
@@ -242,6 +248,36 @@ impl Control {
             self.states_taken -= 1;
         }
         self.schedule(group, Some(now.ms + STORE_RETRY_MS));
+    }
+
+    /// Notes an answer of the store. Returns its group, unless the question was about a name that the group's state does
+    /// not have any more, or there is no such state.
+    fn take_answer(&mut self, now: Now, id: GroupId) -> Option<GroupIndex> {
+        let group = self.table.find(id)?;
+        let state = self.group_control_mut(group).state.as_mut()?;
+        state.under_way = state.under_way.saturating_sub(1);
+        if state.outdated == 0 {
+            return Some(group);
+        }
+        state.outdated -= 1;
+        if state.outdated == 0 {
+            self.schedule(group, Some(now.ms));
+        }
+        None
+    }
+
+    /// Notes that a group's state has another name in the store from now on: it is loaded from there. A version of one
+    /// object says nothing about another. As a base it would let a state replace a newer one that was never seen here.
+    pub(super) fn rename_state(&mut self, now: Now, group: GroupIndex) {
+        let Some(state) = &mut self.group_control_mut(group).state else { return };
+        let (ask, storing) = (state.ask.take(), state.storing.take());
+        (state.lookup, state.outdated) = (Lookup::Wanted, state.under_way);
+        (state.known, state.version, state.size, state.completed) = (false, 0, None, None);
+        if ask.is_some() || storing.is_some() {
+            self.states_taken -= 1;
+        }
+        self.keep_bytes(group, None);
+        self.schedule(group, Some(now.ms));
     }
 
     /// Marks a group's state as possibly outdated: it is loaded again.
@@ -278,12 +314,13 @@ impl Control {
         let live = self.table.group(group).live;
         let (closing, taking) = (self.closing, self.states_taken);
         let Some(state) = &mut self.group_control_mut(group).state else { return };
-        if state.lookup == Lookup::Underway || state.storing.is_some() {
+        if state.lookup == Lookup::Underway || state.storing.is_some() || state.outdated > 0 {
             // Its answer sets this going again.
             return;
         }
         if state.lookup == Lookup::Wanted {
             state.lookup = Lookup::Underway;
+            state.under_way += 1;
             return self.emit_surely(Event::LoadState { group: id, name: self.state_name(group) });
         }
         if let Some(ask) = &state.ask {
@@ -436,6 +473,7 @@ impl Control {
                 self.schedule(group, Some(due_ms));
             } else {
                 state.storing = Some(bytes.clone());
+                state.under_way += 1;
                 self.schedule(group, None);
                 self.emit_surely(Event::StoreState { group: id, name: self.state_name(group), base, bytes });
             }
@@ -556,9 +594,11 @@ impl Control {
     }
 
     /// Returns the name of a group's state in the store: by its location, which several reflectors may have one after
-    /// another, or by the group.
-    fn state_name(&self, group: GroupIndex) -> String {
-        match &self.group_control(group).location {
+    /// another, or by the group. Members of a location that has moved away are of it until they follow.
+    pub(super) fn state_name(&self, group: GroupIndex) -> String {
+        let control = self.group_control(group);
+        let left = control.moving.as_ref().map(|moving| &moving.location);
+        match control.location.as_ref().or(left) {
             Some(location) => format!("location/{location}"),
             None => format!("group/{}", self.table.group(group).id),
         }

@@ -20,6 +20,7 @@ use nacre_rpc::client::{Call, Event, Link, Subscription};
 use nacre_rpc::{Frame, MessageKind, Outbox, control};
 
 use super::wire::{self, Acknowledging, Began, Notifying, Report, Taken, WATCH_SERVICE, Watching};
+use crate::apply::passing;
 
 /// The number of watches of one client for each of its connections: they leave room for other requests.
 const WATCHES_MAX: usize = 8192;
@@ -157,7 +158,7 @@ pub(crate) async fn watch(
         return Err(StoreError::new(ErrorKind::Busy, text));
     }
     let watching = Watching { watcher: options.id.unwrap_or_else(rand::random), object };
-    let begun = subscribe(&link, watching.clone()).await?;
+    let begun = subscribe(&link, watching.clone()).await.map_err(passing)?;
     let (dropped, gone) = oneshot::channel::<()>();
     let (feed, watch) = Watch::new(watching.watcher, begun.began.version, &options, dropped);
     let follower = Follower { link: link.clone(), watching, feed, _counted: counted };

@@ -1,8 +1,11 @@
 //! The values of filters, parsed from the command line.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use nacre_quantity::Escaped;
 
 use crate::entry::{FileKind, Time};
 
@@ -298,18 +301,19 @@ pub enum Reference {
     Date(Time),
 }
 
-impl FromStr for Reference {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Reference, String> {
-        Ok(date(text).map_or_else(|| Reference::File(text.into()), Reference::Date))
+impl From<OsString> for Reference {
+    fn from(text: OsString) -> Reference {
+        match text.to_str().and_then(date) {
+            Some(time) => Reference::Date(time),
+            None => Reference::File(text.into()),
+        }
     }
 }
 
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reference::File(path) => write!(f, "{path:?}"),
+            Reference::File(path) => write!(f, "\"{}\"", Escaped::of(path)),
             Reference::Date(Time { seconds, nanoseconds }) => {
                 match jiff::Timestamp::new(*seconds, *nanoseconds as i32) {
                     Ok(time) => write!(f, "{time}"),
@@ -331,8 +335,9 @@ impl Reference {
             Reference::File(path) => {
                 let about = rustix::fs::stat(path).map_err(|error| {
                     format!(
-                        "cannot read the time of {path:?}: {}; give a file, or a date such as 2026-01-31, \
+                        "cannot read the time of \"{}\": {}; give a file, or a date such as 2026-01-31, \
                          2026-01-31T12:00 or @1767225600",
+                        Escaped::of(path),
                         std::io::Error::from(error)
                     )
                 })?;
@@ -362,6 +367,9 @@ fn date(text: &str) -> Option<Time> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
@@ -400,7 +408,10 @@ mod tests {
             assert_eq!(text.parse::<Depths>().unwrap().to_string(), text);
         }
         assert_eq!("l,f".parse::<Kinds>().unwrap().to_string(), "f,l");
-        assert_eq!("1970-01-02T00:00:00Z".parse::<Reference>().unwrap().to_string(), "1970-01-02T00:00:00Z");
+        let reference = |bytes: &[u8]| Reference::from(OsStr::from_bytes(bytes).to_owned());
+        assert_eq!(reference(b"1970-01-02T00:00:00Z").to_string(), "1970-01-02T00:00:00Z");
+        assert_eq!(reference(b"a\xff"), Reference::File(OsStr::from_bytes(b"a\xff").into()));
+        assert_eq!(reference(b"a\xff").to_string(), "\"a\\xff\"");
     }
 
     #[test]

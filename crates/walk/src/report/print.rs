@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use comfy_table::CellAlignment;
 use comfy_table::presets::NOTHING;
-use nacre_quantity::{count, grouped, size};
+use nacre_quantity::{Escaped, count, grouped, size};
 use serde_json::{Map, Value, json};
 
 use crate::WalkError;
@@ -60,15 +60,15 @@ pub fn text(report: &Report, output: &mut impl Write) -> io::Result<()> {
     if !report.deepest.path.is_empty() {
         let levels = count(report.deepest.depth.into(), "level", "levels");
         let within = if report.deepest.depth > 0 { "in " } else { "" };
-        writeln!(output, "deepest: {levels}, {within}{}", shown(&report.deepest.path))?;
+        writeln!(output, "deepest: {levels}, {within}{}", Escaped(&report.deepest.path))?;
     }
     if let Some(largest) = report.crowded.sorted().first() {
         let entries = count(largest.size(), "entry", "entries");
-        writeln!(output, "largest directory: {entries}, {}", shown(largest.path()))?;
+        writeln!(output, "largest directory: {entries}, {}", Escaped(largest.path()))?;
     }
     let problems = &report.problems;
     if problems.mount_points > 0 {
-        let first = problems.mounts.first().map_or_else(String::new, |path| shown(path));
+        let first = problems.mounts.first().map_or_else(String::new, |path| Escaped(path).to_string());
         let others = if problems.mount_points > 1 { ", …" } else { "" };
         let points = count(problems.mount_points, "mount point", "mount points");
         writeln!(output, "not entered: {points}, {first}{others}")?;
@@ -78,7 +78,7 @@ pub fn text(report: &Report, output: &mut impl Write) -> io::Result<()> {
         writeln!(output, "vanished during the walk: {entries}")?;
     }
     if problems.missing > 0 {
-        let first = problems.missing_first.first().map_or_else(String::new, |path| shown(path));
+        let first = problems.missing_first.first().map_or_else(String::new, |path| Escaped(path).to_string());
         let others = if problems.missing > 1 { ", …" } else { "" };
         let directories = count(problems.missing, "directory", "directories");
         writeln!(output, "moved or removed before they were opened: {directories}, {first}{others}")?;
@@ -107,7 +107,7 @@ fn ranking(
     writeln!(output, "\n{title}")?;
     let mut table = Table::new(&[]);
     for ranked in ranking.sorted() {
-        table.row([shown_size(ranked.size()), shown(ranked.path())]);
+        table.row([shown_size(ranked.size()), Escaped(ranked.path()).to_string()]);
     }
     table.print(output)
 }
@@ -163,14 +163,6 @@ pub(crate) fn bucket_name(histogram: &Histogram, bucket: u32, names: &mut HashMa
         (Measure::Group, _) => group_name(names, bucket).to_owned(),
         (Measure::Type, _) => KINDS.get(bucket as usize).map_or("unknown", |kind| kind_word(*kind)).into(),
         (Measure::Depth | Measure::Size, _) => bucket.to_string(),
-    }
-}
-
-/// Formats a path on one line, escaped if it contains control characters.
-pub(crate) fn shown(path: &[u8]) -> String {
-    match std::str::from_utf8(path) {
-        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
-        _ => format!("\"{}\"", path.escape_ascii()),
     }
 }
 

@@ -23,6 +23,8 @@ pub enum Fate {
     Unrecognized,
     /// It is not applied.
     Away,
+    /// It is not applied, for want of room.
+    Full,
 }
 
 /// The delivery of an event to a watch.
@@ -184,6 +186,9 @@ impl ObjectStore for Faulty {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 Err(StoreError::new(ErrorKind::Unavailable, "the store is away on purpose"))
             }),
+            Fate::Full => {
+                Reply::ready(Err(StoreError::new(ErrorKind::OutOfSpace, "the store is full on purpose")))
+            }
         }
     }
 

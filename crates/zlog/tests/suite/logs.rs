@@ -504,6 +504,37 @@ async fn a_log_for_which_the_directory_has_no_room_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_log_for_which_the_store_has_no_room_leaves_nothing() {
+    // The number of changes that the store has room for.
+    let room = Arc::new(AtomicU64::new(u64::MAX));
+    let store = {
+        let room = room.clone();
+        Faulty::new(move |_, transaction| {
+            let takes_room =
+                transaction.writes.iter().any(|write| !matches!(write, nacre_object::WriteOp::Remove));
+            let take = || room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            if takes_room && take().is_err() { Fate::Full } else { Fate::Done }
+        })
+    };
+    let directory = Directory::new(store.clone()).unwrap();
+    directory.create("a", Shape::default()).await.unwrap();
+    let before = store.inner.model().list(None, 1000);
+    let mut changes = 0;
+    loop {
+        room.store(changes, Ordering::Relaxed);
+        match timeout(FOREVER, directory.create("b", Shape::default())).await.unwrap() {
+            Ok(_) => break,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::OutOfSpace, "{error}"),
+        }
+        assert_eq!(store.inner.model().list(None, 1000), before, "with room for {changes} changes");
+        changes += 1;
+    }
+    assert!(changes > u64::from(Shape::default().width));
+    room.store(u64::MAX, Ordering::Relaxed);
+    Log::open(store, "b", Options::default()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn appends_wait_for_a_store_that_is_away_and_fail_when_it_stays_away() {
     let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let store = {
@@ -524,6 +555,42 @@ async fn appends_wait_for_a_store_that_is_away_and_fail_when_it_stays_away() {
     away.store(true, std::sync::atomic::Ordering::Relaxed);
     let error = timeout(FOREVER, log.append(entry("y"))).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn opening_and_looking_for_logs_wait_for_a_store_that_is_away_and_fail_when_it_stays_away() {
+    let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let store = {
+        let away = away.clone();
+        Faulty::new(move |_, _| if away.load(Ordering::Relaxed) { Fate::Away } else { Fate::Done })
+    };
+    let directory = Directory::new(store.clone()).unwrap();
+    log_on(store.clone(), 2, 2).await;
+    away.store(true, Ordering::Relaxed);
+    let opening = {
+        let (store, directory) = (store.clone(), directory.clone());
+        tokio::spawn(async move {
+            directory.create("other", Shape::default()).await?;
+            let logs = directory.list().await?;
+            Log::open(store, "log", Options::default()).await?;
+            Ok::<_, LogError>(logs.len())
+        })
+    };
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    away.store(false, Ordering::Relaxed);
+    assert_eq!(opening.await.unwrap(), Ok(2));
+
+    away.store(true, Ordering::Relaxed);
+    let begun = tokio::time::Instant::now();
+    let options = Options { patience: Duration::from_secs(7), ..Options::default() };
+    let error = timeout(FOREVER, Log::open(store.clone(), "log", options)).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().ends_with("(tried for 7s)"), "{error}");
+    let waited = begun.elapsed();
+    assert!((7..8).contains(&waited.as_secs()), "{waited:?}");
+    let hasty = directory.with_patience(Duration::ZERO);
+    assert_eq!(hasty.find("log").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(begun.elapsed() - waited < Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]

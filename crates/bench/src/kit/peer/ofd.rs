@@ -6,6 +6,8 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use nacre_quantity::Escaped;
+
 use crate::BenchError;
 
 /// A file as one client has it open, with the locks that it holds through it.
@@ -15,7 +17,7 @@ impl Locks {
     /// Opens a file, and makes it if there is none.
     pub(crate) fn open(path: &Path) -> Result<Self, BenchError> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        file.map(Self).map_err(BenchError::io(format!("open {}", path.display())))
+        file.map(Self).map_err(BenchError::io(format!("open {}", Escaped::of(&path))))
     }
 
     /// Locks bytes exclusively. Blocks while others hold some of them.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use nacre_quantity::Escaped;
 use nacre_ranks::Algorithm;
 
 use super::{FigureName, Profile, Run, Source};
@@ -61,7 +62,7 @@ pub(in crate::walk) fn measure(
             "{} visited {} entries of {}, where {entries} were visited before",
             run.algorithm,
             run.entries,
-            root.display()
+            Escaped::of(&root)
         ))),
         None => Ok(()),
     }

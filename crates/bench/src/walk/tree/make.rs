@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nacre_quantity::Escaped;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
@@ -41,7 +42,7 @@ struct Failure(&'static str, String, Errno);
 /// Makes the tree below an existing, empty root. Fails if a signal arrives meanwhile.
 pub(super) fn make(plan: &Plan, root: &Path, threads: usize) -> Result<(), BenchError> {
     let fd = rustix::fs::openat(CWD, root, DIRECTORY, Mode::empty())
-        .map_err(|errno| BenchError::io(format!("open {}", root.display()))(errno.into()))?;
+        .map_err(|errno| BenchError::io(format!("open {}", Escaped::of(&root)))(errno.into()))?;
     let first = Task::Root(Opened::new(plan, 0, fd));
     let work = |pool: &Pool<Task>, (): &mut (), task| {
         if check_signals().is_err() {

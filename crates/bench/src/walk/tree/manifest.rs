@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use nacre_quantity::Escaped;
 use serde::{Deserialize, Serialize};
 
 use super::shape::Shape;
@@ -81,6 +82,6 @@ impl Manifest {
         let partial = file.with_extension("partial");
         std::fs::write(&partial, text)
             .and_then(|()| std::fs::rename(&partial, &file))
-            .map_err(BenchError::io(format!("write {}", file.display())))
+            .map_err(BenchError::io(format!("write {}", Escaped::of(&file))))
     }
 }

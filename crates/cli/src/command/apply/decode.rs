@@ -4,9 +4,9 @@ use nacre::{
     ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, ObjectId, ReadOp, Transaction, WriteOp, limit,
     stage,
 };
+use nacre_quantity::unescape;
 
 use super::node::{Fields, Node, Wrong};
-use crate::name::unescape;
 
 const GUARDS: &[&str] =
     &["exists", "absent", "region", "proposal", "key", "attribute", "version", "key_version", "fence"];
@@ -428,7 +428,7 @@ mod tests {
             ),
         ] {
             let said = said(&text);
-            assert!(said.len() < 600 && said.contains("\\u{1b}[2J"), "{said}");
+            assert!(said.len() < 600 && said.contains("\\x1b[2J"), "{said}");
         }
         assert!(said(&format!("[{}]", "0,".repeat(1 << 20))).starts_with("it has more than 65536 values"));
         assert!(said(&"[".repeat(1 << 20)).starts_with("its brackets are nested more deeply"));

@@ -10,11 +10,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use nacre::limit;
+use nacre_quantity::excerpt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::de::IoRead;
 use serde_json::error::Category;
-
-use crate::output::excerpt;
 
 /// The most bytes of one text: the payload that a transaction may carry as base64, and as much for the rest.
 const TEXT_BYTES_MAX: u64 = 4 * limit::TRANSACTION_BYTES_MAX as u64;

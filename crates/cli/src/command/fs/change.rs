@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use bytes::Bytes;
 use nacre::fs::{Attributes, Creation, Error, Ino, InodeKind, Layout, Listed, SetAttributes};
+use nacre_quantity::Escaped;
 
 use super::{Path, Tree, failure, masked};
 use crate::failure::Failure;
@@ -312,7 +313,8 @@ pub async fn ln(tree: &Tree, args: LnArgs) -> Result<(), Failure> {
 /// Runs `nacre fs chmod`.
 pub async fn chmod(tree: &Tree, args: ChmodArgs) -> Result<(), Failure> {
     if changed_mode(&args.mode, 0, false).is_none() {
-        let text = format!("\"{}\" is neither octal digits nor changes such as u+w,go-rwx", args.mode);
+        let text =
+            format!("\"{}\" is neither octal digits nor changes such as u+w,go-rwx", Escaped::of(&args.mode));
         return Err(Failure::Usage(text));
     }
     for path in args.paths.into_iter().map(Path::from) {
@@ -334,7 +336,7 @@ pub async fn chown(tree: &Tree, args: ChownArgs) -> Result<(), Failure> {
         (_, Ok(uid)) => Some(uid),
         _ => match nix::unistd::User::from_name(owner) {
             Ok(Some(user)) => Some(user.uid.as_raw()),
-            _ => return Err(Failure::Usage(format!("there is no user \"{owner}\""))),
+            _ => return Err(Failure::Usage(format!("there is no user \"{}\"", Escaped::of(owner)))),
         },
     };
     let gid = match (group, group.parse()) {
@@ -342,7 +344,7 @@ pub async fn chown(tree: &Tree, args: ChownArgs) -> Result<(), Failure> {
         (_, Ok(gid)) => Some(gid),
         _ => match nix::unistd::Group::from_name(group) {
             Ok(Some(group)) => Some(group.gid.as_raw()),
-            _ => return Err(Failure::Usage(format!("there is no group \"{group}\""))),
+            _ => return Err(Failure::Usage(format!("there is no group \"{}\"", Escaped::of(group)))),
         },
     };
     let set = SetAttributes { uid, gid, ..SetAttributes::default() };

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use globset::{Glob, GlobMatcher};
 use jiff::Timestamp;
 use nacre::fs::{Attributes, InodeKind, Listed};
+use nacre_quantity::Escaped;
 use serde_json::{Map, Value, json};
 
 use super::{Path, Tree, mode_text};
@@ -96,7 +97,7 @@ pub async fn ls(tree: &Tree, args: LsArgs) -> Result<(), Failure> {
                         array.entry(&attributes_json(&listed.name, attributes))?
                     }
                     (None, Some(attributes)) => table.row(row(&listed.name, attributes)),
-                    _ => output::line(&output::text(&listed.name))?,
+                    _ => output::line(&Escaped(&listed.name).to_string())?,
                 }
                 Ok(())
             };
@@ -114,7 +115,7 @@ pub async fn ls(tree: &Tree, args: LsArgs) -> Result<(), Failure> {
 
 fn row(name: &[u8], attributes: &Attributes) -> [String; 7] {
     let arrow = match attributes.kind {
-        InodeKind::Symlink => format!(" -> {}", output::text(&attributes.target)),
+        InodeKind::Symlink => format!(" -> {}", Escaped(&attributes.target)),
         _ => String::new(),
     };
     [
@@ -124,7 +125,7 @@ fn row(name: &[u8], attributes: &Attributes) -> [String; 7] {
         attributes.gid.to_string(),
         attributes.size.to_string(),
         time(attributes.mtime),
-        format!("{}{arrow}", output::text(name)),
+        format!("{}{arrow}", Escaped(name)),
     ]
 }
 
@@ -143,7 +144,7 @@ pub async fn stat(tree: &Tree, args: StatArgs) -> Result<(), Failure> {
         let mut lines = vec![
             ("path", path.to_string()),
             ("inode", found.ino.to_string()),
-            ("kind", output::text(found.kind.name().as_bytes())),
+            ("kind", Escaped::of(found.kind.name()).to_string()),
             ("mode", format!("{} ({:04o})", mode_text(&found.kind, found.mode), found.mode)),
             ("owner", format!("{}:{}", found.uid, found.gid)),
             ("links", found.links.to_string()),
@@ -153,7 +154,7 @@ pub async fn stat(tree: &Tree, args: StatArgs) -> Result<(), Failure> {
             ("made", time(found.btime)),
         ];
         if found.kind == InodeKind::Symlink {
-            lines.push(("target", output::text(&found.target)));
+            lines.push(("target", Escaped(&found.target).to_string()));
         }
         if matches!(found.kind, InodeKind::File | InodeKind::Directory) {
             let layout = found.layout;
@@ -165,8 +166,8 @@ pub async fn stat(tree: &Tree, args: StatArgs) -> Result<(), Failure> {
         }
         for name in tree.rank.attributes(&tree.user, found.ino).await.unwrap_or_default() {
             let value = tree.rank.attribute(&tree.user, found.ino, &name).await;
-            let value = value.map_or_else(|error| error.to_string(), |value| output::text(&value));
-            lines.push(("attribute", format!("{} = {value}", output::text(&name))));
+            let value = value.map_or_else(|error| error.to_string(), |value| Escaped(&value).to_string());
+            lines.push(("attribute", format!("{} = {value}", Escaped(&name))));
         }
         for (name, value) in lines {
             output::line(&format!("{name:<16} {value}"))?;
@@ -184,7 +185,7 @@ pub async fn find(tree: &Tree, args: FindArgs) -> Result<(), Failure> {
         None => None,
         Some(pattern) => {
             let glob = Glob::new(pattern).map_err(|error| {
-                let shown = output::text(pattern.as_bytes());
+                let shown = Escaped::of(pattern);
                 Failure::Usage(format!("\"{shown}\" is not a pattern: {}", error.kind()))
             })?;
             Some(glob.compile_matcher())
@@ -249,7 +250,7 @@ pub async fn tree(tree: &Tree, args: TreeArgs) -> Result<(), Failure> {
             None => {
                 let branch = if is_last { "└── " } else { "├── " };
                 let end = if found.kind == InodeKind::Directory { "/" } else { "" };
-                output::line(&format!("{before}{branch}{}{end}", output::text(&name)))?;
+                output::line(&format!("{before}{branch}{}{end}", Escaped(&name)))?;
             }
         }
         if found.kind != InodeKind::Directory {

@@ -4,17 +4,22 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use nacre::fs::{Attributes, Creation, Credentials, Error, InodeKind};
+use nacre::fs::{Attributes, Error, InodeKind, Put};
+use nacre_quantity::Escaped;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Path, Tree, failure, masked};
-use crate::command::transfer::destination;
+use crate::command::transfer::{self, Replacement, destination};
 use crate::failure::Failure;
+use crate::interrupt::Interruption;
 use crate::{output, quantity};
 
 /// The number of bytes that are read together.
 const CHUNK_BYTES: usize = 4 << 20;
+/// The time that a put which failed, or was interrupted, has for removing what it has stored.
+const CLEANUP_MAX: Duration = Duration::from_secs(5);
 
 /// Print files
 #[derive(clap::Args, Debug)]
@@ -25,6 +30,9 @@ pub struct CatArgs {
 }
 
 /// Fetch a file
+///
+/// An existing local file is replaced once everything is fetched; the new one has its permissions, and its owner where
+/// that is allowed.
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The file in the namespace
@@ -36,8 +44,9 @@ pub struct GetArgs {
 
 /// Store a local file, or standard input
 ///
-/// Concurrent readers get the old content or the new one, and a put that fails leaves the old one. A new file is empty
-/// until its content is complete.
+/// Concurrent readers get the old content or the new one, and a put that is interrupted or fails leaves the old one. A new
+/// file is there once its content is complete. A server that is being restarted is waited for, 10 seconds or the
+/// repeat_timeout in the store's URI.
 #[derive(clap::Args, Debug)]
 pub struct PutArgs {
     /// The local file; - is standard input
@@ -70,19 +79,32 @@ pub async fn get(tree: &Tree, args: GetArgs) -> Result<(), Failure> {
     };
     readable.map_err(|error| failure(error, format_args!("cannot read {path}")))?;
     let target = destination(args.file, &path.name().unwrap_or_default())?;
-    let shown = output::text(target.as_os_str().as_bytes());
-    let failed = |error| Failure::io(format!("write to {shown}"))(error);
-    let file = tokio::fs::File::create(&target).await.map_err(failed)?;
-    copy(tree, &path, &found, file, failed).await
+    let shown = Escaped::of(&target).to_string();
+    let unwritten = |error| Failure::io(format!("write to {shown}"))(error);
+    if let Some(file) = transfer::in_place(&target).await? {
+        return copy(tree, &path, &found, file, unwritten).await;
+    }
+    let replacement = Replacement::of(&target)?;
+    let file = replacement.writer()?;
+    let interruption = Interruption::catch()?;
+    tokio::select! {
+        copied = copy(tree, &path, &found, file, unwritten) => copied?,
+        () = interruption.wait() => return Err(interrupted(format_args!("cannot read {path}"))),
+    }
+    replacement.complete()
 }
 
-/// Writes a file's content to somewhere else. `failed` makes the failure to do so.
+fn interrupted(attempted: impl std::fmt::Display) -> Failure {
+    Failure::Failed(format!("{attempted}: the command was interrupted"))
+}
+
+/// Writes a file's content to somewhere else. `unwritten` makes the failure to do so.
 async fn copy(
     tree: &Tree,
     path: &Path,
     found: &Attributes,
     mut target: impl AsyncWrite + Unpin,
-    failed: impl Fn(io::Error) -> Failure,
+    unwritten: impl Fn(io::Error) -> Failure,
 ) -> Result<(), Failure> {
     let attempted = format!("cannot read {path}");
     let opened = tree.rank.open_file(&tree.user, found.ino, nacre::fs::READ).await;
@@ -96,11 +118,11 @@ async fn copy(
             Err(error) => break Err(failure(error, &attempted)),
         };
         if let Err(error) = target.write_all(&bytes).await {
-            break Err(failed(error));
+            break Err(unwritten(error));
         }
         // Fewer bytes come only at the file's end.
         if bytes.len() < CHUNK_BYTES {
-            break target.flush().await.map_err(&failed);
+            break target.flush().await.map_err(&unwritten);
         }
         content = Some(number);
         offset += bytes.len() as u64;
@@ -112,7 +134,7 @@ async fn copy(
 /// Runs `nacre fs put`.
 pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
     let is_stream = args.file.as_os_str() == "-";
-    let shown = output::text(args.file.as_os_str().as_bytes());
+    let shown = Escaped::of(&args.file).to_string();
     let mut path = Path(args.path);
     let existing = match tree.rank.resolve(&tree.user, path.bytes(), true).await {
         Ok(found) if found.kind == InodeKind::Directory => {
@@ -135,33 +157,29 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
         Box::new(file)
     };
     let attempted = format!("cannot write {path}");
-    let (ino, user) = match existing {
-        Ok(found) => (found.ino, tree.user.clone()),
-        Err(Error::NotFound) => {
-            let (parent, name) = tree.parent_of_file(&path, "create").await?;
-            let creation = Creation::new(InodeKind::File, masked(0o666));
-            let created = match tree.rank.create(&tree.user, parent.ino, &name, creation).await {
-                // Who makes a file may write it whatever its permissions are.
-                Ok(created) => Ok((created.ino, Credentials::root())),
-                // Somebody else was faster.
-                Err(Error::Exists) => match tree.rank.resolve(&tree.user, path.bytes(), true).await {
-                    Ok(found) => Ok((found.ino, tree.user.clone())),
-                    Err(Error::NotFound) => Err(Error::Exists),
-                    Err(error) => Err(error),
-                },
-                Err(error) => Err(error),
-            };
-            created.map_err(|error| failure(error, format_args!("cannot create {path}")))?
-        }
-        Err(error) => return Err(failure(error, &attempted)),
+    let interruption = Interruption::catch()?;
+    let mut put = begin(tree, existing, &path).await?;
+    let filled = tokio::select! {
+        filled = fill(&mut put, source, &shown, &attempted) => filled,
+        () = interruption.wait() => Err(interrupted(&attempted)),
     };
-    let bytes = stream(tree, &user, ino, source, &shown).await?;
-    let bytes = bytes.map_err(|error| failure(error, &attempted))?;
+    let stored = match filled {
+        Ok(()) => put.commit().await.map_err(|error| match error {
+            Error::Store(_) => with_remains(failure(error, &attempted)),
+            error => failure(error, &attempted),
+        }),
+        Err(failure) => match tokio::time::timeout(CLEANUP_MAX, put.abort()).await {
+            Ok(Ok(())) => Err(failure),
+            _ => Err(with_remains(failure)),
+        },
+    };
+    let bytes = stored?;
     match tree.json {
         true => {
             let mut map = serde_json::Map::new();
             output::put_bytes(&mut map, "path", path.bytes());
-            map.insert("inode".into(), ino.0.into());
+            // That of another file, if somebody else has made one of the name meanwhile.
+            map.insert("inode".into(), tree.find(&path, true, "look at").await?.ino.0.into());
             map.insert("bytes".into(), bytes.into());
             output::line(&serde_json::Value::Object(map).to_string())?
         }
@@ -170,32 +188,55 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts all bytes of a source into a file.
-async fn stream(
-    tree: &Tree,
-    user: &Credentials,
-    ino: nacre::fs::Ino,
+/// Begins to put content into a file, or into a new one where there is none.
+async fn begin<'a>(
+    tree: &'a Tree,
+    existing: Result<Attributes, Error>,
+    path: &Path,
+) -> Result<Put<'a>, Failure> {
+    let put = match existing {
+        Ok(found) => tree.rank.put(&tree.user, found.ino).await,
+        Err(Error::NotFound) => {
+            let (parent, name) = tree.parent_of_file(path, "create").await?;
+            let put = match tree.rank.put_new(&tree.user, parent.ino, &name, masked(0o666)).await {
+                // Somebody else was faster.
+                Err(Error::Exists) => match tree.rank.resolve(&tree.user, path.bytes(), true).await {
+                    Ok(found) => tree.rank.put(&tree.user, found.ino).await,
+                    Err(Error::NotFound) => Err(Error::Exists),
+                    Err(error) => Err(error),
+                },
+                put => put,
+            };
+            return put.map_err(|error| failure(error, format_args!("cannot create {path}")));
+        }
+        Err(error) => Err(error),
+    };
+    put.map_err(|error| failure(error, format_args!("cannot write {path}")))
+}
+
+/// Puts all bytes of a source.
+async fn fill(
+    put: &mut Put<'_>,
     mut source: Box<dyn AsyncRead + Unpin>,
     shown: &str,
-) -> Result<Result<u64, Error>, Failure> {
-    let mut put = match tree.rank.put(user, ino).await {
-        Ok(put) => put,
-        Err(error) => return Ok(Err(error)),
-    };
+    attempted: &str,
+) -> Result<(), Failure> {
     let mut buffer = vec![0; 1 << 20];
     loop {
-        let count = match source.read(&mut buffer).await {
-            Ok(0) => return Ok(put.commit().await),
-            Ok(count) => count,
-            Err(error) => {
-                // The first failure is the one to report.
-                let _ = put.abort().await;
-                return Err(Failure::io(format!("read {shown}"))(error));
-            }
-        };
-        if let Err(error) = put.write(&buffer[..count]).await {
-            let _ = put.abort().await;
-            return Ok(Err(error));
+        let count = source.read(&mut buffer).await.map_err(Failure::io(format!("read {shown}")))?;
+        if count == 0 {
+            return Ok(());
         }
+        put.write(&buffer[..count]).await.map_err(|error| failure(error, attempted))?;
+    }
+}
+
+/// Returns the failure of a put of which parts may be left in the store, which nobody sees.
+fn with_remains(failure: Failure) -> Failure {
+    match failure {
+        Failure::Failed(text) => Failure::Failed(format!(
+            "{text}; parts that it has stored may take space until \"nacre fs check --mend\" removes them"
+        )),
+        failure => failure,
     }
 }

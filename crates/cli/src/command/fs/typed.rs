@@ -1,10 +1,11 @@
 //! `nacre fs create` and `call`: inodes of types with methods, and calls of them.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use bytes::Bytes;
 use nacre::fs::{Attributes, CallError, Creation, Error, Ino, InodeKind, READ, SEQUENCER, WRITE};
 use nacre::sequencer::{Policy, Sequencer};
+use nacre_quantity::Escaped;
 use serde_json::json;
 
 use super::{Path, Tree, failure, masked};
@@ -56,7 +57,7 @@ pub(super) async fn check(store: &nacre::Store, args: &CreateArgs) -> Result<(),
         return Err(Failure::Usage("only a sequencer has a policy".to_owned()));
     }
     if !store.classes().catalogue().await?.classes.contains_key(&args.kind) {
-        let shown = name::shown(&args.kind);
+        let shown = Escaped::of(&args.kind);
         let text = format!(
             "there is no inode type \"{shown}\": it is neither \"{SEQUENCER}\" nor a class that \"nacre class ls\" lists"
         );
@@ -105,7 +106,7 @@ pub(super) async fn call(session: &Context, tree: &Tree, args: CallArgs) -> Resu
     let path = Path::from(args.path);
     let found = tree.find(&path, true, "call a method of").await?;
     let input = if args.input == "-" { class::read_input()? } else { args.input };
-    let attempted = format!("cannot call \"{}\" of {path}", name::shown(&args.method));
+    let attempted = format!("cannot call \"{}\" of {path}", Escaped::of(&args.method));
     match &found.kind {
         InodeKind::Typed(name) if name == SEQUENCER => {
             let done = call_sequencer(tree, &found, &path, &args.method, &input).await;
@@ -147,8 +148,9 @@ async fn call_sequencer(
     input: &[u8],
 ) -> Result<(), Failure> {
     let text = std::str::from_utf8(input).map_or("", str::trim);
+    let shown = Escaped::of(method);
     let usage =
-        |expected: &str| Failure::Usage(format!("the input of \"{method}\" of a sequencer is {expected}"));
+        |expected: &str| Failure::Usage(format!("the input of \"{shown}\" of a sequencer is {expected}"));
     let wanted = match (method, text) {
         ("next", _) => WRITE,
         ("policy", text) if !text.is_empty() => WRITE,
@@ -187,7 +189,7 @@ async fn call_sequencer(
         }
         _ => {
             let text = "a sequencer has the methods next, read and policy";
-            Err(Failure::Failed(format!("cannot call \"{}\" of {path}: {text}", name::shown(method))))
+            Err(Failure::Failed(format!("cannot call \"{}\" of {path}: {text}", Escaped::of(method))))
         }
     }
 }
@@ -217,7 +219,7 @@ async fn open<'a>(
 }
 
 /// Returns the sequencer at a path of the namespace, for the user of this process with the `wanted` rights.
-pub async fn sequencer(store: &nacre::Store, path: &str, wanted: u32) -> Result<Sequencer, Failure> {
+pub async fn sequencer(store: &nacre::Store, path: &OsStr, wanted: u32) -> Result<Sequencer, Failure> {
     let tree = Tree::open(store, false, false).await?;
     let path = Path(path.into());
     let found = tree.find(&path, true, "use").await?;
@@ -225,7 +227,7 @@ pub async fn sequencer(store: &nacre::Store, path: &str, wanted: u32) -> Result<
 }
 
 /// Makes a sequencer at a path of the namespace.
-pub async fn create_sequencer(store: &nacre::Store, path: &str, policy: Policy) -> Result<(), Failure> {
+pub async fn create_sequencer(store: &nacre::Store, path: &OsStr, policy: Policy) -> Result<(), Failure> {
     check_rank(store).await?;
     let tree = Tree::open(store, true, false).await?;
     let done = make(&tree, &Path(path.into()), Creation::sequencer(policy, masked(0o666))).await;
@@ -234,7 +236,7 @@ pub async fn create_sequencer(store: &nacre::Store, path: &str, policy: Policy) 
 }
 
 /// Removes a sequencer at a path of the namespace.
-pub async fn remove_sequencer(store: &nacre::Store, path: &str) -> Result<(), Failure> {
+pub async fn remove_sequencer(store: &nacre::Store, path: &OsStr) -> Result<(), Failure> {
     let tree = Tree::open(store, false, false).await?;
     let path = Path(path.into());
     let found = tree.find(&path, false, "remove").await?;

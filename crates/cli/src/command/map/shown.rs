@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use nacre::Key;
 use nacre::map::{Change, Record, Space, State, Value as Entry};
+use nacre_quantity::Escaped;
 use serde_json::{Map as Object, Value, json};
 
 use crate::failure::Failure;
@@ -64,7 +65,7 @@ pub fn print_record(session: &Context, record: &Record) -> Result<(), Failure> {
             };
             // Texts of validators and the like are not for a line.
             let shown = |value: &Bytes| {
-                if change.space == Space::Entry { output::text(value) } else { "…".to_owned() }
+                if change.space == Space::Entry { Escaped(value).to_string() } else { "…".to_owned() }
             };
             let old = change.old.as_ref().map(|old| shown(&old.value));
             let description = match (&change.new, old) {
@@ -72,7 +73,7 @@ pub fn print_record(session: &Context, record: &Record) -> Result<(), Failure> {
                 (Some(new), Some(old)) => format!("{name} = {}, was {old}", shown(new)),
                 (None, old) => format!("{name} removed, was {}", old.unwrap_or_default()),
             };
-            let author = output::text(update.author.as_bytes());
+            let author = Escaped::of(&update.author);
             output::line(&format!("epoch {}  {author}  {description}", record.epoch))?;
         }
     }
@@ -93,7 +94,7 @@ pub fn print_snapshot(session: &Context, state: &State) -> Result<(), Failure> {
     };
     output::line(&format!("epoch {}  as it is, {count}", state.epoch()))?;
     for (name, entry) in entries {
-        output::line(&format!("epoch {}  {name} = {}", state.epoch(), output::text(&entry.value)))?;
+        output::line(&format!("epoch {}  {name} = {}", state.epoch(), Escaped(&entry.value)))?;
     }
     Ok(output::flush()?)
 }

@@ -1,9 +1,12 @@
 //! The administration of a reflector, over the daemon's own connection.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use nacre::{Engine, Uri};
 use nacre_daemon::reflect::{Expulsion, Relocation, expel_at, relocate_at};
+use nacre_quantity::Escaped;
 use nacre_rpc::{Address, ClusterKey, socket};
 
 use crate::arguments::Common;
@@ -26,7 +29,7 @@ pub struct Admin {
     /// Administrative address of the daemon: unix:PATH, or nacre://HOST:PORT, which requires --key [default: the user's
     /// own reflector, at reflect.sock in the folder of the user's sockets]
     #[arg(long, value_name = "ADDRESS")]
-    admin: Option<String>,
+    admin: Option<OsString>,
 }
 
 impl Admin {
@@ -53,12 +56,21 @@ impl Admin {
         order: impl FnOnce(Address, Option<ClusterKey>, Option<u32>) -> F,
     ) -> Result<u64, Failure> {
         let text = match &self.admin {
-            Some(text) if text.starts_with("unix:") || text.contains("://") => text.clone(),
-            Some(text) => format!("nacre://{text}"),
-            None => format!("unix:{}", socket::own_socket().with_file_name(SOCKET).display()),
+            Some(text)
+                if text.as_bytes().starts_with(b"unix:")
+                    || text.to_str().is_some_and(|text| text.contains("://")) =>
+            {
+                text.clone()
+            }
+            Some(address) => {
+                let mut text = OsString::from("nacre://");
+                text.push(address);
+                text
+            }
+            None => Address::Unix(socket::own_socket().with_file_name(SOCKET)).to_os_string(),
         };
-        let wrong = |why: &str| Failure::Usage(format!("--admin {text}: {why}"));
-        let uri: Uri = text.parse().map_err(|error: nacre::Error| wrong(&error.message))?;
+        let wrong = |why: &str| Failure::Usage(format!("--admin {}: {why}", Escaped::of(&text)));
+        let uri = Uri::from_os_str(&text).map_err(|error| wrong(&error.message))?;
         let Engine::Servers(servers) = &uri.engine else {
             return Err(wrong("not the address of a daemon; write unix:PATH or nacre://HOST:PORT"));
         };

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use nacre_quantity::Escaped;
 use serde_json::Value;
 
 use super::settings::HTTP_DEFAULT;
 use super::target::resolve;
 use crate::failure::Failure;
-use crate::output;
 
 /// The time limit of a connection attempt, and of the beginning of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ impl At {
         })?;
         if status != 200 {
             let said: String = body.trim().chars().take(SAID_CHARS_MAX).collect();
-            let said = output::text(said.as_bytes());
+            let said = Escaped::of(&said);
             return Err(Failure::Failed(format!("the reflector at http://{address} says: {said}")));
         }
         serde_json::from_str(&body).map_err(|_| failed("its answer is not that of a reflector".to_owned()))

@@ -1,6 +1,7 @@
 //! `nacre reflect join`: a member at the terminal, or in a pipe.
 
 use std::io::{self, BufRead, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use nacre_quantity::Escaped;
 use nacre_reflect::client::{Client, ClientError, ClientEvent, Waker};
 use nacre_reflect::member::{MemberEvent, SendError};
 use nacre_reflect::wire::STATE_BYTES_MAX;
@@ -18,6 +20,7 @@ use super::member::{Member, failed, is_final, place};
 use super::print;
 use crate::arguments::Common;
 use crate::failure::Failure;
+use crate::output;
 use crate::quantity;
 use crate::quantity::Time;
 
@@ -282,8 +285,10 @@ impl Join {
                     if !self.args.force
                         && let Some(kept) = back_up(path, &known)?
                     {
-                        text.push_str(&format!("; {} is now {}", path.display(), kept.display()));
-                        event["backup"] = kept.display().to_string().into();
+                        text.push_str(&format!("; {} is now {}", Escaped::of(path), Escaped::of(&kept)));
+                        if let Some(event) = event.as_object_mut() {
+                            output::put_bytes(event, "backup", kept.as_os_str().as_bytes());
+                        }
                     }
                     replace(path, &bytes)?;
                     self.state_written = Some(bytes);
@@ -309,7 +314,7 @@ impl Join {
 
 /// Reads the state from its file, if there is one yet.
 fn read_state(path: &Path) -> Result<Option<Bytes>, String> {
-    let shown = path.display();
+    let shown = Escaped::of(path);
     match std::fs::read(path) {
         Ok(bytes) if bytes.len() > STATE_BYTES_MAX => Err(format!(
             "the state in {shown} has {} bytes; at most {STATE_BYTES_MAX} can be kept",
@@ -323,7 +328,7 @@ fn read_state(path: &Path) -> Result<Option<Bytes>, String> {
 
 /// Copies a file that holds something else than what is `known` to a new one beside it, whose name is returned.
 fn back_up(path: &Path, known: &[Option<&Bytes>]) -> Result<Option<PathBuf>, Failure> {
-    let failed = || Failure::io(format!("keep what {} held before (--force does not)", path.display()));
+    let failed = || Failure::io(format!("keep what {} held before (--force does not)", Escaped::of(path)));
     let held = match std::fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         held => held.map_err(failed())?,
@@ -351,7 +356,7 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     name.push(".part");
     let part = PathBuf::from(name);
     let done = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
-    done.map_err(Failure::io(format!("write the state to {}", path.display())))
+    done.map_err(Failure::io(format!("write the state to {}", Escaped::of(path))))
 }
 
 /// Reads standard input on a thread of its own, which wakes the client.

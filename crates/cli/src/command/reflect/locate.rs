@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use nacre::{Engine, Uri};
 use nacre_daemon::reflect::{Relocation, location_map, relocate};
+use nacre_quantity::Escaped;
 use nacre_reflect::location::LocationEntry;
 use nacre_reflect::wire::Reflectors;
 use serde_json::{Value, json};
@@ -61,7 +62,7 @@ pub fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 "--store and --admin: the map is changed in the store, or by a daemon; name one of the two",
             );
         }
-        let store = match uri.parse::<Uri>().map(|uri| uri.engine) {
+        let store = match Uri::from_os_str(uri).map(|uri| uri.engine) {
             Ok(Engine::Memory) => {
                 return usage(
                     "the map in mem: would be gone when this command ends; name the daemon with --admin, or the store that \
@@ -91,12 +92,13 @@ fn change_store(store: &nacre::Store, name: &str, to: Option<LocationEntry>) -> 
 }
 
 fn said(args: &Args, common: &Common, place: Option<LocationEntry>, done: Value) -> Result<(), Failure> {
+    let location = Escaped::of(&args.location);
     match common.json {
         true => print::line(&done.to_string()),
         false => match place {
-            None => print::line(&format!("location \"{}\" was removed", args.location)),
+            None => print::line(&format!("location \"{location}\" was removed")),
             Some(LocationEntry { reflectors, group }) => {
-                print::line(&format!("location \"{}\" is at {group}@{}", args.location, reflectors.first()))
+                print::line(&format!("location \"{location}\" is at {group}@{}", reflectors.first()))
             }
         },
     }

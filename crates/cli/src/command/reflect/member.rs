@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use nacre_quantity::Escaped;
 use nacre_reflect::client::ClientError;
 use nacre_reflect::member::{MemberOptions, Target as LocationEntry, Wanted};
 use nacre_reflect::token::Token;
@@ -67,17 +68,18 @@ impl Member {
                 format!("{}@[{host}]:{}", group.id, group.port)
             }
             Target::Group { host, group } => format!("{}@{host}:{}", group.id, group.port),
-            Target::Location { name, reflector: Some((host, port)) } if host.contains(':') => {
-                format!("location \"{name}\" at [{host}]:{port}")
+            Target::Location { name, reflector } => {
+                let name = Escaped::of(name);
+                match (reflector, self.standby.first()) {
+                    (Some((host, port)), _) if host.contains(':') => {
+                        format!("location \"{name}\" at [{host}]:{port}")
+                    }
+                    (Some((host, port)), _) => format!("location \"{name}\" at {host}:{port}"),
+                    // The standbys are asked, or this machine.
+                    (None, Some(standby)) => format!("location \"{name}\" at {standby}"),
+                    (None, None) => format!("location \"{name}\" at 127.0.0.1:{PORT_DEFAULT}"),
+                }
             }
-            Target::Location { name, reflector: Some((host, port)) } => {
-                format!("location \"{name}\" at {host}:{port}")
-            }
-            // The standbys are asked, or this machine.
-            Target::Location { name, reflector: None } => match self.standby.first() {
-                Some(standby) => format!("location \"{name}\" at {standby}"),
-                None => format!("location \"{name}\" at 127.0.0.1:{PORT_DEFAULT}"),
-            },
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use nacre_quantity::Escaped;
+
 use crate::failure::Failure;
 
 /// Prints a line, and flushes it.
@@ -16,13 +18,9 @@ pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     output.write_all(bytes).and_then(|()| output.flush()).map_err(Failure::from)
 }
 
-/// Formats another program's payload as text that cannot disturb a terminal.
+/// Returns another program's payload on one line, escaped, without the line's end that it may have.
 pub fn shown(payload: &[u8]) -> String {
-    let payload = payload.strip_suffix(b"\n").unwrap_or(payload);
-    let text = String::from_utf8_lossy(payload);
-    text.chars()
-        .flat_map(|c| if c.is_control() && c != '\t' { c.escape_default().collect() } else { vec![c] })
-        .collect()
+    Escaped(payload.strip_suffix(b"\n").unwrap_or(payload)).to_string()
 }
 
 #[cfg(test)]
@@ -32,7 +30,7 @@ mod tests {
     #[test]
     fn a_datagram_cannot_disturb_the_terminal() {
         assert_eq!(shown(b"hello\n"), "hello");
-        assert_eq!(shown(b"a\nb\x1b[2J\x07"), "a\\nb\\u{1b}[2J\\u{7}");
-        assert_eq!(shown(b"\xff"), "\u{fffd}");
+        assert_eq!(shown(b"a\nb\x1b[2J\x07"), "a\\x0ab\\x1b[2J\\x07");
+        assert_eq!(shown(b"\\\xff"), "\\\\\\xff");
     }
 }

@@ -2,8 +2,10 @@
 //! of the configuration file, and of `--reflect` of `nacre serve`.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use clap::{Args, FromArgMatches};
 use nacre_daemon::reflect::ServerOptions;
 use nacre_planes::forward::ForwardOptions;
 use nacre_planes::plane::{PlaneKind, PlaneOptions};
+use nacre_quantity::Escaped;
 use nacre_reflect::control::{ControlOptions, StateOptions, Suppliers};
 use nacre_reflect::location::{IDS_MAX, check_address};
 use nacre_reflect::rate::Rate;
@@ -44,7 +47,7 @@ const BACKLOG_BYTES_MIN: u64 = 64 << 10;
 pub struct Settings {
     // These two are flags of every command.
     #[arg(skip)]
-    pub store: Option<String>,
+    pub store: Option<OsString>,
     #[arg(skip)]
     pub key: Option<PathBuf>,
     /// Listen on this address, ADDRESS:PORT; groups with ids share its port, and port 0 picks a free one; may be
@@ -121,7 +124,7 @@ impl Settings {
     ///
     /// # Errors
     /// A sentence about the first pair that is wrong.
-    pub fn from_pairs(pairs: &[String]) -> Result<Settings, String> {
+    pub fn from_pairs(pairs: &[OsString]) -> Result<Settings, String> {
         let command = clap::Command::new("reflect").no_binary_name(true).disable_help_flag(true);
         let command = Settings::augment_args(command);
         let is_switch = |name: &str| {
@@ -130,15 +133,23 @@ impl Settings {
         };
         let (mut store, mut key, mut words) = (None, None, Vec::new());
         for pair in pairs {
-            match pair.split_once('=') {
-                Some(("store", uri)) => store = Some(uri.to_owned()),
-                Some(("key", path)) => key = Some(PathBuf::from(path)),
-                Some((name, on)) if is_switch(name) => match on {
-                    "true" => words.push(format!("--{name}")),
-                    "false" => {}
-                    _ => return Err(format!("\"{name}\" must be true or false, not \"{on}\"")),
+            let mut parts = pair.as_bytes().splitn(2, |byte| *byte == b'=').map(OsStr::from_bytes);
+            match (parts.next().and_then(OsStr::to_str), parts.next()) {
+                (Some("store"), Some(uri)) => store = Some(uri.to_owned()),
+                (Some("key"), Some(path)) => key = Some(PathBuf::from(path)),
+                (Some(name), Some(on)) if is_switch(name) => match on.to_str() {
+                    Some("true") => words.push(OsString::from(format!("--{name}"))),
+                    Some("false") => {}
+                    _ => {
+                        let on = Escaped::of(on);
+                        return Err(format!("\"{name}\" must be true or false, not \"{on}\""));
+                    }
                 },
-                _ => words.push(format!("--{pair}")),
+                _ => {
+                    let mut word = OsString::from("--");
+                    word.push(pair);
+                    words.push(word);
+                }
             }
         }
         let found =
@@ -520,9 +531,8 @@ mod tests {
 
     #[test]
     fn settings_are_given_as_pairs_too() {
-        let pairs = |words: &[&str]| {
-            Settings::from_pairs(&words.iter().map(|word| word.to_string()).collect::<Vec<_>>())
-        };
+        let pairs =
+            |words: &[&str]| Settings::from_pairs(&words.iter().map(OsString::from).collect::<Vec<_>>());
         let settings = pairs(&[
             "listen=127.0.0.1:1",
             "groups=7500",
@@ -539,7 +549,7 @@ mod tests {
         assert_eq!(settings.plane, Some(PlaneChoice::Only(PlaneKind::Batch)));
         assert_eq!(settings.heartbeat, Some(Time(Duration::from_secs(1))));
         assert_eq!(settings.ports().len(), 12);
-        assert_eq!((settings.store.as_deref(), settings.key), (Some("mem:"), Some("some/file".into())));
+        assert_eq!((settings.store, settings.key), (Some("mem:".into()), Some("some/file".into())));
         assert!(settings.open);
         let settings = Settings {
             key: None,

@@ -1,14 +1,16 @@
 //! The store that a command names.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
-use nacre::{Engine, Store, Uri};
+use nacre::{Engine, Store};
 
 use crate::failure::Failure;
+use crate::session::parse_uri;
 
 /// Opens a store, which connects only when it is needed. `key` is for servers that require one.
-pub fn open_store(uri: &str, key: Option<&Path>) -> Result<Store, Failure> {
-    let mut uri: Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+pub fn open_store(uri: &OsStr, key: Option<&Path>) -> Result<Store, Failure> {
+    let mut uri = parse_uri(uri)?;
     if let (Engine::Servers(_), None, Some(key)) = (&uri.engine, &uri.options.key, key) {
         uri.options.key = Some(key.to_owned());
     }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
+use nacre_quantity::Escaped;
 use nacre_reflect::table::GroupId;
 
 use crate::failure::Failure;
@@ -110,7 +111,8 @@ fn unbracketed(host: &str) -> &str {
 
 /// Resolves the address of a host by name.
 pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
-    let cannot = |why: String| Failure::Failed(format!("cannot find the address of \"{host}\": {why}"));
+    let cannot =
+        |why: String| Failure::Failed(format!("cannot find the address of \"{}\": {why}", Escaped::of(host)));
     let mut addresses = (host, port).to_socket_addrs().map_err(|error| {
         let why = error.to_string();
         // What was attempted is said before.

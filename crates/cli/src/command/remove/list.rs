@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use nacre_quantity::Escaped;
 use nacre_tree::listed::{Listed, ListedRemoval};
 use nacre_walk::FileKind;
 use serde_json::{Map, Value, json};
@@ -30,10 +31,9 @@ pub fn run(session: &Context, args: &Args, from: &Path) -> Result<(), Failure> {
     let filter = args.filters.is_given().then_some(&selection.filter);
     let source: Box<dyn Read + Send> = match from.as_os_str() == "-" {
         true => Box::new(std::io::stdin()),
-        false => Box::new(
-            File::open(from)
-                .map_err(|error| Failure::Usage(format!("cannot read the list {from:?}: {error}")))?,
-        ),
+        false => Box::new(File::open(from).map_err(|error| {
+            Failure::Usage(format!("cannot read the list \"{}\": {error}", Escaped::of(from)))
+        })?),
     };
     let mut lines = Lines { source: BufReader::new(source), number: 0, line: Vec::new() };
     let threads =
@@ -44,7 +44,9 @@ pub fn run(session: &Context, args: &Args, from: &Path) -> Result<(), Failure> {
         || removal.run(threads, filter, args.dry_run, || lines.next()),
     )?;
     report(session, args, &removal)?;
-    done.map_err(|reason| Failure::Failed(format!("line {} of {from:?}: {reason}", lines.number)))?;
+    done.map_err(|reason| {
+        Failure::Failed(format!("line {} of \"{}\": {reason}", lines.number, Escaped::of(from)))
+    })?;
     if removal.control.is_stopped() {
         return Err(Failure::Failed("interrupted; run the same command again to continue".into()));
     }
@@ -162,7 +164,7 @@ fn kind(word: &str) -> Result<FileKind, String> {
         "s" | "socket" => FileKind::Socket,
         "c" | "character-device" => FileKind::CharacterDevice,
         "b" | "block-device" => FileKind::BlockDevice,
-        word => return Err(format!("{word:?} is not a type")),
+        word => return Err(format!("\"{}\" is not a type", Escaped::of(word))),
     })
 }
 

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use nacre_index::{Earlier, Ending, Settings, SweepRecorder, Writer};
+use nacre_quantity::Escaped;
 use nacre_walk::collect::Collector;
 use nacre_walk_cli::{CommandError, Plan};
 
@@ -47,7 +48,8 @@ impl Sweep {
     ) -> Result<Option<Sweep>, CommandError> {
         let Some(path) = &args.index else { return Ok(None) };
         if path.extension().is_some_and(|extension| extension == "parquet") {
-            let sentence = format!("cannot write {path:?}: an index is an SQLite database");
+            let shown = Escaped::of(path);
+            let sentence = format!("cannot write \"{shown}\": an index is an SQLite database");
             return Err(CommandError::Usage(sentence));
         }
         let whole = !walk.filters.is_given();
@@ -99,9 +101,9 @@ impl Sweep {
 
     /// Returns the error with which an interrupted sweep ends.
     pub fn interrupted(&self) -> CommandError {
-        let partial = self.writer.partial();
+        let partial = Escaped::of(self.writer.partial());
         CommandError::Failed(format!(
-            "interrupted; the incomplete index stays in {partial:?} until the next sweep; \"nacre query \
+            "interrupted; the incomplete index stays in \"{partial}\" until the next sweep; \"nacre query \
              --incomplete\" reads it"
         ))
     }

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use nacre_reflect::rate::{BucketIndex, IDLE_MAX};
-use nacre_reflect::table::{Change, Group, GroupIndex, Lane, MemberIndex, Path, Table};
+use nacre_reflect::table::{Change, Group, GroupIndex, LANES_KEPT, Lane, MemberIndex, Path, Table};
 use nacre_reflect_bpf::constant;
 
 use super::allocation::{Region, Regions, Slots};
@@ -39,6 +39,9 @@ struct Shown {
     /// True if its members' datagrams are passed up, since user space has to see each.
     relayed: bool,
 }
+
+// The path of a lane that is shown stays the same.
+const _: () = assert!(constant::LANES_MAX as usize <= LANES_KEPT);
 
 /// The place of the number of copies among the counters.
 const COPIES: usize = 2;
@@ -232,6 +235,16 @@ impl Mirror {
             }
             _ => 0,
         }
+    }
+
+    /// Returns the number of datagrams of all groups that were handed over and are not finished, or somewhat more: what was on
+    /// its way when its group was removed may be counted.
+    pub fn waiting_of_all(&self) -> u64 {
+        let totals = self.maps.totals.entry(0);
+        let finished = totals[layout::TOTALS_FINISHED].load(Acquire);
+        // A program takes back what the ring has no room for after all.
+        let waiting = totals[layout::TOTALS_HANDED].load(Acquire).wrapping_sub(finished) as i64;
+        waiting.max(0) as u64
     }
 
     /// Returns the counts of what programs did with a group's datagrams since the group was made.

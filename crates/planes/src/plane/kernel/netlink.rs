@@ -165,7 +165,8 @@ impl Netlink {
 
     /// Asks the kernel to look a neighbour up, or to confirm one that it knows, as if a packet were to be sent there.
     /// The answer comes with the news. An address that was set by hand stays as it is: the kernel would forget it.
-    /// Returns true if the neighbour is known to be there already, and nothing was to be asked.
+    /// Returns true if the neighbour is known to be there already, and nothing was to be asked. Without the right to ask
+    /// nothing is: the kernel asks when a socket sends there.
     pub fn look_up(&mut self, device: u32, address: IpAddr) -> io::Result<bool> {
         match self.ask(Rtm::Getneigh, NlmF::empty(), neighbour(device, address, Ntf::empty())?)? {
             Some(Update::Neighbour { fixed: true, .. }) => return Ok(false),
@@ -173,8 +174,11 @@ impl Netlink {
             _ => {}
         }
         let neighbour = neighbour(device, address, Ntf::USE)?;
-        self.ask(Rtm::Newneigh, NlmF::CREATE | NlmF::ACK, neighbour)?;
-        Ok(false)
+        match self.ask(Rtm::Newneigh, NlmF::CREATE | NlmF::ACK, neighbour) {
+            // Unlike looking at neighbours it takes CAP_NET_ADMIN, which a plane may well do without.
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+            _ => Ok(false),
+        }
     }
 
     /// Passes each change since the last call to `handle`. Returns false if some were lost.
@@ -351,5 +355,23 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
         4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
         16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+    use super::*;
+
+    #[test]
+    fn whoever_may_not_ask_for_a_neighbour_asks_for_none() {
+        let asked = std::thread::spawn(|| {
+            let none = CapabilitySet::empty();
+            let rights = CapabilitySets { effective: none, permitted: none, inheritable: none };
+            set_capabilities(None, rights).unwrap();
+            Netlink::new().unwrap().look_up(1, IpAddr::from([127, 0, 0, 1]))
+        });
+        assert!(!asked.join().unwrap().expect("that is no failure"));
     }
 }
