@@ -1,5 +1,5 @@
 #!/bin/sh
-# Measures everything that this folder shows, and puts results and figures beside this file. About ten minutes on two processors;
+# Measures everything that this folder shows, and puts results and figures beside this file. About four minutes on two processors;
 # QUICK=1 takes less than one and is good for a first look only.
 #
 #   experiments/zlog/run.sh [path of the nacre program]
