@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measures everything that this folder shows, on this machine, and puts the results and the figures beside this file.
-# Takes about half an hour on two processors; QUICK=1 takes a few minutes and is good for a first look only.
+# Takes about twenty minutes on two processors; QUICK=1 takes a few minutes and is good for a first look only.
 #
 #   experiments/rmw/run.sh [path of the nacre program]
 set -eu
