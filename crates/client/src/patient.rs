@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::watch::{Notified, Watch, WatchOptions};
-use nacre_object::{
-    Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
-};
+use nacre_object::{Limits, ObjectId, ObjectStore, Once, Outcome, Reply, Transaction, WindowPosition};
 
 use crate::Store;
 use crate::transfer::{RetryBudget, is_away};
@@ -117,8 +115,8 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use futures::executor::block_on;
-    use nacre_object::ErrorKind;
     use nacre_object::testkit::MemoryStore;
+    use nacre_object::{ErrorKind, StoreError};
 
     use super::*;
 

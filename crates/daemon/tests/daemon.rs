@@ -158,6 +158,7 @@ fn two_servers_cannot_have_the_same_folder_or_address() {
         (vec![free.to_string(), free.to_string()], "is in the way"),
         (vec![free.to_string(), format!("0.0.0.0:{}", free.port())], "is in the way"),
     ] {
+        let listen = listen.into_iter().map(Into::into).collect();
         let wrong = ServerOptions { store: store.clone(), listen, ..options(folder.path()) };
         let error = Daemon::start(&wrong).err().unwrap();
         assert!(error.message.contains(why), "{error}");

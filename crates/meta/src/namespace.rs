@@ -104,7 +104,7 @@ impl LookedUpEntry {
 
 impl Rank {
     /// Reads a directory and one of its entries.
-    async fn look(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
+    pub(crate) async fn look(&self, directory: Ino, name: &[u8]) -> Result<LookedUpEntry> {
         check_name(name)?;
         self.look_at(directory, name).await
     }

@@ -69,7 +69,7 @@ pub fn escaped_text(text: &str) -> String {
     for piece in text.split_inclusive(KEPT) {
         let end = piece.len() - usize::from(piece.ends_with(KEPT));
         // Writing to memory does not fail.
-        let _ = write!(shown, "{}", Escaped(piece[..end].as_bytes()));
+        let _ = write!(shown, "{}", Escaped(&piece.as_bytes()[..end]));
         shown.push_str(&piece[end..]);
     }
     shown

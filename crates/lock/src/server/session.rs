@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{FILES_PER_SESSION_MAX, Output, Record, Server};
 use crate::OFFSET_MAX;
 use crate::message::{Call, FileName, Refusal, RequestNumber, SessionId};
-use crate::table::{Budget, Mode, RequestKey};
+use crate::table::{Mode, RequestKey};
 
 /// A session.
 #[derive(Clone, Debug)]

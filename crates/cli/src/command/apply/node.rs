@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::io::{self, BufReader, Read as _};
+use std::io::{self, BufReader};
 use std::rc::Rc;
 
 use base64::Engine;
