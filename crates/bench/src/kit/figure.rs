@@ -209,8 +209,12 @@ impl Drawing for Figure {
                 line.points.iter().map(|(x, ys)| (*x, Spread::of(ys.iter().copied()).median)).collect();
             if line.connected {
                 let path = medians.iter().filter(|(_, y)| visible(*y)).map(|(x, y)| place(*x, *y));
-                let (dash, gap) = dashes(line.colour);
-                chart.draw_series(DashedLineSeries::new(path, dash, gap, colour.stroke_width(2)))?;
+                let style = colour.stroke_width(2);
+                if let Some((dash, gap)) = dashes(line.colour) {
+                    chart.draw_series(DashedLineSeries::new(path, dash, gap, style))?;
+                } else {
+                    chart.draw_series(LineSeries::new(path, style))?;
+                }
             }
         }
         legend.draw()?;
@@ -243,9 +247,9 @@ fn marker(number: usize) -> &'static [(i32, i32)] {
     }
 }
 
-/// Returns the dashes and gaps, in pixels, of the lines of a colour.
-fn dashes(number: usize) -> (u32, u32) {
-    [(1, 0), (9, 4), (2, 3)][number % 3]
+/// Returns the dashes and gaps, in pixels, of the lines of a colour; `None` if they are solid.
+fn dashes(number: usize) -> Option<(u32, u32)> {
+    [None, Some((9, 4)), Some((2, 3))][number % 3]
 }
 
 /// Creates a white sheet with title and subtitle, and the machine, the program and the day at its foot.
@@ -319,7 +323,7 @@ impl<'a> Legend<'a, '_> {
         for mark in &self.marks {
             let colour = colour(mark.colour);
             if mark.shape == Shape::Line {
-                let (dash, gap) = dashes(mark.colour);
+                let (dash, gap) = dashes(mark.colour).unwrap_or((24, 0));
                 let steps =
                     (8..32).step_by((dash + gap) as usize).map(|from| (from, (from + dash as i32).min(32)));
                 for (from, to) in steps {

@@ -20,7 +20,7 @@ pub(super) fn draw(series: &[Series], folder: &Path) -> Result<Vec<String>, Benc
         return Ok(files);
     }
     let points = || series.iter().map(|series| (series.point.label.as_str(), &series.repetitions[..]));
-    let by = "by policy, median and range of the repetitions";
+    let by = "by policy: bars are medians, dots are repetitions";
     let rates = Bars::of(
         "Positions per second",
         by,
@@ -29,7 +29,7 @@ pub(super) fn draw(series: &[Series], folder: &Path) -> Result<Vec<String>, Benc
         &[("positions/s", |one: &Measurement| one.per_second)],
     );
     files.push(figure::write(folder, "throughput", rates.svg())?);
-    let over = "over all positions; those of a cached sequencer cost nanoseconds";
+    let over = "over all positions: bars are medians of the repetitions, dots are repetitions";
     let latency = Bars::of("Latency of a position", over, "µs", points(), &PERCENTILES);
     files.push(figure::write(folder, "latency", latency.svg())?);
     for series in series.iter().filter(|series| series.point.clients == 2) {
@@ -46,7 +46,9 @@ pub(super) fn draw(series: &[Series], folder: &Path) -> Result<Vec<String>, Benc
             })
             .collect();
         let (x, y) = (("ms", Scale::Linear), ("position", Scale::Linear));
-        let figure = Figure::of("Positions over time", &series.point.label, x, y, lines);
+        let subtitle =
+            format!("{}: the first {} ms of the first repetition", series.point.label, SHOWN_US / 1000);
+        let figure = Figure::of("Positions over time", subtitle, x, y, lines);
         let name: String = series.point.label.chars().filter(char::is_ascii_alphanumeric).collect();
         files.push(figure::write(folder, &format!("interleaving-{name}"), figure.svg())?);
     }

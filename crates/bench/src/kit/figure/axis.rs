@@ -94,6 +94,7 @@ fn linear(most: f64) -> (Range<f64>, Vec<(f64, String)>) {
 /// Formats a number in few characters: `20k`, `1.5M`.
 pub(super) fn short(number: f64) -> String {
     let (number, unit) = match number.abs() {
+        size if size >= 1e9 => (number / 1e9, "G"),
         size if size >= 1e6 => (number / 1e6, "M"),
         size if size >= 1e4 => (number / 1e3, "k"),
         _ => (number, ""),
@@ -137,6 +138,7 @@ mod tests {
         assert_eq!(short(1000.0), "1000");
         assert_eq!(short(20_000.0), "20k");
         assert_eq!(short(1_500_000.0), "1.5M");
+        assert_eq!(short(20e9), "20G");
     }
 
     #[test]

@@ -37,6 +37,15 @@ pub(crate) struct Bars {
 /// The maximum number of bars at which each still has room for a number above it.
 const NUMBERED_MAX: usize = 30;
 
+/// The width of a letter of a group's name, in pixels.
+const LETTER_WIDTH: u32 = 7;
+
+/// The height of the groups' names and of the label of their axis, in pixels, where each name fits below its group.
+const NAMES_HEIGHT: u32 = 48;
+
+/// The width of a sheet that its groups do not have, in pixels, without a legend.
+const MARGINS: u32 = 120;
+
 /// A value of a measurement, with its name.
 pub(crate) type NamedValue<M> = (&'static str, fn(&M) -> f64);
 
@@ -73,6 +82,14 @@ impl Bars {
         Some(Spread::of(values.iter().copied()).median)
     }
 
+    /// Returns the height of the groups' names if they are turned, in pixels: where one is longer than its group is wide.
+    fn turned_height(&self) -> Option<u32> {
+        let longest =
+            self.groups.iter().map(|name| name.chars().count()).max().unwrap_or(0) as u32 * LETTER_WIDTH;
+        let is_wider = longest * self.groups.len() as u32 > SIZE.0 - MARGINS;
+        is_wider.then_some(NAMES_HEIGHT + longest)
+    }
+
     /// Returns all heights that the axis must hold.
     fn heights(&self) -> Vec<f64> {
         let of_group = |group: usize| {
@@ -97,7 +114,9 @@ impl Drawing for Bars {
     }
 
     fn draw(&self, svg: &mut String) -> Result<(), Failure> {
-        let root = canvas(svg, SIZE, &self.title, &self.subtitle)?;
+        let turned = self.turned_height();
+        let below = turned.unwrap_or(NAMES_HEIGHT);
+        let root = canvas(svg, (SIZE.0, SIZE.1 + below - NAMES_HEIGHT), &self.title, &self.subtitle)?;
         let marks = self.series.iter().map(|series| Mark {
             name: &series.name,
             note: None,
@@ -107,7 +126,10 @@ impl Drawing for Bars {
         // What lies on top is named first.
         let marks: Vec<Mark> = if self.stacked { marks.rev().collect() } else { marks.collect() };
         let (area, legend) = beside_legend(&root, marks);
-        let mut x = Axis::naming(&self.x_label, self.groups.clone());
+        // Turned names are drawn apart: the library turns them about their middle.
+        let names =
+            self.groups.iter().map(|name| if turned.is_some() { String::new() } else { name.clone() });
+        let mut x = Axis::naming(&self.x_label, names.collect());
         x.range = -0.5..self.groups.len() as f64 - 0.5;
         let y = Axis::holding(&self.y_label, self.scale, self.heights());
         // A logarithmic axis has no zero for bars to stand on.
@@ -116,7 +138,7 @@ impl Drawing for Bars {
             _ => format!("{} (bars begin at {})", self.y_label, short(10f64.powf(y.range.start))),
         };
         let mut chart = ChartBuilder::on(&area)
-            .x_label_area_size(48)
+            .x_label_area_size(below)
             .y_label_area_size(72)
             .build_cartesian_2d(x, y.clone())?;
         chart
@@ -129,6 +151,14 @@ impl Drawing for Bars {
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK.mix(0.12))
             .draw()?;
+        if turned.is_some() {
+            let style = text(13).transform(FontTransform::Rotate90).pos(Pos::new(HPos::Left, VPos::Center));
+            let names = self.groups.iter().enumerate().map(|(group, name)| {
+                let at = EmptyElement::at((group as f64, y.range.start));
+                at + Text::new(name.clone(), (0, 8), style.clone())
+            });
+            chart.draw_series(names)?;
+        }
         let numbered = self.groups.len() * self.series.len() <= NUMBERED_MAX && !self.stacked;
         // Of the place of a group, a fifth is left free.
         let width = if self.stacked { 0.6 } else { 0.8 / self.series.len().max(1) as f64 };
@@ -226,6 +256,16 @@ mod tests {
         }
         let linear = bars(false, Scale::Linear).svg().unwrap();
         assert_eq!(count(&linear, "rect"), 1 + 3 + 5);
+    }
+
+    #[test]
+    fn names_that_are_wider_than_their_groups_are_turned() {
+        let mut bars = bars(false, Scale::Linear);
+        assert!(!bars.svg().unwrap().contains("rotate(90"));
+        bars.groups[1] = "many of those that have a name which does not fit below a group".into();
+        let svg = bars.svg().unwrap();
+        assert_eq!(svg.matches("rotate(90").count(), 2);
+        assert!(svg.contains("does not fit below a group"));
     }
 
     #[test]
