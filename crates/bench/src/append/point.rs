@@ -100,6 +100,11 @@ impl Series {
     pub(crate) fn per_second(&self) -> f64 {
         self.median(|measured| measured.per_second)
     }
+
+    /// Returns the longest latency of all repetitions, in microseconds.
+    pub(crate) fn longest_us(&self) -> f64 {
+        Spread::of(self.repetitions.iter().map(|measured| measured.latency.max_us)).max
+    }
 }
 
 /// The time of a recovery.
@@ -147,12 +152,15 @@ impl fmt::Display for Results {
                 grouped(rates.max),
                 latency(series.median(|measured| measured.latency.p50_us)),
                 latency(series.median(|measured| measured.latency.p99_us)),
-                latency(series.median(|measured| measured.latency.max_us)),
+                latency(series.longest_us()),
                 latency(series.median(|measured| measured.client_cpu_us)),
                 latency(series.median(|measured| measured.server_cpu_us)),
             ]);
         }
         write!(f, "{table}")?;
+        if !self.series.is_empty() {
+            writeln!(f, "Longest of all repetitions; percentiles and processor times are their medians.")?;
+        }
         if !self.recoveries.is_empty() {
             let mut table = Table::new("recovery of a log of | median | longest");
             for Recovery { entries, ms } in &self.recoveries {

@@ -77,8 +77,7 @@ pub(super) fn conclude(results: &mut Results) {
                     && point.reshape_ms.is_some() == reshapes
             })
         };
-        let longest_ms =
-            |series: &Series| Spread::of(series.repetitions.iter().map(|one| one.latency.max_us)).max / 1e3;
+        let longest_ms = |series: &Series| series.longest_us() / 1e3;
         if let Some(series) = of(true) {
             let measure = format!("longest append while the view changes, {name}");
             let ms = came(series).then(|| longest_ms(series));
@@ -96,12 +95,27 @@ mod tests {
     use super::*;
     use crate::kit::latency::{LatencyCounts, LatencySummary};
 
-    /// Returns the line of a follower's latency whose repetitions saw so many entries per second.
-    fn line(entries_per_second: &[f64]) -> String {
+    fn measurement(per_second: f64, max_us: f64) -> Measurement {
+        let latency = match per_second > 0.0 {
+            true => LatencySummary { p50_us: 500.0, p99_us: 1000.0, max_us },
+            false => LatencySummary::default(),
+        };
+        Measurement {
+            per_second,
+            latency,
+            latency_ns_counts: LatencyCounts::default(),
+            client_cpu_us: 0.0,
+            server_cpu_us: 0.0,
+            reshaped_ms: Vec::new(),
+        }
+    }
+
+    /// Returns the results of a point that is durable, with these repetitions.
+    fn results(subject: Subject, work: Work, repetitions: Vec<Measurement>) -> Results {
         let point = Point {
-            label: "follow".into(),
-            subject: Subject::Log,
-            work: Work::Follow,
+            label: "the point".into(),
+            subject,
+            work,
             durability: Durability::Always,
             clients: 2,
             writers: 2,
@@ -113,22 +127,21 @@ mod tests {
             sequencing: Sequencing::Store,
             reshape_ms: None,
         };
-        let measurement = |per_second: &f64| Measurement {
-            per_second: *per_second,
-            latency: match *per_second > 0.0 {
-                true => LatencySummary { p50_us: 500.0, p99_us: 1000.0, max_us: 1000.0 },
-                false => LatencySummary::default(),
-            },
-            latency_ns_counts: LatencyCounts::default(),
-            client_cpu_us: 0.0,
-            server_cpu_us: 0.0,
-            reshaped_ms: Vec::new(),
-        };
-        let repetitions = entries_per_second.iter().map(measurement).collect();
         let mut results = Results { series: vec![Series { point, repetitions }], ..Results::default() };
         conclude(&mut results);
-        let text = results.targets.to_string();
-        text.lines().find(|line| line.contains("at a follower")).unwrap().to_owned()
+        results
+    }
+
+    /// Returns the line of a text that contains `what`.
+    fn line_with(text: &str, what: &str) -> String {
+        text.lines().find(|line| line.contains(what)).unwrap().to_owned()
+    }
+
+    /// Returns the line of a follower's latency whose repetitions saw so many entries per second.
+    fn line(entries_per_second: &[f64]) -> String {
+        let repetitions = entries_per_second.iter().map(|per_second| measurement(*per_second, 1000.0));
+        let results = results(Subject::Log, Work::Follow, repetitions.collect());
+        line_with(&results.targets.to_string(), "at a follower")
     }
 
     #[test]
@@ -139,5 +152,13 @@ mod tests {
             let unmeasured = line(entries);
             assert!(unmeasured.contains("not measured") && !unmeasured.contains("yes"), "{unmeasured}");
         }
+    }
+
+    #[test]
+    fn the_longest_is_that_of_all_repetitions() {
+        let repetitions = [1000.0, 62_000.0, 2000.0].map(|max_us| measurement(10.0, max_us));
+        let text = results(Subject::Log, Work::Append, repetitions.to_vec()).to_string();
+        assert!(line_with(&text, "the point").contains("62 ms"), "{text}");
+        assert!(text.contains("Longest of all repetitions"), "{text}");
     }
 }
