@@ -38,7 +38,7 @@ impl Axis {
             (least, most) = (0.0, 1.0);
         }
         let (range, ticks) = match scale {
-            Scale::Linear => linear(most),
+            Scale::Linear => linear(most, false),
             Scale::Decades => {
                 let (first, last) =
                     (least.floor() as i32, (most.ceil() as i32).max(least.floor() as i32 + 1));
@@ -52,6 +52,12 @@ impl Axis {
             }
         };
         Self { label: label.into(), scale, range, ticks }
+    }
+
+    /// Creates an axis of counts of whole things from zero to a round number above `most`.
+    pub(crate) fn counting(label: &str, most: f64) -> Self {
+        let (range, ticks) = linear(most, true);
+        Self { label: label.into(), scale: Scale::Linear, range, ticks }
     }
 
     /// Creates an axis of named positions, at 0, 1, 2 and so on.
@@ -77,14 +83,15 @@ impl Scale {
     }
 }
 
-/// Returns a range from zero to a round number above `most`, and ticks in four to eight steps.
-fn linear(most: f64) -> (Range<f64>, Vec<(f64, String)>) {
+/// Returns a range from zero to a round number above `most`, and ticks in four to eight steps; in fewer where those are to
+/// be whole numbers, and `most` is small.
+fn linear(most: f64, whole: bool) -> (Range<f64>, Vec<(f64, String)>) {
     let most = if most > 0.0 { most } else { 1.0 };
     let magnitude = 10f64.powf(most.log10().floor());
     let step = [0.1, 0.2, 0.25, 0.5, 1.0, 2.0]
         .map(|step| step * magnitude)
         .into_iter()
-        .find(|step| most / step <= 8.0)
+        .find(|step| most / step <= 8.0 && (!whole || (step - step.round()).abs() < 1e-9))
         .unwrap_or(2.0 * magnitude);
     let steps = (most / step - 1e-9).ceil() as u32;
     let ticks = (0..=steps).map(|tick| (f64::from(tick) * step, short(f64::from(tick) * step))).collect();
@@ -153,5 +160,15 @@ mod tests {
         // A value of nothing has no place on a logarithmic axis, and must not spoil it.
         assert_eq!(Axis::holding("", Scale::Decades, [0.0, 50.0]).range, 1.0..2.0);
         assert_eq!(Axis::holding("", Scale::Linear, []).range, 0.0..1.0);
+    }
+
+    #[test]
+    fn whole_things_are_counted_in_whole_numbers() {
+        for most in [1.0, 2.0, 3.0, 9.0, 17.0, 250.0] {
+            let axis = Axis::counting("", most);
+            assert!(axis.range.end >= most, "{axis:?}");
+            assert!(axis.ticks.iter().all(|(_, name)| !name.contains('.')), "{axis:?}");
+        }
+        assert_eq!(Axis::counting("", 1.0).ticks.len(), 2);
     }
 }
