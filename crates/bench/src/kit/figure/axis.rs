@@ -42,13 +42,13 @@ impl Axis {
             Scale::Decades => {
                 let (first, last) =
                     (least.floor() as i32, (most.ceil() as i32).max(least.floor() as i32 + 1));
-                let ticks = (first..=last).map(|decade| (f64::from(decade), short(10f64.powi(decade))));
-                (f64::from(first)..f64::from(last), ticks.collect())
+                let places = (first..=last).map(|decade| (f64::from(decade), 10f64.powi(decade)));
+                (f64::from(first)..f64::from(last), named(scale, places.collect()))
             }
             Scale::Octaves => {
                 let (first, last) = (least.floor() as i32, most.ceil() as i32);
-                let ticks = (first..=last).map(|octave| (f64::from(octave), short(2f64.powi(octave))));
-                (f64::from(first) - 0.25..f64::from(last) + 0.25, ticks.collect())
+                let places = (first..=last).map(|octave| (f64::from(octave), 2f64.powi(octave)));
+                (f64::from(first) - 0.25..f64::from(last) + 0.25, named(scale, places.collect()))
             }
         };
         Self { label: label.into(), scale, range, ticks }
@@ -94,19 +94,43 @@ fn linear(most: f64, whole: bool) -> (Range<f64>, Vec<(f64, String)>) {
         .find(|step| most / step <= 8.0 && (!whole || (step - step.round()).abs() < 1e-9))
         .unwrap_or(2.0 * magnitude);
     let steps = (most / step - 1e-9).ceil() as u32;
-    let ticks = (0..=steps).map(|tick| (f64::from(tick) * step, short(f64::from(tick) * step))).collect();
-    (0.0..f64::from(steps) * step, ticks)
+    let places = (0..=steps).map(|tick| (f64::from(tick) * step, f64::from(tick) * step));
+    (0.0..f64::from(steps) * step, named(Scale::Linear, places.collect()))
+}
+
+/// Returns the ticks of an axis from their positions and numbers, all in one form: `1000` is not beside `10k`. On a linear
+/// axis all have the unit of the greatest.
+fn named(scale: Scale, places: Vec<(f64, f64)>) -> Vec<(f64, String)> {
+    let most = places.iter().map(|(_, number)| *number).fold(0.0, f64::max);
+    let thousands_from = if most >= THOUSANDS_FROM { 1e3 } else { THOUSANDS_FROM };
+    let name = |number: f64| {
+        let sized = if scale == Scale::Linear { most } else { number };
+        in_unit(number, unit(sized, thousands_from))
+    };
+    places.into_iter().map(|(position, number)| (position, name(number))).collect()
 }
 
 /// Formats a number in few characters: `20k`, `1.5M`.
 pub(super) fn short(number: f64) -> String {
-    let (number, unit) = match number.abs() {
-        size if size >= 1e9 => (number / 1e9, "G"),
-        size if size >= 1e6 => (number / 1e6, "M"),
-        size if size >= 1e4 => (number / 1e3, "k"),
-        _ => (number, ""),
-    };
-    let text = format!("{number:.3}");
+    in_unit(number, unit(number, THOUSANDS_FROM))
+}
+
+/// The number from which on thousands are a unit: four digits are as short as three with a unit.
+const THOUSANDS_FROM: f64 = 1e4;
+
+/// Returns the unit of a number of this size, and its name.
+fn unit(number: f64, thousands_from: f64) -> (f64, &'static str) {
+    match number.abs() {
+        size if size >= 1e9 => (1e9, "G"),
+        size if size >= 1e6 => (1e6, "M"),
+        size if size >= thousands_from => (1e3, "k"),
+        _ => (1.0, ""),
+    }
+}
+
+fn in_unit(number: f64, (size, unit): (f64, &str)) -> String {
+    let text = format!("{:.3}", number / size);
+    let unit = if number == 0.0 { "" } else { unit };
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
@@ -146,6 +170,20 @@ mod tests {
         assert_eq!(short(20_000.0), "20k");
         assert_eq!(short(1_500_000.0), "1.5M");
         assert_eq!(short(20e9), "20G");
+    }
+
+    #[test]
+    fn the_numbers_of_an_axis_have_one_form() {
+        let names = |scale, most: f64| -> Vec<String> {
+            Axis::holding("", scale, [1.0, most]).ticks.into_iter().map(|(_, name)| name).collect()
+        };
+        assert_eq!(names(Scale::Linear, 9900.0), ["0", "2k", "4k", "6k", "8k", "10k"]);
+        assert_eq!(
+            names(Scale::Linear, 3900.0),
+            ["0", "500", "1000", "1500", "2000", "2500", "3000", "3500", "4000"]
+        );
+        assert_eq!(names(Scale::Decades, 9e5), ["1", "10", "100", "1k", "10k", "100k", "1M"]);
+        assert_eq!(names(Scale::Decades, 900.0), ["1", "10", "100", "1000"]);
     }
 
     #[test]

@@ -135,7 +135,10 @@ impl Drawing for Bars {
         // A logarithmic axis has no zero for bars to stand on.
         let y_label = match self.scale {
             Scale::Linear => self.y_label.clone(),
-            _ => format!("{} (bars begin at {})", self.y_label, short(10f64.powf(y.range.start))),
+            _ => {
+                let begin = y.ticks.first().map_or("0", |(_, begin)| begin.as_str());
+                format!("{} (bars begin at {begin})", self.y_label)
+            }
         };
         let mut chart = ChartBuilder::on(&area)
             .x_label_area_size(below)
