@@ -127,9 +127,8 @@ impl Drawing for Bars {
         let marks: Vec<Mark> = if self.stacked { marks.rev().collect() } else { marks.collect() };
         let (area, legend) = beside_legend(&root, marks);
         // Turned names are drawn apart: the library turns them about their middle.
-        let names =
-            self.groups.iter().map(|name| if turned.is_some() { String::new() } else { name.clone() });
-        let mut x = Axis::naming(&self.x_label, names.collect());
+        let names = if turned.is_some() { Vec::new() } else { self.groups.clone() };
+        let mut x = Axis::naming(&self.x_label, names);
         x.range = -0.5..self.groups.len() as f64 - 0.5;
         let y = Axis::holding(&self.y_label, self.scale, self.heights());
         // A logarithmic axis has no zero for bars to stand on.
@@ -269,6 +268,10 @@ mod tests {
         let svg = bars.svg().unwrap();
         assert_eq!(svg.matches("rotate(90").count(), 2);
         assert!(svg.contains("does not fit below a group"));
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let texts = document.descendants().filter(|node| node.has_tag_name("text"));
+        let empty = texts.filter(|node| node.text().unwrap_or_default().trim().is_empty());
+        assert_eq!(empty.count(), 0, "no label is empty");
     }
 
     #[test]
