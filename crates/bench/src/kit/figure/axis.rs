@@ -30,7 +30,7 @@ impl Axis {
     /// Creates an axis that holds all of `values`, with its ticks at round numbers.
     pub(crate) fn holding(label: &str, scale: Scale, values: impl IntoIterator<Item = f64>) -> Self {
         let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
-        for value in values.into_iter().filter(|value| scale == Scale::Linear || *value > 0.0) {
+        for value in values.into_iter().filter(|value| scale.shows(*value)) {
             least = least.min(scale.position(value));
             most = most.max(scale.position(value));
         }
@@ -80,6 +80,11 @@ impl Scale {
             Scale::Decades => value.log10(),
             Scale::Octaves => value.log2(),
         }
+    }
+
+    /// Returns whether a value has a place: on a logarithmic axis only what is positive has one.
+    pub(super) fn shows(self, value: f64) -> bool {
+        self == Scale::Linear || value > 0.0
     }
 }
 
