@@ -239,7 +239,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         let begun = crate::kit::machine::cpu_time();
         let (entries, latencies) = disk::measure(point, args.folder.as_deref(), window)?;
         let cpu = crate::kit::machine::cpu_time() - begun;
-        return Ok(measurement(entries, window, &latencies, [cpu, Duration::ZERO], Vec::new()));
+        return Ok(measurement(entries, window, &latencies, (cpu, None), Vec::new()));
     }
     let deployed = deploy(args, common, point).await?;
     let store = match point.subject {
@@ -279,7 +279,7 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
         _ => crew.round(&()).await?,
     };
     let after = [crew.cpu_time(), deployed.cpu_time()];
-    let cpu = [after[0].saturating_sub(before[0]), after[1].saturating_sub(before[1])];
+    let cpu = (after[0].saturating_sub(before[0]), Some(after[1].saturating_sub(before[1])));
     if let (Some(log), Work::Append) = (&log, point.work) {
         check(point, log, &tallies).await?;
     }
@@ -293,20 +293,21 @@ async fn measure_once(args: &Args, common: &Common, point: &Point) -> Result<Mea
     Ok(measurement(operations, window, &latencies, cpu, reshaped))
 }
 
+/// Sums up a repetition; the processor times are the clients' and the server's, if there is one.
 fn measurement(
     operations: u64,
     window: Duration,
     latencies: &Latencies,
-    cpu: [Duration; 2],
+    (client_cpu, server_cpu): (Duration, Option<Duration>),
     reshaped_ms: Vec<f64>,
 ) -> Measurement {
-    let [client_cpu_us, server_cpu_us] = cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / operations.max(1) as f64);
+    let each_us = |cpu: Duration| cpu.as_secs_f64() * 1e6 / operations.max(1) as f64;
     Measurement {
         per_second: operations as f64 / window.as_secs_f64(),
         latency: latencies.summary(),
         latency_ns_counts: latencies.coarse_counts(),
-        client_cpu_us,
-        server_cpu_us,
+        client_cpu_us: each_us(client_cpu),
+        server_cpu_us: server_cpu.map(each_us),
         reshaped_ms,
     }
 }

@@ -172,10 +172,9 @@ fn measure(
         steps.step(system.name(), 0)?;
         let (counted, exit_code) = system.count(&programs, &tree.root)?;
         let command = system.command(&programs, &tree.root, false)?;
-        let words = std::iter::once(command.get_program()).chain(command.get_args());
         report.series.push(Series {
             system: *system,
-            command: words.map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: report::words(&command),
             counted,
             expected: expected(counted, tree.manifest.as_ref(), &known),
             exit_code,

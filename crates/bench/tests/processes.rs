@@ -233,6 +233,8 @@ fn walks_are_processes_of_their_own() {
     let only = "--only floor,find,du,bfs,fd,floor-names,fd-names";
     let results = study(&format!("walk {only} --repeat 2 {shape} --at {}", root.display()));
     assert!(!root.exists(), "the tree is removed");
+    // Where it was is nobody's business.
+    assert_eq!(results["root"], "tree");
     let entries = results["manifest"]["totals"]["entries"].as_u64().unwrap();
     let series = results["series"].as_array().unwrap();
     assert_eq!(series.len(), 7);

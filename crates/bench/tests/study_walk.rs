@@ -23,6 +23,8 @@ fn figures_are_simulated_recorded_and_drawn_again() {
     assert!(output.status.success(), "{output:?}");
     let recorded: Value =
         serde_json::from_slice(&std::fs::read(folder.path().join("runs.json")).unwrap()).unwrap();
+    // The commit is that of the program, wherever it runs.
+    assert_eq!(recorded["machine"]["git"].as_str(), option_env!("NACRE_COMMIT"));
     let runs = recorded["runs"].as_array().unwrap();
     assert!(runs.iter().all(|run| run["source"] == "simulated"), "{runs:?}");
     let algorithms: Vec<&str> = runs.iter().map(|run| run["algorithm"].as_str().unwrap()).collect();

@@ -84,9 +84,10 @@ pub(crate) struct Measurement {
     pub(crate) per_second: f64,
     pub(crate) latency: LatencySummary,
     pub(crate) latency_ns_counts: LatencyCounts,
-    /// The processor time of clients and server for each operation, in microseconds.
+    /// The processor time of the clients for each operation, in microseconds.
     pub(crate) client_cpu_us: f64,
-    pub(crate) server_cpu_us: f64,
+    /// That of the server; `None` for a disk, which has none.
+    pub(crate) server_cpu_us: Option<f64>,
     /// The duration of each change of the view, in milliseconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) reshaped_ms: Vec<f64>,
@@ -99,6 +100,11 @@ impl Series {
     /// Returns the median of the operations per second.
     pub(crate) fn per_second(&self) -> f64 {
         self.median(|measured| measured.per_second)
+    }
+
+    /// Returns the longest latency of all repetitions, in microseconds.
+    pub(crate) fn longest_us(&self) -> f64 {
+        Spread::of(self.repetitions.iter().map(|measured| measured.latency.max_us)).max
     }
 }
 
@@ -140,6 +146,8 @@ impl fmt::Display for Results {
             Table::new("point | per second | least | most | p50 | p99 | longest | client cpu | server cpu");
         for series in &self.series {
             let rates = Spread::of(series.repetitions.iter().map(|measured| measured.per_second));
+            let server_cpu: Vec<f64> =
+                series.repetitions.iter().filter_map(|measured| measured.server_cpu_us).collect();
             table.row(vec![
                 series.point.label.clone(),
                 grouped(rates.median),
@@ -147,12 +155,18 @@ impl fmt::Display for Results {
                 grouped(rates.max),
                 latency(series.median(|measured| measured.latency.p50_us)),
                 latency(series.median(|measured| measured.latency.p99_us)),
-                latency(series.median(|measured| measured.latency.max_us)),
+                latency(series.longest_us()),
                 latency(series.median(|measured| measured.client_cpu_us)),
-                latency(series.median(|measured| measured.server_cpu_us)),
+                match server_cpu.is_empty() {
+                    true => "–".into(),
+                    false => latency(Spread::of(server_cpu).median),
+                },
             ]);
         }
         write!(f, "{table}")?;
+        if !self.series.is_empty() {
+            writeln!(f, "Longest of all repetitions; percentiles and processor times are their medians.")?;
+        }
         if !self.recoveries.is_empty() {
             let mut table = Table::new("recovery of a log of | median | longest");
             for Recovery { entries, ms } in &self.recoveries {

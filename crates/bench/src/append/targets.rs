@@ -61,11 +61,11 @@ pub(super) fn conclude(results: &mut Results) {
         targets.at_least("  ÷ the object store's own", log / objects, Unit::Times, 0.8);
     }
     if let Some(longest) = recoveries.iter().max_by_key(|recovery| recovery.entries) {
-        let seconds = Spread::of(longest.ms.iter().copied()).max / 1e3;
+        let ms = Spread::of(longest.ms.iter().copied()).max;
         let measure = format!("recovery of a log of {} entries, longest", grouped(longest.entries as f64));
         match longest.entries >= LONG {
-            true => targets.at_most(measure, seconds, Unit::Seconds, 1.0),
-            false => targets.open(measure, seconds, Unit::Seconds),
+            true => targets.at_most(measure, ms, Unit::Milliseconds, 1000.0),
+            false => targets.open(measure, ms, Unit::Milliseconds),
         }
     }
     for (durability, name) in [(Durability::Volatile, "volatile"), (Durability::Always, "durable")] {
@@ -77,8 +77,7 @@ pub(super) fn conclude(results: &mut Results) {
                     && point.reshape_ms.is_some() == reshapes
             })
         };
-        let longest_ms =
-            |series: &Series| Spread::of(series.repetitions.iter().map(|one| one.latency.max_us)).max / 1e3;
+        let longest_ms = |series: &Series| series.longest_us() / 1e3;
         if let Some(series) = of(true) {
             let measure = format!("longest append while the view changes, {name}");
             let ms = came(series).then(|| longest_ms(series));
@@ -92,16 +91,31 @@ pub(super) fn conclude(results: &mut Results) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::point::{Measurement, Sequencing};
+    use super::super::point::{Measurement, Recovery, Sequencing};
     use super::*;
     use crate::kit::latency::{LatencyCounts, LatencySummary};
 
-    /// Returns the line of a follower's latency whose repetitions saw so many entries per second.
-    fn line(entries_per_second: &[f64]) -> String {
+    fn measurement(subject: Subject, per_second: f64, max_us: f64) -> Measurement {
+        let latency = match per_second > 0.0 {
+            true => LatencySummary { p50_us: 500.0, p99_us: 1000.0, max_us },
+            false => LatencySummary::default(),
+        };
+        Measurement {
+            per_second,
+            latency,
+            latency_ns_counts: LatencyCounts::default(),
+            client_cpu_us: 0.0,
+            server_cpu_us: (subject != Subject::Disk).then_some(18.0),
+            reshaped_ms: Vec::new(),
+        }
+    }
+
+    /// Returns the results of a point that is durable, with these repetitions.
+    fn results(subject: Subject, work: Work, repetitions: Vec<Measurement>) -> Results {
         let point = Point {
-            label: "follow".into(),
-            subject: Subject::Log,
-            work: Work::Follow,
+            label: "the point".into(),
+            subject,
+            work,
             durability: Durability::Always,
             clients: 2,
             writers: 2,
@@ -113,22 +127,22 @@ mod tests {
             sequencing: Sequencing::Store,
             reshape_ms: None,
         };
-        let measurement = |per_second: &f64| Measurement {
-            per_second: *per_second,
-            latency: match *per_second > 0.0 {
-                true => LatencySummary { p50_us: 500.0, p99_us: 1000.0, max_us: 1000.0 },
-                false => LatencySummary::default(),
-            },
-            latency_ns_counts: LatencyCounts::default(),
-            client_cpu_us: 0.0,
-            server_cpu_us: 0.0,
-            reshaped_ms: Vec::new(),
-        };
-        let repetitions = entries_per_second.iter().map(measurement).collect();
         let mut results = Results { series: vec![Series { point, repetitions }], ..Results::default() };
         conclude(&mut results);
-        let text = results.targets.to_string();
-        text.lines().find(|line| line.contains("at a follower")).unwrap().to_owned()
+        results
+    }
+
+    /// Returns the line of a text that contains `what`.
+    fn line_with(text: &str, what: &str) -> String {
+        text.lines().find(|line| line.contains(what)).unwrap().to_owned()
+    }
+
+    /// Returns the line of a follower's latency whose repetitions saw so many entries per second.
+    fn line(entries_per_second: &[f64]) -> String {
+        let repetitions =
+            entries_per_second.iter().map(|per_second| measurement(Subject::Log, *per_second, 1000.0));
+        let results = results(Subject::Log, Work::Follow, repetitions.collect());
+        line_with(&results.targets.to_string(), "at a follower")
     }
 
     #[test]
@@ -139,5 +153,32 @@ mod tests {
             let unmeasured = line(entries);
             assert!(unmeasured.contains("not measured") && !unmeasured.contains("yes"), "{unmeasured}");
         }
+    }
+
+    #[test]
+    fn the_longest_is_that_of_all_repetitions() {
+        let repetitions = [1000.0, 62_000.0, 2000.0].map(|max_us| measurement(Subject::Log, 10.0, max_us));
+        let text = results(Subject::Log, Work::Append, repetitions.to_vec()).to_string();
+        assert!(line_with(&text, "the point").contains("62 ms"), "{text}");
+        assert!(text.contains("Longest of all repetitions"), "{text}");
+    }
+
+    #[test]
+    fn a_disk_has_no_server_whose_time_is_shown() {
+        let row = |subject| {
+            let results = results(subject, Work::Append, vec![measurement(subject, 10.0, 1000.0)]);
+            line_with(&results.to_string(), "the point")
+        };
+        assert!(row(Subject::Disk).ends_with('–'), "{}", row(Subject::Disk));
+        assert!(row(Subject::Log).ends_with("18 µs"), "{}", row(Subject::Log));
+    }
+
+    #[test]
+    fn a_short_recovery_is_shown_in_a_unit_that_fits() {
+        let recoveries = vec![Recovery { entries: 1000, ms: vec![0.5, 1.54, 0.6] }];
+        let mut results = Results { recoveries, ..Results::default() };
+        conclude(&mut results);
+        let line = line_with(&results.targets.to_string(), "recovery of a log of 1,000 entries, longest");
+        assert!(line.contains("1.54 ms"), "{line}");
     }
 }

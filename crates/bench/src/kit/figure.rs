@@ -168,7 +168,8 @@ impl Drawing for Figure {
     }
 
     fn draw(&self, svg: &mut String) -> Result<(), Failure> {
-        let root = canvas(svg, SIZE, &self.title, &self.subtitle)?;
+        let subtitle = with_left_out(&self.subtitle, self.y.scale, values(&self.lines));
+        let root = canvas(svg, SIZE, &self.title, &subtitle)?;
         let marks = self.lines.iter().map(|line| Mark {
             name: &line.name,
             note: line.note.as_deref(),
@@ -192,8 +193,7 @@ impl Drawing for Figure {
         for line in &self.lines {
             let colour = colour(line.colour);
             let place = |x: f64, y: f64| (self.x.position(x), self.y.position(y));
-            // Nothing has no place on a logarithmic axis.
-            let visible = |y: f64| self.y.scale == Scale::Linear || y > 0.0;
+            let visible = |y: f64| self.y.scale.shows(y);
             let values = line.points.iter().flat_map(|(x, ys)| ys.iter().map(move |y| (*x, *y)));
             let values: Vec<(f64, f64)> = values.filter(|(_, y)| visible(*y)).collect();
             chart.draw_series(values.iter().map(|(x, y)| {
@@ -251,6 +251,15 @@ fn marker(number: usize) -> &'static [(i32, i32)] {
 /// Returns the dashes and gaps, in pixels, of the lines of a colour; `None` if they are solid.
 fn dashes(number: usize) -> Option<(u32, u32)> {
     [None, Some((9, 4)), Some((2, 3))][number % 3]
+}
+
+/// Returns a subtitle that says how many of the values have no place on the axis, if there are such.
+fn with_left_out(subtitle: &str, scale: Scale, values: impl Iterator<Item = f64>) -> String {
+    match values.filter(|value| !scale.shows(*value)).count() {
+        0 => subtitle.to_owned(),
+        1 => format!("{subtitle}; 1 value that is not positive is not drawn"),
+        many => format!("{subtitle}; {many} values that are not positive are not drawn"),
+    }
 }
 
 /// Creates a white sheet with title and subtitle, and the machine, the program and the day at its foot.
@@ -380,7 +389,8 @@ mod tests {
             .filter_map(|node| node.text())
             .map(|text| text.trim().to_string())
             .collect();
-        for expected in ["rates < & >", "of \"nothing\"", "one", "other", "x", "y", "up to 150/s"] {
+        let subtitle = "of \"nothing\"; 2 values that are not positive are not drawn";
+        for expected in ["rates < & >", subtitle, "one", "other", "x", "y", "up to 150/s"] {
             assert!(texts.iter().any(|text| text == expected), "{expected} is missing from {texts:?}");
         }
     }

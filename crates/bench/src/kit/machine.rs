@@ -1,6 +1,5 @@
 //! The description of the machine, without which absolute values mean nothing.
 
-use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ pub struct Machine {
     pub kernel: String,
     /// Nacre's version.
     pub nacre: String,
-    /// The output of `git describe` for the working folder, if it is in a repository.
+    /// The output of `git describe` for the sources that this program was built from, if they were in a repository.
     pub git: Option<String>,
     /// The day of the study, by UTC.
     pub date: String,
@@ -52,7 +51,7 @@ impl Machine {
             memory_bytes: memory_kib << 10,
             kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
             nacre: env!("CARGO_PKG_VERSION").into(),
-            git: git_describe(),
+            git: option_env!("NACRE_COMMIT").map(str::to_owned),
             date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
             peers: Vec::new(),
         }
@@ -106,13 +105,6 @@ fn status_bytes(file: &str, field: &str) -> u64 {
     let status = std::fs::read_to_string(file).unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB"));
     kib.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or_default() << 10
-}
-
-fn git_describe() -> Option<String> {
-    let mut command = Command::new("git");
-    command.args(["describe", "--always", "--dirty", "--tags"]).stdin(Stdio::null()).stderr(Stdio::null());
-    let output = command.output().ok().filter(|output| output.status.success())?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
 #[cfg(test)]

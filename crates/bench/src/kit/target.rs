@@ -125,6 +125,8 @@ impl fmt::Display for Targets {
             };
             let share = target.measured.zip(bound).map(|(measured, bound)| measured / bound);
             let met = target.is_met().map_or("–", |met| if met { "yes" } else { "no" });
+            // Zero of an allowed zero is no share.
+            let share = share.filter(|share| share.is_finite());
             let share = share.map_or("–".to_owned(), |share| format!("{share:.2}"));
             let measured =
                 target.measured.map_or("not measured".to_owned(), |measured| target.unit.show(measured));
@@ -145,6 +147,7 @@ mod tests {
         targets.at_most("p99", 2.0, Unit::Milliseconds, 3.0);
         targets.open("times", 9.0, Unit::Times);
         targets.at_most_if_measured("age", None, Unit::Seconds, 1.0);
+        targets.at_most("lost", 0.0, Unit::Count, 0.0);
         let text = targets.to_string();
         let lines: Vec<Vec<&str>> =
             text.lines().skip(2).map(|line| line.split("  ").map(str::trim).collect()).collect();
@@ -154,5 +157,6 @@ mod tests {
         assert_eq!(row(1), ["p99", "2.00 ms", "≤ 3.00 ms", "0.67", "yes"]);
         assert_eq!(row(2), ["times", "9.00 ×", "–", "–", "–"]);
         assert_eq!(row(3), ["age", "not measured", "≤ 1.00 s", "–", "–"]);
+        assert_eq!(row(4), ["lost", "0", "≤ 0", "–", "yes"]);
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::point::{MethodName, ProtocolName, Series, Table};
-use super::simulate::{Parameters, Simulated};
+use super::simulate::{Parameters, SEPARATION_BYTES, Simulated};
 use crate::BenchError;
 use crate::kit::figure::{self, Axis, Drawing, Figure, Scale};
 use crate::kit::quantity::grouped;
@@ -49,20 +49,33 @@ pub(super) fn draw(
     figures.into_iter().map(|(name, figure)| figure::write(folder, &name, figure.svg())).collect()
 }
 
-/// Returns the conditions that every subtitle states, and how many regions there were where there were fewer.
+/// Returns the conditions that every subtitle states.
 fn conditions(series: &[&Series]) -> String {
     let Some(first) = series.first() else { return String::new() };
     let (point, repetitions) = (&first.point, first.repetitions.len());
-    let least = series.iter().map(|series| series.regions).min().unwrap_or(point.regions);
-    let fewer = match least < point.regions {
-        true => format!(" (at least {}, where it takes long)", grouped(least as f64)),
-        false => String::new(),
+    let fewer = match series.iter().any(|series| has_fewer_regions(series)) {
+        true => " (those in the legend, where more take long)",
+        false => "",
     };
     format!(
         "{} regions of 1 B a client{fewer}, {} B apart; {repetitions} repetitions, line through the medians",
         grouped(point.regions as f64),
         point.separation_bytes
     )
+}
+
+fn has_fewer_regions(series: &Series) -> bool {
+    series.regions < series.point.regions
+}
+
+/// Returns how many regions a client has at the points of one line, if some have fewer than the figure's other lines.
+fn fewer_regions<'a>(line: impl Iterator<Item = &'a Series>) -> Option<String> {
+    let line: Vec<&Series> = line.collect();
+    let (least, most) =
+        (line.iter().map(|series| series.regions).min()?, line.iter().map(|series| series.regions).max()?);
+    let sign = if least < most { "≥ " } else { "" };
+    let has_fewer = line.iter().any(|series| has_fewer_regions(series));
+    has_fewer.then(|| format!("{sign}{} regions", grouped(least as f64)))
 }
 
 /// Returns the colour of a line, the same in all figures.
@@ -120,7 +133,9 @@ fn over_pairs(
     let mut lines = figure::lines(series.iter().copied(), |series| name(series), point, colour);
     for line in &mut lines {
         let most = figure::values(std::slice::from_ref(line)).fold(0.0, f64::max);
-        line.note = Some(format!("up to {}/s", grouped(most)));
+        let points = series.iter().copied().filter(|series| name(series) == line.name);
+        let fewer = fewer_regions(points).map(|fewer| format!(", {fewer}")).unwrap_or_default();
+        line.note = Some(format!("up to {}/s{fewer}", grouped(most)));
     }
     let x = ("clients, and servers", Scale::Octaves);
     Figure::of(title, conditions(&series), x, (y, Scale::Decades), lines)
@@ -133,7 +148,11 @@ fn over_overlap(number: &str, part: &str, method: MethodName, series: &[&Series]
         unrolled + series.point.protocol as usize
     };
     let point = |series: &&Series| (overlap(series), acquired(series));
-    let lines = figure::lines(series.iter().copied(), |series| series.point.label(), point, colour);
+    let mut lines = figure::lines(series.iter().copied(), |series| series.point.label(), point, colour);
+    for line in &mut lines {
+        let points = series.iter().copied().filter(|series| series.point.label() == line.name);
+        line.note = fewer_regions(points);
+    }
     let pairs = series.first().map_or(0, |first| first.point.pairs);
     Figure {
         title: format!(
@@ -165,9 +184,49 @@ fn over_simulated_clients(overlap: u32, runs: &[&Simulated]) -> Figure {
         runs.first().map_or((0, 0), |run| (run.parameters.servers, run.parameters.regions));
     Figure::of(
         format!("Simulated: {what}, {servers} servers"),
-        format!("{} regions of 1 B a client, 64 B apart", grouped(regions as f64)),
+        format!("{} regions of 1 B a client, {SEPARATION_BYTES} B apart", grouped(regions as f64)),
         ("clients", Scale::Decades),
         ("regions acquired per second", Scale::Decades),
         lines,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::point::{Measurement, Point, Size};
+    use super::*;
+
+    fn series(method: MethodName, pairs: u32, regions: u64) -> Series {
+        let point = Point {
+            figure: Some("4".into()),
+            method,
+            protocol: ProtocolName::OneTry,
+            table: Table::Described,
+            pairs,
+            regions: 131_072,
+            separation_bytes: 64,
+            overlap_percent: None,
+        };
+        let measured = Measurement { acquired_per_s: 3000.0, ..Measurement::default() };
+        crate::kit::study::Series::of(&(point, Size { regions, operations: 2 }), vec![measured])
+    }
+
+    #[test]
+    fn a_line_with_fewer_regions_says_so() {
+        let series = [
+            series(MethodName::Datatype, 1, 131_072),
+            series(MethodName::Posix, 1, 2048),
+            series(MethodName::Posix, 2, 4096),
+            series(MethodName::List, 1, 65_536),
+        ];
+        let figure = acquiring("4", &series.iter().collect::<Vec<_>>());
+        let note =
+            |name: &str| figure.lines.iter().find(|line| line.name == name).unwrap().note.clone().unwrap();
+        assert_eq!(note("datatype-one-try"), "up to 3,000/s");
+        assert_eq!(note("posix-one-try"), "up to 3,000/s, ≥ 2,048 regions");
+        assert_eq!(note("list-one-try"), "up to 3,000/s, 65,536 regions");
+        let conditions =
+            "131,072 regions of 1 B a client (those in the legend, where more take long), 64 B apart";
+        assert!(figure.subtitle.starts_with(conditions), "{}", figure.subtitle);
+    }
 }

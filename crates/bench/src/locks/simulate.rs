@@ -74,7 +74,7 @@ pub(super) struct Parameters {
 }
 
 /// The distance of the regions.
-const SEPARATION_BYTES: u64 = 64;
+pub(super) const SEPARATION_BYTES: u64 = 64;
 
 /// The maximum number of requests of a run: lines of a figure end where there would be more.
 const REQUESTS_MAX: u64 = 400_000;

@@ -51,6 +51,18 @@ fn page(series: &[&Series], machine: &str) -> String {
         // Writing to a string does not fail.
         let _ = write!(text, "\n## Streams that a device of {device} can carry\n\n");
         text += &table(&of, |series| grouped(series.copies_per_s.median / PER_CLIENT));
+        for who in
+            distinct(of.iter().map(|series| series.cell.who)).into_iter().filter(|who| who.sends_frames())
+        {
+            let _ = writeln!(
+                text,
+                "\nCopies by `{}` go past the queue of the device and its limit: its row is what the processors can do.",
+                who.name()
+            );
+        }
+    }
+    if series.iter().any(|series| !series.is_own_work()) {
+        text += "\n\\* More than a twentieth of the copies were made by another plane.\n";
     }
     text
 }
@@ -69,7 +81,10 @@ fn table(series: &[&&Series], cell: impl Fn(&Series) -> String) -> String {
         for &receivers in &receivers {
             let found =
                 series.iter().find(|series| series.cell.who == plane && series.cell.receivers == receivers);
-            text += &found.map_or(" – |".into(), |series| format!(" {} |", cell(series)));
+            text += &found.map_or(" – |".into(), |series| {
+                let mark = if series.is_own_work() { "" } else { " \\*" };
+                format!(" {}{mark} |", cell(series))
+            });
         }
         text += "\n";
     }

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::point::{Run, Series};
+use nacre_planes::plane::PlaneKind;
+
+use super::point::{Run, Series, System};
 use super::system;
 use super::testbed::Device;
 use crate::BenchError;
@@ -43,10 +45,18 @@ pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Ve
 
 /// Draws a figure in the manner of the paper's figures 4, 5, 6 and 9.
 fn cpu(series: &[&Series], bytes: usize, machine: &str) -> Figure {
-    let lines = lines(series, &|run| run.copy_ns() * system::ticks_per_ns());
+    let note = |who: System| match who {
+        // Its frames pass no hook at which copies could be dropped before the receivers have them.
+        System::Plane(PlaneKind::Ring) => Some("with receivers"),
+        who if who.sends_frames() => Some("with the way over the pair"),
+        _ => None,
+    };
+    let lines = lines(series, &|run| run.copy_ns() * system::ticks_per_ns(), &note);
     Figure::of(
         format!("Processor cycles of a copy, {bytes}-byte datagrams"),
-        format!("all that the reflector causes, without senders and receivers; {machine}"),
+        format!(
+            "all that the reflector causes, without senders, and without receivers unless noted; {machine}"
+        ),
         ("receivers", Scale::Linear),
         ("cycles", Scale::Decades),
         lines,
@@ -55,7 +65,9 @@ fn cpu(series: &[&Series], bytes: usize, machine: &str) -> Figure {
 
 /// Draws a figure in the manner of the paper's figures 7 and 8.
 fn throughput(series: &[&Series], device: Device, bytes: usize, machine: &str) -> Figure {
-    let lines = lines(series, &|run| run.copies_per_s() * 8.0 * bytes as f64 / 1e6);
+    let is_limited = device != Device::Unlimited;
+    let note = |who: System| (is_limited && who.sends_frames()).then_some("past the device's queue");
+    let lines = lines(series, &|run| run.copies_per_s() * 8.0 * bytes as f64 / 1e6, &note);
     let (what, scale) = match device {
         Device::Unlimited => ("veth without a limit".to_string(), Scale::Decades),
         Device::Limited(mbit) => (format!("a device of {mbit} Mbit/s with a queue of 100"), Scale::Linear),
@@ -69,12 +81,39 @@ fn throughput(series: &[&Series], device: Device, bytes: usize, machine: &str) -
     )
 }
 
-/// Returns one line for each system, in the order of the series.
-fn lines(series: &[&Series], value: &dyn Fn(&Run) -> f64) -> Vec<Line> {
-    figure::lines(
+/// Returns one line for each system, in the order of the series, with a note on it if there is one, and on cells that are
+/// not its own work.
+fn lines(
+    series: &[&Series],
+    value: &dyn Fn(&Run) -> f64,
+    note: &dyn Fn(System) -> Option<&'static str>,
+) -> Vec<Line> {
+    let mut lines = figure::lines(
         series,
         |series| series.cell.who.name().to_owned(),
         |series| (f64::from(series.cell.receivers), series.repetitions.iter().map(value).collect()),
         |series| series.cell.who.colour(),
-    )
+    );
+    for line in &mut lines {
+        let cells: Vec<&Series> =
+            series.iter().copied().filter(|series| series.cell.who.name() == line.name).collect();
+        let known = cells.first().and_then(|first| note(first.cell.who)).map(str::to_owned);
+        let notes: Vec<String> = known.into_iter().chain(not_its_own(&cells)).collect();
+        line.note = (!notes.is_empty()).then(|| notes.join("; "));
+    }
+    lines
+}
+
+/// Returns a note on the numbers of receivers at which another plane made the copies of a line.
+fn not_its_own(cells: &[&Series]) -> Option<String> {
+    let others: Vec<String> = cells
+        .iter()
+        .filter(|series| !series.is_own_work())
+        .map(|series| series.cell.receivers.to_string())
+        .collect();
+    match others.len() {
+        0 => None,
+        all if all == cells.len() => Some("not its own work".into()),
+        _ => Some(format!("not its own work at {}", others.join(", "))),
+    }
 }

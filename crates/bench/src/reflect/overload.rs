@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::arguments::Args;
 use super::load::{Load, Sent, send_all};
 use super::measure::Bench;
-use super::point::System;
-use super::report::Results;
+use super::point::{System, is_own_work};
+use super::report::{Results, not_its_own};
 use super::serve::{Counted, Orders, Reflector};
 use super::testbed::{self, Device};
 use crate::BenchError;
@@ -301,5 +301,41 @@ pub(super) fn tables(results: &Overloads) -> String {
         ]);
         bursts.row(row);
     }
-    format!("{overload}\n{bursts}")
+    let mut text = format!("{overload}\n{bursts}");
+    let overloads = results.overload.iter().map(|result| (result.who, "overload", &result.counted));
+    let bursts = results.bursts.iter().map(|burst| (burst.who, "three devices", &burst.counted));
+    for (who, what, counted) in overloads.chain(bursts) {
+        let by_others = who.copies_by_others(counted);
+        if !is_own_work(by_others, counted.copy_counts.iter().sum()) {
+            text += &not_its_own(&format!("{}, {what}", who.name()), by_others);
+            text += "\n";
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use nacre_planes::plane::PlaneKind;
+
+    use super::*;
+
+    #[test]
+    fn copies_by_another_plane_are_reported() {
+        let text = |copy_counts: [u64; 4]| {
+            let burst = Burst {
+                who: System::Plane(PlaneKind::Kernel),
+                datagrams: 10,
+                sent_s: 1.0,
+                arrived_s: vec![1.0],
+                devices: vec![Device::Unlimited],
+                counted: Counted { copy_counts, ..Counted::default() },
+                lost: 0,
+                disorder: 0,
+            };
+            tables(&Overloads { bursts: vec![burst], ..Overloads::default() })
+        };
+        assert!(text([0, 5, 0, 1000]).contains("NOT ITS OWN: kernel, three devices: 1,000 copies"));
+        assert!(!text([0, 1000, 0, 5]).contains("NOT ITS OWN"));
+    }
 }

@@ -30,6 +30,19 @@ impl System {
         self == System::Plane(PlaneKind::Xdp)
     }
 
+    /// Returns the number of copies that another made than the one that the plane is named after; those of a system
+    /// that does not count them are its own.
+    pub(super) fn copies_by_others(self, counted: &Counted) -> u64 {
+        let System::Plane(kind) = self else { return 0 };
+        let own = match kind {
+            PlaneKind::Xdp => counted.copy_counts[0],
+            PlaneKind::Kernel => counted.copy_counts[1],
+            PlaneKind::Ring => counted.copy_counts[2],
+            PlaneKind::Sendto | PlaneKind::Batch => counted.copy_counts[3],
+        };
+        counted.copy_counts.iter().sum::<u64>() - own
+    }
+
     /// Returns the index of its colour.
     pub(super) fn colour(self) -> usize {
         match self {
@@ -138,19 +151,6 @@ impl Run {
         self.dropped.beyond(self.sender).probe_ns
     }
 
-    /// Returns the number of copies that another made than the one that the plane is named after; those of a system
-    /// that does not count them are its own.
-    pub(super) fn by_others(&self, who: System) -> u64 {
-        let (Some(counted), System::Plane(kind)) = (self.counted, who) else { return 0 };
-        let own = match kind {
-            PlaneKind::Xdp => counted.copy_counts[0],
-            PlaneKind::Kernel => counted.copy_counts[1],
-            PlaneKind::Ring => counted.copy_counts[2],
-            PlaneKind::Sendto | PlaneKind::Batch => counted.copy_counts[3],
-        };
-        counted.copy_counts.iter().sum::<u64>() - own
-    }
-
     pub(super) fn copies_per_s(&self) -> f64 {
         self.copies as f64 / self.seconds
     }
@@ -159,6 +159,11 @@ impl Run {
     pub(super) fn lost(&self) -> u64 {
         self.copies_due.saturating_sub(self.copies)
     }
+}
+
+/// Returns whether copies are a plane's own work: at most a twentieth of them may be others'.
+pub(super) fn is_own_work(by_others: u64, copies: u64) -> bool {
+    by_others * 20 <= copies
 }
 
 /// A cell with its repetitions.
@@ -186,6 +191,13 @@ pub(super) struct Series {
     pub(super) repetitions: Vec<Run>,
 }
 
+impl Series {
+    /// Returns whether what was measured is the plane's own work.
+    pub(super) fn is_own_work(&self) -> bool {
+        is_own_work(self.by_others, self.repetitions.iter().map(|run| run.copies).sum())
+    }
+}
+
 impl crate::kit::study::Series for Series {
     /// A cell, and the number of cycles of the processor's clock per nanosecond.
     type Subject = (Cell, f64);
@@ -194,6 +206,7 @@ impl crate::kit::study::Series for Series {
     fn of(&(cell, cycles_per_ns): &(Cell, f64), repetitions: Vec<Run>) -> Self {
         let spread = |value: &dyn Fn(&Run) -> f64| Spread::of(repetitions.iter().map(value));
         let bits = 8.0 * cell.bytes as f64;
+        let counted = repetitions.iter().filter_map(|run| run.counted.as_ref());
         Self {
             cell,
             copy_ns: spread(&Run::copy_ns),
@@ -205,7 +218,7 @@ impl crate::kit::study::Series for Series {
             megabits_per_s: spread(&|run| run.copies_per_s() * bits / 1e6),
             lost: repetitions.iter().map(Run::lost).sum(),
             disorder: repetitions.iter().map(|run| run.disorder).sum(),
-            by_others: repetitions.iter().map(|run| run.by_others(cell.who)).sum(),
+            by_others: counted.map(|counted| cell.who.copies_by_others(counted)).sum(),
             repetitions,
         }
     }

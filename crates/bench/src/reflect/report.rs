@@ -95,6 +95,12 @@ impl Results {
 /// The limit of the background load, in percent of a processor, above that of an idle machine's interrupts.
 const BACKGROUND_MAX: f64 = 8.0;
 
+/// Returns the warning that a measurement is not one of the plane that it is named after.
+pub(super) fn not_its_own(measurement: &str, by_others: u64) -> String {
+    let others = grouped(by_others as f64);
+    alarming(&format!("NOT ITS OWN: {measurement}: {others} copies were made by another plane"))
+}
+
 /// Highlights a text that must not be overlooked.
 pub(super) fn alarming(text: &str) -> String {
     match std::io::stdout().is_terminal() {
@@ -138,13 +144,8 @@ impl fmt::Display for Results {
             writeln!(f, "{}", alarming(&text))?;
         }
         // What is measured under a plane's name has to be its own work.
-        for series in self.series.iter().filter(|series| {
-            let copies: u64 = series.repetitions.iter().map(|run| run.copies).sum();
-            series.by_others * 20 > copies
-        }) {
-            let others = grouped(series.by_others as f64);
-            let text = format!("NOT ITS OWN: {}: {others} copies were made by another plane", series.cell);
-            writeln!(f, "{}", alarming(&text))?;
+        for series in self.series.iter().filter(|series| !series.is_own_work()) {
+            writeln!(f, "{}", not_its_own(&series.cell.to_string(), series.by_others))?;
         }
         if !self.receivers_alone.is_empty() {
             let alone = Spread::of(self.receivers_alone.iter().map(|alone| alone.cost.probe_ns)).median;

@@ -4,6 +4,7 @@ use nacre_planes::plane::PlaneKind;
 
 use super::point::{Cell, Cost, Run, Series, System};
 use super::report::Results;
+use super::serve::Counted;
 use super::testbed::Device;
 use super::{capacity, figures, targets};
 use crate::kit::study::Series as _;
@@ -74,7 +75,38 @@ fn a_core_serves_as_many_clients_as_it_has_time_for() {
     assert!(page.contains("| `kernel` | 200,000 |"), "{page}");
     assert!(page.contains("| `kernel` | 2,222 |"), "{page}");
     assert!(page.contains("| `xdp` | – |"), "{page}");
+    assert!(!page.contains("past the queue") && !page.contains("by another plane"), "{page}");
     assert_eq!(capacity::write(&[], "a machine", folder.path()).unwrap(), None);
+}
+
+/// Returns a series whose copies were made through sockets, on a device with a limit.
+fn limited_by_sockets(who: System) -> Series {
+    let mut series = series(who, 90, &[1000.0]);
+    for run in &mut series.repetitions {
+        run.counted = Some(Counted { copy_counts: [0, 0, 0, run.copies], ..Counted::default() });
+    }
+    let cell = Cell { device: Device::Limited(100), ..series.cell };
+    Series::of(&(cell, 2.0), series.repetitions)
+}
+
+#[test]
+fn what_is_not_a_planes_own_work_or_limit_is_marked() {
+    let ring = limited_by_sockets(System::Plane(PlaneKind::Ring));
+    let mut xdp = series(System::Plane(PlaneKind::Xdp), 90, &[1000.0]);
+    xdp.cell.device = Device::Limited(100);
+    let mut report = report();
+    report.series.extend([ring, xdp]);
+    assert!(report.to_string().contains("NOT ITS OWN: ring, 100 bytes to 90 by 100 Mbit/s: 90,000 copies"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = capacity::write(&report.series, "a machine", folder.path()).unwrap().unwrap();
+    let page = std::fs::read_to_string(file).unwrap();
+    assert!(page.contains("| `ring` | 9,000 \\* |") && page.contains("by another plane"), "{page}");
+    assert!(page.contains("Copies by `xdp` go past the queue of the device"), "{page}");
+    figures::draw(&report.series, "a machine", folder.path()).unwrap();
+    let figure = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(figure("cpu-veth-100.svg").contains("with receivers"));
+    let limited = figure("throughput-100mbit-100.svg");
+    assert!(limited.contains("not its own work") && limited.contains("past the device"), "{limited}");
 }
 
 #[test]

@@ -61,7 +61,8 @@ pub(super) fn append_by_fio(folder: Option<&Path>, window: Duration) -> Result<f
 pub(super) struct Reopening {
     /// The number of extents in the index.
     pub(super) extents: u64,
-    /// The size of the log written since the last snapshot of the index, in bytes.
+    /// The size of the log that the start had to replay, in bytes: what was written since the last snapshot of the index when
+    /// the server was killed.
     pub(super) log_bytes: u64,
     /// The time from the start of the server until it listens, in seconds.
     pub(super) open_s: f64,
@@ -81,12 +82,17 @@ pub(super) async fn reopen(
     let plan = ServerPlan {
         // The log is the same; only the filling is quicker.
         durability: Durability::None,
+        // No snapshot is due by the length of the log. The server takes some all the same while the index grows, because
+        // their files have to become longer, so the log to be replayed is not all that was written.
         snapshot_bytes: Some(1 << 40),
         ..ServerPlan::volatile(1)
     };
     let empty_bytes = Servers::start(program, plan, folder.as_deref()).await?.memory_bytes();
     let mut servers = Servers::start(program, plan, folder.as_deref()).await?;
     fill(&servers.uri, extents).await?;
+    // Before the kill: after the start the server may take a snapshot, and the count begins anew.
+    let log_bytes =
+        info(&server::open(&servers.uri).await?).await?["replay_bytes"].as_u64().unwrap_or_default();
     let open_s = servers.kill_and_restart().await?.as_secs_f64();
     let resident_bytes = servers.memory_bytes().saturating_sub(empty_bytes);
     let store = server::open(&servers.uri).await?;
@@ -101,7 +107,7 @@ pub(super) async fn reopen(
             }
         }
     }
-    let info = store.info().await?.into_iter().next().map(|report| report.report).unwrap_or_default();
+    let info = info(&store).await?;
     let number = |name: &str| info[name].as_f64().unwrap_or_default();
     if number("extents") < extents as f64 {
         let text =
@@ -110,11 +116,17 @@ pub(super) async fn reopen(
     }
     Ok(Reopening {
         extents,
-        log_bytes: number("replay_bytes") as u64,
+        log_bytes,
         open_s,
         resident_bytes_per_extent: resident_bytes as f64 / extents as f64,
         index_bytes_per_extent: number("extent_index_bytes") / number("extents"),
     })
+}
+
+/// Returns what the only server of a store reports.
+async fn info(store: &nacre::Store) -> Result<serde_json::Value, BenchError> {
+    let reports = store.info().await?;
+    Ok(reports.into_iter().next().map(|report| report.report).unwrap_or_default())
 }
 
 const EXTENT_BYTES: usize = 1 << 10;

@@ -50,7 +50,7 @@ async fn measure_engine(args: &Args, bench: &Bench, targets: &mut Targets) -> Re
     targets.open("1 MiB durable appends, one client in process", rate, Unit::MebibytesPerSecond);
     targets.at_least("  of fio with fdatasync", share, Unit::Percent, 85.0);
     targets.at_most(
-        format!("open after kill -9, {extents} extents, {log_mib:.0} MiB of log"),
+        format!("open after kill -9, {extents} extents, {log_mib:.0} MiB of log to replay"),
         median(|reopening| reopening.open_s),
         Unit::Seconds,
         3.0,

@@ -1,9 +1,9 @@
 //! The processor time of ranks without work.
 //!
 //! The job has work for one rank only: a chain of directories, each of which holds only the next one, so that there is
-//! never more than one directory to read. It is thousands of directories deep; every step handles a path as long as the
-//! chain so far, which is what makes the walk last. A rank that visited nothing was idle all the time, and its
-//! processor time, less that of starting an MPI process, is the cost of idling.
+//! never more than one directory to read. It is thousands of directories deep, so that the walk lasts some tenths of a
+//! second. A rank that visited nothing was idle all the time, and its processor time, less that of starting an MPI
+//! process, is the cost of idling.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

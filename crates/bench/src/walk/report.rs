@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::process::Command;
 
 use serde::Serialize;
 
@@ -21,7 +22,7 @@ use crate::kit::target::{Targets, Unit};
 /// The results of one tree.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Results {
-    /// The path of the tree.
+    /// The name of the tree: the last one of its path.
     root: String,
     /// The type of its file system.
     file_system: String,
@@ -45,7 +46,7 @@ pub(crate) struct Results {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Series {
     pub(crate) system: System,
-    /// The command and its arguments.
+    /// The command and its arguments, with the last names of paths.
     pub(crate) command: Vec<String>,
     pub(crate) counted: Counted,
     /// The expected count, if known.
@@ -82,10 +83,26 @@ fn ratio(one: &[Usage], other: &[Usage], value: fn(&Usage) -> f64) -> Spread {
     Spread::of(one.iter().zip(other).map(|(one, other)| value(one) / value(other)))
 }
 
+/// Returns a command and its arguments with the last names of absolute paths: where programs and trees are on this machine
+/// says nothing about the results.
+pub(super) fn words(command: &Command) -> Vec<String> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let shown = |word: &Path| match word.is_absolute() {
+        true => last_name(word),
+        false => word.to_string_lossy().into_owned(),
+    };
+    words.map(|word| shown(Path::new(word))).collect()
+}
+
+/// Returns the last name of a path; that of a root is `tree`.
+fn last_name(path: &Path) -> String {
+    path.file_name().map_or("tree".into(), |name| name.to_string_lossy().into_owned())
+}
+
 /// Creates an empty report.
 pub(super) fn new_report(args: &Args, tree: &Tree) -> Report<Results> {
     let results = Results {
-        root: tree.root.display().to_string(),
+        root: last_name(&tree.root),
         file_system: file_system(&tree.root),
         manifest: tree.manifest.clone(),
         threads: args.threads,
@@ -216,5 +233,20 @@ impl fmt::Display for Results {
             write!(f, "\n{}", self.targets)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_name_no_folders_of_this_machine() {
+        let mut command = Command::new("/usr/local/bin/find");
+        command.args(["/data/study/tree", "-printf", "%y %s"]);
+        assert_eq!(words(&command), ["find", "tree", "-printf", "%y %s"]);
+        let mut relative = Command::new("du");
+        relative.args(["--summarize", "/"]);
+        assert_eq!(words(&relative), ["du", "--summarize", "tree"]);
     }
 }

@@ -74,9 +74,9 @@ impl fmt::Display for Runs {
              bytes | busiest ÷ mean",
         );
         for run in &self.runs {
-            let visiting = run.ranks - u32::from(run.is_centralized() && run.ranks > 1);
             let most = run.entries_by_rank.iter().max();
-            let balance = most.map(|most| *most as f64 * f64::from(visiting) / run.entries.max(1) as f64);
+            let balance =
+                most.map(|most| *most as f64 * f64::from(run.visiting_ranks()) / run.entries.max(1) as f64);
             table.row(vec![
                 run.source.name().into(),
                 run.algorithm.clone(),
@@ -161,9 +161,14 @@ impl Run {
         [CENTRALIZED, ONE_READER].contains(&self.algorithm.as_str())
     }
 
+    /// Returns the number of ranks that visit entries: all but a master.
+    fn visiting_ranks(&self) -> u32 {
+        self.ranks - u32::from(self.is_centralized() && self.ranks > 1)
+    }
+
     /// Returns the number of walking threads of all ranks.
     fn walkers(&self) -> u32 {
-        self.ranks * self.threads.max(1)
+        self.visiting_ranks() * self.threads.max(1)
     }
 }
 

@@ -83,7 +83,7 @@ pub(super) fn measure(
     let results = results.insert(MpiTargets { library, ranks: RANKS, jobs: Vec::new(), idle: None });
     for (repetition, place) in turns(repetitions, Algorithm::ALL.len(), Order::Same) {
         let algorithm = Algorithm::ALL[place];
-        // It takes a hundred times as long as the others.
+        // It takes many times as long as the others, so it runs once.
         if algorithm.has_master() && repetition > 0 {
             continue;
         }

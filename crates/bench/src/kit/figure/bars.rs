@@ -3,7 +3,10 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Axis, Drawing, Failure, Mark, SIZE, Scale, Shape, beside_legend, canvas, colour, short, text};
+use super::{
+    Axis, Drawing, Failure, Mark, SIZE, Scale, Shape, beside_legend, canvas, colour, short, text,
+    with_left_out,
+};
 
 use crate::kit::statistic::Spread;
 
@@ -82,6 +85,13 @@ impl Bars {
         Some(Spread::of(values.iter().copied()).median)
     }
 
+    /// Returns the medians of all series in all groups.
+    fn medians(&self) -> impl Iterator<Item = f64> {
+        let places = (0..self.groups.len())
+            .flat_map(move |group| (0..self.series.len()).map(move |series| (series, group)));
+        places.filter_map(move |(series, group)| self.median(series, group))
+    }
+
     /// Returns the height of the groups' names if they are turned, in pixels: where one is longer than its group is wide.
     fn turned_height(&self) -> Option<u32> {
         let longest =
@@ -116,7 +126,8 @@ impl Drawing for Bars {
     fn draw(&self, svg: &mut String) -> Result<(), Failure> {
         let turned = self.turned_height();
         let below = turned.unwrap_or(NAMES_HEIGHT);
-        let root = canvas(svg, (SIZE.0, SIZE.1 + below - NAMES_HEIGHT), &self.title, &self.subtitle)?;
+        let subtitle = with_left_out(&self.subtitle, self.scale, self.medians());
+        let root = canvas(svg, (SIZE.0, SIZE.1 + below - NAMES_HEIGHT), &self.title, &subtitle)?;
         let marks = self.series.iter().map(|series| Mark {
             name: &series.name,
             note: None,
@@ -127,15 +138,17 @@ impl Drawing for Bars {
         let marks: Vec<Mark> = if self.stacked { marks.rev().collect() } else { marks.collect() };
         let (area, legend) = beside_legend(&root, marks);
         // Turned names are drawn apart: the library turns them about their middle.
-        let names =
-            self.groups.iter().map(|name| if turned.is_some() { String::new() } else { name.clone() });
-        let mut x = Axis::naming(&self.x_label, names.collect());
+        let names = if turned.is_some() { Vec::new() } else { self.groups.clone() };
+        let mut x = Axis::naming(&self.x_label, names);
         x.range = -0.5..self.groups.len() as f64 - 0.5;
         let y = Axis::holding(&self.y_label, self.scale, self.heights());
         // A logarithmic axis has no zero for bars to stand on.
         let y_label = match self.scale {
             Scale::Linear => self.y_label.clone(),
-            _ => format!("{} (bars begin at {})", self.y_label, short(10f64.powf(y.range.start))),
+            _ => {
+                let begin = y.ticks.first().map_or("0", |(_, begin)| begin.as_str());
+                format!("{} (bars begin at {begin})", self.y_label)
+            }
         };
         let mut chart = ChartBuilder::on(&area)
             .x_label_area_size(below)
@@ -165,12 +178,8 @@ impl Drawing for Bars {
         for group in 0..self.groups.len() {
             let mut below = 0.0;
             for (index, series) in self.series.iter().enumerate() {
-                // Nothing has no place on a logarithmic axis.
-                let median = self.median(index, group);
-                let Some(median) = median.filter(|median| self.scale == Scale::Linear || *median > 0.0)
-                else {
-                    continue;
-                };
+                let median = self.median(index, group).filter(|median| self.scale.shows(*median));
+                let Some(median) = median else { continue };
                 let left = match self.stacked {
                     true => group as f64 - width / 2.0,
                     false => group as f64 - 0.4 + index as f64 * width,
@@ -251,6 +260,7 @@ mod tests {
         assert_eq!(count(&logarithmic, "rect"), 1 + 3 + 4);
         // One point for each repetition where there are several.
         assert_eq!(count(&logarithmic, "circle"), 3);
+        assert!(logarithmic.contains("of two; 1 value that is not positive is not drawn"));
         for number in ["20", "4000", "7", "123k"] {
             assert!(logarithmic.contains(&format!("\n{number}\n")), "{number} is missing");
         }
@@ -266,6 +276,10 @@ mod tests {
         let svg = bars.svg().unwrap();
         assert_eq!(svg.matches("rotate(90").count(), 2);
         assert!(svg.contains("does not fit below a group"));
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let texts = document.descendants().filter(|node| node.has_tag_name("text"));
+        let empty = texts.filter(|node| node.text().unwrap_or_default().trim().is_empty());
+        assert_eq!(empty.count(), 0, "no label is empty");
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Drawing for Histograms {
             top += height;
             let counts = histogram.counts(most);
             let highest = counts.iter().copied().max().unwrap_or(0) as f64;
-            let y = Axis::holding(&self.y_label, Scale::Linear, [highest.max(1.0)]);
+            let y = Axis::counting(&self.y_label, highest.max(1.0));
             let mut chart = ChartBuilder::on(&area)
                 .margin_top(22)
                 .x_label_area_size(if last { 48 } else { 8 })

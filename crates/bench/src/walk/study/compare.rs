@@ -340,7 +340,7 @@ pub(in crate::walk) fn draw(comparison: &Comparison, folder: &Path) -> Result<Ve
             assumed.stats_per_second
         }),
         (Varied::Latency, "latency", "latency of a call (µs)", |assumed| assumed.latency_ns as f64 / 1e3),
-        (Varied::Message, "message", "what a message costs either end (µs)", |assumed| {
+        (Varied::Message, "message", "what a message costs at either end (µs)", |assumed| {
             assumed.handling_ns as f64 / 1e3
         }),
     ];

@@ -136,3 +136,9 @@ fn runs_that_cannot_be_are_refused() {
     run.bytes_between[1].pop();
     assert!(refused(&serde_json::to_string(&run).unwrap()).contains("cannot be"));
 }
+
+#[test]
+fn a_master_does_not_walk() {
+    assert_eq!(toy("cp", 100, 4, 0).walkers(), 3);
+    assert_eq!(Run { threads: 8, ..toy("h-drqs", 100, 4, 0) }.walkers(), 32);
+}
