@@ -3,7 +3,7 @@
 mod harness;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read as _, Write};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -190,6 +190,29 @@ fn what_comes_before_a_line_that_cannot_be_an_entry_is_appended() {
     assert_eq!(run(&["read", "l", "2999"], "").text(), "line 2999");
 }
 
+#[test]
+fn entries_without_a_position_are_named() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let server = Server::listen(&address, &harness::file(&folder.path().join("store")), &[]);
+    zlog(&address, &["create", "l"], "").ok();
+    let mut appender = Running::start(&format!("{address}?repeat_timeout=200ms"), &["append", "l"]);
+    let mut input = appender.input.take().unwrap();
+    writeln!(input, "one").unwrap();
+    assert_eq!(appender.next(), "0");
+    drop(server);
+    write!(input, "two\nthree\n").unwrap();
+    drop(input);
+    let mut said = String::new();
+    appender.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(appender.child.wait().unwrap().code(), Some(1), "{said}");
+    assert!(
+        said.contains("without a position, which are in the log or not: 2, 3 (")
+            && said.contains("(tried for 200ms)"),
+        "{said}"
+    );
+}
+
 /// A program that appends lines, or follows.
 struct Running {
     child: Child,
@@ -200,7 +223,8 @@ struct Running {
 impl Running {
     fn start(store: &str, words: &[&str]) -> Running {
         let mut command = program();
-        command.args(["--store", store, "zlog"]).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(["--store", store, "zlog"]).args(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (send, lines) = mpsc::channel();
         let output = BufReader::new(child.stdout.take().unwrap());

@@ -23,6 +23,8 @@ use crate::{arguments, name};
 
 /// The number of entries that wait to be told their positions.
 const APPENDING_MAX: usize = 16_384;
+/// The most entries without a position that a message names before the last one.
+const FAILED_NAMED_MAX: usize = 16;
 
 /// Append to, read and follow shared logs: many writers, one order
 ///
@@ -303,7 +305,10 @@ async fn list(session: &Context) -> Result<(), Failure> {
 
 /// Prints positions as they become known, in order.
 struct Positions {
-    waiting: VecDeque<Appending>,
+    /// Each with the number of its entry, from 1.
+    waiting: VecDeque<(u64, Appending)>,
+    /// The numbers of entries that got no position.
+    failed: Vec<u64>,
     json: bool,
     quiet: bool,
 }
@@ -311,9 +316,12 @@ struct Positions {
 impl Positions {
     /// Waits for the first position, and prints it. A call that is dropped loses nothing.
     async fn print(&mut self) -> Result<(), Failure> {
-        let Some(appending) = self.waiting.front_mut() else { return Ok(()) };
-        let position = appending.await;
+        let Some((number, appending)) = self.waiting.front_mut() else { return Ok(()) };
+        let (number, position) = (*number, appending.await);
         self.waiting.pop_front();
+        if position.is_err() {
+            self.failed.push(number);
+        }
         let position = position?;
         match (self.quiet, self.json) {
             (true, _) => {}
@@ -334,6 +342,16 @@ impl Positions {
             result = result.and(printed);
         }
         result
+    }
+
+    /// Says which entries got no position: those behind them, which were under way, may have got theirs.
+    fn complain(&self) {
+        let Some((last, others)) = self.failed.split_last() else { return };
+        let named =
+            others.iter().take(FAILED_NAMED_MAX).map(|number| format!("{number}, ")).collect::<String>();
+        let more = if others.len() > FAILED_NAMED_MAX { "…, " } else { "" };
+        let text = "entries without a position, which are in the log or not";
+        output::complain(&format!("nacre: {text}: {named}{more}{last} (the first one is 1)"));
     }
 }
 
@@ -356,10 +374,11 @@ async fn append(
     quiet: bool,
 ) -> Result<(), Failure> {
     let log = open(session, log, false).await?;
-    let mut positions = Positions { waiting: VecDeque::new(), json: session.json, quiet };
+    let mut positions = Positions { waiting: VecDeque::new(), failed: Vec::new(), json: session.json, quiet };
     let submitted = submit(&log, entries, &tags, whole, &mut positions).await;
     // Whatever failed, entries that are under way get into the log; otherwise their positions would be lost.
     let printed = positions.print_all().await;
+    positions.complain();
     submitted.and(printed)
 }
 
@@ -378,8 +397,8 @@ async fn submit(
         for (number, data) in (1..).zip(&entries) {
             check_content(format_args!("entry {number}"), data)?;
         }
-        for data in entries {
-            positions.waiting.push_back(log.appender().submit(entry(data)).await?);
+        for (number, data) in (1..).zip(entries) {
+            positions.waiting.push_back((number, log.appender().submit(entry(data)).await?));
         }
         return Ok(());
     }
@@ -388,7 +407,7 @@ async fn submit(
         let mut input = tokio::io::stdin().take(ENTRY_BYTES_MAX as u64 + 1);
         input.read_to_end(&mut data).await.map_err(Failure::io("read standard input"))?;
         check_content("standard input", &data)?;
-        positions.waiting.push_back(log.appender().submit(entry(data.into())).await?);
+        positions.waiting.push_back((1, log.appender().submit(entry(data.into())).await?));
         return Ok(());
     }
     let mut input = BufReader::with_capacity(256 << 10, tokio::io::stdin());
@@ -416,7 +435,7 @@ async fn submit(
         number += 1;
         check_content(format_args!("line {number}"), &line)?;
         let data = Bytes::from(std::mem::take(&mut line));
-        positions.waiting.push_back(log.appender().submit(entry(data)).await?);
+        positions.waiting.push_back((number, log.appender().submit(entry(data)).await?));
         if positions.waiting.len() >= APPENDING_MAX {
             positions.print().await?;
         }
