@@ -171,8 +171,8 @@ fn an_address_that_others_can_reach_needs_a_key_or_the_word_open() {
         nacre(&[&["serve", "--store", "mem:", "--listen", address], words].concat())
     };
     serve("127.0.0.1:0", &[])
-        .failed(1, &["127.0.0.1:0", "every user of this machine", "--key", "--open", "Unix socket"]);
-    serve("0.0.0.0:0", &[]).failed(1, &["0.0.0.0:0", "everybody", "--key", "--open"]);
+        .failed(2, &["127.0.0.1:0", "every user of this machine", "--key", "--open", "Unix socket"]);
+    serve("0.0.0.0:0", &[]).failed(2, &["0.0.0.0:0", "everybody", "--key", "--open"]);
     let folder = folder();
     let key = folder.path().join("key");
     nacre(&["keygen", key.to_str().unwrap()]).ok();

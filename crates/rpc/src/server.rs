@@ -417,7 +417,7 @@ fn unprotected(address: &Address) -> StoreError {
          make a key with \"nacre keygen FILE\" and give it with --key, listen on a Unix socket, or pass \
          --open to allow this"
     );
-    StoreError::new(ErrorKind::Denied, text)
+    StoreError::new(ErrorKind::Invalid, text)
 }
 
 type Acceptors = (Vec<Listener>, Vec<mpsc::UnboundedSender<Accepted>>);
