@@ -245,6 +245,20 @@ fn a_writer_whose_stage_was_removed_fails_and_changes_nothing() {
 }
 
 #[test]
+fn content_that_is_stored_in_the_head_of_a_new_stream_is_not_acknowledged() {
+    let server = Server::in_memory();
+    let mut child = piped(&server, "a");
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&content(1, 20 << 20)).unwrap();
+    wait_for_stage(&server, "a", 1 << 20);
+    server.run_with(["put", "--striped", "a", "-"], b"stream").ok();
+    drop(input);
+    let (code, stderr) = ended(child);
+    assert!(code == 1 && stderr.contains("became a stream"), "{code}: {stderr}");
+    assert_eq!(server.run(["get", "a"]).text(), "stream");
+}
+
+#[test]
 fn a_server_that_is_started_again_meanwhile_is_waited_for() {
     let folder = harness::folder();
     let (store, address) = (file(&folder.path().join("store")), folder.path().join("socket"));
