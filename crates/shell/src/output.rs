@@ -22,7 +22,7 @@ pub fn raw(bytes: &[u8]) -> io::Result<()> {
     io::stdout().lock().write_all(bytes)
 }
 
-/// Whether standard output is a terminal.
+/// True if standard output is a terminal.
 static ON_TERMINAL: LazyLock<bool> = LazyLock::new(|| io::stdout().is_terminal());
 
 /// Returns bytes that others chose as they are printed: without changes, but escaped on a terminal.

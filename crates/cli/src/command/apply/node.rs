@@ -51,7 +51,7 @@ pub struct Wrong {
     line: usize,
     /// The value, by the names and numbers that lead to it; empty for the outermost one.
     path: String,
-    /// What is said of that value.
+    /// The reason why the value is wrong, as part of a sentence.
     why: String,
 }
 
@@ -345,7 +345,7 @@ impl Nodes {
     }
 }
 
-/// What has been read.
+/// The counts of lines, bytes and values that were read.
 #[derive(Default)]
 struct Count {
     lines: Cell<usize>,
