@@ -281,6 +281,7 @@ pub enum Command {
     Notify(watch::NotifyArgs),
     Walk(Box<walk::Args>),
     Query(query::Args),
+    Browse(browse::Args),
     Diff(diff::Args),
     Copy(copy_tree::Args),
     Compare(compare::Args),

@@ -3,6 +3,7 @@
 pub mod administration;
 pub mod apply;
 pub mod bench;
+pub mod browse;
 mod child;
 pub mod class;
 pub mod compare;
@@ -60,6 +61,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
         Command::Keygen(args) => keygen::run(args),
         Command::Walk(args) => walk::run(&session, &args),
         Command::Query(args) => query::run(&session, &args),
+        Command::Browse(args) => browse::run(&session, &args),
         Command::Diff(args) => diff::run(&session, &args),
         Command::Reflect(command) => reflect::run(&line.common, command),
         Command::Bench(args) => bench::run(&line.common, args),
@@ -113,6 +115,7 @@ async fn on_objects(session: &Context, command: Command) -> Result<(), Failure> 
         | Command::Keygen(_)
         | Command::Walk(_)
         | Command::Query(_)
+        | Command::Browse(_)
         | Command::Diff(_)
         | Command::Reflect(_)
         | Command::Bench(_)

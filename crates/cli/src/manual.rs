@@ -340,6 +340,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ),
         ],
     ),
+    ("browse", &[("nacre browse scratch.sqlite", "look for what takes the space")]),
     (
         "diff",
         &[(
@@ -478,8 +479,9 @@ const RELATED: &[(&str, &[&str])] = &[
     ("mount", &["nacre-fs"]),
     ("watch", &["nacre-notify"]),
     ("notify", &["nacre-watch"]),
-    ("walk", &["nacre-query", "nacre-diff", "nacre-copy", "nacre-remove"]),
-    ("query", &["nacre-walk", "nacre-diff"]),
+    ("walk", &["nacre-query", "nacre-browse", "nacre-diff", "nacre-copy", "nacre-remove"]),
+    ("query", &["nacre-walk", "nacre-browse", "nacre-diff"]),
+    ("browse", &["nacre-walk", "nacre-query"]),
     ("diff", &["nacre-walk", "nacre-query"]),
     ("copy", &["nacre-walk", "nacre-compare", "nacre-remove", "nacre-copy-objects"]),
     ("compare", &["nacre-copy", "nacre-walk"]),

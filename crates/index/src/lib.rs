@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod contents;
 pub mod difference;
 mod linked;
 pub mod ncdu;
