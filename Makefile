@@ -164,6 +164,7 @@ bench: release install-deps mpi
 	experiments/sequencer/run.sh $(abspath $(NACRE))
 	experiments/zlog/run.sh $(abspath $(NACRE))
 	MPIRUN=$(MPIRUN) NACRE_MPI=$(abspath $(TARGET)/mpi/release/nacre-mpi) experiments/walk/run.sh $(abspath $(NACRE))
+	experiments/trees/run.sh $(abspath $(NACRE))
 	experiments/reflect/run.sh $(abspath $(NACRE))
 
 ceph:

@@ -94,7 +94,41 @@ fn a_study_runs_on_the_program_that_started_it() {
     assert!(table.contains("none lost"), "{table}");
     study(&["--clients", "0"]).failed(2, &["at least 1"]);
     let help = String::from_utf8(run(self::study(&["--help"])).stdout).unwrap();
-    assert!(["Usage: nacre bench", "rmw", "locks", "walk", "reflect"].iter().all(|word| help.contains(word)));
+    assert!(["Usage: nacre bench", "rmw", "locks", "walk", "trees", "reflect"].iter().all(|word| help.contains(word)));
+}
+
+#[test]
+fn copies_and_removals_are_measured_beside_other_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().to_str().unwrap();
+    let words = ["trees", "--json", "--files", "200", "--chain-depth", "300", "--repeat", "2", "--at", at];
+    let report = run(study(&words)).json();
+    assert_eq!((&report["files"], &report["directories"]), (&Value::from(200), &Value::from(14)));
+    let mut measured = Vec::new();
+    for series in report["series"].as_array().unwrap() {
+        assert_eq!(series["repetitions"].as_array().unwrap().len(), 2, "{series}");
+        assert!(series["wall_ms"]["min"].as_f64().unwrap() > 0.0, "{series}");
+        let words = ["task", "program"].map(|word| series[word].as_str().unwrap());
+        measured.push(words.join(": "));
+    }
+    for expected in [
+        "copy: nacre",
+        "copy: cp -a",
+        "copy: rsync -a",
+        "copy-again: nacre",
+        "copy-again: rsync -a",
+        "compare: nacre",
+        "compare: diff -r",
+        "remove: nacre",
+        "remove: rm -rf",
+        "sweep: nacre",
+        "sweep-to-database: nacre",
+        "copy-chain: nacre",
+    ] {
+        assert!(measured.iter().any(|found| found == expected), "{expected}: {measured:?}");
+    }
+    assert_eq!(report["targets"].as_array().unwrap().len(), 5);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the trees are removed");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Programs of Debian's essential packages, and those that building with Cargo requires anyway.
-const GIVEN: &[&str] = &["bash", "cargo", "cp", "du", "env", "grep", "rm", "sh", "tar"];
+const GIVEN: &[&str] = &["bash", "cargo", "cp", "diff", "du", "env", "grep", "rm", "sh", "tar"];
 
 /// Calls whose first argument is the name of a program.
 const CALLS: &[&str] = &["Command::new(", "self.batch("];
@@ -27,6 +27,7 @@ const INDIRECT: &[(&str, &[&str])] = &[
     ("crates/bench/src/reflect/serve.rs", &[]),
     ("crates/bench/src/reflect/testbed.rs", &["tc"]),
     ("crates/bench/src/rmw/probe.rs", &["fio"]),
+    ("crates/bench/src/trees.rs", &["cp", "diff", "rm", "rsync"]),
     ("crates/bench/src/walk/mpi.rs", &["mpirun.mpich", "mpirun.openmpi"]),
     ("crates/bench/src/walk/system.rs", &["find", "du", "bfs", "fdfind"]),
     ("crates/bench/tests/processes.rs", &[]),

@@ -4,6 +4,7 @@
 //! - `report`: results as JSON in a file and as tables, with the machine; `table`, `figure`, `quantity` for showing them;
 //! - `target`: targets of Nacre, reached or not; `statistic`, `latency`, `machine` for what they are compared with;
 //! - `process`, `server`, `peer`: client processes, servers and peers, ended by their process ids;
+//! - `usage`: the time, processor time and memory of a program that runs to its end;
 //! - `span`: the proof that no position of a sequencer or a log was given out twice.
 
 pub(crate) mod figure;
@@ -19,6 +20,7 @@ pub(crate) mod statistic;
 pub(crate) mod study;
 pub(crate) mod table;
 pub(crate) mod target;
+pub(crate) mod usage;
 
 pub(crate) use statistic::Spread;
 

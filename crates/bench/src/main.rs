@@ -14,6 +14,7 @@ mod reflect;
 mod rmw;
 mod sequencer;
 mod shell;
+mod trees;
 mod walk;
 
 use std::path::PathBuf;
@@ -95,6 +96,8 @@ enum Command {
     /// Walk by bare system calls
     #[command(hide = true)]
     WalkFloor(walk::FloorArgs),
+    /// Copy, compare, remove and sweep a tree: compared with cp, rsync, diff and rm
+    Trees(Box<trees::Args>),
     /// Print shell completions
     #[command(hide = true)]
     Completions(shell::CompletionsArgs),
@@ -167,6 +170,7 @@ fn run(command: Command, common: &Common) -> Result<(), Failure> {
         Command::Walk(args) => walk::run(&args, common)?,
         Command::WalkTree(args) => walk::make_tree(&args, common)?,
         Command::WalkFloor(args) => walk::floor_main(&args)?,
+        Command::Trees(args) => trees::run(&args, common)?,
         Command::Completions(args) => shell::completions(args),
         Command::Man(args) => shell::man(&args)?,
     }

@@ -6,7 +6,7 @@
 
 mod arguments;
 mod floor;
-mod idle;
+pub(crate) mod idle;
 mod mpi;
 mod pool;
 mod report;
@@ -14,7 +14,6 @@ mod study;
 mod system;
 mod targets;
 mod tree;
-mod usage;
 
 use nacre_quantity::Escaped;
 
@@ -32,6 +31,7 @@ use crate::kit::Spread;
 use crate::kit::process::this_program;
 use crate::kit::report::Report;
 use crate::kit::study::{Order, Steps, run_blocking, turns, watch_signals};
+use crate::kit::usage;
 use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.

@@ -39,12 +39,12 @@ const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A chain of directories, removed when dropped.
-struct Chain {
+pub(crate) struct Chain {
     folder: tempfile::TempDir,
 }
 
 impl Chain {
-    fn make(depth: u32) -> Result<Self, BenchError> {
+    pub(crate) fn make(depth: u32) -> Result<Self, BenchError> {
         let folder = tempfile::tempdir().map_err(BenchError::io("make a temporary folder"))?;
         let chain = Self { folder };
         let attempted =
@@ -58,7 +58,7 @@ impl Chain {
         Ok(chain)
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 }

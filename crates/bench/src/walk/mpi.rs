@@ -146,7 +146,7 @@ impl Mpi {
             command.args(["--threads", &threads.to_string()]);
         }
         command.args([OsStr::new("--measurements"), file.path().as_os_str(), job.root.as_os_str()]);
-        let outcome = super::usage::run(&mut command, None)?;
+        let outcome = crate::kit::usage::run(&mut command, None)?;
         let name = job.algorithm.name();
         if outcome.code != 0 {
             return Err(BenchError::Process(format!(

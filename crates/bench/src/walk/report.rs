@@ -11,13 +11,13 @@ use super::study::compare::Condition;
 use super::system::{self, Counted, System};
 use super::targets::{self, MpiTargets};
 use super::tree::{Manifest, Tree};
-use super::usage::Usage;
 use crate::kit::Spread;
 use crate::kit::machine::peak_memory_bytes;
 use crate::kit::quantity::grouped;
 use crate::kit::report::{self, Report};
 use crate::kit::table::Table;
 use crate::kit::target::{Targets, Unit};
+use crate::kit::usage::Usage;
 
 /// The results of one tree.
 #[derive(Clone, Debug, Serialize)]

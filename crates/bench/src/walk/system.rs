@@ -216,7 +216,7 @@ impl System {
     pub(super) fn count(self, programs: &Programs, root: &Path) -> Result<(Counted, i32), BenchError> {
         let output = self.output();
         let mut command = self.command(programs, root, true)?;
-        let outcome = super::usage::run(&mut command, Some(&|text| output.number(text)))?;
+        let outcome = crate::kit::usage::run(&mut command, Some(&|text| output.number(text)))?;
         // One says that not everything could be read, with all of them.
         if outcome.code > 1 {
             let Some(heard) = outcome.complaint.lines().next() else {

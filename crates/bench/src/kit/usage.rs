@@ -31,21 +31,21 @@ impl Usage {
 }
 
 /// The result of running a program.
-pub(super) struct Outcome {
-    pub(super) usage: Usage,
+pub(crate) struct Outcome {
+    pub(crate) usage: Usage,
     /// The number that `listen` returned for its output.
-    pub(super) heard: Option<u64>,
+    pub(crate) heard: Option<u64>,
     /// The exit code.
-    pub(super) code: i32,
+    pub(crate) code: i32,
     /// The standard error, shortened.
-    pub(super) complaint: String,
+    pub(crate) complaint: String,
 }
 
 /// A function that extracts a number from a program's output.
-pub(super) type Listen<'a> = &'a dyn Fn(&mut dyn Read) -> Option<u64>;
+pub(crate) type Listen<'a> = &'a dyn Fn(&mut dyn Read) -> Option<u64>;
 
 /// Runs a program to its end. Its output is discarded, unless there is a function to read it.
-pub(super) fn run(program: &mut Command, listen: Option<Listen>) -> Result<Outcome, BenchError> {
+pub(crate) fn run(program: &mut Command, listen: Option<Listen>) -> Result<Outcome, BenchError> {
     let name = program.get_program().to_string_lossy().into_owned();
     let mut complaints = tempfile::tempfile().map_err(BenchError::io("make a temporary file"))?;
     let for_child = complaints.try_clone().map_err(BenchError::io("share a temporary file"))?;
