@@ -327,6 +327,7 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre walk /scratch --top 20 --histogram age", "show the largest files, and the ages of all"),
             ("nacre walk /scratch --depth-summary", "count what is on every level"),
             ("nacre walk /scratch --index scratch.sqlite", "store the sweep as a database"),
+            ("nacre walk /scratch --index scratch.parquet", "store it for DuckDB, pandas and Spark"),
         ],
     ),
     (

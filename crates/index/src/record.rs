@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::schema::{DIRECTORIES_MAX, NUMBER_BITS, nanoseconds};
 use crate::since::{Earlier, Kept};
-use crate::write::{Shared, Writer};
+use crate::write::{Format, Shared, Writer};
 
 /// The number of entries, and of bytes of names, at which a batch is handed on.
 const BATCH_ENTRIES: usize = 1024;
@@ -23,6 +23,7 @@ const BATCH_BYTES: usize = 64 << 10;
 pub(crate) struct EntryRow {
     pub id: u64,
     name: (u32, u32),
+    pub depth: u32,
     pub kind: FileKind,
     pub mode: u32,
     pub links: u32,
@@ -68,9 +69,19 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Returns the name of an entry.
+    /// Returns the name of an entry; its whole path on the way into a Parquet file.
     pub fn name(&self, entry: &EntryRow) -> &[u8] {
         &self.names[entry.name.0 as usize..entry.name.1 as usize]
+    }
+
+    /// Returns the length of all names.
+    pub fn name_bytes(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Returns the entries without what else was met.
+    pub fn only_entries(self) -> Batch {
+        Batch { entries: self.entries, names: self.names, ..Batch::default() }
     }
 
     fn is_full(&self) -> bool {
@@ -100,6 +111,8 @@ pub struct SweepRecorder {
     shared: Arc<Shared>,
     sender: SyncSender<Batch>,
     batch: Batch,
+    /// True if entries are handed on with their whole paths.
+    paths: bool,
     /// The owner and group of the last entry, which most others share.
     last: Option<(u32, u32)>,
     earlier: Option<Earlier>,
@@ -115,6 +128,7 @@ impl SweepRecorder {
             shared: Arc::clone(writer.shared()),
             sender: writer.sender(),
             batch: Batch::default(),
+            paths: writer.format() == Format::Parquet,
             last: None,
             earlier,
             failing: None,
@@ -196,10 +210,14 @@ impl Recorder for SweepRecorder {
             self.batch.groups.push(gid);
         }
         let begin = self.batch.names.len() as u32;
-        self.batch.names.extend_from_slice(entry.name.to_bytes());
+        match self.paths {
+            true => entry.write_path(&mut self.batch.names),
+            false => self.batch.names.extend_from_slice(entry.name.to_bytes()),
+        }
         self.batch.entries.push(EntryRow {
             id,
             name: (begin, self.batch.names.len() as u32),
+            depth: entry.depth,
             kind: entry.kind,
             mode: metadata.mode() & 0o7777,
             links: metadata.links(),
@@ -286,6 +304,7 @@ mod tests {
         batch.entries.push(EntryRow {
             id: directory << NUMBER_BITS | number,
             name: (begin, batch.names.len() as u32),
+            depth: 1,
             kind,
             mode: 0o755,
             links: 1,
@@ -317,6 +336,47 @@ mod tests {
             apparent: 0,
             allocated: 0,
         }
+    }
+
+    #[test]
+    fn a_parquet_file_has_row_groups_of_bounded_size_and_knows_how_the_sweep_was() {
+        use parquet::file::reader::{FileReader, SerializedFileReader};
+
+        use crate::columns::GROUP_ROWS;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sweep.parquet");
+        let roots = vec![b"root".to_vec(), b"not \xff text".to_vec()];
+        let flags = vec![("--name".to_owned(), "\"*.dat\"".to_owned())];
+        let settings = Settings { roots, flags, whole: false, began: THEN, since: None };
+        let writer = Writer::create(&path, &settings, 1).unwrap();
+        let batches = GROUP_ROWS as u64 / 1000 + 3;
+        for number in 0..batches {
+            let mut batch = Batch::default();
+            (0..1000)
+                .for_each(|file| entry(&mut batch, 1, number * 1000 + file, "root/file", FileKind::File));
+            batch.directories.push(directory(2 + number, 1, "file"));
+            batch.mount_points.push(b"root/mounted".to_vec());
+            writer.sender().send(batch).unwrap();
+        }
+        writer.finish(Ending::Complete, THEN).unwrap();
+        let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
+        let groups: Vec<i64> = reader.metadata().row_groups().iter().map(|group| group.num_rows()).collect();
+        assert_eq!(groups.len(), 2);
+        assert!(groups.iter().all(|rows| *rows <= GROUP_ROWS as i64));
+        assert_eq!(groups.iter().sum::<i64>(), batches as i64 * 1000);
+        let known = reader.metadata().file_metadata().key_value_metadata().unwrap();
+        let value = |key: &str| {
+            let known = known.iter().find(|known| known.key == format!("nacre.{key}")).unwrap();
+            known.value.clone().unwrap()
+        };
+        assert_eq!((value("state"), value("whole")), ("complete".into(), "false".into()));
+        assert_eq!(value("roots"), "root\nnot \\xff text");
+        assert_eq!(value("flag --name"), "\"*.dat\"");
+        assert_eq!(
+            (value("began"), value("mount_points")),
+            (nanoseconds(THEN).to_string(), batches.to_string())
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Sweeps of made trees, in this process: what an index holds, what is never replaced, differences, and sweeps that take
-//! what did not change from an earlier one.
+//! Sweeps of made trees, in this process: what an index holds, as a database and as a Parquet file, what is never replaced,
+//! differences, and sweeps that take what did not change from an earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -18,6 +18,9 @@ use nacre_walk::collect::{Collector, Request};
 use nacre_walk::filter::{Filter, Selection};
 use nacre_walk::report::{Shape, Shared, Sums};
 use nacre_walk::{Options, Time, Walk};
+use parquet::basic::{LogicalType, TimeUnit};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
 
 fn now() -> Time {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -164,6 +167,127 @@ fn an_interrupted_sweep_leaves_the_earlier_index_and_is_refused() {
     assert!(Index::open(&partial, true).is_ok());
     sweep(&root, &index, None, 1);
     assert!(!partial.exists());
+}
+
+/// Returns the rows of a Parquet file, each with its values by the names of their columns.
+fn rows_of_parquet(file: &Path) -> Vec<BTreeMap<String, Field>> {
+    let reader = SerializedFileReader::new(fs::File::open(file).unwrap()).unwrap();
+    let rows = reader.get_row_iter(None).unwrap();
+    rows.map(|row| row.unwrap().into_columns().into_iter().collect()).collect()
+}
+
+fn number(row: &BTreeMap<String, Field>, column: &str) -> i64 {
+    match row[column] {
+        Field::Long(number) => number,
+        ref other => panic!("{column} is a number, not {other:?}"),
+    }
+}
+
+fn facts_of_parquet(file: &Path) -> Facts {
+    let mut facts = Facts::new();
+    for row in rows_of_parquet(file) {
+        let path = match (&row["path"], &row["path_bytes"]) {
+            (Field::Str(text), Field::Null) => text.clone().into_bytes(),
+            (Field::Str(text), Field::Bytes(bytes)) => {
+                // The text is what people read, and loses nothing either.
+                assert_eq!(nacre_quantity::unescape(text.as_bytes()).unwrap(), bytes.data());
+                bytes.data().to_vec()
+            }
+            other => panic!("a path is text, not {other:?}"),
+        };
+        let columns = ["mode", "links", "uid", "gid", "size", "allocated", "device", "inode"];
+        let mut numbers = columns.map(|column| number(&row, column) as u64);
+        numbers[5] /= 512;
+        assert!(facts.insert(path, numbers.into()).is_none(), "every path is there once");
+    }
+    facts
+}
+
+#[test]
+fn a_parquet_file_holds_every_entry_once() {
+    let (_tree, root, place) = folders();
+    make(&root);
+    let file = place.path().join("sweep.parquet");
+    for threads in [1, 3] {
+        let entries = sweep(&root, &file, None, threads);
+        let facts = facts_of_parquet(&file);
+        assert_eq!(facts, facts_of_tree(&root));
+        assert_eq!(facts.len() as u64, entries);
+        assert!(!place.path().join("sweep.parquet.partial").exists());
+    }
+    let about = root.join("d/second name").metadata().unwrap();
+    let row = rows_of_parquet(&file)
+        .into_iter()
+        .find(|row| row["path"] == Field::Str(root.join("d/second name").to_str().unwrap().to_owned()))
+        .unwrap();
+    assert_eq!(row["type"], Field::Str("f".to_owned()));
+    assert_eq!(number(&row, "depth"), 2);
+    assert_eq!(number(&row, "mtime"), about.mtime() * 1_000_000_000 + about.mtime_nsec());
+    let user = nix::unistd::User::from_uid(about.uid().into()).unwrap();
+    assert_eq!(row["user"], user.map_or(Field::Null, |user| Field::Str(user.name)));
+}
+
+#[test]
+fn times_of_a_parquet_file_are_timestamps_in_utc() {
+    let (_tree, root, place) = folders();
+    let file = place.path().join("sweep.parquet");
+    sweep(&root, &file, None, 1);
+    let reader = SerializedFileReader::new(fs::File::open(&file).unwrap()).unwrap();
+    let schema = reader.metadata().file_metadata().schema_descr();
+    let types: BTreeMap<&str, Option<&LogicalType>> =
+        schema.columns().iter().map(|column| (column.name(), column.logical_type_ref())).collect();
+    for time in ["atime", "mtime", "ctime"] {
+        assert_eq!(types[time], Some(&LogicalType::timestamp(true, TimeUnit::NANOS)));
+    }
+    for text in ["path", "type", "user", "group"] {
+        assert_eq!(types[text], Some(&LogicalType::String));
+    }
+}
+
+#[test]
+fn nothing_but_a_sweep_is_replaced_by_a_parquet_file() {
+    let (_tree, root, place) = folders();
+    make(&root);
+    let file = place.path().join("sweep.parquet");
+    let partial = place.path().join("sweep.parquet.partial");
+    for other in [&file, &partial] {
+        fs::write(other, "PAR1 of somebody else PAR1").unwrap();
+        assert!(matches!(Writer::create(&file, &settings(&root), 1), Err(WriteError::Foreign(_))));
+        assert_eq!(fs::read(other).unwrap(), b"PAR1 of somebody else PAR1");
+        fs::remove_file(other).unwrap();
+    }
+    sweep(&root, &file, None, 1);
+    let before = fs::read(&file).unwrap();
+    // A sweep that is killed leaves what it has written so far, which the next one replaces.
+    fs::write(&partial, &before[..before.len() / 2]).unwrap();
+    let interrupted = Writer::create(&file, &settings(&root), 1).unwrap();
+    assert!(matches!(Writer::create(&file, &settings(&root), 1), Err(WriteError::Busy(_))));
+    interrupted.finish(Ending::Interrupted, now()).unwrap();
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert_eq!(rows_of_parquet(&partial).len(), 0);
+    fs::write(root.join("fresh"), "").unwrap();
+    sweep(&root, &file, None, 1);
+    assert_eq!(facts_of_parquet(&file), facts_of_tree(&root));
+    assert!(!partial.exists());
+}
+
+#[test]
+fn the_extension_decides_the_format_and_questions_are_for_databases() {
+    let (_tree, root, place) = folders();
+    let file = place.path().join("sweep.parquet");
+    sweep(&root, &file, None, 1);
+    for error in [
+        Index::open(&file, true).unwrap_err().to_string(),
+        compare(&file, &file, &mut |_| true).unwrap_err().to_string(),
+        Earlier::open(&file, 1).unwrap_err().to_string(),
+    ] {
+        assert!(error.contains("Parquet") && error.contains("SQLite"), "{error}");
+    }
+    let since = Settings { since: Some(b"old.sqlite".to_vec()), ..settings(&root) };
+    assert!(matches!(Writer::create(&file, &since, 1), Err(WriteError::Since(_))));
+    let error = Writer::create(&place.path().join("sweep.csv"), &settings(&root), 1).unwrap_err().to_string();
+    assert!(error.contains(".sqlite") && error.contains(".parquet"), "{error}");
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
 }
 
 #[test]
