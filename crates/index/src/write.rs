@@ -504,6 +504,7 @@ fn insert_error(error: &WalkError, statement: &mut Statement<'_>) -> rusqlite::R
         Operation::List => "list",
         Operation::Stat => "stat",
         Operation::Loop => "loop",
+        Operation::Layout => "layout",
     };
     let message = error.to_string();
     statement.execute((Name(&error.path), operation, error.errno, message)).map(|_| ())

@@ -47,7 +47,7 @@ impl Sweep {
         plan: &mut Plan,
     ) -> Result<Option<Sweep>, CommandError> {
         let Some(path) = &args.index else { return Ok(None) };
-        let whole = !walk.filters.is_given();
+        let whole = !walk.is_filtered();
         if let Some(since) = &args.since {
             if !whole {
                 let sentence = "--since is for whole sweeps, without filters".to_owned();
@@ -59,7 +59,7 @@ impl Sweep {
         plan.options.metadata = args.since.is_none();
         let settings = Settings {
             roots: plan.root_bytes(),
-            flags: walk.filters.given(),
+            flags: walk.given_filters(),
             whole,
             began: plan.head.now,
             since: args.since.as_ref().map(|since| since.as_os_str().as_bytes().to_vec()),
