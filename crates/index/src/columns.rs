@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use nacre_quantity::Escaped;
 use nacre_walk::Time;
+use nacre_walk::lustre::Layout;
 use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::errors::ParquetError;
@@ -35,12 +36,11 @@ pub const MAGIC_BYTES: usize = 4;
 /// The maximum number of rows of a row group.
 pub const GROUP_ROWS: usize = 1 << 16;
 
-/// The length of all paths of a row group after which it is written.
+/// The length of all paths and lists of OSTs of a row group after which it is written.
 const GROUP_BYTES: usize = 8 << 20;
 
 /// The columns, in the order in which [`write_columns`] writes them.
-const SCHEMA: &str = "
-message sweep {
+const COLUMNS: &str = "
   REQUIRED BYTE_ARRAY path (STRING);
   OPTIONAL BYTE_ARRAY path_bytes;
   REQUIRED BYTE_ARRAY type (STRING);
@@ -58,7 +58,14 @@ message sweep {
   REQUIRED INT64 device;
   REQUIRED INT64 inode;
   REQUIRED INT64 depth;
-}
+";
+
+/// The columns of layouts on Lustre, which are there only if they were asked for.
+const LAYOUT_COLUMNS: &str = "
+  OPTIONAL INT64 stripe_count;
+  OPTIONAL INT64 stripe_size;
+  OPTIONAL BYTE_ARRAY pool (STRING);
+  OPTIONAL group osts (LIST) { REPEATED group list { REQUIRED INT64 element; } }
 ";
 
 type Group<'a> = SerializedRowGroupWriter<'a, File>;
@@ -68,7 +75,7 @@ type Names = HashMap<u32, Option<ByteArray>>;
 #[derive(Debug)]
 pub struct Columns {
     writer: SerializedFileWriter<File>,
-    /// The entries of the row group that is written next, their number, and the length of their paths.
+    /// The entries of the row group that is written next, their number, and the length of what varies in length.
     batches: Vec<Batch>,
     rows: usize,
     bytes: usize,
@@ -77,6 +84,8 @@ pub struct Columns {
     groups: Names,
     errors: u64,
     mount_points: u64,
+    /// True if there are columns of layouts.
+    layouts: bool,
 }
 
 impl Columns {
@@ -94,7 +103,8 @@ impl Columns {
             // No path is there twice.
             .set_column_dictionary_enabled(ColumnPath::from("path"), false)
             .build();
-        let schema = Arc::new(parse_message_type(SCHEMA)?);
+        let layouts = if settings.layouts { LAYOUT_COLUMNS } else { "" };
+        let schema = Arc::new(parse_message_type(&format!("message sweep {{ {COLUMNS} {layouts} }}"))?);
         let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
         writer.write_all(&HEAD[MAGIC_BYTES..])?;
         let mut put = |key: &str, value: String| {
@@ -117,6 +127,7 @@ impl Columns {
             groups: Names::new(),
             errors: 0,
             mount_points: 0,
+            layouts: settings.layouts,
         })
     }
 
@@ -135,7 +146,7 @@ impl Columns {
             self.write_group()?;
         }
         self.rows += batch.entries.len();
-        self.bytes += batch.name_bytes();
+        self.bytes += batch.bytes();
         self.batches.push(batch);
         Ok(())
     }
@@ -169,12 +180,15 @@ impl Columns {
         (self.rows, self.bytes) = (0, 0);
         let mut group = self.writer.next_row_group()?;
         write_columns(&mut group, &batches, &mut self.users, &mut self.groups)?;
+        if self.layouts {
+            write_layouts(&mut group, &batches)?;
+        }
         group.close()?;
         Ok(())
     }
 }
 
-/// Writes the columns of a row group in the order of [`SCHEMA`].
+/// Writes the columns of a row group in the order of [`COLUMNS`].
 fn write_columns(
     group: &mut Group<'_>,
     batches: &[Batch],
@@ -200,6 +214,37 @@ fn write_columns(
     write_numbers(group, batches, |entry| entry.depth.into())
 }
 
+/// Writes the columns of layouts in the order of [`LAYOUT_COLUMNS`].
+fn write_layouts(group: &mut Group<'_>, batches: &[Batch]) -> Result<(), ParquetError> {
+    write_some_numbers(group, batches, |layout| layout.stripe_count.into())?;
+    write_some_numbers(group, batches, |layout| i64::try_from(layout.stripe_size).unwrap_or(i64::MAX))?;
+    write_some_texts(group, batches, |_, entry| {
+        entry.layout.as_ref().and_then(|layout| layout.pool.as_deref()).map(ByteArray::from)
+    })?;
+    let mut column = next_column(group)?;
+    for batch in batches {
+        let mut values: Vec<i64> = Vec::new();
+        let (mut defined, mut repeated): (Vec<i16>, Vec<i16>) = (Vec::new(), Vec::new());
+        for entry in &batch.entries {
+            // 0 stands for no list, 1 for an empty one, and 2 for an element, which belongs to the list of the one before it
+            // if it is repeated.
+            match entry.layout.as_ref().map(|layout| &layout.osts[..]) {
+                None => defined.push(0),
+                Some([]) => defined.push(1),
+                Some(osts) => {
+                    values.extend(osts.iter().copied().map(i64::from));
+                    defined.extend(osts.iter().map(|_| 2));
+                    repeated.extend(osts.iter().enumerate().map(|(number, _)| i16::from(number > 0)));
+                    continue;
+                }
+            }
+            repeated.push(0);
+        }
+        column.typed::<Int64Type>().write_batch(&values, Some(&defined), Some(&repeated))?;
+    }
+    column.close()
+}
+
 /// Returns the writer of the next column.
 fn next_column<'g>(group: &'g mut Group<'_>) -> Result<SerializedColumnWriter<'g>, ParquetError> {
     group.next_column()?.ok_or_else(|| ParquetError::General("the schema has no more columns".into()))
@@ -215,6 +260,22 @@ fn write_numbers(
     for batch in batches {
         let values: Vec<i64> = batch.entries.iter().map(&value).collect();
         column.typed::<Int64Type>().write_batch(&values, None, None)?;
+    }
+    column.close()
+}
+
+/// Writes a column of numbers of layouts, which a row may lack.
+fn write_some_numbers(
+    group: &mut Group<'_>,
+    batches: &[Batch],
+    value: impl Fn(&Layout) -> i64,
+) -> Result<(), ParquetError> {
+    let mut column = next_column(group)?;
+    for batch in batches {
+        let layouts = || batch.entries.iter().map(|entry| entry.layout.as_deref());
+        let values: Vec<i64> = layouts().flatten().map(&value).collect();
+        let levels: Vec<i16> = layouts().map(|layout| layout.is_some().into()).collect();
+        column.typed::<Int64Type>().write_batch(&values, Some(&levels), None)?;
     }
     column.close()
 }

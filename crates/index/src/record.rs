@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::SyncSender;
 
+use nacre_walk::lustre::Layout;
 use nacre_walk::record::{Place, Recorder};
 use nacre_walk::report::Sums;
 use nacre_walk::{Directory, Entry, FileKind, Metadata, Opened, Operation, WalkError};
@@ -14,7 +15,7 @@ use crate::schema::{DIRECTORIES_MAX, NUMBER_BITS, nanoseconds};
 use crate::since::{Earlier, Kept};
 use crate::write::{Format, Shared, Writer};
 
-/// The number of entries, and of bytes of names, at which a batch is handed on.
+/// The number of entries, and of bytes of names and lists of OSTs, at which a batch is handed on.
 const BATCH_ENTRIES: usize = 1024;
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -36,6 +37,7 @@ pub(crate) struct EntryRow {
     pub ctime: i64,
     pub device: i64,
     pub inode: i64,
+    pub layout: Option<Box<Layout>>,
 }
 
 /// A directory on its way to the writer, once everything below it was visited.
@@ -61,6 +63,8 @@ pub(crate) struct DirectoryRow {
 pub(crate) struct Batch {
     pub entries: Vec<EntryRow>,
     names: Vec<u8>,
+    /// The number of OSTs in the layouts of all entries.
+    osts: usize,
     pub directories: Vec<DirectoryRow>,
     pub errors: Vec<WalkError>,
     pub mount_points: Vec<Vec<u8>>,
@@ -74,19 +78,19 @@ impl Batch {
         &self.names[entry.name.0 as usize..entry.name.1 as usize]
     }
 
-    /// Returns the length of all names.
-    pub fn name_bytes(&self) -> usize {
-        self.names.len()
+    /// Returns the length of all names and lists of OSTs.
+    pub fn bytes(&self) -> usize {
+        self.names.len() + self.osts * size_of::<u32>()
     }
 
     /// Returns the entries without what else was met.
     pub fn only_entries(self) -> Batch {
-        Batch { entries: self.entries, names: self.names, ..Batch::default() }
+        Batch { entries: self.entries, names: self.names, osts: self.osts, ..Batch::default() }
     }
 
     fn is_full(&self) -> bool {
         let others = self.directories.len() + self.errors.len() + self.mount_points.len();
-        self.entries.len() + others >= BATCH_ENTRIES || self.names.len() >= BATCH_BYTES
+        self.entries.len() + others >= BATCH_ENTRIES || self.bytes() >= BATCH_BYTES
     }
 }
 
@@ -209,6 +213,7 @@ impl Recorder for SweepRecorder {
             self.batch.users.push(uid);
             self.batch.groups.push(gid);
         }
+        self.batch.osts += entry.layout.map_or(0, |layout| layout.osts.len());
         let begin = self.batch.names.len() as u32;
         match self.paths {
             true => entry.write_path(&mut self.batch.names),
@@ -231,6 +236,7 @@ impl Recorder for SweepRecorder {
             // The numbers are kept as they are; those beyond 2^63 appear as negative ones.
             device: metadata.device() as i64,
             inode: metadata.inode() as i64,
+            layout: entry.layout.map(|layout| Box::new(layout.clone())),
         });
         self.hand_on_if_full();
     }
@@ -317,6 +323,7 @@ mod tests {
             ctime: 0,
             device: 1,
             inode: 7,
+            layout: None,
         });
     }
 
@@ -348,7 +355,7 @@ mod tests {
         let path = folder.path().join("sweep.parquet");
         let roots = vec![b"root".to_vec(), b"not \xff text".to_vec()];
         let flags = vec![("--name".to_owned(), "\"*.dat\"".to_owned())];
-        let settings = Settings { roots, flags, whole: false, began: THEN, since: None };
+        let settings = Settings { roots, flags, whole: false, began: THEN, since: None, layouts: false };
         let writer = Writer::create(&path, &settings, 1).unwrap();
         let batches = GROUP_ROWS as u64 / 1000 + 3;
         for number in 0..batches {
@@ -386,7 +393,8 @@ mod tests {
         let sweep = |times: u64| {
             let path = folder.path().join(times.to_string());
             let roots = vec![b"root".to_vec()];
-            let settings = Settings { roots, flags: Vec::new(), whole: true, began: THEN, since: None };
+            let settings =
+                Settings { roots, flags: Vec::new(), whole: true, began: THEN, since: None, layouts: false };
             let writer = Writer::create(&path, &settings, 1).unwrap();
             let mut batch = Batch::default();
             entry(&mut batch, 0, 0, "root", FileKind::Directory);

@@ -23,7 +23,8 @@ use crate::columns::{self, Columns};
 use crate::linked;
 use crate::record::Batch;
 use crate::schema::{
-    APPLICATION_ID, INDICES, INSERT_DIRECTORY, INSERT_ENTRY, Name, TABLES, VERSION, letter, nanoseconds,
+    APPLICATION_ID, INDICES, INSERT_DIRECTORY, INSERT_ENTRY, INSERT_LAYOUT, LAYOUTS, Name, TABLES, VERSION,
+    letter, nanoseconds,
 };
 
 /// The number of rows that are sorted and written at once.
@@ -110,6 +111,8 @@ pub struct Settings {
     pub began: Time,
     /// The index from which unchanged directories were taken, if any.
     pub since: Option<Vec<u8>>,
+    /// True if the layouts of files on Lustre are read, and kept.
+    pub layouts: bool,
 }
 
 /// The way in which a sweep ended.
@@ -201,9 +204,10 @@ impl Writer {
         let (sender, receiver) = sync_channel(batches);
         let shared = std::sync::Arc::<Shared>::default();
         let (failed, name) = (std::sync::Arc::clone(&shared), path.to_owned());
+        let layouts = settings.layouts;
         let thread = std::thread::Builder::new().name("index".into()).spawn(move || {
             let written = match begun {
-                Begun::Database(connection) => write(connection, &receiver)
+                Begun::Database(connection) => write(connection, &receiver, layouts)
                     .map(|database| Written::Database(Box::new(database)))
                     .map_err(|error| WriteError::Database(name, error)),
                 Begun::Columns(columns) => write_columns(columns, &receiver)
@@ -369,6 +373,9 @@ fn begin(partial: &Path, settings: &Settings) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.execute_batch("BEGIN")?;
     connection.execute_batch(TABLES)?;
+    if settings.layouts {
+        connection.execute_batch(LAYOUTS)?;
+    }
     let put = |key: &str, value: &dyn rusqlite::ToSql| {
         connection.execute("INSERT INTO sweep VALUES (?, ?)", (key, value)).map(|_| ())
     };
@@ -390,10 +397,11 @@ fn begin(partial: &Path, settings: &Settings) -> rusqlite::Result<Connection> {
 }
 
 /// Writes batches until all senders are gone.
-fn write(connection: Connection, receiver: &Receiver<Batch>) -> rusqlite::Result<Database> {
+fn write(connection: Connection, receiver: &Receiver<Batch>, layouts: bool) -> rusqlite::Result<Database> {
     let (mut users, mut groups) = (BTreeSet::new(), BTreeSet::new());
     {
         let mut entry = connection.prepare(INSERT_ENTRY)?;
+        let mut layout = layouts.then(|| connection.prepare(INSERT_LAYOUT)).transpose()?;
         let mut directory = connection.prepare(INSERT_DIRECTORY)?;
         let mut error = connection.prepare("INSERT INTO errors VALUES (?, ?, ?, ?)")?;
         let mut mount_point = connection.prepare("INSERT INTO mount_points VALUES (?)")?;
@@ -407,7 +415,7 @@ fn write(connection: Connection, receiver: &Receiver<Batch>) -> rusqlite::Result
                 batches.push(batch);
             }
             if over || rows >= SORTED_ROWS || batches.len() >= SORTED_ROWS {
-                insert_entries(&batches, &mut entry)?;
+                insert_entries(&batches, &mut entry, layout.as_mut())?;
                 for batch in &batches {
                     users.extend(&batch.users);
                     groups.extend(&batch.groups);
@@ -448,7 +456,11 @@ fn write_columns(
 }
 
 /// Inserts the entries of some batches in the order of their keys, so that the table grows at its end.
-fn insert_entries(batches: &[Batch], statement: &mut Statement<'_>) -> rusqlite::Result<()> {
+fn insert_entries(
+    batches: &[Batch],
+    statement: &mut Statement<'_>,
+    mut layouts: Option<&mut Statement<'_>>,
+) -> rusqlite::Result<()> {
     let mut order: Vec<(u64, u32, u32)> = Vec::new();
     for (number, batch) in batches.iter().enumerate() {
         order.extend(
@@ -474,6 +486,12 @@ fn insert_entries(batches: &[Batch], statement: &mut Statement<'_>) -> rusqlite:
         statement.raw_bind_parameter(13, entry.device)?;
         statement.raw_bind_parameter(14, entry.inode)?;
         statement.raw_execute()?;
+        if let (Some(layouts), Some(layout)) = (&mut layouts, &entry.layout) {
+            let osts: Vec<String> = layout.osts.iter().map(u32::to_string).collect();
+            let size = i64::try_from(layout.stripe_size).unwrap_or(i64::MAX);
+            let osts = format!("[{}]", osts.join(","));
+            layouts.execute((id as i64, layout.stripe_count, size, layout.pool.as_deref(), osts))?;
+        }
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! differences, and sweeps that take what did not change from an earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,11 +16,13 @@ use nacre_index::query::{By, Condition, Query};
 use nacre_index::{Earlier, Ending, Index, OpenError, Settings, SweepRecorder, WriteError, Writer};
 use nacre_walk::collect::{Collector, Request};
 use nacre_walk::filter::{Filter, Selection};
+use nacre_walk::lustre::{FileSystems, LayoutReader};
 use nacre_walk::report::{Shape, Shared, Sums};
 use nacre_walk::{Options, Time, Walk};
 use parquet::basic::{LogicalType, TimeUnit};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
+use rustix::io::Errno;
 
 fn now() -> Time {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -29,13 +31,24 @@ fn now() -> Time {
 
 fn settings(root: &Path) -> Settings {
     let roots = vec![root.as_os_str().as_bytes().to_vec()];
-    Settings { roots, flags: Vec::new(), whole: true, began: now(), since: None }
+    Settings { roots, flags: Vec::new(), whole: true, began: now(), since: None, layouts: false }
 }
 
 /// Walks a tree into an index. Returns the number of entries.
 fn sweep(root: &Path, index: &Path, since: Option<&Path>, threads: usize) -> u64 {
+    sweep_with(root, index, since, threads, None)
+}
+
+/// Walks a tree into an index, with layouts if there are readers of them.
+fn sweep_with(
+    root: &Path,
+    index: &Path,
+    since: Option<&Path>,
+    threads: usize,
+    layouts: Option<fn() -> LayoutReader>,
+) -> u64 {
     let since_bytes = since.map(|since| since.as_os_str().as_bytes().to_vec());
-    let settings = Settings { since: since_bytes, ..settings(root) };
+    let settings = Settings { since: since_bytes, layouts: layouts.is_some(), ..settings(root) };
     let writer = Writer::create(index, &settings, threads).unwrap();
     let selection = Selection { filter: Filter::default().ready(), ..Selection::default() };
     let request = Request { selection, shape: Shape::default(), json: false };
@@ -49,6 +62,9 @@ fn sweep(root: &Path, index: &Path, since: Option<&Path>, threads: usize) -> u64
             let mut collector = Collector::new(&request, (None, None), walk.queue(), &shared, threads.get());
             let earlier = earlier.as_mut().and_then(Iterator::next);
             collector.set_recorder(Box::new(SweepRecorder::new(&writer, earlier)));
+            if let Some(reader) = layouts {
+                collector.set_layouts(reader());
+            }
             collector
         })
         .collect();
@@ -269,6 +285,78 @@ fn nothing_but_a_sweep_is_replaced_by_a_parquet_file() {
     sweep(&root, &file, None, 1);
     assert_eq!(facts_of_parquet(&file), facts_of_tree(&root));
     assert!(!partial.exists());
+}
+
+/// A file system of Lustre, on which the files whose names are numbers have that many stripes, on the OSTs from 0 on.
+struct Striped;
+
+impl FileSystems for Striped {
+    fn kind(&self, _path: &[u8]) -> Result<u64, Errno> {
+        Ok(0x0bd0_0bd0)
+    }
+
+    fn attribute(&self, path: &[u8], _name: &CStr, value: &mut [u8]) -> Result<usize, Errno> {
+        let name = Path::new(OsStr::from_bytes(path)).file_name().unwrap();
+        let stripes: u32 = name.to_str().and_then(|name| name.parse().ok()).ok_or(Errno::NODATA)?;
+        let mut layout = [0x0bd1_0bd0_u32.to_ne_bytes(), 1_u32.to_ne_bytes()].concat();
+        layout.extend([0; 16]);
+        layout.extend((1_u32 << 20).to_ne_bytes());
+        layout.extend((stripes as u16).to_ne_bytes());
+        layout.extend([0; 2]);
+        for ost in 0..stripes {
+            layout.extend([0; 20]);
+            layout.extend(ost.to_ne_bytes());
+        }
+        value[..layout.len()].copy_from_slice(&layout);
+        Ok(layout.len())
+    }
+}
+
+#[test]
+fn layouts_are_kept_where_they_are_known() {
+    let (_tree, root, place) = folders();
+    for file in ["0", "1", "3", "other"] {
+        fs::write(root.join(file), "").unwrap();
+    }
+    let (database, columns) = (place.path().join("sweep.sqlite"), place.path().join("sweep.parquet"));
+    for index in [&database, &columns] {
+        sweep_with(&root, index, None, 1, Some(|| LayoutReader::new(Box::new(Striped))));
+    }
+    let index = Index::open(&database, false).unwrap();
+    let mut rows = Vec::new();
+    let sql = "SELECT name, stripe_count, stripe_size, pool IS NULL, osts FROM entries JOIN layouts USING (id) ORDER BY name";
+    let row = &mut |_: &[String], values: &[rusqlite::types::ValueRef<'_>]| {
+        let text = |column: usize| values[column].as_str().unwrap().to_owned();
+        rows.push((text(0), [1, 2, 3].map(|column| values[column].as_i64().unwrap()), text(4)));
+        true
+    };
+    Query::plain(sql).run(&index, row).unwrap();
+    let expected = [("0", 0, "[]"), ("1", 1, "[0]"), ("3", 3, "[0,1,2]")];
+    assert_eq!(
+        rows,
+        expected.map(|(name, count, osts)| (name.to_owned(), [count, 1 << 20, 1], osts.to_owned()))
+    );
+    let mut known = 0;
+    for row in rows_of_parquet(&columns) {
+        let Field::Str(path) = &row["path"] else { panic!("a path is text") };
+        let name = Path::new(path).strip_prefix(&root).unwrap().to_str().unwrap();
+        match expected.iter().find(|(known, ..)| *known == name) {
+            Some((_, count, _)) => {
+                known += 1;
+                assert_eq!((number(&row, "stripe_count"), number(&row, "stripe_size")), (*count, 1 << 20));
+                let Field::ListInternal(osts) = &row["osts"] else { panic!("OSTs are a list") };
+                assert_eq!(osts.elements(), (0..*count).map(Field::Long).collect::<Vec<_>>());
+            }
+            None => {
+                assert_eq!((&row["stripe_count"], &row["osts"]), (&Field::Null, &Field::Null));
+            }
+        }
+        assert_eq!(row["pool"], Field::Null);
+    }
+    assert_eq!(known, 3);
+    // Without being asked for, they are nowhere.
+    sweep(&root, &columns, None, 1);
+    assert!(rows_of_parquet(&columns).iter().all(|row| !row.contains_key("osts")));
 }
 
 #[test]

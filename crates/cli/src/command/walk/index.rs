@@ -25,6 +25,9 @@ pub struct Args {
     /// place since keep their old size, time and owner
     #[arg(long, help_heading = "Index", value_name = "INDEX", requires = "index")]
     since: Option<PathBuf>,
+    /// Keep the layouts of files on Lustre in the index: stripes, pool and object storage targets
+    #[arg(long, help_heading = "Index", requires = "index")]
+    layouts: bool,
 }
 
 /// The number of batches that wait for the writer, for each thread.
@@ -57,12 +60,14 @@ impl Sweep {
         }
         // What does not change is not asked for; the recorder asks for the rest.
         plan.options.metadata = args.since.is_none();
+        plan.layouts |= args.layouts;
         let settings = Settings {
             roots: plan.root_bytes(),
             flags: walk.given_filters(),
             whole,
             began: plan.head.now,
             since: args.since.as_ref().map(|since| since.as_os_str().as_bytes().to_vec()),
+            layouts: plan.layouts,
         };
         let batches = plan.options.threads.get() * BATCHES_PER_THREAD;
         let writer = Writer::create(path, &settings, batches)
