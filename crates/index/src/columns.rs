@@ -131,7 +131,7 @@ impl Columns {
         })
     }
 
-    /// Adds the entries of a batch. What else is in it has no place here but for its number.
+    /// Adds the entries of a batch. Of its errors and mount points only the numbers are kept.
     ///
     /// # Errors
     /// [`ParquetError`] if a row group cannot be written.
@@ -195,8 +195,8 @@ fn write_columns(
     users: &mut Names,
     groups: &mut Names,
 ) -> Result<(), ParquetError> {
-    write_texts(group, batches, |batch, entry| shown(batch.name(entry)))?;
-    write_some_texts(group, batches, |batch, entry| unshown(batch.name(entry)))?;
+    write_texts(group, batches, |batch, entry| path_text(batch.name(entry)))?;
+    write_some_texts(group, batches, |batch, entry| path_bytes(batch.name(entry)))?;
     write_texts(group, batches, |_, entry| ByteArray::from(letter(entry.kind)))?;
     write_numbers(group, batches, |entry| entry.mode.into())?;
     write_numbers(group, batches, |entry| entry.links.into())?;
@@ -315,7 +315,7 @@ fn write_some_texts(
 }
 
 /// Returns a path as text.
-fn shown(path: &[u8]) -> ByteArray {
+fn path_text(path: &[u8]) -> ByteArray {
     match std::str::from_utf8(path) {
         Ok(text) => ByteArray::from(text),
         Err(_) => ByteArray::from(Escaped(path).to_string().into_bytes()),
@@ -323,7 +323,7 @@ fn shown(path: &[u8]) -> ByteArray {
 }
 
 /// Returns the bytes of a path, if they are no text.
-fn unshown(path: &[u8]) -> Option<ByteArray> {
+fn path_bytes(path: &[u8]) -> Option<ByteArray> {
     std::str::from_utf8(path).is_err().then(|| ByteArray::from(path))
 }
 

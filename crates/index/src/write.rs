@@ -39,7 +39,7 @@ const CACHE_KIB: i32 = 8 << 10;
 /// The format of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// An SQLite database, which can be queried, compared, and continued by a later sweep.
+    /// An SQLite database, which can be queried and compared, and from which a later sweep can take what did not change.
     Sqlite,
     /// A Parquet file, for other programs.
     Parquet,
