@@ -24,8 +24,7 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 /// The layout of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// The number of stripes. Of a composite layout this is that of its last component with objects, as `lfs getstripe` says it;
-    /// so are size and pool.
+    /// The number of stripes; of a composite layout, as size and pool, that of its last component with objects.
     pub stripe_count: u32,
     /// The size of a stripe in bytes.
     pub stripe_size: u64,
