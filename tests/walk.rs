@@ -400,6 +400,21 @@ fn filters_choose_what_find_chooses() {
 }
 
 #[test]
+fn files_that_are_not_on_lustre_have_no_layout_and_are_on_no_ost() {
+    let folder = harness::folder();
+    fs::write(folder.path().join("file"), "x").unwrap();
+    let root = folder.path().to_str().unwrap();
+    assert_eq!(walk(&[root, "--list", "--ost", "0", "--ost", "1"]).text(), "");
+    assert_eq!(walk(&[root, "--ost", "0", "--json"]).json()["total"]["entries"], 0);
+    let fields = "stripe_count,stripe_size,pool,osts";
+    let listed = walk(&[root, "--list", "--type", "f", "--json", "--fields", fields]).json();
+    assert_eq!(listed, json!({ "stripe_count": null, "stripe_size": null, "pool": null, "osts": null }));
+    assert_eq!(walk(&[root, "--list", "--type", "f", "--fields", fields]).ok(), b"\t\t\t\n");
+    let index = folder.path().join("sweep.sqlite");
+    walk(&[root, "--index", index.to_str().unwrap(), "--layouts"]).ok();
+}
+
+#[test]
 fn wrong_usage_is_said() {
     let ended = walk(&["/tmp", "--threads", "100000"]);
     assert_eq!(ended.code, 2, "{ended:?}");
@@ -421,6 +436,8 @@ fn wrong_usage_is_said() {
         (&["--size", "5"][..], "needs a unit"),
         (&["--mtime", "soon"], "whole number"),
         (&["--type", "x"], "is not a type"),
+        (&["--ost", "x"], "it is not a count"),
+        (&["--layouts"], "--index"),
         (&["--user", "nobody at all"], "no user"),
         (&["--depth", "3..1"], "no level"),
         (&["--list", "--top", "3"], "cannot be used with"),

@@ -1,5 +1,5 @@
-//! Sweeps kept as databases, through the built program: what is in them, what is never replaced, queries, differences,
-//! and sweeps that take what did not change from an earlier one.
+//! Sweeps kept as databases and as Parquet files, through the built program: what is in them, what is never replaced,
+//! queries, differences, and sweeps that take what did not change from an earlier one.
 
 mod harness;
 
@@ -212,6 +212,48 @@ fn a_sweep_that_is_interrupted_leaves_what_was_there_and_says_what_it_is() {
         assert_eq!(rows(&[&index, "--sql", "SELECT count(*) AS n FROM entries"])[0]["n"], 20_001);
         assert!(!Path::new(&partial).exists());
     }
+}
+
+#[test]
+fn a_parquet_file_is_for_other_programs_and_has_its_name_only_when_it_is_complete() {
+    let (folder, place) = (harness::folder(), harness::folder());
+    let (root, file) = (path(&folder, "tree"), path(&place, "sweep.parquet"));
+    let partial = format!("{file}.partial");
+    fs::create_dir(&root).unwrap();
+    for number in 0..20_000 {
+        fs::write(format!("{root}/{number}"), "").unwrap();
+    }
+    // As above: on a machine that is slow to kill it comes to its end, and is tried again.
+    let mut killed = false;
+    for _ in 0..50 {
+        let mut command = program();
+        command.args(["walk", &root, "--index", &file, "--threads", "1"]);
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let mut child = command.spawn().unwrap();
+        while !Path::new(&partial).exists() && child.try_wait().unwrap().is_none() {}
+        let pid = rustix::process::Pid::from_child(&child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        harness::wait(&mut child, harness::PATIENCE);
+        if !Path::new(&file).exists() {
+            killed = true;
+            break;
+        }
+        fs::remove_file(&file).unwrap();
+    }
+    assert!(killed && Path::new(&partial).exists(), "no sweep was killed");
+    sweep(&root, &file, &[]);
+    assert!(!Path::new(&partial).exists());
+    let bytes = fs::read(&file).unwrap();
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+    let database = path(&place, "sweep.sqlite");
+    sweep(&root, &database, &[]);
+    run(&["query", &file]).failed(2, &["Parquet", "SQLite"]);
+    run(&["diff", &database, &file]).failed(2, &["Parquet", "SQLite"]);
+    run(&["walk", &root, "--index", &database, "--since", &file]).failed(2, &["Parquet", "SQLite"]);
+    run(&["walk", &root, "--index", &file, "--since", &database]).failed(2, &["--since", "SQLite"]);
+    let other = path(&place, "sweep.csv");
+    run(&["walk", &root, "--index", &other]).failed(2, &[".sqlite", ".parquet"]);
+    assert!(!Path::new(&other).exists());
 }
 
 #[test]

@@ -326,7 +326,9 @@ const EXAMPLES: &[(&str, &[Example])] = &[
             ("nacre walk /home --list --type f --size +1G", "list the files larger than 1 GiB"),
             ("nacre walk /scratch --top 20 --histogram age", "show the largest files, and the ages of all"),
             ("nacre walk /scratch --depth-summary", "count what is on every level"),
+            ("nacre walk /lustre --ost 7 --list", "list the files on one object storage target of Lustre"),
             ("nacre walk /scratch --index scratch.sqlite", "store the sweep as a database"),
+            ("nacre walk /scratch --index scratch.parquet", "store it for DuckDB, pandas and Spark"),
         ],
     ),
     (

@@ -12,6 +12,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
+use crate::columns;
 use crate::schema::{APPLICATION_ID, VERSION, name_bytes, time};
 
 /// The reason why an index cannot be read.
@@ -26,6 +27,13 @@ pub enum OpenError {
         Escaped::of(.0)
     )]
     Foreign(PathBuf),
+    /// The file is a Parquet file.
+    #[error(
+        "\"{}\" is a Parquet file, which is for other programs: queries, comparisons and --since read an SQLite database; \"nacre \
+         walk ROOT --index FILE.sqlite\" creates one",
+        Escaped::of(.0)
+    )]
+    Parquet(PathBuf),
     /// The index is of another version of the schema.
     #[error(
         "\"{file}\" has version {1} of the schema, and this program reads version {VERSION}; sweep again",
@@ -124,6 +132,9 @@ pub(crate) fn check_header(path: &Path) -> Result<(), OpenError> {
     File::open(path)
         .and_then(|file| file.take(100).read_to_end(&mut header))
         .map_err(|error| OpenError::File(path.to_owned(), error))?;
+    if header.starts_with(&columns::HEAD[..columns::MAGIC_BYTES]) {
+        return Err(OpenError::Parquet(path.to_owned()));
+    }
     let number =
         |at: usize| header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
     if !header.starts_with(b"SQLite format 3\0") || number(68) != Some(APPLICATION_ID) {

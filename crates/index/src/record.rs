@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::SyncSender;
 
+use nacre_walk::lustre::Layout;
 use nacre_walk::record::{Place, Recorder};
 use nacre_walk::report::Sums;
 use nacre_walk::{Directory, Entry, FileKind, Metadata, Opened, Operation, WalkError};
@@ -12,9 +13,9 @@ use rustix::io::Errno;
 
 use crate::schema::{DIRECTORIES_MAX, NUMBER_BITS, nanoseconds};
 use crate::since::{Earlier, Kept};
-use crate::write::{Shared, Writer};
+use crate::write::{Format, Shared, Writer};
 
-/// The number of entries, and of bytes of names, at which a batch is handed on.
+/// The number of entries, and of bytes of names and lists of OSTs, at which a batch is handed on.
 const BATCH_ENTRIES: usize = 1024;
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -23,6 +24,7 @@ const BATCH_BYTES: usize = 64 << 10;
 pub(crate) struct EntryRow {
     pub id: u64,
     name: (u32, u32),
+    pub depth: u32,
     pub kind: FileKind,
     pub mode: u32,
     pub links: u32,
@@ -35,6 +37,7 @@ pub(crate) struct EntryRow {
     pub ctime: i64,
     pub device: i64,
     pub inode: i64,
+    pub layout: Option<Box<Layout>>,
 }
 
 /// A directory on its way to the writer, once everything below it was visited.
@@ -60,6 +63,8 @@ pub(crate) struct DirectoryRow {
 pub(crate) struct Batch {
     pub entries: Vec<EntryRow>,
     names: Vec<u8>,
+    /// The number of OSTs in the layouts of all entries.
+    osts: usize,
     pub directories: Vec<DirectoryRow>,
     pub errors: Vec<WalkError>,
     pub mount_points: Vec<Vec<u8>>,
@@ -68,14 +73,24 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Returns the name of an entry.
+    /// Returns the name of an entry; its whole path on the way into a Parquet file.
     pub fn name(&self, entry: &EntryRow) -> &[u8] {
         &self.names[entry.name.0 as usize..entry.name.1 as usize]
     }
 
+    /// Returns the length of all names and lists of OSTs.
+    pub fn bytes(&self) -> usize {
+        self.names.len() + self.osts * size_of::<u32>()
+    }
+
+    /// Returns the entries without what else was met.
+    pub fn only_entries(self) -> Batch {
+        Batch { entries: self.entries, names: self.names, osts: self.osts, ..Batch::default() }
+    }
+
     fn is_full(&self) -> bool {
         let others = self.directories.len() + self.errors.len() + self.mount_points.len();
-        self.entries.len() + others >= BATCH_ENTRIES || self.names.len() >= BATCH_BYTES
+        self.entries.len() + others >= BATCH_ENTRIES || self.bytes() >= BATCH_BYTES
     }
 }
 
@@ -100,6 +115,8 @@ pub struct SweepRecorder {
     shared: Arc<Shared>,
     sender: SyncSender<Batch>,
     batch: Batch,
+    /// True if entries are handed on with their whole paths.
+    paths: bool,
     /// The owner and group of the last entry, which most others share.
     last: Option<(u32, u32)>,
     earlier: Option<Earlier>,
@@ -115,6 +132,7 @@ impl SweepRecorder {
             shared: Arc::clone(writer.shared()),
             sender: writer.sender(),
             batch: Batch::default(),
+            paths: writer.format() == Format::Parquet,
             last: None,
             earlier,
             failing: None,
@@ -195,11 +213,16 @@ impl Recorder for SweepRecorder {
             self.batch.users.push(uid);
             self.batch.groups.push(gid);
         }
+        self.batch.osts += entry.layout.map_or(0, |layout| layout.osts.len());
         let begin = self.batch.names.len() as u32;
-        self.batch.names.extend_from_slice(entry.name.to_bytes());
+        match self.paths {
+            true => entry.write_path(&mut self.batch.names),
+            false => self.batch.names.extend_from_slice(entry.name.to_bytes()),
+        }
         self.batch.entries.push(EntryRow {
             id,
             name: (begin, self.batch.names.len() as u32),
+            depth: entry.depth,
             kind: entry.kind,
             mode: metadata.mode() & 0o7777,
             links: metadata.links(),
@@ -213,6 +236,7 @@ impl Recorder for SweepRecorder {
             // The numbers are kept as they are; those beyond 2^63 appear as negative ones.
             device: metadata.device() as i64,
             inode: metadata.inode() as i64,
+            layout: entry.layout.map(|layout| Box::new(layout.clone())),
         });
         self.hand_on_if_full();
     }
@@ -286,6 +310,7 @@ mod tests {
         batch.entries.push(EntryRow {
             id: directory << NUMBER_BITS | number,
             name: (begin, batch.names.len() as u32),
+            depth: 1,
             kind,
             mode: 0o755,
             links: 1,
@@ -298,6 +323,7 @@ mod tests {
             ctime: 0,
             device: 1,
             inode: 7,
+            layout: None,
         });
     }
 
@@ -320,13 +346,55 @@ mod tests {
     }
 
     #[test]
+    fn a_parquet_file_has_row_groups_of_bounded_size_and_knows_how_the_sweep_was() {
+        use parquet::file::reader::{FileReader, SerializedFileReader};
+
+        use crate::columns::GROUP_ROWS;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sweep.parquet");
+        let roots = vec![b"root".to_vec(), b"not \xff text".to_vec()];
+        let flags = vec![("--name".to_owned(), "\"*.dat\"".to_owned())];
+        let settings = Settings { roots, flags, whole: false, began: THEN, since: None, layouts: false };
+        let writer = Writer::create(&path, &settings, 1).unwrap();
+        let batches = GROUP_ROWS as u64 / 1000 + 3;
+        for number in 0..batches {
+            let mut batch = Batch::default();
+            (0..1000)
+                .for_each(|file| entry(&mut batch, 1, number * 1000 + file, "root/file", FileKind::File));
+            batch.directories.push(directory(2 + number, 1, "file"));
+            batch.mount_points.push(b"root/mounted".to_vec());
+            writer.sender().send(batch).unwrap();
+        }
+        writer.finish(Ending::Complete, THEN).unwrap();
+        let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
+        let groups: Vec<i64> = reader.metadata().row_groups().iter().map(|group| group.num_rows()).collect();
+        assert_eq!(groups.len(), 2);
+        assert!(groups.iter().all(|rows| *rows <= GROUP_ROWS as i64));
+        assert_eq!(groups.iter().sum::<i64>(), batches as i64 * 1000);
+        let known = reader.metadata().file_metadata().key_value_metadata().unwrap();
+        let value = |key: &str| {
+            let known = known.iter().find(|known| known.key == format!("nacre.{key}")).unwrap();
+            known.value.clone().unwrap()
+        };
+        assert_eq!((value("state"), value("whole")), ("complete".into(), "false".into()));
+        assert_eq!(value("roots"), "root\nnot \\xff text");
+        assert_eq!(value("flag --name"), "\"*.dat\"");
+        assert_eq!(
+            (value("began"), value("mount_points")),
+            (nanoseconds(THEN).to_string(), batches.to_string())
+        );
+    }
+
+    #[test]
     fn a_directory_that_was_listed_twice_costs_neither_the_sweep_nor_comparisons() {
         let folder = tempfile::tempdir().unwrap();
         // The directory "again" in the root, listed that many times, with one file.
         let sweep = |times: u64| {
             let path = folder.path().join(times.to_string());
             let roots = vec![b"root".to_vec()];
-            let settings = Settings { roots, flags: Vec::new(), whole: true, began: THEN, since: None };
+            let settings =
+                Settings { roots, flags: Vec::new(), whole: true, began: THEN, since: None, layouts: false };
             let writer = Writer::create(&path, &settings, 1).unwrap();
             let mut batch = Batch::default();
             entry(&mut batch, 0, 0, "root", FileKind::Directory);

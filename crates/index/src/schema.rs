@@ -49,6 +49,13 @@ CREATE VIEW directory_paths (id, path) AS
   SELECT id, path FROM below;
 ";
 
+/// The table of layouts on Lustre, which is there only if they were asked for.
+pub const LAYOUTS: &str = "
+CREATE TABLE layouts (
+  id INTEGER PRIMARY KEY, stripe_count INTEGER NOT NULL, stripe_size INTEGER NOT NULL, pool TEXT, osts TEXT NOT NULL
+);
+";
+
 /// The indices, which are created once everything is written. Not unique: a directory that is replaced while its parent is
 /// listed may be listed twice, and is entered twice then.
 pub const INDICES: &str = "CREATE INDEX directories_by_place ON directories (parent, name);";
@@ -59,6 +66,9 @@ pub const INSERT_ENTRY: &str = "INSERT INTO entries (id, name, type, mode, links
 
 /// The insertion of a directory.
 pub const INSERT_DIRECTORY: &str = "INSERT INTO directories VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)";
+
+/// The insertion of a layout.
+pub const INSERT_LAYOUT: &str = "INSERT INTO layouts VALUES (?,?,?,?,?)";
 
 /// Returns the key of the first entry of a directory.
 pub fn first_key(directory: i64) -> i64 {

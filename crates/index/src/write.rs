@@ -1,9 +1,9 @@
-//! The one thread that writes an index, in large transactions.
+//! The one thread that writes an index: a database, in large transactions, or a Parquet file, in row groups.
 //!
-//! - The database is made beside its name, as `NAME.partial`, and takes its name when it is complete and synced. What
+//! - The file is made beside its name, as `NAME.partial`, and takes its name when it is complete and synced. What
 //!   is there before stays until then. A sweep that ends early leaves the partial file, which says so itself.
-//! - There is no journal: nobody reads the file before it is complete, and a partial one is never continued.
-//! - Neither the name nor the partial one is ever taken from a file that is not an index.
+//! - The database has no journal: nobody reads the file before it is complete, and a partial one is never continued.
+//! - Neither the name nor the partial one is ever taken from a file that is not an index of the same format.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -16,12 +16,15 @@ use std::thread::JoinHandle;
 
 use nacre_quantity::Escaped;
 use nacre_walk::{Operation, Time, WalkError};
+use parquet::errors::ParquetError;
 use rusqlite::{Connection, Statement};
 
+use crate::columns::{self, Columns};
 use crate::linked;
 use crate::record::Batch;
 use crate::schema::{
-    APPLICATION_ID, INDICES, INSERT_DIRECTORY, INSERT_ENTRY, Name, TABLES, VERSION, letter, nanoseconds,
+    APPLICATION_ID, INDICES, INSERT_DIRECTORY, INSERT_ENTRY, INSERT_LAYOUT, LAYOUTS, Name, TABLES, VERSION,
+    letter, nanoseconds,
 };
 
 /// The number of rows that are sorted and written at once.
@@ -33,9 +36,45 @@ const TRANSACTION_ROWS: usize = 1 << 18;
 /// The size of the cache of pages, in KiB.
 const CACHE_KIB: i32 = 8 << 10;
 
+/// The format of an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// An SQLite database, which can be queried and compared, and from which a later sweep can take what did not change.
+    Sqlite,
+    /// A Parquet file, for other programs.
+    Parquet,
+}
+
+impl Format {
+    /// Returns the format that the extension of a name stands for: a name without one is that of a database. `None` for any
+    /// other extension.
+    pub fn of(path: &Path) -> Option<Format> {
+        match path.extension() {
+            None => Some(Format::Sqlite),
+            Some(extension) if extension == "sqlite" => Some(Format::Sqlite),
+            Some(extension) if extension == "parquet" => Some(Format::Parquet),
+            Some(_) => None,
+        }
+    }
+}
+
 /// The reason why an index cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
+    /// The name has an extension that stands for no format.
+    #[error(
+        "cannot write \"{}\": an index is an SQLite database, with a name that ends in .sqlite, or a Parquet file, with one \
+         that ends in .parquet",
+        Escaped::of(.0)
+    )]
+    Format(PathBuf),
+    /// A Parquet file was asked for of a sweep that reuses an earlier one.
+    #[error(
+        "cannot write \"{}\" with --since, which needs an SQLite database on both sides; give a name that ends in .sqlite, or \
+         sweep without --since",
+        Escaped::of(.0)
+    )]
+    Since(PathBuf),
     /// There is something else under the name.
     #[error(
         "\"{}\" is not an index of a sweep, and is not replaced; give another name, or remove it",
@@ -51,6 +90,9 @@ pub enum WriteError {
     /// The database refused something.
     #[error("cannot write the index \"{file}\": {1}", file = Escaped::of(.0))]
     Database(PathBuf, rusqlite::Error),
+    /// The Parquet file cannot be written.
+    #[error("cannot write the index \"{file}\": {1}", file = Escaped::of(.0))]
+    Columns(PathBuf, ParquetError),
     /// The tree has more directories than an index can hold.
     #[error("cannot write the index \"{}\": it holds at most 2^31 directories", Escaped::of(.0))]
     Full(PathBuf),
@@ -69,6 +111,8 @@ pub struct Settings {
     pub began: Time,
     /// The index from which unchanged directories were taken, if any.
     pub since: Option<Vec<u8>>,
+    /// True if the layouts of files on Lustre are read, and kept.
+    pub layouts: bool,
 }
 
 /// The way in which a sweep ended.
@@ -98,13 +142,27 @@ pub(crate) struct Shared {
 pub struct Writer {
     path: PathBuf,
     partial: PathBuf,
+    format: Format,
     shared: std::sync::Arc<Shared>,
     /// True if entries may be taken from an earlier index.
     since: bool,
     sender: SyncSender<Batch>,
-    thread: JoinHandle<Result<Database, rusqlite::Error>>,
+    thread: JoinHandle<Result<Written, WriteError>>,
     /// Holds the lock that keeps others from writing the same file.
     lock: File,
+}
+
+/// What is being written.
+enum Begun {
+    Database(Connection),
+    Columns(Box<Columns>),
+}
+
+/// What was written, but for its end.
+#[derive(Debug)]
+enum Written {
+    Database(Box<Database>),
+    Columns(Box<Columns>),
 }
 
 /// The database with what is written at its end.
@@ -116,31 +174,58 @@ struct Database {
 }
 
 impl Writer {
-    /// Creates the database beside `path`, and begins to wait for batches. At most `batches` wait to be written.
+    /// Creates the file beside `path`, in the format that its extension stands for ([`Format::of`]), and begins to wait for
+    /// batches. At most `batches` wait to be written.
     ///
     /// # Errors
-    /// [`WriteError`] if something else has the name, or the file cannot be created.
+    /// [`WriteError`] if the extension stands for no format, something else has the name, or the file cannot be created.
     pub fn create(path: &Path, settings: &Settings, batches: usize) -> Result<Writer, WriteError> {
-        refuse_foreign(path)?;
+        let format = Format::of(path).ok_or_else(|| WriteError::Format(path.to_owned()))?;
+        let since = settings.since.is_some();
+        if since && format == Format::Parquet {
+            return Err(WriteError::Since(path.to_owned()));
+        }
+        refuse_foreign(path, format)?;
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
         let partial = PathBuf::from(partial);
-        let lock = take_over(&partial)?;
-        let database = |error| WriteError::Database(path.to_owned(), error);
-        let connection = begin(&partial, settings).map_err(database)?;
-        let since = settings.since.is_some();
+        let lock = take_over(&partial, format)?;
+        let begun = match format {
+            Format::Sqlite => Begun::Database(
+                begin(&partial, settings).map_err(|error| WriteError::Database(path.to_owned(), error))?,
+            ),
+            Format::Parquet => {
+                let file = lock.try_clone().map_err(|error| WriteError::File(path.to_owned(), error))?;
+                Begun::Columns(Box::new(
+                    Columns::begin(file, settings).map_err(|error| columns_error(path, error))?,
+                ))
+            }
+        };
         let (sender, receiver) = sync_channel(batches);
         let shared = std::sync::Arc::<Shared>::default();
-        let failed = std::sync::Arc::clone(&shared);
+        let (failed, name) = (std::sync::Arc::clone(&shared), path.to_owned());
+        let layouts = settings.layouts;
         let thread = std::thread::Builder::new().name("index".into()).spawn(move || {
-            let written = write(connection, &receiver);
+            let written = match begun {
+                Begun::Database(connection) => write(connection, &receiver, layouts)
+                    .map(|database| Written::Database(Box::new(database)))
+                    .map_err(|error| WriteError::Database(name, error)),
+                Begun::Columns(columns) => write_columns(columns, &receiver)
+                    .map(Written::Columns)
+                    .map_err(|error| columns_error(&name, error)),
+            };
             if written.is_err() {
                 failed.failed.store(true, Ordering::Relaxed);
             }
             written
         });
         let thread = thread.map_err(|error| WriteError::File(path.to_owned(), error))?;
-        Ok(Writer { path: path.to_owned(), partial, shared, since, sender, thread, lock })
+        Ok(Writer { path: path.to_owned(), partial, format, shared, since, sender, thread, lock })
+    }
+
+    /// Returns the format.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     pub(crate) fn shared(&self) -> &std::sync::Arc<Shared> {
@@ -166,26 +251,33 @@ impl Writer {
     /// # Errors
     /// [`WriteError`] if anything could not be written. The file keeps its partial name then.
     pub fn finish(self, ending: Ending, ended: Time) -> Result<(), WriteError> {
-        let Writer { path, partial, shared, since, sender, thread, lock } = self;
+        let Writer { path, partial, format, shared, since, sender, thread, lock } = self;
         drop(sender);
-        let database = |error| WriteError::Database(path.clone(), error);
         let joined = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let mut written = joined.map_err(database)?;
+        let written = joined?;
         if shared.full.load(Ordering::Relaxed) {
             return Err(WriteError::Full(path.clone()));
         }
-        if since && ending == Ending::Complete {
-            let Database { connection, users, groups } = &mut written;
-            linked::ask_again(connection, users, groups).map_err(database)?;
+        match written {
+            Written::Database(mut written) => {
+                let database = |error| WriteError::Database(path.clone(), error);
+                if since && ending == Ending::Complete {
+                    let Database { connection, users, groups } = &mut *written;
+                    linked::ask_again(connection, users, groups).map_err(database)?;
+                }
+                close(*written, ending, ended).map_err(database)?;
+            }
+            Written::Columns(columns) => {
+                columns.close(ending, ended).map_err(|error| columns_error(&path, error))?;
+            }
         }
-        close(written, ending, ended).map_err(database)?;
         let file = |error| WriteError::File(path.clone(), error);
         lock.sync_all().map_err(file)?;
         if ending == Ending::Interrupted {
             return Ok(());
         }
         // Somebody may have put another file there while the walk went on.
-        refuse_foreign(&path)?;
+        refuse_foreign(&path, format)?;
         std::fs::rename(&partial, &path).map_err(file)?;
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -195,14 +287,25 @@ impl Writer {
     }
 }
 
-/// Refuses a path under which there is anything but an index or an empty file.
-fn refuse_foreign(path: &Path) -> Result<(), WriteError> {
+/// Returns the error of a Parquet file that cannot be written: the system's, if it has one.
+fn columns_error(path: &Path, error: ParquetError) -> WriteError {
+    match error {
+        ParquetError::External(cause) => match cause.downcast::<io::Error>() {
+            Ok(cause) => WriteError::File(path.to_owned(), *cause),
+            Err(cause) => WriteError::Columns(path.to_owned(), ParquetError::External(cause)),
+        },
+        error => WriteError::Columns(path.to_owned(), error),
+    }
+}
+
+/// Refuses a path under which there is anything but an index of this format or an empty file.
+fn refuse_foreign(path: &Path, format: Format) -> Result<(), WriteError> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(WriteError::File(path.to_owned(), error)),
         Ok(about) if about.is_file() => {
             let ours = File::open(path)
-                .and_then(|file| is_ours(&file))
+                .and_then(|file| is_ours(&file, format))
                 .map_err(|error| WriteError::File(path.to_owned(), error))?;
             if ours { Ok(()) } else { Err(WriteError::Foreign(path.to_owned())) }
         }
@@ -210,22 +313,27 @@ fn refuse_foreign(path: &Path) -> Result<(), WriteError> {
     }
 }
 
-/// Returns whether a file is an index, or empty.
-fn is_ours(mut file: &File) -> io::Result<bool> {
+/// Returns whether a file is an index of this format, or empty.
+fn is_ours(mut file: &File, format: Format) -> io::Result<bool> {
     let mut header = Vec::new();
     file.by_ref().take(100).read_to_end(&mut header)?;
-    Ok(header.is_empty()
-        || header.starts_with(b"SQLite format 3\0")
-            && header.get(68..72) == Some(&APPLICATION_ID.to_be_bytes()))
+    let ours = match format {
+        Format::Sqlite => {
+            header.starts_with(b"SQLite format 3\0")
+                && header.get(68..72) == Some(&APPLICATION_ID.to_be_bytes())
+        }
+        Format::Parquet => header.starts_with(columns::HEAD),
+    };
+    Ok(ours || header.is_empty())
 }
 
 /// Creates the partial file empty, in place of one that an earlier sweep left, and locks it.
-fn take_over(partial: &Path) -> Result<File, WriteError> {
+fn take_over(partial: &Path, format: Format) -> Result<File, WriteError> {
     loop {
-        refuse_foreign(partial)?;
+        refuse_foreign(partial, format)?;
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(partial);
         let file = file.map_err(|error| WriteError::File(partial.to_owned(), error))?;
-        if let Some(file) = take_over_opened(partial, file)? {
+        if let Some(file) = take_over_opened(partial, file, format)? {
             return Ok(file);
         }
     }
@@ -233,7 +341,7 @@ fn take_over(partial: &Path) -> Result<File, WriteError> {
 
 /// Locks and empties the partial file that was opened; `None` if it has that name no more, since the sweep that wrote it
 /// was done before it could be locked.
-fn take_over_opened(partial: &Path, file: File) -> Result<Option<File>, WriteError> {
+fn take_over_opened(partial: &Path, file: File, format: Format) -> Result<Option<File>, WriteError> {
     let cannot = |error| WriteError::File(partial.to_owned(), error);
     match file.try_lock() {
         Ok(()) => {}
@@ -247,7 +355,7 @@ fn take_over_opened(partial: &Path, file: File) -> Result<Option<File>, WriteErr
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(cannot(error)),
     }
-    if !is_ours(&file).map_err(cannot)? {
+    if !is_ours(&file, format).map_err(cannot)? {
         return Err(WriteError::Foreign(partial.to_owned()));
     }
     file.set_len(0).map_err(cannot)?;
@@ -265,6 +373,9 @@ fn begin(partial: &Path, settings: &Settings) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.execute_batch("BEGIN")?;
     connection.execute_batch(TABLES)?;
+    if settings.layouts {
+        connection.execute_batch(LAYOUTS)?;
+    }
     let put = |key: &str, value: &dyn rusqlite::ToSql| {
         connection.execute("INSERT INTO sweep VALUES (?, ?)", (key, value)).map(|_| ())
     };
@@ -286,10 +397,11 @@ fn begin(partial: &Path, settings: &Settings) -> rusqlite::Result<Connection> {
 }
 
 /// Writes batches until all senders are gone.
-fn write(connection: Connection, receiver: &Receiver<Batch>) -> rusqlite::Result<Database> {
+fn write(connection: Connection, receiver: &Receiver<Batch>, layouts: bool) -> rusqlite::Result<Database> {
     let (mut users, mut groups) = (BTreeSet::new(), BTreeSet::new());
     {
         let mut entry = connection.prepare(INSERT_ENTRY)?;
+        let mut layout = layouts.then(|| connection.prepare(INSERT_LAYOUT)).transpose()?;
         let mut directory = connection.prepare(INSERT_DIRECTORY)?;
         let mut error = connection.prepare("INSERT INTO errors VALUES (?, ?, ?, ?)")?;
         let mut mount_point = connection.prepare("INSERT INTO mount_points VALUES (?)")?;
@@ -303,7 +415,7 @@ fn write(connection: Connection, receiver: &Receiver<Batch>) -> rusqlite::Result
                 batches.push(batch);
             }
             if over || rows >= SORTED_ROWS || batches.len() >= SORTED_ROWS {
-                insert_entries(&batches, &mut entry)?;
+                insert_entries(&batches, &mut entry, layout.as_mut())?;
                 for batch in &batches {
                     users.extend(&batch.users);
                     groups.extend(&batch.groups);
@@ -332,8 +444,23 @@ fn write(connection: Connection, receiver: &Receiver<Batch>) -> rusqlite::Result
     Ok(Database { connection, users, groups })
 }
 
+/// Writes batches to a Parquet file until all senders are gone.
+fn write_columns(
+    mut columns: Box<Columns>,
+    receiver: &Receiver<Batch>,
+) -> Result<Box<Columns>, ParquetError> {
+    while let Ok(batch) = receiver.recv() {
+        columns.add(batch)?;
+    }
+    Ok(columns)
+}
+
 /// Inserts the entries of some batches in the order of their keys, so that the table grows at its end.
-fn insert_entries(batches: &[Batch], statement: &mut Statement<'_>) -> rusqlite::Result<()> {
+fn insert_entries(
+    batches: &[Batch],
+    statement: &mut Statement<'_>,
+    mut layouts: Option<&mut Statement<'_>>,
+) -> rusqlite::Result<()> {
     let mut order: Vec<(u64, u32, u32)> = Vec::new();
     for (number, batch) in batches.iter().enumerate() {
         order.extend(
@@ -359,6 +486,12 @@ fn insert_entries(batches: &[Batch], statement: &mut Statement<'_>) -> rusqlite:
         statement.raw_bind_parameter(13, entry.device)?;
         statement.raw_bind_parameter(14, entry.inode)?;
         statement.raw_execute()?;
+        if let (Some(layouts), Some(layout)) = (&mut layouts, &entry.layout) {
+            let osts: Vec<String> = layout.osts.iter().map(u32::to_string).collect();
+            let size = i64::try_from(layout.stripe_size).unwrap_or(i64::MAX);
+            let osts = format!("[{}]", osts.join(","));
+            layouts.execute((id as i64, layout.stripe_count, size, layout.pool.as_deref(), osts))?;
+        }
     }
     Ok(())
 }
@@ -389,6 +522,7 @@ fn insert_error(error: &WalkError, statement: &mut Statement<'_>) -> rusqlite::R
         Operation::List => "list",
         Operation::Stat => "stat",
         Operation::Loop => "loop",
+        Operation::Layout => "layout",
     };
     let message = error.to_string();
     statement.execute((Name(&error.path), operation, error.errno, message)).map(|_| ())
@@ -438,6 +572,7 @@ mod tests {
         let open = || OpenOptions::new().read(true).write(true).open(&partial).unwrap();
         let opened = open();
         std::fs::rename(&partial, &name).unwrap();
+        let take_over_opened = |partial, opened| take_over_opened(partial, opened, Format::Sqlite);
         assert!(take_over_opened(&partial, opened).unwrap().is_none());
         // Another sweep has begun since.
         std::fs::rename(&name, &partial).unwrap();

@@ -1,8 +1,8 @@
-//! Sweeps of made trees, in this process: what an index holds, what is never replaced, differences, and sweeps that take
-//! what did not change from an earlier one.
+//! Sweeps of made trees, in this process: what an index holds, as a database and as a Parquet file, what is never replaced,
+//! differences, and sweeps that take what did not change from an earlier one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,8 +16,13 @@ use nacre_index::query::{By, Condition, Query};
 use nacre_index::{Earlier, Ending, Index, OpenError, Settings, SweepRecorder, WriteError, Writer};
 use nacre_walk::collect::{Collector, Request};
 use nacre_walk::filter::{Filter, Selection};
+use nacre_walk::lustre::{FileSystems, LayoutReader};
 use nacre_walk::report::{Shape, Shared, Sums};
 use nacre_walk::{Options, Time, Walk};
+use parquet::basic::{LogicalType, TimeUnit};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
+use rustix::io::Errno;
 
 fn now() -> Time {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -26,13 +31,24 @@ fn now() -> Time {
 
 fn settings(root: &Path) -> Settings {
     let roots = vec![root.as_os_str().as_bytes().to_vec()];
-    Settings { roots, flags: Vec::new(), whole: true, began: now(), since: None }
+    Settings { roots, flags: Vec::new(), whole: true, began: now(), since: None, layouts: false }
 }
 
 /// Walks a tree into an index. Returns the number of entries.
 fn sweep(root: &Path, index: &Path, since: Option<&Path>, threads: usize) -> u64 {
+    sweep_with(root, index, since, threads, None)
+}
+
+/// Walks a tree into an index, with layouts if there are readers of them.
+fn sweep_with(
+    root: &Path,
+    index: &Path,
+    since: Option<&Path>,
+    threads: usize,
+    layouts: Option<fn() -> LayoutReader>,
+) -> u64 {
     let since_bytes = since.map(|since| since.as_os_str().as_bytes().to_vec());
-    let settings = Settings { since: since_bytes, ..settings(root) };
+    let settings = Settings { since: since_bytes, layouts: layouts.is_some(), ..settings(root) };
     let writer = Writer::create(index, &settings, threads).unwrap();
     let selection = Selection { filter: Filter::default().ready(), ..Selection::default() };
     let request = Request { selection, shape: Shape::default(), json: false };
@@ -46,6 +62,9 @@ fn sweep(root: &Path, index: &Path, since: Option<&Path>, threads: usize) -> u64
             let mut collector = Collector::new(&request, (None, None), walk.queue(), &shared, threads.get());
             let earlier = earlier.as_mut().and_then(Iterator::next);
             collector.set_recorder(Box::new(SweepRecorder::new(&writer, earlier)));
+            if let Some(reader) = layouts {
+                collector.set_layouts(reader());
+            }
             collector
         })
         .collect();
@@ -164,6 +183,199 @@ fn an_interrupted_sweep_leaves_the_earlier_index_and_is_refused() {
     assert!(Index::open(&partial, true).is_ok());
     sweep(&root, &index, None, 1);
     assert!(!partial.exists());
+}
+
+/// Returns the rows of a Parquet file, each with its values by the names of their columns.
+fn rows_of_parquet(file: &Path) -> Vec<BTreeMap<String, Field>> {
+    let reader = SerializedFileReader::new(fs::File::open(file).unwrap()).unwrap();
+    let rows = reader.get_row_iter(None).unwrap();
+    rows.map(|row| row.unwrap().into_columns().into_iter().collect()).collect()
+}
+
+fn number(row: &BTreeMap<String, Field>, column: &str) -> i64 {
+    match row[column] {
+        Field::Long(number) => number,
+        ref other => panic!("{column} is a number, not {other:?}"),
+    }
+}
+
+fn facts_of_parquet(file: &Path) -> Facts {
+    let mut facts = Facts::new();
+    for row in rows_of_parquet(file) {
+        let path = match (&row["path"], &row["path_bytes"]) {
+            (Field::Str(text), Field::Null) => text.clone().into_bytes(),
+            (Field::Str(text), Field::Bytes(bytes)) => {
+                // The text is what people read, and loses nothing either.
+                assert_eq!(nacre_quantity::unescape(text.as_bytes()).unwrap(), bytes.data());
+                bytes.data().to_vec()
+            }
+            other => panic!("a path is text, not {other:?}"),
+        };
+        let columns = ["mode", "links", "uid", "gid", "size", "allocated", "device", "inode"];
+        let mut numbers = columns.map(|column| number(&row, column) as u64);
+        numbers[5] /= 512;
+        assert!(facts.insert(path, numbers.into()).is_none(), "every path is there once");
+    }
+    facts
+}
+
+#[test]
+fn a_parquet_file_holds_every_entry_once() {
+    let (_tree, root, place) = folders();
+    make(&root);
+    let file = place.path().join("sweep.parquet");
+    for threads in [1, 3] {
+        let entries = sweep(&root, &file, None, threads);
+        let facts = facts_of_parquet(&file);
+        assert_eq!(facts, facts_of_tree(&root));
+        assert_eq!(facts.len() as u64, entries);
+        assert!(!place.path().join("sweep.parquet.partial").exists());
+    }
+    let about = root.join("d/second name").metadata().unwrap();
+    let row = rows_of_parquet(&file)
+        .into_iter()
+        .find(|row| row["path"] == Field::Str(root.join("d/second name").to_str().unwrap().to_owned()))
+        .unwrap();
+    assert_eq!(row["type"], Field::Str("f".to_owned()));
+    assert_eq!(number(&row, "depth"), 2);
+    assert_eq!(number(&row, "mtime"), about.mtime() * 1_000_000_000 + about.mtime_nsec());
+    let user = nix::unistd::User::from_uid(about.uid().into()).unwrap();
+    assert_eq!(row["user"], user.map_or(Field::Null, |user| Field::Str(user.name)));
+}
+
+#[test]
+fn times_of_a_parquet_file_are_timestamps_in_utc() {
+    let (_tree, root, place) = folders();
+    let file = place.path().join("sweep.parquet");
+    sweep(&root, &file, None, 1);
+    let reader = SerializedFileReader::new(fs::File::open(&file).unwrap()).unwrap();
+    let schema = reader.metadata().file_metadata().schema_descr();
+    let types: BTreeMap<&str, Option<&LogicalType>> =
+        schema.columns().iter().map(|column| (column.name(), column.logical_type_ref())).collect();
+    for time in ["atime", "mtime", "ctime"] {
+        assert_eq!(types[time], Some(&LogicalType::timestamp(true, TimeUnit::NANOS)));
+    }
+    for text in ["path", "type", "user", "group"] {
+        assert_eq!(types[text], Some(&LogicalType::String));
+    }
+}
+
+#[test]
+fn nothing_but_a_sweep_is_replaced_by_a_parquet_file() {
+    let (_tree, root, place) = folders();
+    make(&root);
+    let file = place.path().join("sweep.parquet");
+    let partial = place.path().join("sweep.parquet.partial");
+    for other in [&file, &partial] {
+        fs::write(other, "PAR1 of somebody else PAR1").unwrap();
+        assert!(matches!(Writer::create(&file, &settings(&root), 1), Err(WriteError::Foreign(_))));
+        assert_eq!(fs::read(other).unwrap(), b"PAR1 of somebody else PAR1");
+        fs::remove_file(other).unwrap();
+    }
+    sweep(&root, &file, None, 1);
+    let before = fs::read(&file).unwrap();
+    // A sweep that is killed leaves what it has written so far, which the next one replaces.
+    fs::write(&partial, &before[..before.len() / 2]).unwrap();
+    let interrupted = Writer::create(&file, &settings(&root), 1).unwrap();
+    assert!(matches!(Writer::create(&file, &settings(&root), 1), Err(WriteError::Busy(_))));
+    interrupted.finish(Ending::Interrupted, now()).unwrap();
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert_eq!(rows_of_parquet(&partial).len(), 0);
+    fs::write(root.join("fresh"), "").unwrap();
+    sweep(&root, &file, None, 1);
+    assert_eq!(facts_of_parquet(&file), facts_of_tree(&root));
+    assert!(!partial.exists());
+}
+
+/// A file system of Lustre, on which the files whose names are numbers have that many stripes, on the OSTs from 0 on.
+struct Striped;
+
+impl FileSystems for Striped {
+    fn kind(&self, _path: &[u8]) -> Result<u64, Errno> {
+        Ok(0x0bd0_0bd0)
+    }
+
+    fn attribute(&self, path: &[u8], _name: &CStr, value: &mut [u8]) -> Result<usize, Errno> {
+        let name = Path::new(OsStr::from_bytes(path)).file_name().unwrap();
+        let stripes: u32 = name.to_str().and_then(|name| name.parse().ok()).ok_or(Errno::NODATA)?;
+        let mut layout = [0x0bd1_0bd0_u32.to_ne_bytes(), 1_u32.to_ne_bytes()].concat();
+        layout.extend([0; 16]);
+        layout.extend((1_u32 << 20).to_ne_bytes());
+        layout.extend((stripes as u16).to_ne_bytes());
+        layout.extend([0; 2]);
+        for ost in 0..stripes {
+            layout.extend([0; 20]);
+            layout.extend(ost.to_ne_bytes());
+        }
+        value[..layout.len()].copy_from_slice(&layout);
+        Ok(layout.len())
+    }
+}
+
+#[test]
+fn layouts_are_kept_where_they_are_known() {
+    let (_tree, root, place) = folders();
+    for file in ["0", "1", "3", "other"] {
+        fs::write(root.join(file), "").unwrap();
+    }
+    let (database, columns) = (place.path().join("sweep.sqlite"), place.path().join("sweep.parquet"));
+    for index in [&database, &columns] {
+        sweep_with(&root, index, None, 1, Some(|| LayoutReader::new(Box::new(Striped))));
+    }
+    let index = Index::open(&database, false).unwrap();
+    let mut rows = Vec::new();
+    let sql = "SELECT name, stripe_count, stripe_size, pool IS NULL, osts FROM entries JOIN layouts USING (id) ORDER BY name";
+    let row = &mut |_: &[String], values: &[rusqlite::types::ValueRef<'_>]| {
+        let text = |column: usize| values[column].as_str().unwrap().to_owned();
+        rows.push((text(0), [1, 2, 3].map(|column| values[column].as_i64().unwrap()), text(4)));
+        true
+    };
+    Query::plain(sql).run(&index, row).unwrap();
+    let expected = [("0", 0, "[]"), ("1", 1, "[0]"), ("3", 3, "[0,1,2]")];
+    assert_eq!(
+        rows,
+        expected.map(|(name, count, osts)| (name.to_owned(), [count, 1 << 20, 1], osts.to_owned()))
+    );
+    let mut known = 0;
+    for row in rows_of_parquet(&columns) {
+        let Field::Str(path) = &row["path"] else { panic!("a path is text") };
+        let name = Path::new(path).strip_prefix(&root).unwrap().to_str().unwrap();
+        match expected.iter().find(|(known, ..)| *known == name) {
+            Some((_, count, _)) => {
+                known += 1;
+                assert_eq!((number(&row, "stripe_count"), number(&row, "stripe_size")), (*count, 1 << 20));
+                let Field::ListInternal(osts) = &row["osts"] else { panic!("OSTs are a list") };
+                assert_eq!(osts.elements(), (0..*count).map(Field::Long).collect::<Vec<_>>());
+            }
+            None => {
+                assert_eq!((&row["stripe_count"], &row["osts"]), (&Field::Null, &Field::Null));
+            }
+        }
+        assert_eq!(row["pool"], Field::Null);
+    }
+    assert_eq!(known, 3);
+    // Without being asked for, they are nowhere.
+    sweep(&root, &columns, None, 1);
+    assert!(rows_of_parquet(&columns).iter().all(|row| !row.contains_key("osts")));
+}
+
+#[test]
+fn the_extension_decides_the_format_and_questions_are_for_databases() {
+    let (_tree, root, place) = folders();
+    let file = place.path().join("sweep.parquet");
+    sweep(&root, &file, None, 1);
+    for error in [
+        Index::open(&file, true).unwrap_err().to_string(),
+        compare(&file, &file, &mut |_| true).unwrap_err().to_string(),
+        Earlier::open(&file, 1).unwrap_err().to_string(),
+    ] {
+        assert!(error.contains("Parquet") && error.contains("SQLite"), "{error}");
+    }
+    let since = Settings { since: Some(b"old.sqlite".to_vec()), ..settings(&root) };
+    assert!(matches!(Writer::create(&file, &since, 1), Err(WriteError::Since(_))));
+    let error = Writer::create(&place.path().join("sweep.csv"), &settings(&root), 1).unwrap_err().to_string();
+    assert!(error.contains(".sqlite") && error.contains(".parquet"), "{error}");
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
 }
 
 #[test]

@@ -77,6 +77,7 @@ impl From<WalkError> for EntryError {
             Operation::Open => ("cannot open the directory", Cause::System(error.errno)),
             Operation::List => ("cannot read the directory", Cause::System(error.errno)),
             Operation::Stat => ("cannot stat", Cause::System(error.errno)),
+            Operation::Layout => ("cannot read the layout of", Cause::System(error.errno)),
             Operation::Loop => ("not entering", Cause::Other("it is mounted below itself")),
         };
         EntryError { path: error.path, attempted, cause }

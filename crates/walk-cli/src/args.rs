@@ -72,6 +72,14 @@ pub struct Args {
     /// The filters
     #[command(flatten)]
     pub filters: Filters,
+    /// Files with an object on this object storage target (OST) of Lustre, by its number; may be repeated to match any
+    #[arg(
+        long,
+        help_heading = "Filters",
+        value_name = "N",
+        value_parser = nacre_quantity::count_parser::<u32>(0..=u64::from(u32::MAX))
+    )]
+    pub ost: Vec<u32>,
 
     /// Write every error to this file, one per line; with --json, as JSON
     #[arg(long, help_heading = "Output", value_name = "FILE")]
@@ -102,12 +110,30 @@ impl Args {
             ("--null", self.null.to_string()),
         ];
         let mut flags: Vec<_> = flags.map(|(flag, value)| (flag.to_owned(), value)).into();
-        // Only where it is given: checkpoints from before there was such a flag are of walks without it.
+        // Only where they are given: checkpoints from before there were such flags are of walks without them.
         if self.depth_summary {
             flags.push(("--depth-summary".to_owned(), true.to_string()));
         }
+        if !self.ost.is_empty() {
+            flags.push(("--ost".to_owned(), format!("{:?}", self.ost)));
+        }
         flags.extend(self.filters.identity());
         flags
+    }
+
+    /// Returns the filters that are given, with their values as they are typed.
+    pub fn given_filters(&self) -> Vec<(String, String)> {
+        let mut given = self.filters.given();
+        if !self.ost.is_empty() {
+            let osts: Vec<String> = self.ost.iter().map(u32::to_string).collect();
+            given.push(("--ost".to_owned(), osts.join(", ")));
+        }
+        given
+    }
+
+    /// Returns whether any filter is given.
+    pub fn is_filtered(&self) -> bool {
+        self.filters.is_given() || !self.ost.is_empty()
     }
 }
 
@@ -151,12 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_without_a_depth_summary_is_that_of_a_checkpoint_which_knows_of_none() {
-        let summary = |words: &[&str]| {
+    fn a_walk_without_newer_flags_is_that_of_a_checkpoint_which_knows_of_none() {
+        let value = |name: &str, words: &[&str]| {
             let identity = Line::parse_from([&["walk"][..], words].concat()).args.identity();
-            identity.into_iter().find(|(flag, _)| flag == "--depth-summary").map(|(_, value)| value)
+            identity.into_iter().find(|(flag, _)| flag == name).map(|(_, value)| value)
         };
-        assert_eq!(summary(&["."]), None);
-        assert_eq!(summary(&[".", "--depth-summary"]).as_deref(), Some("true"));
+        assert_eq!(value("--depth-summary", &["."]), None);
+        assert_eq!(value("--depth-summary", &[".", "--depth-summary"]).as_deref(), Some("true"));
+        assert_eq!(value("--ost", &["."]), None);
+        assert_eq!(value("--ost", &[".", "--ost", "7", "--ost", "12"]).as_deref(), Some("[7, 12]"));
     }
 }

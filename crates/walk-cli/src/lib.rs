@@ -23,7 +23,9 @@ pub use filters::Filters;
 use nacre_quantity::Escaped;
 use nacre_walk::checkpoint::{Head, Loaded};
 use nacre_walk::collect::{Collector, Request};
+use nacre_walk::filter::{Filter, Selection};
 use nacre_walk::list::{Field, Format, Lister, Output};
+use nacre_walk::lustre::LayoutReader;
 use nacre_walk::report::{Report, Shape, Shared, Sums, picture, print};
 use nacre_walk::{Options, Queue, Time, Walk, WalkError};
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, makedev};
@@ -65,6 +67,8 @@ pub struct Plan {
     pub request: Request,
     /// The format of the listing, if entries are listed.
     pub format: Option<Format>,
+    /// Reads the layouts of files on Lustre.
+    pub layouts: bool,
     /// The file into which the histograms are drawn.
     pub picture: Option<PathBuf>,
     /// The file to which all errors are written.
@@ -82,6 +86,8 @@ impl Plan {
         let now = now();
         let (roots, places, dropped) = distinct(&args.roots, args.cross_mounts)?;
         let selection = args.filters.selection(now).map_err(CommandError::Usage)?;
+        let filter = Filter { osts: args.ost.clone(), ..selection.filter }.ready();
+        let selection = Selection { filter, ..selection };
         let place = |root: &PathBuf| {
             let same = |other: &PathBuf| other.as_os_str() == root.as_os_str();
             args.roots.iter().position(same).map(|at| &places[at])
@@ -105,6 +111,8 @@ impl Plan {
         let format = args.list.then_some(Format { fields, json, null: args.null, escape });
         let metadata = selection.filter.needs_metadata()
             || format.as_ref().is_none_or(|format| format.fields.iter().any(|field| field.needs_metadata()));
+        let needs_layout = |format: &Format| format.fields.iter().any(|field| field.needs_layout());
+        let layouts = selection.filter.needs_layout() || format.as_ref().is_some_and(needs_layout);
         let options = Options {
             metadata,
             cross_mounts: args.cross_mounts,
@@ -132,7 +140,7 @@ impl Plan {
         let head = Head { flags, now, newer: selection.filter.newer };
         let (picture, errors) = (args.picture.clone(), args.errors.clone());
         let request = Request { selection, shape, json };
-        Ok(Plan { roots, dropped, options, request, format, picture, errors, head })
+        Ok(Plan { roots, dropped, options, request, format, layouts, picture, errors, head })
     }
 
     /// Continues with the contents of a checkpoint. Must be called before [`Plan::collectors`].
@@ -205,9 +213,15 @@ impl Plan {
     ) -> Vec<Collector<'a>> {
         let threads = self.options.threads.get();
         let lister = || self.format.as_ref().map(|format| Lister::new(format, output));
-        (0..threads)
-            .map(|_| Collector::new(&self.request, (lister(), errors), queue, shared, threads))
-            .collect()
+        let collector = |_| {
+            let outputs = (lister(), errors);
+            let mut collector = Collector::new(&self.request, outputs, queue, shared, threads);
+            if self.layouts {
+                collector.set_layouts(LayoutReader::default());
+            }
+            collector
+        };
+        (0..threads).map(collector).collect()
     }
 
     /// Visits the roots themselves, and queues them.

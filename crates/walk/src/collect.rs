@@ -7,6 +7,7 @@ use crate::entry::Entry;
 use crate::error::Operation;
 use crate::filter::{Choice, Selection};
 use crate::list::{self, Lister, Output};
+use crate::lustre::LayoutReader;
 use crate::record::Recorder;
 use crate::report::link::HardLinks;
 use crate::report::{Report, Shape, Shared, Sums, Tally};
@@ -37,6 +38,7 @@ pub struct Collector<'a> {
     lister: Option<Lister<'a>>,
     errors: Option<&'a Output>,
     recorder: Option<Box<dyn Recorder + 'a>>,
+    layouts: Option<LayoutReader>,
     queue: Arc<Queue<Sums>>,
     shared: Arc<Shared>,
 }
@@ -58,6 +60,7 @@ impl<'a> Collector<'a> {
             lister,
             errors,
             recorder: None,
+            layouts: None,
             queue: Arc::clone(queue),
             shared: Arc::clone(shared),
         }
@@ -66,6 +69,11 @@ impl<'a> Collector<'a> {
     /// Has everything that is counted recorded as well.
     pub fn set_recorder(&mut self, recorder: Box<dyn Recorder + 'a>) {
         self.recorder = Some(recorder);
+    }
+
+    /// Has the layout of every file read that is selected. Needed if the filter needs it, or what lists or records does.
+    pub fn set_layouts(&mut self, layouts: LayoutReader) {
+        self.layouts = Some(layouts);
     }
 
     /// Moves the counts and links into `into` and `links`, leaving none here.
@@ -88,8 +96,35 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Counts or lists an entry that is selected.
+    /// Counts or lists an entry that is selected, if its layout is too.
     fn take_in(&mut self, entry: &Entry<'_, Sums>) {
+        let filter = &self.request.selection.filter;
+        let Some(layouts) = &mut self.layouts else {
+            if filter.matches_layout(None) {
+                self.count(entry);
+            }
+            return;
+        };
+        match layouts.read(entry) {
+            Ok(layout) if filter.matches_layout(layout.as_ref()) => {
+                self.count(&Entry { layout: layout.as_ref(), ..*entry });
+            }
+            Ok(_) => {}
+            Err(errno) => {
+                let mut path = Vec::new();
+                entry.write_path(&mut path);
+                let error = WalkError::new(path, Operation::Layout, errno);
+                // It is there, and only its layout is unknown.
+                if !filter.needs_layout() && !error.vanished() {
+                    self.count(entry);
+                }
+                self.failed(error);
+            }
+        }
+    }
+
+    /// Counts or lists an entry.
+    fn count(&mut self, entry: &Entry<'_, Sums>) {
         match &mut self.lister {
             Some(lister) => lister.list(entry),
             None => self.report.count(entry, &mut self.current, &mut self.links),

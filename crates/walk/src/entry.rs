@@ -9,6 +9,7 @@ use rustix::fs::{Statx, StatxAttributes};
 use rustix::io::Errno;
 
 use crate::directory::{self, Directory};
+use crate::lustre::Layout;
 
 /// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -181,6 +182,8 @@ pub struct Entry<'a, S> {
     pub inode: u64,
     /// The metadata; `None` if the walk runs without it.
     pub metadata: Option<&'a Metadata>,
+    /// The layout on Lustre, if it was asked for and the entry has one.
+    pub layout: Option<&'a Layout>,
     /// The number of the root that it was found below.
     pub root: u32,
     /// The number of levels below the root; 0 for the root itself.

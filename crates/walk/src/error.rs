@@ -19,6 +19,8 @@ pub enum Operation {
     Stat,
     /// Entering a directory that is mounted below itself.
     Loop,
+    /// Reading a file's layout on Lustre.
+    Layout,
 }
 
 /// An entry that could not be visited, or a directory that could not be read. The walk continues without it. Errors are
@@ -47,7 +49,8 @@ impl WalkError {
     /// visit. A directory that is removed while it is read was empty. A stale handle is no proof of a removal: a server
     /// may have lost sight of what is still there.
     pub fn vanished(&self) -> bool {
-        matches!(self.operation, Operation::List | Operation::Stat) && self.errno == libc::ENOENT
+        let examined = matches!(self.operation, Operation::List | Operation::Stat | Operation::Layout);
+        examined && self.errno == libc::ENOENT
     }
 
     /// Returns whether a listed directory was no longer in its place when it was to be opened. It may have been
@@ -72,6 +75,7 @@ impl std::fmt::Display for WalkError {
             Operation::Open => "cannot open the directory",
             Operation::List => "cannot read the directory",
             Operation::Stat => "cannot stat",
+            Operation::Layout => "cannot read the layout of",
             Operation::Loop => {
                 return write!(f, "not entering \"{}\": it is mounted below itself", Escaped(&self.path));
             }

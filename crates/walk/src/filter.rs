@@ -15,6 +15,7 @@ use nacre_quantity::Escaped;
 pub use parse::{Comparison, Days, Depths, Group, Kinds, Reference, Size, User};
 
 use crate::entry::{Entry, FileKind, Metadata, Time};
+use crate::lustre::Layout;
 use crate::walk::Verdict;
 
 /// The conditions on entries to count or list.
@@ -40,6 +41,8 @@ pub struct Filter {
     pub users: Vec<u32>,
     /// Groups, of which one must match.
     pub groups: Vec<u32>,
+    /// The OSTs of Lustre on one of which a file must have an object. Only [`Filter::matches_layout`] compares them.
+    pub osts: Vec<u32>,
     /// The minimum depth.
     pub depth_min: u32,
     /// True if there are no conditions. [`Filter::ready`] sets it.
@@ -62,6 +65,19 @@ impl Filter {
             || self.newer.is_some()
             || !self.users.is_empty()
             || !self.groups.is_empty()
+            || self.needs_layout()
+    }
+
+    /// Returns whether it needs a file's layout on Lustre. An entry that [`Filter::matches`] has to be passed to
+    /// [`Filter::matches_layout`] too then, because asking for a layout takes a call of its own.
+    pub fn needs_layout(&self) -> bool {
+        !self.osts.is_empty()
+    }
+
+    /// Returns whether an entry that it matches otherwise is to be counted or listed.
+    pub fn matches_layout(&self, layout: Option<&Layout>) -> bool {
+        !self.needs_layout()
+            || layout.is_some_and(|layout| layout.osts.iter().any(|ost| self.osts.contains(ost)))
     }
 
     /// Returns whether an entry is to be counted or listed.

@@ -19,6 +19,7 @@ mod error;
 pub mod filter;
 pub mod getdents;
 pub mod list;
+pub mod lustre;
 mod pool;
 pub mod record;
 pub mod report;

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::entry::{Entry, FileKind, Metadata, Time};
 use crate::error::{Operation, WalkError};
+use crate::lustre::Layout;
 use crate::report::Sums;
 
 /// The size at which a buffer is written, in bytes.
@@ -56,11 +57,19 @@ pub enum Field {
     Inode,
     /// Levels below the root
     Depth,
+    /// Number of stripes, on Lustre
+    StripeCount,
+    /// Size of a stripe in bytes, on Lustre
+    StripeSize,
+    /// Pool of object storage targets, on Lustre
+    Pool,
+    /// Numbers of the object storage targets, on Lustre
+    Osts,
 }
 
 impl Field {
     /// All fields.
-    pub const ALL: [Field; 15] = [
+    pub const ALL: [Field; 19] = [
         Field::Path,
         Field::Type,
         Field::Size,
@@ -76,11 +85,20 @@ impl Field {
         Field::Links,
         Field::Inode,
         Field::Depth,
+        Field::StripeCount,
+        Field::StripeSize,
+        Field::Pool,
+        Field::Osts,
     ];
 
     /// Returns whether it needs an entry's metadata.
     pub fn needs_metadata(self) -> bool {
         !matches!(self, Field::Path | Field::Type | Field::Depth)
+    }
+
+    /// Returns whether it needs a file's layout on Lustre.
+    pub fn needs_layout(self) -> bool {
+        matches!(self, Field::StripeCount | Field::StripeSize | Field::Pool | Field::Osts)
     }
 
     /// Returns its one-line description for a help text.
@@ -101,6 +119,10 @@ impl Field {
             Field::Links => "Number of hard links",
             Field::Inode => "Number of the inode",
             Field::Depth => "Levels below the root",
+            Field::StripeCount => "Number of stripes, on Lustre",
+            Field::StripeSize => "Size of a stripe in bytes, on Lustre",
+            Field::Pool => "Pool of object storage targets, on Lustre",
+            Field::Osts => "Numbers of the object storage targets, on Lustre",
         }
     }
 
@@ -122,6 +144,10 @@ impl Field {
             Field::Links => "links",
             Field::Inode => "inode",
             Field::Depth => "depth",
+            Field::StripeCount => "stripe_count",
+            Field::StripeSize => "stripe_size",
+            Field::Pool => "pool",
+            Field::Osts => "osts",
         }
     }
 }
@@ -258,6 +284,11 @@ impl<'a> Lister<'a> {
                 Field::Path => entry.write_path(&mut self.buffer),
                 Field::Type => self.buffer.push(entry.kind.letter() as u8),
                 Field::Depth => put(&mut self.buffer, format_args!("{}", entry.depth)),
+                field if field.needs_layout() => {
+                    if let Some(layout) = entry.layout {
+                        put_layout(&mut self.buffer, *field, layout);
+                    }
+                }
                 field => {
                     if let Some(metadata) = entry.metadata {
                         self.put_metadata(*field, metadata);
@@ -302,6 +333,10 @@ impl<'a> Lister<'a> {
             match (field, entry.metadata) {
                 (Field::Type, _) => put_string(&mut self.buffer, kind_word(entry.kind)),
                 (Field::Depth, _) => put(&mut self.buffer, format_args!("{}", entry.depth)),
+                (field, _) if field.needs_layout() => match entry.layout {
+                    Some(layout) => put_json_layout(&mut self.buffer, *field, layout),
+                    None => self.buffer.extend_from_slice(b"null"),
+                },
                 (_, None) => self.buffer.extend_from_slice(b"null"),
                 (Field::User, Some(metadata)) => {
                     put_string(&mut self.buffer, user_name(&mut self.users, metadata.user()));
@@ -335,6 +370,36 @@ fn number(field: Field, metadata: &Metadata) -> u64 {
         Field::Inode => metadata.inode(),
         // These have arms of their own wherever this is called.
         _ => 0,
+    }
+}
+
+/// Appends a field of a layout as text: the OSTs with commas between.
+fn put_layout(buffer: &mut Vec<u8>, field: Field, layout: &Layout) {
+    match field {
+        Field::StripeCount => put(buffer, format_args!("{}", layout.stripe_count)),
+        Field::StripeSize => put(buffer, format_args!("{}", layout.stripe_size)),
+        Field::Pool => {
+            put(buffer, format_args!("{}", Escaped(layout.pool.as_deref().unwrap_or("").as_bytes())))
+        }
+        _ => {
+            for (number, ost) in layout.osts.iter().enumerate() {
+                put(buffer, format_args!("{}{ost}", if number > 0 { "," } else { "" }));
+            }
+        }
+    }
+}
+
+/// Appends a field of a layout as JSON.
+fn put_json_layout(buffer: &mut Vec<u8>, field: Field, layout: &Layout) {
+    match (field, &layout.pool) {
+        (Field::Pool, Some(pool)) => put_string(buffer, pool),
+        (Field::Pool, None) => buffer.extend_from_slice(b"null"),
+        (Field::Osts, _) => {
+            buffer.push(b'[');
+            put_layout(buffer, field, layout);
+            buffer.push(b']');
+        }
+        (field, _) => put_layout(buffer, field, layout),
     }
 }
 
@@ -385,6 +450,7 @@ fn put_error(buffer: &mut Vec<u8>, error: &WalkError) {
         Operation::List => "list",
         Operation::Stat => "stat",
         Operation::Loop => "loop",
+        Operation::Layout => "layout",
     };
     buffer.push(b'{');
     put_path(buffer, &error.path);

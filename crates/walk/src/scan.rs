@@ -447,6 +447,7 @@ impl<V: Visitor> Scanner<'_, V> {
                 kind,
                 inode: record.inode,
                 metadata,
+                layout: None,
                 root: directory.root(),
                 depth: directory.depth() + 1,
             };

@@ -183,6 +183,7 @@ impl<S: Send + Sync> Walk<S> {
             kind: metadata.kind(),
             inode: metadata.inode(),
             metadata: Some(&metadata),
+            layout: None,
             root,
             depth: 0,
         };

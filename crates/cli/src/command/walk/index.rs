@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use nacre_index::{Earlier, Ending, Settings, SweepRecorder, Writer};
+use nacre_index::{Earlier, Ending, Format, Settings, SweepRecorder, Writer};
 use nacre_quantity::Escaped;
 use nacre_walk::collect::Collector;
 use nacre_walk_cli::{CommandError, Plan};
@@ -12,12 +12,12 @@ use nacre_walk_cli::{CommandError, Plan};
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {
-    /// Write the sweep to this file as an SQLite database, for "nacre query" and "nacre diff"; an existing index is
-    /// replaced when the sweep is complete
+    /// Write the sweep to this file: FILE.sqlite is a database, for "nacre query" and "nacre diff", and FILE.parquet is for
+    /// other programs; an existing index is replaced when the sweep is complete
     #[arg(
         long,
         help_heading = "Index",
-        value_name = "FILE.sqlite",
+        value_name = "FILE",
         conflicts_with_all = ["list", "checkpoint", "resume"]
     )]
     index: Option<PathBuf>,
@@ -25,6 +25,9 @@ pub struct Args {
     /// place since keep their old size, time and owner
     #[arg(long, help_heading = "Index", value_name = "INDEX", requires = "index")]
     since: Option<PathBuf>,
+    /// Keep the layouts of files on Lustre in the index: stripes, pool and object storage targets
+    #[arg(long, help_heading = "Index", requires = "index")]
+    layouts: bool,
 }
 
 /// The number of batches that wait for the writer, for each thread.
@@ -47,12 +50,7 @@ impl Sweep {
         plan: &mut Plan,
     ) -> Result<Option<Sweep>, CommandError> {
         let Some(path) = &args.index else { return Ok(None) };
-        if path.extension().is_some_and(|extension| extension == "parquet") {
-            let shown = Escaped::of(path);
-            let sentence = format!("cannot write \"{shown}\": an index is an SQLite database");
-            return Err(CommandError::Usage(sentence));
-        }
-        let whole = !walk.filters.is_given();
+        let whole = !walk.is_filtered();
         if let Some(since) = &args.since {
             if !whole {
                 let sentence = "--since is for whole sweeps, without filters".to_owned();
@@ -62,12 +60,14 @@ impl Sweep {
         }
         // What does not change is not asked for; the recorder asks for the rest.
         plan.options.metadata = args.since.is_none();
+        plan.layouts |= args.layouts;
         let settings = Settings {
             roots: plan.root_bytes(),
-            flags: walk.filters.given(),
+            flags: walk.given_filters(),
             whole,
             began: plan.head.now,
             since: args.since.as_ref().map(|since| since.as_os_str().as_bytes().to_vec()),
+            layouts: plan.layouts,
         };
         let batches = plan.options.threads.get() * BATCHES_PER_THREAD;
         let writer = Writer::create(path, &settings, batches)
@@ -102,9 +102,12 @@ impl Sweep {
     /// Returns the error with which an interrupted sweep ends.
     pub fn interrupted(&self) -> CommandError {
         let partial = Escaped::of(self.writer.partial());
+        let reader = match self.writer.format() {
+            Format::Sqlite => "\"nacre query --incomplete\" reads it",
+            Format::Parquet => "it can be read like a complete one",
+        };
         CommandError::Failed(format!(
-            "interrupted; the incomplete index stays in \"{partial}\" until the next sweep; \"nacre query \
-             --incomplete\" reads it"
+            "interrupted; the incomplete index stays in \"{partial}\" until the next sweep; {reader}"
         ))
     }
 
