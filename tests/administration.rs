@@ -267,7 +267,7 @@ fn other_addresses_than_loopback_ones_need_a_key_that_fits() {
 
     let mut command = program();
     command.args(["serve", "--store", "mem:", "--listen", "0.0.0.0:0"]);
-    run_with(command, b"").failed(1, &["0.0.0.0:0", "key"]);
+    run_with(command, b"").failed(2, &["0.0.0.0:0", "key"]);
 
     let server = Server::start("mem:", &["--key", &key]);
     server.run(["write", "a", "x"]).failed(1, &["object \"a\"", &server.uri, "--key"]);

@@ -249,7 +249,7 @@ fn addresses_that_others_can_reach_need_a_key_or_the_word_open() {
         [("0.0.0.0:0", "everybody"), ("[::]:0", "everybody"), ("127.0.0.1:0", "every user")]
     {
         let error = start(address, false).err().unwrap();
-        assert_eq!(error.kind, ErrorKind::Denied);
+        assert_eq!(error.kind, ErrorKind::Invalid);
         for part in [audience, "nacre keygen", "--open"] {
             assert!(error.message.contains(part), "{error}");
         }
