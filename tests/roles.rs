@@ -122,7 +122,7 @@ fn a_page_in_an_operators_browser_changes_and_reads_nothing() {
         if words[0] == "serve" {
             command.arg("--open");
         }
-        run_with(command, b"").failed(1, &["0.0.0.0:0", "--http-open"]);
+        run_with(command, b"").failed(2, &["0.0.0.0:0", "--http-open"]);
     }
     let open = Reflector::start(&["--http", "0.0.0.0:0", "--http-open"]);
     let port = open.http.rsplit(':').next().unwrap();
