@@ -147,7 +147,7 @@ fn main() -> ExitCode {
     let json = common.json;
     match run(command, &common) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(json),
+        Err(failure) => failure.of_work().report(json),
     }
 }
 

@@ -28,7 +28,9 @@ use crate::session::FENCE_VARIABLE;
 const AFTER_HELP: &str = "\
 Names may contain any bytes: \\xNN stands for a byte, \\\\ for a backslash. Sizes may have units: 4096, 64KiB, 1GiB.
 
-Exit codes: 0 success; 1 failure; 2 wrong usage; 3 a guard did not hold, and standard output shows the current state.";
+Exit codes: 0 success; 1 failure; 2 wrong usage; 3 a guard did not hold, and standard output shows the current state; 128 and \
+the signal's number, such as 130 for Ctrl-C, if a signal ended the command before its work was done. A command that runs until \
+it is stopped, as a server does, then ends with 0.";
 
 /// The environment variable that names the file with the cluster's key.
 const KEY_VARIABLE: &str = "NACRE_KEY";

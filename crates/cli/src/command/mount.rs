@@ -104,7 +104,7 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
                     output::complain(&text);
                     tokio::select! {
                         done = &mut ended => done,
-                        () = signals.next() => std::process::exit(130),
+                        () = signals.next() => nacre_shell::signals::end(),
                     }
                 }
             }
