@@ -143,6 +143,7 @@ impl Common {
 }
 
 fn main() -> ExitCode {
+    nacre_shell::startup::keep_output_closed();
     let Line { common, command } = Line::parse();
     let json = common.json;
     match run(command, &common) {
