@@ -477,6 +477,14 @@ fn a_terminal_is_not_commanded_by_what_others_wrote() {
         let shown = String::from_utf8(output.stdout).unwrap();
         assert!(shown.contains("a\\x1b[2Jb") && !shown.contains('\x1b'), "{words}: {shown:?}");
     }
+    // Nor by a word of the line that is in the message about it.
+    for words in [&["ls", "a", "b\x1b[2J"][..], &["b\x1b[2J"], &["ls", "--limit", "b\x1b[2J"]] {
+        let refused = server.run(words);
+        let said = &refused.stderr;
+        assert!(refused.code == 2 && said.contains("b\\x1b[2J") && !said.contains('\x1b'), "{refused:?}");
+    }
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    assert_eq!(program().arg("--help").stdout(full).stderr(Stdio::null()).status().unwrap().code(), Some(1));
 }
 
 #[test]

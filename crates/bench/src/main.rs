@@ -21,8 +21,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use nacre_quantity::Escaped;
-use nacre_shell::Failure;
 use nacre_shell::manual::STYLES;
+use nacre_shell::{Failure, usage};
 
 use crate::error::BenchError;
 
@@ -144,7 +144,10 @@ impl Common {
 
 fn main() -> ExitCode {
     nacre_shell::startup::keep_output_closed();
-    let Line { common, command } = Line::parse();
+    let Line { common, command } = match Line::try_parse() {
+        Ok(line) => line,
+        Err(error) => return usage::refuse(&error, &usage::message(&error)).report(false),
+    };
     let json = common.json;
     match run(command, &common) {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 //!
 //! - [`failure`]: the outcome of a command that did not succeed, its message and its exit code.
 //! - [`output`]: lines, tables and JSON on standard output, and messages on standard error.
+//! - [`usage`]: errors in a command line, and its help.
 //! - [`quantity`]: sizes and times, read by one grammar and written in one form.
 //! - [`signals`], [`interrupt`] and [`flag`]: the signals that ask a program to end, and work that they stop in good order.
 //! - [`startup`]: standard output that is closed when a program starts; the only part with `unsafe` code.
@@ -23,6 +24,7 @@ pub mod progress;
 pub mod quantity;
 pub mod signals;
 pub mod startup;
+pub mod usage;
 
 pub use failure::Failure;
 pub use signals::Signals;
