@@ -314,18 +314,27 @@ fn conditional_writes_hold_or_say_what_stands_there() {
         server.run(words.split(' ')).code_is_usage("it is not a whole number from 0 on");
     }
     server.run(["watch", "b", "--count", "-1"]).code_is_usage("it must be at least 1");
-    server.run(["zlog", "create", "l", "--width", "-1"]).code_is_usage("it must be 0 to 4294967295");
-    // Such a word can be no value of an option, and goes without advice that would not help.
-    for words in [["ls", "--limit", "-1s"], ["ls", "--after", "-x"]] {
-        let said = server.run(words).stderr;
-        assert!(said.contains("unexpected argument") && !said.contains("-- -"), "{said}");
+    for width in ["-1", "0", "257", "5000000000"] {
+        server.run(["zlog", "create", "l", "--width", width]).code_is_usage(": it must be 1 to 256\n");
     }
+    server.run(["zlog", "create", "l", "--unit", "0"]).code_is_usage("it must be 1 to 4096");
+    server.run(["fs", "mkdir", "/d", "--width", "-1"]).code_is_usage("it must be 1 to 1024");
+    for words in [
+        "reflect token 5 --for -1s",
+        "reflect serve --max-age -5",
+        "ping -i -10ms",
+        "lock f --wait -1s -- true",
+    ] {
+        server.run(words.split(' ')).code_is_usage("a time cannot be negative");
+    }
+    server.run(["zlog", "follow", "l", "--count", "-1s"]).code_is_usage("'--count <COUNT>'");
+    server.run(["ls", "--limit", "-1s"]).code_is_usage("it is not a whole number from 0 on");
+    // Such a word can be no value of an option, and goes without advice that would not help.
+    let said = server.run(["ls", "--after", "-x"]).stderr;
+    assert!(said.contains("unexpected argument") && !said.contains("-- -"), "{said}");
     server.run(["stat", "-1"]).code_is_usage("use '-- -1'");
     server.run(["fail", "5"]).code_is_usage("there is only rank 0");
     server.run(["fail", "-1"]).code_is_usage("there is only rank 0");
-    server
-        .run(["zlog", "create", "l", "--width", "5000000000"])
-        .code_is_usage(": it must be 0 to 4294967295\n");
     server.run(["fence", "b", "--below", "0"]).code_is_usage("it must be at least 1");
     server.run(["tour", "--clients", "257"]).code_is_usage("it must be 1 to 256");
     server.run(["remove", "/no/such", "--threads", "0"]).code_is_usage("it must be 1 to 1024");

@@ -84,7 +84,7 @@ impl Line {
             Ok(matches) => matches,
             Err(error) => match wrong_variable(&error, &words) {
                 Some(failure) => return Err(failure),
-                None => return Err(refuse(error, &words)),
+                None => return Err(refuse(negative_value(&command, &words).unwrap_or(error), &words)),
             },
         };
         refuse_fence_of_lock(&matches)?;
@@ -102,6 +102,25 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
         false => arg,
     };
     command.mut_args(negative).mut_subcommands(with_negative_numbers)
+}
+
+/// Returns the error about a negative quantity with a unit, such as `-1s`, behind an option that takes none. The parser takes such a
+/// word for a flag, and says nothing of the option.
+fn negative_value(command: &clap::Command, words: &[OsString]) -> Option<clap::Error> {
+    let is_option = |word: &OsString| word.to_string_lossy().starts_with('-');
+    let is_negative = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let pairs = words.windows(2).enumerate();
+    pairs.filter(|(_, pair)| is_option(&pair[0]) && is_negative(&pair[1])).find_map(|(at, pair)| {
+        let mut joined = pair[0].clone();
+        joined.push("=");
+        joined.push(&pair[1]);
+        let line = words[..at].iter().chain([&joined]).chain(&words[at + 2..]);
+        let error = command.clone().try_get_matches_from(line).err()?;
+        (error.kind() == ErrorKind::ValueValidation).then_some(error)
+    })
 }
 
 /// Returns whether the value of an argument is a number, a size or a time.
