@@ -175,11 +175,14 @@ fn nobody_goes_on_with_something_else() {
     assert_eq!(ended.stdout, b"");
     run_with(command(&words), b"").failed(2, &["already", "--resume"]);
     let resume = |words: &[&str], file: &str| run_with(command(&[words, &["--resume", file]].concat()), b"");
-    resume(&[root], file).failed(2, &["of another walk", "--name was [\"*1\"]", "is [] now"]);
+    resume(&[root], file).failed(2, &["of another walk", "--name was \"*1\", and is not given now"]);
     resume(&["/tmp", "--name", "*1"], file).failed(2, &["of another walk", "ROOT was"]);
-    resume(&[root, "--name", "*1", "--top", "3"], file).failed(2, &["of another walk", "--top was"]);
+    resume(&[root, "--name", "*1", "--top", "3"], file)
+        .failed(2, &["of another walk", "--top was not given, and is 3 now"]);
+    resume(&[root, "--name", "*1", "--size", "+1k"], file)
+        .failed(2, &["of another walk: --size is not what it was"]);
     resume(&[root, "--name", "*1", "--depth-summary"], file)
-        .failed(2, &["--depth-summary was nothing, and is true"]);
+        .failed(2, &["--depth-summary was not given, and is given now"]);
     let bytes = fs::read(&checkpoint).unwrap();
     let other = elsewhere.path().join("other");
     let other = other.to_str().unwrap();
