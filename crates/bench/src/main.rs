@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use nacre_quantity::Escaped;
 use nacre_shell::manual::STYLES;
-use nacre_shell::{Failure, usage};
+use nacre_shell::{Failure, output, usage};
 
 use crate::error::BenchError;
 
@@ -149,7 +149,8 @@ fn main() -> ExitCode {
         Err(error) => return usage::refuse(&error, &usage::message(&error)).report(false),
     };
     let json = common.json;
-    match run(command, &common) {
+    let done = run(command, &common).and_then(|()| Ok(output::flush()?));
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.of_work().report(json),
     }
