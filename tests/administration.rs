@@ -55,7 +55,45 @@ fn settings_come_from_a_file_and_the_line_wins() {
     refused("listen = [\"nowhere\"]\ndurability = \"sometimes\"\n").failed(2, &["sometimes"]);
     let mut command = program();
     command.args(["serve", "--config", "/no/such.toml"]);
-    run_with(command, b"").failed(1, &["cannot read the settings in /no/such.toml"]);
+    run_with(command, b"").failed(2, &["cannot read the settings in /no/such.toml"]);
+}
+
+#[test]
+fn a_start_that_would_fail_again_ends_as_with_wrong_settings() {
+    let folder = harness::folder();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.args(words).current_dir(folder.path());
+        run_with(command, b"")
+    };
+    let key = at("key");
+    run(&["keygen", &key]).ok();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let missing = at("missing");
+    let store = ["serve", "--listen", "unix:socket", "--store"];
+    let serve = |words: &[&str]| run(&[&store[..], words].concat());
+    serve(&["mem:", "--key", &key]).failed(2, &["chmod 600"]);
+    serve(&["mem:", "--key", &missing]).failed(2, &[&missing, "No such file"]);
+    serve(&[&format!("nacre://127.0.0.1:1?key={key}")]).failed(2, &["chmod 600"]);
+    run(&["reflect", "serve", "--store", "nacre://127.0.0.1:1", "--key", &key]).failed(2, &["chmod 600"]);
+    let long = format!("unix:{}", at(&"x".repeat(200)));
+    run(&["serve", "--store", "mem:", "--listen", &long]).failed(2, &["too long for a socket"]);
+    fs::write(at("file"), "").unwrap();
+    serve(&[&at("file")]).failed(2, &["cannot open the folder", "Not a directory"]);
+    // A superblock of format 99, in two copies, each with its checksum at the end (docs/format.md).
+    fs::create_dir(at("newer")).unwrap();
+    fs::set_permissions(at("newer"), fs::Permissions::from_mode(0o700)).unwrap();
+    let sum = 0xe1e1524b_u32;
+    let copy = [&b"NACRESTO"[..], &99_u32.to_le_bytes(), &[7; 16], &[0; 32], &sum.to_le_bytes()].concat();
+    fs::write(at("newer/nacre-store"), copy.repeat(2)).unwrap();
+    serve(&[&at("newer")]).failed(2, &["is of format 99", "use a newer program"]);
+    assert!(!folder.path().join("socket").exists(), "none of them was served");
+    // Another process may end, and a volume may be mounted.
+    let served = Server::start(&file(&folder.path().join("taken")), &[]);
+    serve(&[&at("taken")]).failed(1, &["open in another process"]);
+    serve(&["file:absent?create=no"]).failed(1, &["there is no such folder"]);
+    drop(served);
 }
 
 #[test]
@@ -175,7 +213,7 @@ fn a_daemon_that_cannot_start_says_so_in_the_format_of_its_log() {
     std::fs::write(folder.path().join("file"), "").unwrap();
     let store = file(&folder.path().join("file/store"));
     for (words, code) in [
-        (&["serve", "--store", &*store, "--listen", "unix:socket"][..], 1),
+        (&["serve", "--store", &*store, "--listen", "unix:socket"][..], 2),
         (&["serve", "--store", "mem:", "--listen", "127.0.0.1:99999"], 2),
         (&["reflect", "serve", "--listen", "0.0.0.0:0"], 2),
     ] {
@@ -194,7 +232,7 @@ fn a_daemon_that_cannot_start_says_so_in_the_format_of_its_log() {
     command
         .args(["serve", "--store", &store, "--log", "off", "--log-format", "json"])
         .current_dir(folder.path());
-    harness::run_with(command, b"").failed(1, &["nacre: "]);
+    harness::run_with(command, b"").failed(2, &["nacre: "]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use harness::{PATIENCE, Random, Server, file, program, run_with, wait};
 use serde_json::json;
@@ -221,6 +221,37 @@ fn nobody_reading_is_no_failure() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let server = Server::in_memory();
+    server.run_with(["put", "a"], b"content").ok();
+    let closed = |words: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$@\" >&-", "sh", env!("CARGO_BIN_EXE_nacre")]).args(words);
+        command.env("NACRE_STORE", &server.uri).env_remove("NACRE_KEY");
+        run_with(command, b"")
+    };
+    let full = |words: &[&str]| {
+        let mut command = server.command(words);
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut child = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap();
+        let code = wait(&mut child, PATIENCE).code();
+        (code, std::io::read_to_string(child.stderr.take().unwrap()).unwrap())
+    };
+    for words in [&["get", "a", "-"][..], &["get", "a"], &["read", "a"]] {
+        closed(words).failed(1, &[]);
+        let (code, said) = full(words);
+        assert!(code == Some(1) && said.starts_with("nacre: "), "{words:?}: {code:?} {said}");
+    }
+    for words in [&["ls"][..], &["ls", "--json"], &["stat", "a"], &["put", "a", "/dev/null"], &["man"]] {
+        closed(words).failed(1, &["cannot write to standard output: it is closed"]);
+        harness::unwritten(&mut server.command(words), 1);
+    }
+    // What prints nothing needs no output, and who opens /dev/null wants none.
+    closed(&["rm", "a"]).ok();
+    assert!(server.command(["ls"]).stdout(Stdio::null()).status().unwrap().success());
+}
+
+#[test]
 fn names_may_hold_any_bytes() {
     let server = Server::in_memory();
     let raw = OsStr::from_bytes(b"a/\xff b");
@@ -283,18 +314,27 @@ fn conditional_writes_hold_or_say_what_stands_there() {
         server.run(words.split(' ')).code_is_usage("it is not a whole number from 0 on");
     }
     server.run(["watch", "b", "--count", "-1"]).code_is_usage("it must be at least 1");
-    server.run(["zlog", "create", "l", "--width", "-1"]).code_is_usage("it must be 0 to 4294967295");
-    // Such a word can be no value of an option, and goes without advice that would not help.
-    for words in [["ls", "--limit", "-1s"], ["ls", "--after", "-x"]] {
-        let said = server.run(words).stderr;
-        assert!(said.contains("unexpected argument") && !said.contains("-- -"), "{said}");
+    for width in ["-1", "0", "257", "5000000000"] {
+        server.run(["zlog", "create", "l", "--width", width]).code_is_usage(": it must be 1 to 256\n");
     }
+    server.run(["zlog", "create", "l", "--unit", "0"]).code_is_usage("it must be 1 to 4096");
+    server.run(["fs", "mkdir", "/d", "--width", "-1"]).code_is_usage("it must be 1 to 1024");
+    for words in [
+        "reflect token 5 --for -1s",
+        "reflect serve --max-age -5",
+        "ping -i -10ms",
+        "lock f --wait -1s -- true",
+    ] {
+        server.run(words.split(' ')).code_is_usage("a time cannot be negative");
+    }
+    server.run(["zlog", "follow", "l", "--count", "-1s"]).code_is_usage("'--count <COUNT>'");
+    server.run(["ls", "--limit", "-1s"]).code_is_usage("it is not a whole number from 0 on");
+    // Such a word can be no value of an option, and goes without advice that would not help.
+    let said = server.run(["ls", "--after", "-x"]).stderr;
+    assert!(said.contains("unexpected argument") && !said.contains("-- -"), "{said}");
     server.run(["stat", "-1"]).code_is_usage("use '-- -1'");
     server.run(["fail", "5"]).code_is_usage("there is only rank 0");
     server.run(["fail", "-1"]).code_is_usage("there is only rank 0");
-    server
-        .run(["zlog", "create", "l", "--width", "5000000000"])
-        .code_is_usage(": it must be 0 to 4294967295\n");
     server.run(["fence", "b", "--below", "0"]).code_is_usage("it must be at least 1");
     server.run(["tour", "--clients", "257"]).code_is_usage("it must be 1 to 256");
     server.run(["remove", "/no/such", "--threads", "0"]).code_is_usage("it must be 1 to 1024");
@@ -446,6 +486,14 @@ fn a_terminal_is_not_commanded_by_what_others_wrote() {
         let shown = String::from_utf8(output.stdout).unwrap();
         assert!(shown.contains("a\\x1b[2Jb") && !shown.contains('\x1b'), "{words}: {shown:?}");
     }
+    // Nor by a word of the line that is in the message about it.
+    for words in [&["ls", "a", "b\x1b[2J"][..], &["b\x1b[2J"], &["ls", "--limit", "b\x1b[2J"]] {
+        let refused = server.run(words);
+        let said = &refused.stderr;
+        assert!(refused.code == 2 && said.contains("b\\x1b[2J") && !said.contains('\x1b'), "{refused:?}");
+    }
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    assert_eq!(program().arg("--help").stdout(full).stderr(Stdio::null()).status().unwrap().code(), Some(1));
 }
 
 #[test]

@@ -659,7 +659,7 @@ fn a_signal_stops_it_and_a_large_file_goes_on() {
             continue;
         }
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert_eq!(harness::shell_code(output.status), 130, "{stderr}");
         assert!(
             stderr.contains("interrupted") && stderr.contains("same command again to continue"),
             "{stderr}"

@@ -85,7 +85,7 @@ fn ended(mut child: Child) -> (i32, String) {
     let status = harness::wait(&mut child, PATIENCE);
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-    (status.code().expect("it ends by itself"), stderr)
+    (harness::shell_code(status), stderr)
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn an_interrupted_put_leaves_the_old_content_and_nothing_else() {
         let stdin = put.stdin.take();
         let (code, stderr) = ended(put);
         drop(stdin);
-        assert_eq!(code, 1, "{stderr}");
+        assert_eq!(code, 128 + signal.as_raw(), "{stderr}");
         assert!(stderr.contains("the command was interrupted"), "{stderr}");
         assert_eq!(read(&server.uri, "a"), Some((1, 4096)));
         assert_eq!(server.run(["ls", "--staged", "--json"]).json(), serde_json::json!([]));

@@ -36,6 +36,18 @@ fn positions_policies_and_names() {
     run(&["next", "none"]).failed(1, &["cannot take a position of sequencer \"none\"", "nacre sequencer ls"]);
     assert_eq!(run(&["policy", "log", "sometimes"]).code, 2);
     assert_eq!(run(&["policy", "log", "quota=0"]).code, 2);
+    // In JSON, a name stands as it is typed, as everywhere: so does a path, which is typed as it is.
+    let (name, path) = ("a\\\\b\\x0a", "/d/a\\b");
+    run(&["create", name]).ok();
+    server.run(["fs", "mkdir", "/d"]).ok();
+    run(&["create", path]).ok();
+    let named: Vec<String> = [&["ls", "--json"][..], &["ls", "--json", name], &["ls", "--json", path]]
+        .iter()
+        .map(|words| run(words).json()[0]["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(named, [name, name, path]);
+    assert!(run(&["ls", path]).text().contains("/d/a\\\\b"));
+    run(&["rm", name]).ok();
     // Positions go on above those of the sequencer that was removed.
     assert_eq!(run(&["rm", "log"]).text(), "");
     run(&["read", "log"]).failed(1, &["nacre sequencer ls"]);

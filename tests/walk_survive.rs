@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::tree::{self, find, records};
-use harness::{Ended, PATIENCE, Random, program, run_with, wait};
+use harness::{Ended, PATIENCE, Random, program, run_with, shell_code, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -74,7 +74,7 @@ fn run_for_a_while(words: &[&str], checkpoint: &Path, signal: Signal, random: &m
     }
     let status = wait(&mut child, PATIENCE);
     Ended {
-        code: status.code().unwrap_or(-1),
+        code: shell_code(status),
         stdout: stdout.join().unwrap(),
         stderr: String::from_utf8(stderr.join().unwrap()).unwrap(),
     }
@@ -115,10 +115,10 @@ fn in_pieces(words: &[&str], checkpoint: &Path, signal: Signal, random: &mut Ran
                 assert!(!checkpoint.exists(), "what is done needs no checkpoint");
                 return (printed, interrupted);
             }
-            1 if signal == Signal::TERM => {
+            143 if signal == Signal::TERM => {
                 assert!(ended.stderr.contains(&format!("--resume {file} to continue")), "{ended:?}");
             }
-            -1 if signal == Signal::KILL => {}
+            137 if signal == Signal::KILL => {}
             _ => panic!("{ended:?}"),
         }
         interrupted += 1;
@@ -169,17 +169,20 @@ fn nobody_goes_on_with_something_else() {
     // However fast the machine, some run is interrupted.
     let ended = (0..100)
         .map(|_| run_for_a_while(&words, &checkpoint, Signal::TERM, &mut random))
-        .find(|ended| ended.code == 1)
+        .find(|ended| ended.code == 143)
         .expect("one of a hundred walks is interrupted");
     assert!(ended.stderr.ends_with("'\\''s a checkpoint' to continue\n"), "{ended:?}");
     assert_eq!(ended.stdout, b"");
     run_with(command(&words), b"").failed(2, &["already", "--resume"]);
     let resume = |words: &[&str], file: &str| run_with(command(&[words, &["--resume", file]].concat()), b"");
-    resume(&[root], file).failed(2, &["of another walk", "--name was [\"*1\"]", "is [] now"]);
+    resume(&[root], file).failed(2, &["of another walk", "--name was \"*1\", and is not given now"]);
     resume(&["/tmp", "--name", "*1"], file).failed(2, &["of another walk", "ROOT was"]);
-    resume(&[root, "--name", "*1", "--top", "3"], file).failed(2, &["of another walk", "--top was"]);
+    resume(&[root, "--name", "*1", "--top", "3"], file)
+        .failed(2, &["of another walk", "--top was not given, and is 3 now"]);
+    resume(&[root, "--name", "*1", "--size", "+1k"], file)
+        .failed(2, &["of another walk: --size is not what it was"]);
     resume(&[root, "--name", "*1", "--depth-summary"], file)
-        .failed(2, &["--depth-summary was nothing, and is true"]);
+        .failed(2, &["--depth-summary was not given, and is given now"]);
     let bytes = fs::read(&checkpoint).unwrap();
     let other = elsewhere.path().join("other");
     let other = other.to_str().unwrap();
@@ -210,8 +213,9 @@ fn interrupted(words: &[&str]) -> Option<Vec<u8>> {
     stdout.read_to_end(&mut printed).unwrap();
     let status = wait(&mut child, PATIENCE);
     let stderr = String::from_utf8(stderr.join().unwrap()).unwrap();
-    assert!(matches!(status.code(), Some(0 | 1)), "{stderr}");
-    (status.code() == Some(1)).then_some(printed)
+    let code = shell_code(status);
+    assert!(matches!(code, 0 | 143), "{stderr}");
+    (code == 143).then_some(printed)
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn ended(mut child: Child) -> (i32, String) {
     let status = harness::wait(&mut child, PATIENCE);
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-    (status.code().expect("it ends by itself"), stderr)
+    (harness::shell_code(status), stderr)
 }
 
 /// Returns the number of objects with content of files.
@@ -313,7 +313,7 @@ fn a_put_that_is_interrupted_leaves_the_old_file_or_none() {
         kill_process(Pid::from_raw(put.id() as i32).unwrap(), signal).unwrap();
         let (code, stderr) = ended(put);
         drop(stdin);
-        assert_eq!(code, 1, "{stderr}");
+        assert_eq!(code, 128 + signal.as_raw(), "{stderr}");
         assert_eq!(stderr, format!("nacre: cannot write {path}: the command was interrupted\n"));
         assert_eq!(parts(&server), before);
         assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "/old");

@@ -12,6 +12,7 @@ pub mod tree;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -167,6 +168,12 @@ pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
     let status = child.wait().unwrap();
     assert!(!late, "process {pid:?} did not end within {patience:?}");
     status
+}
+
+/// Returns the exit code of a process as a shell shows it: 128 and its number for one that a signal ended.
+#[track_caller]
+pub fn shell_code(status: ExitStatus) -> i32 {
+    status.code().or(status.signal().map(|signal| 128 + signal)).expect("the process has ended")
 }
 
 fn pid(child: &Child) -> Pid {

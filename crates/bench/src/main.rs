@@ -22,8 +22,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use nacre_quantity::Escaped;
-use nacre_shell::Failure;
 use nacre_shell::manual::STYLES;
+use nacre_shell::{Failure, output, usage};
 
 use crate::error::BenchError;
 
@@ -146,11 +146,16 @@ impl Common {
 }
 
 fn main() -> ExitCode {
-    let Line { common, command } = Line::parse();
+    nacre_shell::startup::keep_output_closed();
+    let Line { common, command } = match Line::try_parse() {
+        Ok(line) => line,
+        Err(error) => return usage::refuse(&error, &usage::message(&error)).report(false),
+    };
     let json = common.json;
-    match run(command, &common) {
+    let done = run(command, &common).and_then(|()| Ok(output::flush()?));
+    match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(json),
+        Err(failure) => failure.of_work().report(json),
     }
 }
 

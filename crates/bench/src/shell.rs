@@ -15,7 +15,12 @@ const MANUAL: Manual = Manual {
     examples: &[],
     related: &[("", &["nacre"])],
     environment: &[],
-    exit_status: &[("0", "done"), ("1", "the study failed"), ("2", "wrong usage")],
+    exit_status: &[
+        ("0", "done"),
+        ("1", "the study failed"),
+        ("2", "wrong usage"),
+        ("130, 143", "Ctrl-C or SIGTERM ended the study"),
+    ],
 };
 
 /// The arguments of `nacre-bench completions`.

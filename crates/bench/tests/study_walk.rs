@@ -1,6 +1,7 @@
 //! The study of the walk where nothing walks fast: figures of simulated runs, what is refused, and what ends it early.
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -90,9 +91,9 @@ fn what_was_measured_before_a_peer_fails_is_kept() {
 
 #[test]
 fn what_was_measured_before_a_signal_is_kept() {
-    for (signal, how) in [("INT", "interrupted"), ("TERM", "terminated")] {
+    for (signal, number, how) in [("INT", 2, "interrupted"), ("TERM", 15, "terminated")] {
         let (ended, results) = disturbed(&format!("kill -{signal} $PPID"));
-        assert_eq!(ended.status.code(), Some(1));
+        assert_eq!(ended.status.signal(), Some(number));
         assert_eq!(String::from_utf8(ended.stderr).unwrap(), format!("nacre: {how}\n"));
         assert_eq!(results["ended_early"], how);
         // What was under way is measured to its end.
@@ -120,7 +121,7 @@ fn a_study_that_is_interrupted_while_it_makes_its_tree_says_so_and_removes_it() 
         let pid = rustix::process::Pid::from_child(&study);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         let ended = study.wait_with_output().unwrap();
-        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert_eq!(ended.status.signal(), Some(2), "{ended:?}");
         assert_eq!(String::from_utf8_lossy(&ended.stderr), "nacre: interrupted\n");
         let left = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 0, "the tree and its manifest are removed");

@@ -2,7 +2,6 @@
 
 use std::any::TypeId;
 use std::ffi::OsString;
-use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use nacre::{ByteRange, Fork, stage};
 use nacre_daemon::STORE_FORMAT;
 use nacre_quantity::Escaped;
 use nacre_shell::manual::STYLES;
+use nacre_shell::usage;
 use nacre_walk_cli::THREADS_MAX;
 
 use crate::command::*;
@@ -28,7 +28,9 @@ use crate::session::FENCE_VARIABLE;
 const AFTER_HELP: &str = "\
 Names may contain any bytes: \\xNN stands for a byte, \\\\ for a backslash. Sizes may have units: 4096, 64KiB, 1GiB.
 
-Exit codes: 0 success; 1 failure; 2 wrong usage; 3 a guard did not hold, and standard output shows the current state.";
+Exit codes: 0 success; 1 failure; 2 wrong usage; 3 a guard did not hold, and standard output shows the current state; 128 and \
+the signal's number, such as 130 for Ctrl-C, if a signal ended the command before its work was done. A command that runs until \
+it is stopped, as a server does, then ends with 0.";
 
 /// The environment variable that names the file with the cluster's key.
 const KEY_VARIABLE: &str = "NACRE_KEY";
@@ -68,8 +70,8 @@ fn inside() -> &'static str {
 }
 
 impl Line {
-    /// Reads a command line, and the configuration file if it starts a daemon. An error in the line itself is printed,
-    /// and ends the program with exit code 2.
+    /// Reads a command line, and the configuration file if it starts a daemon. An error in the line itself, or the help that it
+    /// asks for, is printed here.
     pub fn read(words: Vec<OsString>) -> Result<Line, Failure> {
         let mut command = with_negative_numbers(MANUAL.with_examples(Line::command()));
         // An empty variable is none, as one that is set for a single command and then emptied.
@@ -82,13 +84,13 @@ impl Line {
             Ok(matches) => matches,
             Err(error) => match wrong_variable(&error, &words) {
                 Some(failure) => return Err(failure),
-                None => refuse(error, &words),
+                None => return Err(refuse(negative_value(&command, &words).unwrap_or(error), &words)),
             },
         };
         refuse_fence_of_lock(&matches)?;
         let words = configuration::complete(&command, words, &matches)?;
-        let matches = command.try_get_matches_from(&words).unwrap_or_else(|error| refuse(error, &words));
-        Ok(Line::from_arg_matches(&matches).unwrap_or_else(|error| refuse(error, &words)))
+        let matches = command.try_get_matches_from(&words).map_err(|error| refuse(error, &words))?;
+        Line::from_arg_matches(&matches).map_err(|error| refuse(error, &words))
     }
 }
 
@@ -100,6 +102,25 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
         false => arg,
     };
     command.mut_args(negative).mut_subcommands(with_negative_numbers)
+}
+
+/// Returns the error about a negative quantity with a unit, such as `-1s`, behind an option that takes none. The parser takes such a
+/// word for a flag, and says nothing of the option.
+fn negative_value(command: &clap::Command, words: &[OsString]) -> Option<clap::Error> {
+    let is_option = |word: &OsString| word.to_string_lossy().starts_with('-');
+    let is_negative = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let pairs = words.windows(2).enumerate();
+    pairs.filter(|(_, pair)| is_option(&pair[0]) && is_negative(&pair[1])).find_map(|(at, pair)| {
+        let mut joined = pair[0].clone();
+        joined.push("=");
+        joined.push(&pair[1]);
+        let line = words[..at].iter().chain([&joined]).chain(&words[at + 2..]);
+        let error = command.clone().try_get_matches_from(line).err()?;
+        (error.kind() == ErrorKind::ValueValidation).then_some(error)
+    })
 }
 
 /// Returns whether the value of an argument is a number, a size or a time.
@@ -131,22 +152,15 @@ const WORDS: [(&str, &str); 7] = [
     ("invalid IP address syntax", "it is not an IP address"),
 ];
 
-/// Prints an error in the command line, and ends the program with exit code 2; or prints the help that was asked for, and
-/// ends it with 0.
-fn refuse(mut error: clap::Error, words: &[OsString]) -> ! {
+/// Prints an error in the command line, or the help that was asked for. Returns the failure that ends the program.
+fn refuse(mut error: clap::Error, words: &[OsString]) -> Failure {
     if is_behind_option(&error, words) {
         // The tip is to put "--" before the word, which would then still not be the option's value.
         error.remove(ContextKind::Suggested);
     }
-    let coloured = error.render().ansi().to_string();
-    match in_words(&coloured) {
-        Some(better) => {
-            // The stream leaves colours out where they are not wanted.
-            let _ = write!(anstream::stderr(), "{better}");
-            std::process::exit(error.exit_code());
-        }
-        None => error.exit(),
-    }
+    let message = usage::message(&error);
+    let better = Some(&message).filter(|_| error.use_stderr()).and_then(|message| in_words(message));
+    usage::refuse(&error, better.as_ref().unwrap_or(&message))
 }
 
 /// Returns a message of the command line's parser with the words of this program; `None` if it has them already.
@@ -157,7 +171,7 @@ fn in_words(text: &str) -> Option<String> {
 
 /// Returns an error in a setting that was read as a flag, as one line.
 pub fn setting_error(error: &clap::Error) -> String {
-    let text = error.to_string();
+    let text = anstream::adapter::strip_str(&usage::message(error)).to_string();
     let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
     in_words(line).unwrap_or_else(|| line.to_owned())
 }

@@ -49,6 +49,12 @@ use crate::session::Context;
 
 /// Runs the command that the line names.
 pub fn run(line: Line) -> Result<(), Failure> {
+    // These run until a signal asks them to end, and may fail at that.
+    let serves = matches!(line.command, Command::Serve(_) | Command::Reflect(_) | Command::Mount(_));
+    dispatch(line).map_err(|failure| if serves { failure } else { failure.of_work() })
+}
+
+fn dispatch(line: Line) -> Result<(), Failure> {
     let session = Context::new(&line.common);
     if matches!(line.command, Command::Serve(_) | Command::Reflect(_) | Command::Bench(_)) {
         advise_without_variable();

@@ -179,11 +179,12 @@ impl File {
             None => return Ok(None),
         };
         let name = Escaped::of(path).to_string();
-        let failed = |error| Failure::io(format!("read the settings in {name}"))(error);
+        let failed =
+            |error: io::Error| Failure::Usage(format!("cannot read the settings in {name}: {error}"));
         let mut file = fs::File::open(path).map_err(failed)?;
         // The open file is looked at, and not the name, which may be another's by now.
         distrust(&file.metadata().map_err(failed)?, named.is_some()).map_or(Ok(()), |why| {
-            Err(Failure::Failed(format!("the settings in {name} are not read: {why}")))
+            Err(Failure::Usage(format!("the settings in {name} are not read: {why}")))
         })?;
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(|error| match error.kind() {

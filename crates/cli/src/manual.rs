@@ -515,6 +515,11 @@ const EXIT_STATUS: &[(&str, &str)] = &[
     ("1", "Failure; a message on standard error says why, and what to do."),
     ("2", "The command line is wrong."),
     ("3", "A guard did not hold; standard output shows the current state."),
+    (
+        "130, 143",
+        "Ctrl-C or SIGTERM ended the command before its work was done, as a shell shows it: the program ends by that signal. A command \
+         that runs until it is stopped, such as a server or one that follows changes, ends with 0.",
+    ),
 ];
 
 #[cfg(test)]

@@ -98,7 +98,8 @@ impl Daemon {
     /// Starts all roles. When this returns, clients can connect and members can join.
     ///
     /// # Errors
-    /// `Invalid` if the options contradict each other, otherwise the reason why a role cannot start; no role runs then.
+    /// `Invalid` if the options contradict each other, or name what cannot be used however often it is tried; otherwise the
+    /// reason why a role cannot start. No role runs then.
     pub fn start(options: &ServerOptions) -> Result<Daemon, StoreError> {
         let invalid = |text: &str| Err(StoreError::new(ErrorKind::Invalid, text));
         if options.open && options.key.is_some() {
@@ -125,7 +126,7 @@ impl Daemon {
         if options.store.is_some() && listen.is_empty() {
             return invalid("the role store needs an address to listen on");
         }
-        let key = options.key.as_deref().map(ClusterKey::load).transpose()?;
+        let key = options.key.as_deref().map(ClusterKey::load).transpose().map_err(wrong_setting)?;
         if options.store.is_some() {
             // No store is created for a daemon that cannot start.
             Server::check_addresses(&listen, key.is_some() || options.open).map_err(address_error)?;
@@ -365,6 +366,15 @@ fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// Returns the failure to use a file or a folder that the options name. One that each further start would repeat is `Invalid`:
+/// a key that others may read, or a store of a format that this program does not know.
+fn wrong_setting(error: StoreError) -> StoreError {
+    match error.kind {
+        ErrorKind::Denied | ErrorKind::Unsupported => error.with_kind(ErrorKind::Invalid),
+        _ => error,
+    }
+}
+
 /// Adds advice to the error about an address that is in use.
 fn address_error(error: StoreError) -> StoreError {
     match error.kind {
@@ -414,8 +424,9 @@ fn serve_http(options: &ServerOptions, parts: Vec<Arc<dyn Part>>) -> Result<Opti
 /// Converts the HTTP listener's error to the daemon's.
 fn http_error(error: ListenError) -> StoreError {
     let kind = match &error {
-        ListenError::Open { .. } => ErrorKind::Denied,
-        ListenError::Address { .. } | ListenError::Host { .. } => ErrorKind::Invalid,
+        ListenError::Open { .. } | ListenError::Address { .. } | ListenError::Host { .. } => {
+            ErrorKind::Invalid
+        }
         ListenError::Io { .. } if error.is_taken() => ErrorKind::Busy,
         ListenError::Io { .. } => ErrorKind::Io,
     };

@@ -16,11 +16,13 @@ use nacre_object::{
     ErrorKind, Escaped, Limits, ObjectId, ObjectStore, Once, Outcome, ReadOp, Reply, StoreError, Transaction,
     WindowPosition,
 };
+use nacre_rpc::ClusterKey;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, oneshot};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::options::ServerOptions;
+use crate::wrong_setting;
 
 /// The longest time that a remote store may take to answer and still be considered healthy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -60,6 +62,9 @@ impl ServedStore {
             Engine::Memory => None,
             _ => {
                 options.refuse_log_settings(uri)?;
+                if let Some(key) = &uri.options.key {
+                    ClusterKey::load(key).map_err(wrong_setting)?;
+                }
                 let store = Store::open_apart(uri)?;
                 futures::executor::block_on(store.connect())?;
                 return Ok(ServedStore::Other(store));
@@ -69,7 +74,7 @@ impl ServedStore {
         let log = options.log_options(&uri.options);
         let store = match &folder {
             None => LogStore::memory(log),
-            Some(folder) => LogStore::open(folder, log)?,
+            Some(folder) => LogStore::open(folder, log).map_err(wrong_setting)?,
         };
         Ok(ServedStore::Log { store, folder, places: Arc::new(Semaphore::new(LONG_WORK_MAX)) })
     }

@@ -161,7 +161,7 @@ fn two_servers_cannot_have_the_same_folder_or_address() {
         let listen = listen.into_iter().map(Into::into).collect();
         let wrong = ServerOptions { store: store.clone(), listen, ..options(folder.path()) };
         let error = Daemon::start(&wrong).err().unwrap();
-        assert!(error.message.contains(why), "{error}");
+        assert!(error.message.contains(why) && error.kind == nacre::ErrorKind::Invalid, "{error}");
     }
     let unprotected = ServerOptions { store, open: false, ..elsewhere };
     let error = Daemon::start(&unprotected).err().unwrap();

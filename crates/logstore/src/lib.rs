@@ -187,8 +187,8 @@ impl LogStore {
     ///
     /// # Errors
     ///
-    /// `Busy` if another process has it; `Io` if there is none and none was to be made, or none could be made; and the
-    /// errors of recovery about its files.
+    /// `Busy` if another process has it; `Invalid` if the path is that of a file, or the folder holds other files and no store;
+    /// `Io` if there is none and none was to be made, or none could be made; and the errors of recovery about its files.
     pub fn open(path: &Path, options: Options) -> Result<Self, StoreError> {
         Self::open_on(Arc::new(open_folder(path, options.create)?), options)
     }
@@ -483,7 +483,14 @@ fn unopened(path: &Path, error: &std::io::Error) -> StoreError {
             let text = format!("{} is open in another process; stop that one first", Escaped::of(path));
             StoreError::new(ErrorKind::Busy, text)
         }
-        _ => StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", Escaped::of(path))),
+        kind => {
+            let kind = match kind {
+                // It holds other files, or is none itself.
+                std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => ErrorKind::Invalid,
+                _ => ErrorKind::Io,
+            };
+            StoreError::new(kind, format!("cannot open the folder {}: {error}", Escaped::of(path)))
+        }
     }
 }
 

@@ -36,10 +36,9 @@ pub fn count_parser<T: TryFrom<u64> + 'static>(
             &u64::MAX => format!("it must be at least {}", range.start()),
             end => format!("it must be {} to {end}", range.start()),
         };
-        let is_negative = text.strip_prefix('-').is_some_and(|digits| whole(digits).is_some());
         let number: u64 = text.parse().map_err(|error: ParseIntError| match error.kind() {
             IntErrorKind::PosOverflow => "the number is too large".to_owned(),
-            _ if is_negative => beyond(),
+            _ if is_negative(text) => beyond(),
             _ => "it is not a count".to_owned(),
         })?;
         if !range.contains(&number) {
@@ -68,8 +67,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "p" | "pib" => 50,
         _ => return Err(format!("\"{unit}\" is not a unit; use B, KiB, MiB, GiB, TiB or PiB")),
     };
-    let number = whole(digits)
-        .ok_or_else(|| format!("\"{digits}\" is not a whole number of bytes; write it like 4096 or 64KiB"))?;
+    let number = whole(digits).ok_or_else(|| match is_negative(digits) {
+        true => "a size cannot be negative".to_owned(),
+        false => format!("\"{digits}\" is not a whole number of bytes; write it like 4096 or 64KiB"),
+    })?;
     number?.checked_mul(1 << shift).ok_or_else(|| "that is more than 2^64 bytes".to_owned())
 }
 
@@ -84,7 +85,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 /// ```
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let (digits, unit) = split(text);
-    let wrong = || format!("\"{text}\" is not a time; write it like 500ms, 30s, 10min, 2h or 7d");
+    let wrong = || match is_negative(digits) {
+        true => "a time cannot be negative".to_owned(),
+        false => format!("\"{text}\" is not a time; write it like 500ms, 30s, 10min, 2h or 7d"),
+    };
     let unit_ms: u64 = match unit {
         "us" => return whole(digits).ok_or_else(wrong)?.map(Duration::from_micros),
         "ms" => 1,
@@ -145,6 +149,11 @@ fn whole(digits: &str) -> Option<Result<u64, String>> {
     is_whole.then(|| digits.parse().map_err(|_| format!("{digits} is more than can be counted")))
 }
 
+/// Returns whether a text is a whole number with a minus sign.
+fn is_negative(text: &str) -> bool {
+    text.strip_prefix('-').is_some_and(|digits| whole(digits).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +186,7 @@ mod tests {
         for wrong in ["", "KiB", "-1", "+1", "1.5MiB", "4 parsecs", "0x10", "1 0", "1kb"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(parse_size("-1KiB").unwrap_err(), "a size cannot be negative");
         for large in ["99999999999TiB", "16384PiB", "18446744073709551616"] {
             assert!(parse_size(large).is_err(), "{large}");
         }
@@ -197,6 +207,9 @@ mod tests {
             assert_eq!(parse_time(text), Ok(Duration::from_millis(ms)), "{text}");
         }
         assert_eq!(parse_time("200us"), Ok(Duration::from_micros(200)));
+        for negative in ["-1s", "-5"] {
+            assert_eq!(parse_time(negative).unwrap_err(), "a time cannot be negative");
+        }
         for wrong in
             ["", "5", "s", "-1s", "+1s", "1.5s", "1M", "1sec", "99999999999999999d", "18446744073709551616ms"]
         {

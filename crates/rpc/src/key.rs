@@ -56,10 +56,20 @@ impl ClusterKey {
 
     /// Reads the key from a file. A file that others than its owner may access is refused, because its contents are not
     /// secret.
+    ///
+    /// # Errors
+    /// `Denied` if others may access it; `Invalid` if it is missing, for other users, or no key; `Io` if it cannot be read.
     pub fn load(path: &Path) -> Result<ClusterKey, StoreError> {
         let about =
             |kind, why: String| StoreError::new(kind, format!("key file {}: {why}", Escaped::of(path)));
-        let metadata = std::fs::metadata(path).map_err(|error| about(ErrorKind::Io, error.to_string()))?;
+        // One that is not there, or is for others, is not there the next time either.
+        let unread = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                about(ErrorKind::Invalid, error.to_string())
+            }
+            _ => about(ErrorKind::Io, error.to_string()),
+        };
+        let metadata = std::fs::metadata(path).map_err(unread)?;
         if !metadata.is_file() {
             return Err(about(ErrorKind::Invalid, "it is not a file".to_owned()));
         }
@@ -68,7 +78,7 @@ impl ClusterKey {
             let why = format!("others than its owner may read it (mode {mode:03o}); run chmod 600 on it");
             return Err(about(ErrorKind::Denied, why));
         }
-        let text = std::fs::read(path).map_err(|error| about(ErrorKind::Io, error.to_string()))?;
+        let text = std::fs::read(path).map_err(unread)?;
         parse(text.trim_ascii()).map(ClusterKey).ok_or_else(|| {
             about(
                 ErrorKind::Invalid,
@@ -114,5 +124,6 @@ mod tests {
         std::fs::write(&short, "00").unwrap();
         std::fs::set_permissions(&short, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert!(ClusterKey::load(&short).unwrap_err().message.contains("64 hexadecimal digits"));
+        assert_eq!(ClusterKey::load(&folder.path().join("missing")).unwrap_err().kind, ErrorKind::Invalid);
     }
 }

@@ -177,7 +177,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// `Denied`, `Busy` or `Io`, as [`Server::start`]; `Invalid` if two of them are in each other's way.
+    /// As of [`Server::start`]; `Invalid` also if two of them are in each other's way.
     pub fn check_addresses(addresses: &[Address], protected: bool) -> Result<(), StoreError> {
         let mut taken: Vec<(Place<'_>, &Address)> = Vec::new();
         for address in addresses {
@@ -210,8 +210,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// `Denied` if a TCP address is to be listened on without a key and without `open`, `Busy` if the address is in
-    /// use, `Io` if listening or starting threads fails.
+    /// `Invalid` if a TCP address is to be listened on without a key and without `open`, or if there can be no socket at the
+    /// address, `Busy` if it is in use, `Io` if listening or starting threads fails.
     pub fn start(options: ServeOptions) -> Result<Server, StoreError> {
         let (mut listeners, mut addresses, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
         for address in &options.listen {
@@ -299,6 +299,8 @@ impl Drop for Server {
 fn cannot_listen(address: &Address, error: &io::Error) -> StoreError {
     let kind = match error.kind() {
         io::ErrorKind::AddrInUse => ErrorKind::Busy,
+        // A path that is too long or that something else than a socket has, or no address at all.
+        io::ErrorKind::InvalidInput | io::ErrorKind::AlreadyExists => ErrorKind::Invalid,
         _ => ErrorKind::Io,
     };
     StoreError::new(kind, format!("cannot listen on {address}: {error}"))

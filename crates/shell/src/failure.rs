@@ -17,6 +17,8 @@ pub enum Failure {
     Usage(String),
     /// A guard did not hold. Exit code 3.
     Refused(Refused),
+    /// A signal asked the command to end before its work was done. It ends as by that signal.
+    Interrupted(String),
     /// A command that was run ended with this code, or could not be run for this reason.
     Command {
         /// The exit code.
@@ -48,6 +50,12 @@ impl Failure {
             Failure::Command { code, sentence: Some(sentence) } => (sentence, code),
             Failure::Failed(sentence) => (sentence, 1),
             Failure::Usage(sentence) => (sentence, 2),
+            Failure::Interrupted(sentence) => {
+                crate::output::complain(&format!("nacre: {sentence}"));
+                // What it has printed so far may still be in memory.
+                let _ = crate::output::flush();
+                crate::signals::end()
+            }
             Failure::Refused(refused) => {
                 let current = if json { refused.json.to_string() } else { refused.current };
                 // If the output cannot be written, the exit code still reports the refusal.
@@ -57,6 +65,15 @@ impl Failure {
         };
         crate::output::complain(&format!("nacre: {sentence}"));
         ExitCode::from(code)
+    }
+
+    /// Returns the failure of a command that has work to do, and does not run until it is asked to end: if a signal has asked it
+    /// to, that is why it failed.
+    pub fn of_work(self) -> Failure {
+        match self {
+            Failure::Failed(sentence) if crate::signals::latest().is_some() => Failure::Interrupted(sentence),
+            failure => failure,
+        }
     }
 
     /// Returns a constructor of the failure to do something with a file, or with standard input or output.
@@ -172,6 +189,10 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::Unread,
+            // See `startup`.
+            io::ErrorKind::NotConnected => {
+                Failure::Failed("cannot write to standard output: it is closed".to_owned())
+            }
             _ => Failure::Failed(format!("cannot write to standard output: {error}")),
         }
     }

@@ -7,10 +7,9 @@ use std::time::Instant;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
 
 use crate::failure::Failure;
-use crate::signals::TOGETHER;
+use crate::signals::{self, TOGETHER};
 
 /// A flag that is set by the first signal.
 #[derive(Debug)]
@@ -29,15 +28,15 @@ impl Flag {
 /// If the system refuses.
 pub fn caught(wake: impl Fn() + Send + 'static) -> Result<Flag, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Failure::io("catch signals"))?;
+    let mut caught = Signals::new([SIGTERM, SIGINT]).map_err(Failure::io("catch signals"))?;
     let set = Arc::clone(&flag);
     // It ends with the program.
     std::thread::spawn(move || {
         let mut first: Option<Instant> = None;
-        for signal in signals.forever() {
+        for signal in caught.forever() {
+            signals::note(signal);
             if first.get_or_insert_with(Instant::now).elapsed() >= TOGETHER {
-                // It ends the program, as if it were not caught.
-                let _ = emulate_default_handler(signal);
+                signals::end();
             }
             set.store(true, Ordering::SeqCst);
             wake();

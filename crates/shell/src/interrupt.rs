@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::failure::Failure;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 
 /// Runs `work`; the first signal calls `stop`, after which the work must end soon. The second ends the program.
 pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
@@ -39,7 +39,7 @@ pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Re
             }
             tokio::select! {
                 _ = &mut finished => {}
-                () = signals.next() => std::process::exit(130),
+                () = signals.next() => signals::end(),
             }
         });
         match worker.join() {
@@ -66,7 +66,7 @@ impl Interruption {
             // The receiver is gone if the source was dropped already.
             let _ = sender.send(());
             signals.next().await;
-            std::process::exit(130);
+            signals::end();
         });
         Ok(Self { signalled })
     }

@@ -16,7 +16,7 @@ Entries that vanish while the walk goes on are counted apart, and are no failure
 ends the walk without a word.
 
 Exit codes: 0 everything was visited; 1 something was not, and the first errors are on standard error; 2 wrong usage, or \
-a root does not exist.";
+a root does not exist; 128 and the signal's number, such as 130 for Ctrl-C, if one ended the walk (with ranks, 1).";
 
 /// Count or list everything below some roots
 ///

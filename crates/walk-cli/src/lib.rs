@@ -154,7 +154,12 @@ impl Plan {
             head.flags.retain(|(flag, _)| flag != WALKED);
         }
         if let Some((flag, there, here)) = loaded.head.difference(&head) {
-            return Err(format!("it is of another walk: {flag} was {there}, and is {here} now"));
+            return Err(match (as_typed(&there), as_typed(&here)) {
+                (Some(there), Some(here)) => {
+                    format!("it is of another walk: {flag} was {there}, and is {here} now")
+                }
+                _ => format!("it is of another walk: {flag} is not what it was"),
+            });
         }
         let roots = self.roots.len();
         if !loaded.report.has_shape(&self.request.shape)
@@ -305,6 +310,20 @@ impl Plan {
     }
 }
 
+/// Returns the value of a flag in a checkpoint, where it stands as Rust prints it for debugging, as a user types it; `None` if it is of
+/// another form.
+fn as_typed(value: &str) -> Option<String> {
+    let value = value.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')')).unwrap_or(value);
+    match value {
+        "nothing" | "None" | "[]" | "false" => return Some("not given".to_owned()),
+        "true" => return Some("given".to_owned()),
+        _ => {}
+    }
+    let list = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
+    list.filter(|list| list.starts_with('"')).or(is_number.then_some(value)).map(str::to_owned)
+}
+
 /// The roots that are left when those that are parts of others were dropped, as a checkpoint names them. Its units have the
 /// numbers of these, and which ones they are changes with what is mounted.
 const WALKED: &str = "the list of roots that are no parts of others";
@@ -397,6 +416,21 @@ mod tests {
     struct Line {
         #[command(flatten)]
         args: Args,
+    }
+
+    #[test]
+    fn flags_of_another_walk_are_named_as_they_are_typed() {
+        for (stored, typed) in [
+            ("None", Some("not given")),
+            ("Some(5)", Some("5")),
+            ("[\"*1\", \"b\"]", Some("\"*1\", \"b\"")),
+            ("[]", Some("not given")),
+            ("true", Some("given")),
+            ("[Size(At, 4096)]", None),
+            ("Some(Days { at: 3 })", None),
+        ] {
+            assert_eq!(as_typed(stored).as_deref(), typed, "{stored}");
+        }
     }
 
     #[test]

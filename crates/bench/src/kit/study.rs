@@ -69,6 +69,7 @@ pub(crate) async fn until_interrupted<T>(
 }
 
 fn stopped_by(signal: i32) -> BenchError {
+    nacre_shell::signals::note(signal);
     let how = if signal == SIGTERM { "terminated" } else { "interrupted" };
     BenchError::Process(how.into())
 }
@@ -87,7 +88,7 @@ pub(crate) fn watch_signals() -> Result<(), BenchError> {
     }
     for signal in [SIGINT, SIGTERM] {
         // They are run in this order: only the second signal finds the flag set.
-        flag::register_conditional_shutdown(signal, 128 + signal, &AGAIN)
+        flag::register_conditional_default(signal, &AGAIN)
             .and_then(|_| flag::register(signal, &AGAIN))
             .and_then(|_| flag::register_usize(signal, &CAUGHT, signal as usize))
             .map_err(BenchError::io("catch signals"))?;

@@ -18,8 +18,8 @@ use crate::session::Context;
 use crate::{interrupt, output, quantity};
 
 const AFTER_HELP: &str = "\
-Exit codes: 0 no differences; 1 differences; 2 something could not be compared or printed, or wrong usage; \
-as those of cmp and diff.";
+Exit codes: 0 no differences; 1 differences; 2 something could not be compared or printed, or wrong usage, as those of cmp \
+and diff; 128 and the signal's number, such as 130 for Ctrl-C, if one ended the comparison.";
 
 /// Compare two files or directory trees, using all processors
 ///
@@ -117,10 +117,10 @@ fn conclude(session: &Context, args: &Args, comparison: &Copy, differences: u64)
     let errors = comparison.failures().count();
     let stopped = comparison.control().is_stopped();
     Failure::output_of_comparison(print_totals(session, args, comparison, differences))?;
-    let failed = |sentence: String| Err(Failure::Command { code: 2, sentence: Some(sentence) });
     if stopped {
-        return failed("interrupted: not everything was compared".into());
+        return Err(Failure::Interrupted("interrupted: not everything was compared".into()));
     }
+    let failed = |sentence: String| Err(Failure::Command { code: 2, sentence: Some(sentence) });
     if errors > 0 {
         complain(comparison.failures());
         return failed(format!("{}; not everything was compared", quantity::count(errors, "error")));

@@ -76,7 +76,7 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
             }),
             () = end => {
                 tracing::warn!("ended at once, without finishing accepted requests");
-                std::process::exit(130)
+                nacre_shell::signals::end()
             }
         }
     })

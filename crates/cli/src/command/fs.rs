@@ -18,11 +18,17 @@ use crate::failure::Failure;
 use crate::output;
 use crate::session::Context;
 
+const AFTER_HELP: &str = "\
+Paths are typed as they are, as those of any file, and not with the escapes with which they are printed: where a listing shows \
+a\\x0ab, a shell such as bash takes $'a\\nb', and \\\\ stands for one backslash. With --json a path is printed as it is, or, if it is not \
+UTF-8, as base64.";
+
 /// View and change the namespace: directories, files and links on the objects of a store
 ///
 /// Paths begin at the root of the namespace, with or without a slash. The permissions of the calling user apply. They
 /// do not restrict anyone who holds the store's key or writes its objects directly.
 #[derive(clap::Args, Debug)]
+#[command(after_help = AFTER_HELP)]
 pub struct Args {
     #[command(subcommand)]
     action: Action,

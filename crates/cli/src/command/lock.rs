@@ -181,6 +181,8 @@ fn spawn(args: &Args, lock: &Lock) -> Result<Child, Failure> {
     })
 }
 
+/// Returns the failure of a wait that a signal has ended.
 fn ended_by(signal: Signal) -> Failure {
-    Failure::Command { code: 128 + signal.as_raw() as u8, sentence: None }
+    nacre_shell::signals::note(signal.as_raw());
+    Failure::Interrupted("interrupted: the lock was not acquired, and the command was not run".to_owned())
 }

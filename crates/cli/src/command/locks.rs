@@ -55,6 +55,13 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         }
     }
     if session.json {
+        // Servers tell names as they are.
+        let lists = reports.iter_mut().filter_map(|report| report.report.get_mut("locks")?.as_array_mut());
+        for lock in lists.flatten() {
+            if let Some(Value::String(file)) = lock.get_mut("file") {
+                *file = Escaped::of(file.as_str()).to_string();
+            }
+        }
         let part = |report: &Report| json!({ "place": report.server, "report": report.report });
         let missing =
             |(server, error): &(String, StoreError)| json!({ "place": server, "error": error.message });

@@ -77,20 +77,8 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
     };
     let mount = mounted.expect("mounting does not panic").map_err(|error| refused(&folder, &error))?;
     let shown = Escaped::of(&args.folder);
-    match session.json {
-        true => {
-            let mut said = Map::new();
-            said.insert("ready".to_owned(), true.into());
-            output::put_bytes(&mut said, "mounted", args.folder.as_os_str().as_bytes());
-            said.insert("store".to_owned(), store.name().into());
-            output::line(&Value::Object(said).to_string())?
-        }
-        false => {
-            output::line(&format!("mounted {} on {shown}", store.name()))?;
-            output::line("ready")?;
-        }
-    }
-    output::flush()?;
+    // A mount goes on, even if nothing reads its output.
+    drop(announce(session.json, &args.folder, store.name()));
 
     let mut ended = tokio::task::spawn_blocking(move || mount.wait());
     let done = tokio::select! {
@@ -104,7 +92,7 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
                     output::complain(&text);
                     tokio::select! {
                         done = &mut ended => done,
-                        () = signals.next() => std::process::exit(130),
+                        () = signals.next() => nacre_shell::signals::end(),
                     }
                 }
             }
@@ -114,6 +102,24 @@ async fn mount(session: &Context, args: &Args, handle: tokio::runtime::Handle) -
         .map_err(Failure::io(format_args!("continue the mount on {shown}")))?;
     close(rank).await;
     Ok(())
+}
+
+/// Announces that the directory is mounted.
+fn announce(json: bool, folder: &Path, store: &str) -> io::Result<()> {
+    match json {
+        true => {
+            let mut said = Map::new();
+            said.insert("ready".to_owned(), true.into());
+            output::put_bytes(&mut said, "mounted", folder.as_os_str().as_bytes());
+            said.insert("store".to_owned(), store.into());
+            output::line(&Value::Object(said).to_string())?
+        }
+        false => {
+            output::line(&format!("mounted {store} on {}", Escaped::of(folder)))?;
+            output::line("ready")?;
+        }
+    }
+    output::flush()
 }
 
 /// Closes a rank when its last calls have ended.

@@ -7,7 +7,7 @@ use nacre::ErrorKind;
 use nacre::fs::{READ, WRITE};
 use nacre::sequencer::{Policy, Sequencer, Shown};
 use nacre_quantity::{Escaped, unescape};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::fs::typed;
 use crate::failure::Failure;
@@ -209,20 +209,22 @@ async fn act(session: &Context, store: &nacre::Store, action: Action) -> Result<
 async fn list(session: &Context, store: &nacre::Store, names: Vec<OsString>) -> Result<(), Failure> {
     let mut table = Table::new(&["name", "policy", "tail", "reserved", "holder", "waiting"]);
     let mut rows = Vec::new();
-    let mut add = |name: &str, looked: &Shown| match session.json {
-        true => rows.push(row_json(name, looked)),
+    // In JSON, paths stand as they are, and names as they are typed.
+    let mut add = |name: &str, path: Option<&OsStr>, looked: &Shown| match session.json {
+        true => rows.push(row_json(path.map_or(name.as_bytes(), OsStr::as_bytes), looked)),
         false => table.row(row(name, looked)),
     };
     for word in &names {
         let looked = open(store, word, READ).await?.look().await;
-        add(&shown(word), &looked.map_err(|error| failed("look at", shown(word), error))?);
+        let looked = looked.map_err(|error| failed("look at", shown(word), error))?;
+        add(&shown(word), Some(word.as_os_str()).filter(|word| is_path(word)), &looked);
     }
     let mut page = if names.is_empty() { store.sequencers(None, PAGE).await? } else { Vec::new() };
     while let Some(last) = page.last().cloned() {
         for name in &page {
             let text = Escaped(name).to_string();
             match store.sequencer(name).await?.look().await {
-                Ok(looked) => add(&text, &looked),
+                Ok(looked) => add(&text, None, &looked),
                 // It was removed meanwhile.
                 Err(error) if error.kind == ErrorKind::Invalid => {}
                 Err(error) => return Err(failed("look at", text, error)),
@@ -231,7 +233,7 @@ async fn list(session: &Context, store: &nacre::Store, names: Vec<OsString>) -> 
         page = store.sequencers(Some(&last), PAGE).await?;
     }
     match session.json {
-        true => Ok(output::line(&serde_json::Value::from(rows).to_string())?),
+        true => Ok(output::line(&Value::from(rows).to_string())?),
         false => Ok(table.print()?),
     }
 }
@@ -255,14 +257,14 @@ fn row(name: &str, shown: &Shown) -> [String; 6] {
     ]
 }
 
-fn row_json(name: &str, shown: &Shown) -> serde_json::Value {
-    json!({
-        "name": name,
-        "policy": shown.policy.to_string(),
-        "tail": shown.tail,
-        "reserved": shown.reserved,
-        "held": shown.held,
-        "holder": holder(shown),
-        "waiting": shown.waiting,
-    })
+fn row_json(name: &[u8], shown: &Shown) -> Value {
+    let mut row = Map::new();
+    output::put_bytes(&mut row, "name", name);
+    row.insert("policy".to_owned(), shown.policy.to_string().into());
+    row.insert("tail".to_owned(), shown.tail.into());
+    row.insert("reserved".to_owned(), shown.reserved.into());
+    row.insert("held".to_owned(), shown.held.into());
+    row.insert("holder".to_owned(), holder(shown).into());
+    row.insert("waiting".to_owned(), shown.waiting.into());
+    Value::Object(row)
 }

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use bytes::Bytes;
 use nacre::Store;
 use nacre::limit::PAGE_ENTRIES_MAX;
-use nacre::zlog::limit::ENTRY_BYTES_MAX;
+use nacre::zlog::limit::{ENTRY_BYTES_MAX, UNIT_MAX, WIDTH_MAX};
 use nacre::zlog::{
     Appending, Directory, Entry, FollowOptions, Followed, Info, Log, LogError, Options, Recovered, Shape,
     Slot,
@@ -167,14 +167,19 @@ enum Action {
     },
 }
 
+/// Returns a parser of counts of at least one, up to a limit.
+fn count_to(most: u32) -> impl Fn(&str) -> Result<u32, String> + Clone + Send + Sync + 'static {
+    nacre_quantity::count_parser::<u32>(1..=u64::from(most))
+}
+
 /// The shape of a view.
 #[derive(clap::Args, Debug)]
 struct ShapeArgs {
     /// Number of objects to spread entries over
-    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().width)]
+    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().width, value_parser = count_to(WIDTH_MAX))]
     width: u32,
     /// Number of consecutive positions in one object
-    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().unit)]
+    #[arg(long, value_name = "COUNT", default_value_t = Shape::default().unit, value_parser = count_to(UNIT_MAX))]
     unit: u32,
 }
 

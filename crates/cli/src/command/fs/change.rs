@@ -27,7 +27,7 @@ pub struct MkdirArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     stripe: Option<u64>,
     /// Number of objects that files in it are striped over [default: that of the parent directory]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = nacre_quantity::count_parser::<u32>(1..=1024))]
     width: Option<u32>,
     /// Maximum length of an object of a file [default: that of the parent directory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use nacre::{Engine, Store};
+use nacre::{Engine, ErrorKind, Store};
 
 use crate::failure::Failure;
 use crate::session::parse_uri;
@@ -18,5 +18,9 @@ pub fn open_store(uri: &OsStr, key: Option<&Path>) -> Result<Store, Failure> {
     if let Engine::Folder(_) = &uri.engine {
         uri.options.create.get_or_insert(true);
     }
-    Store::open(&uri).map_err(|error| Failure::Failed(error.message))
+    Store::open(&uri).map_err(|error| match error.kind {
+        // A key that others may read, a folder of something else, a newer format: another try would find the same.
+        ErrorKind::Denied | ErrorKind::Invalid | ErrorKind::Unsupported => Failure::Usage(error.message),
+        _ => Failure::Failed(error.message),
+    })
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nacre_shell::signals::{self, TOGETHER};
 use nacre_walk::Queue;
 use nacre_walk::report::Sums;
 use parking_lot::{Condvar, Mutex};
@@ -79,12 +80,12 @@ impl Watch {
 
     /// Waits for signals until [`Watch::end`], on its own thread.
     pub fn wait_for_signals(&self) {
-        let Some(signals) = &self.signals else { return };
+        let Some(caught) = &self.signals else { return };
         let mut first: Option<Instant> = None;
-        for signal in signals.lock().forever() {
+        for signal in caught.lock().forever() {
+            signals::note(signal);
             if first.get_or_insert_with(Instant::now).elapsed() >= TOGETHER {
-                // It ends the program, as if it were not caught.
-                let _ = signal_hook::low_level::emulate_default_handler(signal);
+                signals::end();
             }
             // Whoever sees the walk stopped looks for the reason afterwards.
             self.signalled.store(true, Ordering::SeqCst);
@@ -121,9 +122,6 @@ impl Watch {
         }
     }
 }
-
-/// The time within which signals are one request, as a terminal or a service manager may send several at once.
-const TOGETHER: Duration = Duration::from_millis(500);
 
 fn line_on_terminal() -> ProgressBar {
     let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
