@@ -69,6 +69,11 @@ fn one_after_another(store: &str) {
     assert_eq!((followed.code, &followed.stdout[..]), (0, &b"line 18\n"[..]));
     let info = run(&["info", "l", "--json"]).json();
     assert_eq!((&info["tail"], &info["views"][1]["width"]), (&json!(54), &json!(5)));
+    // What no flag sets is that of the log.
+    assert_eq!(info["views"][1]["unit"], 2);
+    run(&["reshape", "l", "--unit", "3"]).ok();
+    let info = run(&["info", "l", "--json"]).json();
+    assert_eq!((&info["views"][2]["width"], &info["views"][2]["unit"]), (&json!(5), &json!(3)));
     run(&["mv", "l", "größe/2"]).ok();
     assert_eq!(run(&["ls", "--json"]).json()[0]["log"], "größe/2");
     assert_eq!(run(&["ls"]).text().lines().count(), 2);

@@ -141,8 +141,12 @@ enum Action {
         /// The log
         #[arg(value_parser = name::log())]
         log: String,
-        #[command(flatten)]
-        shape: ShapeArgs,
+        /// Number of objects to spread entries over [default: as before]
+        #[arg(long, value_name = "COUNT")]
+        width: Option<u32>,
+        /// Number of consecutive positions in one object [default: as before]
+        #[arg(long, value_name = "COUNT")]
+        unit: Option<u32>,
     },
     /// Read a whole log, and count what it contains
     Check {
@@ -226,9 +230,11 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             let recovered = open(session, &log, false).await?.seal().await?;
             print_recovered(session, &log, &recovered)
         }
-        Action::Reshape { log, shape } => {
-            let recovered = open(session, &log, false).await?.reshape(shape.shape()).await?;
-            print_recovered(session, &log, &recovered)
+        Action::Reshape { log: name, width, unit } => {
+            let log = open(session, &name, false).await?;
+            let before = log.shape();
+            let shape = Shape { width: width.unwrap_or(before.width), unit: unit.unwrap_or(before.unit) };
+            print_recovered(session, &name, &log.reshape(shape).await?)
         }
         Action::Check { log } => check(session, &log).await,
         Action::Mv { log, to } => Ok(directory(session, &session.open()?)?.rename(&log, &to).await?),
