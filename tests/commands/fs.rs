@@ -324,6 +324,37 @@ fn a_put_that_is_interrupted_leaves_the_old_file_or_none() {
 }
 
 #[test]
+fn a_put_that_is_interrupted_while_its_server_is_away_does_not_wait_for_it() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = file(&folder.path().join("store"));
+    let mut server = Server::listen(&address, &store, &[]);
+    for waits_for_server in [false, true] {
+        let before = parts(&server);
+        let mut put = piped(&format!("{address}?repeat_timeout=1h"), "/f");
+        put.stdin.as_mut().unwrap().write_all(&vec![7; 20 << 20]).unwrap();
+        wait_for_parts(&server, before);
+        server.kill();
+        let mut stdin = put.stdin.take();
+        if waits_for_server {
+            let absent = harness::Absent::at(&address);
+            drop(stdin.take());
+            absent.turn_away();
+        }
+        kill_process(Pid::from_raw(put.id() as i32).unwrap(), Signal::INT).unwrap();
+        let (code, stderr) = ended(put);
+        drop(stdin);
+        assert_eq!(code, 1, "{stderr}");
+        assert!(stderr.contains("was interrupted") && stderr.contains("nacre fs check --mend"), "{stderr}");
+        server = Server::listen(&address, &store, &[]);
+        assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "");
+        assert_eq!(server.run(["fs", "check", "--json"]).json()["ranks"], 1);
+        server.run(["fs", "check", "--mend"]).ok();
+        assert_eq!(parts(&server), 0);
+    }
+}
+
+#[test]
 fn a_store_without_a_namespace_says_so() {
     let server = Server::in_memory();
     server.run(["fs", "ls"]).failed(1, &["has no namespace yet", "nacre fs mkdir"]);

@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use nacre::fs::{Attributes, Error, InodeKind, Put};
+use nacre::{ObjectStore, Store};
 use nacre_quantity::Escaped;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -18,8 +20,10 @@ use crate::{output, quantity};
 
 /// The number of bytes that are read together.
 const CHUNK_BYTES: usize = 4 << 20;
-/// The time that a put which failed, or was interrupted, has for removing what it has stored.
+/// The time that a put which failed, or was interrupted, has for removing what it has stored, or for its last step.
 const CLEANUP_MAX: Duration = Duration::from_secs(5);
+/// The time after which servers that do not answer an interrupted put are taken for gone.
+const ANSWER_MAX: Duration = Duration::from_millis(500);
 
 /// Print files
 #[derive(clap::Args, Debug)]
@@ -131,8 +135,8 @@ async fn copy(
     done
 }
 
-/// Runs `nacre fs put`.
-pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
+/// Runs `nacre fs put`. `servers` is a handle that does not wait for servers that are away, if the store has servers.
+pub async fn put(tree: &Tree, servers: Option<&Store>, args: PutArgs) -> Result<(), Failure> {
     let is_stream = args.file.as_os_str() == "-";
     let shown = Escaped::of(&args.file).to_string();
     let mut path = Path(args.path);
@@ -157,19 +161,33 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
         Box::new(file)
     };
     let attempted = format!("cannot write {path}");
-    let interruption = Interruption::catch()?;
-    let mut put = begin(tree, existing, &path).await?;
+    let mut interruption = pin!(Interruption::catch()?.wait());
+    let mut put = tokio::select! {
+        put = begin(tree, existing, &path) => put?,
+        () = &mut interruption => return Err(interrupted(&attempted)),
+    };
     let filled = tokio::select! {
         filled = fill(&mut put, source, &shown, &attempted) => filled,
-        () = interruption.wait() => Err(interrupted(&attempted)),
+        () = &mut interruption => Err(interrupted(&attempted)),
     };
     let stored = match filled {
-        Ok(()) => put.commit().await.map_err(|error| match error {
-            Error::Store(_) => with_remains(failure(error, &attempted)),
-            error => failure(error, &attempted),
-        }),
-        Err(failure) => match tokio::time::timeout(CLEANUP_MAX, put.abort()).await {
-            Ok(Ok(())) => Err(failure),
+        Ok(()) => {
+            let mut commit = pin!(put.commit());
+            let committed = tokio::select! {
+                committed = commit.as_mut() => Some(committed),
+                () = &mut interruption => within_reason(servers, commit.as_mut()).await,
+            };
+            match committed {
+                Some(Ok(bytes)) => Ok(bytes),
+                Some(Err(error @ Error::Store(_))) => Err(with_remains(failure(error, &attempted))),
+                Some(Err(error)) => Err(failure(error, &attempted)),
+                None => Err(with_remains(Failure::Failed(format!(
+                    "{attempted}: the command was interrupted in its last step, which may have taken effect"
+                )))),
+            }
+        }
+        Err(failure) => match within_reason(servers, put.abort()).await {
+            Some(Ok(())) => Err(failure),
             _ => Err(with_remains(failure)),
         },
     };
@@ -186,6 +204,23 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
         false => output::line(&format!("{} stored in {path}", quantity::count(bytes, "byte")))?,
     }
     Ok(())
+}
+
+/// Does what is left to be done after a failure or an interruption. Returns `None` if that takes too long, or if a server is away,
+/// for which it would wait.
+async fn within_reason<T>(servers: Option<&Store>, work: impl Future<Output = T>) -> Option<T> {
+    let away = async {
+        let Some(servers) = servers else { return std::future::pending().await };
+        while let Ok(Ok(_)) = tokio::time::timeout(ANSWER_MAX, ObjectStore::list(servers, None, 1)).await {
+            tokio::time::sleep(ANSWER_MAX).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = away => None,
+        () = tokio::time::sleep(CLEANUP_MAX) => None,
+    }
 }
 
 /// Begins to put content into a file, or into a new one where there is none.
