@@ -264,8 +264,8 @@ fn a_server_that_is_started_again_meanwhile_is_waited_for() {
     let (store, address) = (file(&folder.path().join("store")), folder.path().join("socket"));
     let address = format!("unix:{}", address.display());
     let whole = content(5, 40 << 20);
-    // Between two pieces of a long content, before its end, and before the only transaction of a short one.
-    for (before, after) in [(24, 16), (24, 0), (4, 4)] {
+    // Between two pieces of a long content, before its end, before it is staged, and before the only transaction of a short one.
+    for (before, after) in [(24, 16), (24, 0), (12, 8), (4, 4)] {
         let server = Server::listen(&address, &store, &[]);
         let mut put = piped(&server, "a");
         let mut stdin = put.stdin.take().unwrap();

@@ -255,8 +255,14 @@ impl<'a> Upload<'a> {
         if self.offset <= TRANSACTION_BYTES_MAX as u64 {
             return Ok(());
         }
-        let stage = Stage::claim(self.object.store(), self.object.id()).await;
-        let stage = stage.map_err(|error| self.object.context(error, STORE))?;
+        let object = self.object;
+        let stage = loop {
+            match Stage::claim(object.store(), object.id()).await {
+                Err(error) if self.patience.allows(&error).await => {}
+                claimed => break claimed.map_err(|error| object.context(error, STORE))?,
+            }
+        };
+        self.patience.reset();
         // The first piece is longer than the stamp: there are more of them than one transaction holds.
         let head = self.held[0].1.split_to(STAMP_BYTES);
         self.held[0].0 = STAMP_BYTES as u64;
