@@ -158,6 +158,17 @@ fn a_file_that_is_replaced_while_it_is_read_is_not_read_as_a_mixture() {
     assert!(stderr.contains("cannot read /d/f: the content was replaced meanwhile"), "{stderr}");
     assert!(read.len() < old.len() && read.iter().all(|byte| *byte == b'o'), "{} bytes", read.len());
     assert!(server.run(["fs", "cat", "/d/f"]).ok() == new);
+    // Nor is one that is removed taken for whole.
+    let mut command = server.command(["fs", "cat", "/d/f"]);
+    let mut cat = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut pipe = cat.stdout.take().unwrap();
+    pipe.read_exact(&mut [0]).unwrap();
+    server.run(["fs", "rm", "/d/f"]).ok();
+    pipe.read_to_end(&mut read).unwrap();
+    let ended = cat.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cannot read /d/f: it was removed meanwhile"), "{stderr}");
 }
 
 #[test]

@@ -86,8 +86,8 @@ impl Object {
     /// All of them stood there at one moment: if the range changes meanwhile, this fails with [`ErrorKind::Busy`].
     ///
     /// # Errors
-    /// Those of a [read](crate#errors). [`ErrorKind::Busy`] if the content was replaced meanwhile, [`ErrorKind::Io`]
-    /// if the target fails.
+    /// Those of a [read](crate#errors). [`ErrorKind::Busy`] if the content was replaced or removed meanwhile,
+    /// [`ErrorKind::Io`] if the target fails.
     pub async fn get(
         &self,
         range: impl Into<ByteRange>,
@@ -462,8 +462,11 @@ impl<'a> Download<'a> {
         match reply.await.map_err(|error| self.object.context(error, FETCH))? {
             Outcome::Done(done) => Ok(done.answers),
             Outcome::Refused(_) => {
-                let error = StoreError::new(ErrorKind::Busy, "it was changed meanwhile; try again");
-                Err(self.object.context(error, FETCH))
+                let text = match self.object.stat().await {
+                    Ok(stat) if !stat.exists => "it was removed meanwhile",
+                    _ => "it was changed meanwhile; try again",
+                };
+                Err(self.object.context(StoreError::new(ErrorKind::Busy, text), FETCH))
             }
         }
     }

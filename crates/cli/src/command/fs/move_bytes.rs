@@ -119,6 +119,9 @@ async fn copy(
         let read = tree.rank.read_file_content(found.ino, content, offset, CHUNK_BYTES).await;
         let (number, bytes) = match read {
             Ok(read) => read,
+            Err(Error::NotFound) => {
+                break Err(Failure::Failed(format!("{attempted}: it was removed meanwhile")));
+            }
             Err(error) => break Err(failure(error, &attempted)),
         };
         if let Err(error) = target.write_all(&bytes).await {
