@@ -191,6 +191,39 @@ fn what_is_fetched_replaces_a_file_only_when_all_of_it_is_there() {
     assert_eq!(server.run(["fs", "get", "/f", "/dev/stdout"]).text(), "fetched");
 }
 
+#[test]
+fn symbolic_links_are_fetched_to_as_what_they_lead_to() {
+    use std::os::unix::fs::symlink;
+    let (server, folder) = (Server::in_memory(), folder());
+    server.run_with(["put", "f"], b"fetched").ok();
+    server.run_with(["fs", "put", "-", "/f"], b"fetched").ok();
+    let at = |name: &str| folder.path().join(name);
+    for get in [&["get", "f"][..], &["fs", "get", "/f"]] {
+        fs::write(at("file"), "before").unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        for (target, link) in [("file", "to-file"), ("directory", "to-directory"), ("missing", "to-nothing")]
+        {
+            symlink(target, at(link)).unwrap();
+            let (path, mut words) = (at(link), get.to_vec());
+            words.push(path.to_str().unwrap());
+            let ended = server.run(&words[..]);
+            match target {
+                "missing" => {
+                    drop(ended.failed(1, &["to-nothing is a symbolic link that cannot be followed"]))
+                }
+                _ => drop(ended.ok()),
+            }
+            assert_eq!(fs::read_link(&path).unwrap().to_str(), Some(target), "the link stays");
+            fs::remove_file(&path).unwrap();
+        }
+        for fetched in ["file", "directory/f"] {
+            assert_eq!(fs::read(at(fetched)).unwrap(), b"fetched");
+        }
+        assert!(!at("missing").exists());
+        fs::remove_dir_all(at("directory")).unwrap();
+    }
+}
+
 /// Starts a `put` of what it reads from a pipe.
 fn piped(store: &str, path: &str) -> Child {
     let mut command = program();

@@ -47,7 +47,7 @@ pub struct PutArgs {
 ///
 /// All bytes belong to one moment: if the object changes meanwhile, the command fails and says so. Holes of the object
 /// become holes of the file. An existing file is replaced once everything is fetched; the new one has its permissions,
-/// and its owner where that is allowed.
+/// and its owner where that is allowed. A symbolic link is followed and stays; one that leads nowhere is refused.
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The object
@@ -171,7 +171,16 @@ impl Replacement {
     pub fn of(path: &Path) -> Result<Replacement, Failure> {
         let shown = Escaped::of(path).to_string();
         let before = std::fs::metadata(path).ok();
-        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let target = match std::fs::canonicalize(path) {
+            Ok(target) => target,
+            // The file would take the place of the link, and nobody would have what the link was made for.
+            Err(error) if path.is_symlink() => {
+                return Err(Failure::Failed(format!(
+                    "{shown} is a symbolic link that cannot be followed: {error}; remove it, or name the file that it is to lead to"
+                )));
+            }
+            Err(_) => path.to_owned(),
+        };
         let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
         Ok(Replacement { partial, before, shown })
     }

@@ -36,7 +36,7 @@ pub struct CatArgs {
 /// Fetch a file
 ///
 /// An existing local file is replaced once everything is fetched; the new one has its permissions, and its owner where
-/// that is allowed.
+/// that is allowed. A symbolic link is followed and stays; one that leads nowhere is refused.
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The file in the namespace
