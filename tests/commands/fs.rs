@@ -337,10 +337,16 @@ fn a_put_that_a_server_is_killed_in_leaves_the_whole_file_or_none() {
     assert!(stderr.contains("cannot write /g: ") && stderr.contains("nacre fs check --mend"), "{stderr}");
     let server = Server::listen(&address, &store, &[]);
     assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "/f");
-    assert_eq!(server.run(["fs", "check", "--json"]).json()["findings"], serde_json::json!([]));
+    let report = server.run(["fs", "check", "--json"]).json();
+    let [left] = &report["unfinished"].as_array().unwrap()[..] else { panic!("{report}") };
+    assert_eq!((&report["findings"], &report["files"]), (&serde_json::json!([]), &1.into()));
+    assert_eq!(left["objects"].as_u64().unwrap() as usize, parts(&server) - before);
+    assert!(left["bytes"].as_u64().unwrap() >= 1 << 20, "{report}");
+    assert!(server.run(["fs", "check"]).text().contains("left by a command that was killed"));
     server.run(["fs", "check", "--mend"]).ok();
     assert_eq!(parts(&server), before);
-    assert_eq!(server.run(["fs", "check", "--json"]).json()["ranks"], 0);
+    let report = server.run(["fs", "check", "--json"]).json();
+    assert_eq!((&report["unfinished"], &report["ranks"]), (&serde_json::json!([]), &0.into()));
 }
 
 #[test]

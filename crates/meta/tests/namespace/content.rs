@@ -142,8 +142,13 @@ fn puts_that_are_dropped_are_found_by_whoever_checks_after_their_rank_was_closed
         rank.close().await.unwrap();
         let other = open(&store).await;
         assert_eq!(other.ranks().await.unwrap().len(), 1);
-        assert!(other.check(false).await.unwrap().findings.is_empty());
+        let report = other.check(false).await.unwrap();
+        assert!(report.findings.is_empty(), "{report:?}");
+        // Each has passed on two rounds of stripes over four objects.
+        let left: Vec<_> = report.unfinished.iter().map(|left| (left.objects, left.bytes)).collect();
+        assert_eq!((left, report.files, report.objects), (vec![(4, 8 << 20); 2], 1, 1));
         assert!(other.check(true).await.unwrap().is_clean());
+        assert!(other.check(false).await.unwrap().unfinished.is_empty());
         other.close().await.unwrap();
         assert_eq!(other.ranks().await.unwrap(), [0_u64; 0]);
         assert_eq!(store.objects().len(), before, "{:?}", store.objects());
