@@ -5,25 +5,20 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::time::Duration;
 
+use nacre::Store;
 use nacre::fs::{Attributes, Error, InodeKind, Put};
-use nacre::{ObjectStore, Store};
 use nacre_quantity::Escaped;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Path, Tree, failure, masked};
-use crate::command::transfer::{self, Replacement, destination};
+use crate::command::transfer::{self, Replacement, destination, within_reason};
 use crate::failure::Failure;
 use crate::interrupt::Interruption;
 use crate::{output, quantity};
 
 /// The number of bytes that are read together.
 const CHUNK_BYTES: usize = 4 << 20;
-/// The time that a put which failed, or was interrupted, has for removing what it has stored, or for its last step.
-const CLEANUP_MAX: Duration = Duration::from_secs(5);
-/// The time after which servers that do not answer an interrupted put are taken for gone.
-const ANSWER_MAX: Duration = Duration::from_millis(500);
 
 /// Print files
 #[derive(clap::Args, Debug)]
@@ -207,23 +202,6 @@ pub async fn put(tree: &Tree, servers: Option<&Store>, args: PutArgs) -> Result<
         false => output::line(&format!("{} stored in {path}", quantity::count(bytes, "byte")))?,
     }
     Ok(())
-}
-
-/// Does what is left to be done after a failure or an interruption. Returns `None` if that takes too long, or if a server is away,
-/// for which it would wait.
-async fn within_reason<T>(servers: Option<&Store>, work: impl Future<Output = T>) -> Option<T> {
-    let away = async {
-        let Some(servers) = servers else { return std::future::pending().await };
-        while let Ok(Ok(_)) = tokio::time::timeout(ANSWER_MAX, ObjectStore::list(servers, None, 1)).await {
-            tokio::time::sleep(ANSWER_MAX).await;
-        }
-    };
-    tokio::select! {
-        biased;
-        done = work => Some(done),
-        () = away => None,
-        () = tokio::time::sleep(CLEANUP_MAX) => None,
-    }
 }
 
 /// Begins to put content into a file, or into a new one where there is none.
