@@ -146,6 +146,26 @@ fn damaged_objects_are_listed_and_the_rest_is_copied() {
 }
 
 #[test]
+fn a_server_that_is_being_restarted_is_waited_for() {
+    let folder = harness::folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let (store, other) = (file(&folder.path().join("store")), file(&folder.path().join("other")));
+    let server = Server::listen(&address, &store, &[]);
+    server.run_with(["put", "a"], b"content").ok();
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let waiting = format!("{address}?repeat_timeout=60s");
+    let (waiting, other) = (waiting.as_str(), other.as_str());
+    // As the source, and as the destination.
+    let (server, ended) = harness::run_while_away(&address, &store, &[&["copy-objects", waiting, other]]);
+    assert_eq!(ended[0].code, 0, "{ended:?}");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let empty = file(&folder.path().join("empty"));
+    let (server, ended) = harness::run_while_away(&address, &empty, &[&["copy-objects", other, waiting]]);
+    assert_eq!(ended[0].code, 0, "{ended:?}");
+    assert_eq!(server.run(["get", "a"]).text(), "content");
+}
+
+#[test]
 fn a_copy_that_is_killed_is_not_taken_for_whole_and_goes_on() {
     let mut random = Random::from_environment();
     let (source, folder) = (Server::in_memory(), harness::folder());

@@ -264,8 +264,8 @@ fn a_server_that_is_started_again_meanwhile_is_waited_for() {
     let (store, address) = (file(&folder.path().join("store")), folder.path().join("socket"));
     let address = format!("unix:{}", address.display());
     let whole = content(5, 40 << 20);
-    // Between two pieces of a long content, before its end, and before the only transaction of a short one.
-    for (before, after) in [(24, 16), (24, 0), (4, 4)] {
+    // Between two pieces of a long content, before its end, before it is staged, and before the only transaction of a short one.
+    for (before, after) in [(24, 16), (24, 0), (12, 8), (4, 4)] {
         let server = Server::listen(&address, &store, &[]);
         let mut put = piped(&server, "a");
         let mut stdin = put.stdin.take().unwrap();
@@ -296,6 +296,34 @@ fn a_server_that_is_started_again_meanwhile_is_waited_for() {
     server.kill();
     let (code, stderr) = ended(put);
     assert!(code == 1 && stderr.contains("object \"a\""), "{code}: {stderr}");
+}
+
+#[test]
+fn a_put_that_is_interrupted_while_its_server_is_away_does_not_wait_for_it() {
+    let folder = harness::folder();
+    let (store, address) = (file(&folder.path().join("store")), folder.path().join("socket"));
+    let address = format!("unix:{}", address.display());
+    let server = Server::listen(&address, &store, &[]);
+    server.run_with(["put", "a"], &content(1, 4096)).ok();
+    let patient = format!("{address}?repeat_timeout=1h");
+    let mut command = server.command(["put", "a", "--store", &patient]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut put = command.spawn().unwrap();
+    let mut stdin = put.stdin.take().unwrap();
+    stdin.write_all(&content(2, 24 << 20)).unwrap();
+    wait_for_stage(&server, "a", 16 << 20);
+    server.kill();
+    let absent = harness::Absent::at(&address);
+    // A writer that waits for the server does not read on.
+    let rest = std::thread::spawn(move || drop(stdin.write_all(&content(3, 64 << 20))));
+    absent.turn_away();
+    kill_process(Pid::from_raw(put.id() as i32).unwrap(), Signal::INT).unwrap();
+    let (code, stderr) = ended(put);
+    rest.join().unwrap();
+    assert!(code == 1 && stderr.contains("the command was interrupted"), "{code}: {stderr}");
+    drop(absent);
+    let server = Server::listen(&address, &store, &[]);
+    assert_eq!(read(&server.uri, "a"), Some((1, 4096)));
 }
 
 #[test]

@@ -158,6 +158,17 @@ fn a_file_that_is_replaced_while_it_is_read_is_not_read_as_a_mixture() {
     assert!(stderr.contains("cannot read /d/f: the content was replaced meanwhile"), "{stderr}");
     assert!(read.len() < old.len() && read.iter().all(|byte| *byte == b'o'), "{} bytes", read.len());
     assert!(server.run(["fs", "cat", "/d/f"]).ok() == new);
+    // Nor is one that is removed taken for whole.
+    let mut command = server.command(["fs", "cat", "/d/f"]);
+    let mut cat = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut pipe = cat.stdout.take().unwrap();
+    pipe.read_exact(&mut [0]).unwrap();
+    server.run(["fs", "rm", "/d/f"]).ok();
+    pipe.read_to_end(&mut read).unwrap();
+    let ended = cat.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cannot read /d/f: it was removed meanwhile"), "{stderr}");
 }
 
 #[test]
@@ -178,6 +189,39 @@ fn what_is_fetched_replaces_a_file_only_when_all_of_it_is_there() {
     // A device is written to.
     server.run(["fs", "get", "/f", "/dev/null"]).ok();
     assert_eq!(server.run(["fs", "get", "/f", "/dev/stdout"]).text(), "fetched");
+}
+
+#[test]
+fn symbolic_links_are_fetched_to_as_what_they_lead_to() {
+    use std::os::unix::fs::symlink;
+    let (server, folder) = (Server::in_memory(), folder());
+    server.run_with(["put", "f"], b"fetched").ok();
+    server.run_with(["fs", "put", "-", "/f"], b"fetched").ok();
+    let at = |name: &str| folder.path().join(name);
+    for get in [&["get", "f"][..], &["fs", "get", "/f"]] {
+        fs::write(at("file"), "before").unwrap();
+        fs::create_dir(at("directory")).unwrap();
+        for (target, link) in [("file", "to-file"), ("directory", "to-directory"), ("missing", "to-nothing")]
+        {
+            symlink(target, at(link)).unwrap();
+            let (path, mut words) = (at(link), get.to_vec());
+            words.push(path.to_str().unwrap());
+            let ended = server.run(&words[..]);
+            match target {
+                "missing" => {
+                    drop(ended.failed(1, &["to-nothing is a symbolic link that cannot be followed"]))
+                }
+                _ => drop(ended.ok()),
+            }
+            assert_eq!(fs::read_link(&path).unwrap().to_str(), Some(target), "the link stays");
+            fs::remove_file(&path).unwrap();
+        }
+        for fetched in ["file", "directory/f"] {
+            assert_eq!(fs::read(at(fetched)).unwrap(), b"fetched");
+        }
+        assert!(!at("missing").exists());
+        fs::remove_dir_all(at("directory")).unwrap();
+    }
 }
 
 /// Starts a `put` of what it reads from a pipe.
@@ -293,10 +337,16 @@ fn a_put_that_a_server_is_killed_in_leaves_the_whole_file_or_none() {
     assert!(stderr.contains("cannot write /g: ") && stderr.contains("nacre fs check --mend"), "{stderr}");
     let server = Server::listen(&address, &store, &[]);
     assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "/f");
-    assert_eq!(server.run(["fs", "check", "--json"]).json()["findings"], serde_json::json!([]));
+    let report = server.run(["fs", "check", "--json"]).json();
+    let [left] = &report["unfinished"].as_array().unwrap()[..] else { panic!("{report}") };
+    assert_eq!((&report["findings"], &report["files"]), (&serde_json::json!([]), &1.into()));
+    assert_eq!(left["objects"].as_u64().unwrap() as usize, parts(&server) - before);
+    assert!(left["bytes"].as_u64().unwrap() >= 1 << 20, "{report}");
+    assert!(server.run(["fs", "check"]).text().contains("left by a command that was killed"));
     server.run(["fs", "check", "--mend"]).ok();
     assert_eq!(parts(&server), before);
-    assert_eq!(server.run(["fs", "check", "--json"]).json()["ranks"], 0);
+    let report = server.run(["fs", "check", "--json"]).json();
+    assert_eq!((&report["unfinished"], &report["ranks"]), (&serde_json::json!([]), &0.into()));
 }
 
 #[test]
@@ -320,6 +370,37 @@ fn a_put_that_is_interrupted_leaves_the_old_file_or_none() {
         assert_eq!(server.run(["fs", "cat", "/old"]).text(), "old");
         let report = server.run(["fs", "check", "--json"]).json();
         assert_eq!((&report["clean"], &report["ranks"]), (&true.into(), &0.into()), "{report}");
+    }
+}
+
+#[test]
+fn a_put_that_is_interrupted_while_its_server_is_away_does_not_wait_for_it() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = file(&folder.path().join("store"));
+    let mut server = Server::listen(&address, &store, &[]);
+    for waits_for_server in [false, true] {
+        let before = parts(&server);
+        let mut put = piped(&format!("{address}?repeat_timeout=1h"), "/f");
+        put.stdin.as_mut().unwrap().write_all(&vec![7; 20 << 20]).unwrap();
+        wait_for_parts(&server, before);
+        server.kill();
+        let mut stdin = put.stdin.take();
+        if waits_for_server {
+            let absent = harness::Absent::at(&address);
+            drop(stdin.take());
+            absent.turn_away();
+        }
+        kill_process(Pid::from_raw(put.id() as i32).unwrap(), Signal::INT).unwrap();
+        let (code, stderr) = ended(put);
+        drop(stdin);
+        assert_eq!(code, 1, "{stderr}");
+        assert!(stderr.contains("was interrupted") && stderr.contains("nacre fs check --mend"), "{stderr}");
+        server = Server::listen(&address, &store, &[]);
+        assert_eq!(server.run(["fs", "find", "--type", "file"]).text(), "");
+        assert_eq!(server.run(["fs", "check", "--json"]).json()["ranks"], 1);
+        server.run(["fs", "check", "--mend"]).ok();
+        assert_eq!(parts(&server), 0);
     }
 }
 

@@ -156,7 +156,7 @@ export! {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), nacre::fs::Error> {
-    /// use nacre::fs::{Finding, RankOptions, Report};
+    /// use nacre::fs::{Finding, RankOptions, Report, Unfinished};
     ///
     /// let store = nacre::open("mem:")?;
     /// let rank = store.rank(RankOptions { create: true, ..Default::default() }).await?;
@@ -165,12 +165,16 @@ export! {
     /// for Finding { text, .. } in &report.findings {
     ///     println!("{text}");
     /// }
+    /// for Unfinished { ino, bytes, .. } in &report.unfinished {
+    ///     println!("{bytes} bytes of inode {ino} are being put, or were left by a put that was killed");
+    /// }
     /// assert!(report.is_clean());
     /// # Ok(())
     /// # }
     /// ```
     "Something that is wrong with a namespace, or was left behind." nacre_meta::Finding;
     "The result of a check." nacre_meta::Report;
+    "Content that no reader sees: it is being put or removed, or whoever did that was killed." nacre_meta::Unfinished;
 }
 export! {
     /// ```

@@ -176,6 +176,14 @@ mod tests {
     }
 
     #[test]
+    fn a_put_waits_for_a_server_that_is_away_when_its_staging_begins() {
+        let (away, store) = away(ErrorKind::Unavailable, 3, Duration::from_secs(60));
+        let content = vec![7; (16 << 20) + 1];
+        let bytes = block_on(store.object("o").unwrap().put(&content[..])).unwrap();
+        assert_eq!((bytes, away.left.load(Ordering::SeqCst)), (content.len() as u64, 0));
+    }
+
+    #[test]
     fn what_may_have_taken_effect_is_not_repeated() {
         let (away, store) = away(ErrorKind::Unknown, 2, Duration::from_secs(60));
         let error = block_on(store.patient().object("o").unwrap().write(0, "x")).unwrap_err();

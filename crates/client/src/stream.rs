@@ -875,7 +875,7 @@ impl Stream {
     /// All of them stood there at one moment: if the stream changes meanwhile, this fails with [`ErrorKind::Busy`].
     ///
     /// # Errors
-    /// Those of a [read](crate#errors). [`ErrorKind::Busy`] if the stream was changed meanwhile, [`ErrorKind::Io`] if the
+    /// Those of a [read](crate#errors). [`ErrorKind::Busy`] if the stream was changed or removed meanwhile, [`ErrorKind::Io`] if the
     /// target fails, [`ErrorKind::Invalid`] if there is no such stream.
     pub async fn get(
         &self,
@@ -1038,7 +1038,7 @@ impl<'a> Download<'a> {
         let Outcome::Done(done) = reply.await? else {
             let now = self.look_at(&content, piece.object).await?;
             return match found.exists || now.exists {
-                true => Err(changed()),
+                true => Err(self.changed().await),
                 false => self.hole(&content, now, piece.len).await,
             };
         };
@@ -1063,19 +1063,29 @@ impl<'a> Download<'a> {
             return Ok(Some(Part::Hole(len)));
         }
         // The objects of a content that was replaced are gone, and nothing is wrong with that.
-        let (now, _) = self.stream.load_created().await?;
-        match now.present().is_some_and(|now| now.number == content.number) {
+        let now = self.stream.load().await?.and_then(|(now, _)| now.present().copied());
+        match now.is_some_and(|now| now.number == content.number) {
             true => Err(found.error(content)),
-            false => Err(changed()),
+            false => Err(self.changed().await),
+        }
+    }
+
+    /// Returns the failure of a read whose stream was changed, or removed, since it began.
+    async fn changed(&self) -> StoreError {
+        match self.stream.load().await.map(|found| found.is_some_and(|(record, _)| record.created)) {
+            Ok(false) => StoreError::new(ErrorKind::Busy, "it was removed meanwhile"),
+            _ => changed(),
         }
     }
 
     async fn check(&self) -> Result<(), StoreError> {
         if self.look().await? != self.found {
-            return Err(changed());
+            return Err(self.changed().await);
         }
         // Other contents may come and go.
-        let (now, _) = self.stream.load_created().await?;
+        let Some((now, _)) = self.stream.load().await?.filter(|(now, _)| now.created) else {
+            return Err(self.changed().await);
+        };
         let same = |a: &Content, b: &Content| (a.number, a.size) == (b.number, b.size);
         match (now.present(), self.content) {
             (Some(now), Some(before)) if same(now, &before) => Ok(()),

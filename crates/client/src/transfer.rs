@@ -86,8 +86,8 @@ impl Object {
     /// All of them stood there at one moment: if the range changes meanwhile, this fails with [`ErrorKind::Busy`].
     ///
     /// # Errors
-    /// Those of a [read](crate#errors). [`ErrorKind::Busy`] if the content was replaced meanwhile, [`ErrorKind::Io`]
-    /// if the target fails.
+    /// Those of a [read](crate#errors). [`ErrorKind::Busy`] if the content was replaced or removed meanwhile,
+    /// [`ErrorKind::Io`] if the target fails.
     pub async fn get(
         &self,
         range: impl Into<ByteRange>,
@@ -255,8 +255,14 @@ impl<'a> Upload<'a> {
         if self.offset <= TRANSACTION_BYTES_MAX as u64 {
             return Ok(());
         }
-        let stage = Stage::claim(self.object.store(), self.object.id()).await;
-        let stage = stage.map_err(|error| self.object.context(error, STORE))?;
+        let object = self.object;
+        let stage = loop {
+            match Stage::claim(object.store(), object.id()).await {
+                Err(error) if self.patience.allows(&error).await => {}
+                claimed => break claimed.map_err(|error| object.context(error, STORE))?,
+            }
+        };
+        self.patience.reset();
         // The first piece is longer than the stamp: there are more of them than one transaction holds.
         let head = self.held[0].1.split_to(STAMP_BYTES);
         self.held[0].0 = STAMP_BYTES as u64;
@@ -456,8 +462,11 @@ impl<'a> Download<'a> {
         match reply.await.map_err(|error| self.object.context(error, FETCH))? {
             Outcome::Done(done) => Ok(done.answers),
             Outcome::Refused(_) => {
-                let error = StoreError::new(ErrorKind::Busy, "it was changed meanwhile; try again");
-                Err(self.object.context(error, FETCH))
+                let text = match self.object.stat().await {
+                    Ok(stat) if !stat.exists => "it was removed meanwhile",
+                    _ => "it was changed meanwhile; try again",
+                };
+                Err(self.object.context(StoreError::new(ErrorKind::Busy, text), FETCH))
             }
         }
     }

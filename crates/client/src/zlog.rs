@@ -505,6 +505,11 @@ impl BlockingLog {
         self.log.id()
     }
 
+    /// Returns the shape of the view that entries are appended to. See [`Log::shape`].
+    pub fn shape(&self) -> Shape {
+        self.log.shape()
+    }
+
     /// Returns a handle that appends in an order of its own. See [`Log::apart`].
     pub fn apart(&self) -> BlockingLog {
         BlockingLog { log: self.log.apart(), ..*self }

@@ -39,6 +39,36 @@ async fn stripes(store: &Store) -> Vec<String> {
 }
 
 #[test]
+fn a_read_of_what_is_removed_meanwhile_says_that_it_was() {
+    run(async {
+        let store = nacre::open("mem:").unwrap();
+        let (object, stream) = (store.object("object").unwrap(), store.stream("stream").unwrap());
+        let content = pattern(1, 12 << 20);
+        object.put(&content[..]).await.unwrap();
+        stream.put(&content[..]).await.unwrap();
+        for of_stream in [false, true] {
+            let (mut reader, writer) = tokio::io::duplex(4096);
+            let read = async {
+                match of_stream {
+                    true => stream.get(ByteRange::ALL, writer).await,
+                    false => object.get(ByteRange::ALL, writer).await,
+                }
+            };
+            let remove = async {
+                reader.read_u8().await.unwrap();
+                let removed = if of_stream { stream.remove().await } else { object.remove().await };
+                assert!(removed.unwrap());
+                tokio::io::copy(&mut reader, &mut tokio::io::sink()).await.unwrap();
+            };
+            let (read, ()) = tokio::join!(read, remove);
+            let error = read.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+            assert!(error.message.ends_with("it was removed meanwhile"), "{error}");
+        }
+    });
+}
+
+#[test]
 fn a_stream_behaves_like_one_array_of_bytes() {
     run(async {
         let store = nacre::open("mem:").unwrap();

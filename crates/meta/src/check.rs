@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
-use nacre_object::{Answer, Escaped, Guard, Key, KeyRange, ObjectId, ReadOp, Transaction, WriteOp};
+use nacre_object::{
+    Answer, ByteRange, Escaped, Fork, Guard, Key, KeyRange, ObjectId, ReadOp, Transaction, WriteOp,
+};
 
 use crate::directory::{Entry, entry_key, gone_link};
 use crate::error::{Error, Result};
@@ -25,7 +27,7 @@ const GONE: u64 = u64::MAX;
 pub struct Report {
     /// The number of directories.
     pub directories: u64,
-    /// The number of files.
+    /// The number of files that have names.
     pub files: u64,
     /// The number of other inodes.
     pub others: u64,
@@ -33,8 +35,10 @@ pub struct Report {
     pub entries: u64,
     /// The sum of the files' sizes in bytes.
     pub bytes: u64,
-    /// The number of objects with content.
+    /// The number of objects with content of files.
     pub objects: u64,
+    /// Content that takes space and is no file's.
+    pub unfinished: Vec<Unfinished>,
     /// The number of ranks that have logs: they are at work, or went away.
     pub ranks: u64,
     /// A defect, or something that was left behind.
@@ -48,6 +52,19 @@ impl Report {
     pub fn is_clean(&self) -> bool {
         self.findings.iter().all(|finding| finding.repaired) && !self.changed
     }
+}
+
+/// Content that no reader sees: it is being put into a file or removed from one, or whoever did that was killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The file, which has no name yet if it is new.
+    pub ino: Ino,
+    /// The number of the content.
+    pub content: u64,
+    /// The number of its objects.
+    pub objects: u64,
+    /// Their length in bytes.
+    pub bytes: u64,
 }
 
 /// Something that is wrong with a namespace, or was left behind.
@@ -310,7 +327,9 @@ impl Rank {
                     }
                 }
             } else if loaded.inode.kind == InodeKind::File {
-                report.files += 1;
+                // A new file has a link that no directory has, until its content is complete.
+                let has_name = !loaded.inode.links.iter().all(|link| scan.kept.contains(link));
+                report.files += u64::from(has_name);
                 report.bytes += loaded.inode.size;
             } else {
                 report.others += 1;
@@ -509,16 +528,26 @@ impl Rank {
     async fn check_data(&self, repair: bool, scan: &Scan, report: &mut Report) -> Result<()> {
         for &(ino, content, index) in &scan.data {
             // Read now: the object may be newer than the list.
-            let owned = match self.find(ino, Vec::new()).await? {
+            let (owned, present) = match self.find(ino, Vec::new()).await? {
                 LookupResult::Found(loaded, _) => {
                     let has = |one: &Content| one.number == content && index < one.objects;
-                    loaded.inode.contents.iter().any(has)
+                    (loaded.inode.contents.iter().any(has), loaded.inode.content == content)
                 }
-                LookupResult::Missing(_) => false,
+                LookupResult::Missing(_) => (false, false),
             };
+            if owned && present {
+                report.objects += 1;
+                continue;
+            }
             let object = ino.data_object(content, index);
-            if owned || !self.read(&object, Vec::new()).await?.existed {
-                report.objects += u64::from(owned);
+            let size = ReadOp::Extents { fork: Fork::DEFAULT, range: ByteRange::new(0, 0) };
+            let done = self.read(&object, vec![size]).await?;
+            if !done.existed {
+                continue;
+            }
+            if owned {
+                let Some(Answer::Range(read)) = done.answers.first() else { return Err(nonsense()) };
+                report.add_unfinished(ino, content, read.size);
                 continue;
             }
             if repair {
@@ -574,6 +603,17 @@ struct Found {
 impl Report {
     fn add(&mut self, text: String, repaired: bool) {
         self.findings.push(Finding { text, repaired });
+    }
+
+    /// Counts an object of a content that is not the present one of its file. Those of one content come one after another.
+    fn add_unfinished(&mut self, ino: Ino, content: u64, bytes: u64) {
+        match self.unfinished.last_mut() {
+            Some(last) if (last.ino, last.content) == (ino, content) => {
+                last.objects += 1;
+                last.bytes += bytes;
+            }
+            _ => self.unfinished.push(Unfinished { ino, content, objects: 1, bytes }),
+        }
     }
 }
 

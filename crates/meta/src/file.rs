@@ -358,7 +358,7 @@ impl Rank {
     pub async fn put(&self, user: &Credentials, ino: Ino) -> Result<Put<'_>> {
         let number = self.next_id().await?;
         let note: Bytes = [&b"p"[..], &ino.0.to_be_bytes(), &number.to_be_bytes()].concat().into();
-        self.note(note.clone(), Bytes::new()).await?;
+        self.note_put(&note).await?;
         match self.begin_content(user, ino, number).await {
             Ok(inode) => {
                 let buffer = BytesMut::new();
@@ -367,11 +367,28 @@ impl Rank {
             Err(error) => {
                 // Unless it may have begun all the same, there is nothing that others would have to remove.
                 if !error.is_unknown() {
-                    self.forget(&note, None).await;
+                    self.end_put(&note).await;
                 }
                 Err(error)
             }
         }
+    }
+
+    /// Writes down a note about a content that is going to be put. Until [`Rank::end_put`], also if the put is dropped, this rank's log
+    /// stays, and with it the note for whoever finishes the work.
+    async fn note_put(&self, note: &Bytes) -> Result<()> {
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        let noted = self.note(note.clone(), Bytes::new()).await;
+        if noted.is_err() {
+            self.unfinished.fetch_sub(1, Ordering::Relaxed);
+        }
+        noted.map(|_| ())
+    }
+
+    /// Forgets the note about a content of which nothing is left to be done by others.
+    async fn end_put(&self, note: &Bytes) {
+        self.unfinished.fetch_sub(1, Ordering::Relaxed);
+        self.forget(note, None).await;
     }
 
     /// Adds a content that is being put to a file's record. Returns the record.
@@ -418,9 +435,16 @@ impl Rank {
             let mut inode = entry.first_record(directory).ok_or_else(nonsense)?;
             inode.contents.push(Content { number, objects: 1, dead: false });
             let note = link_note(ino, ino.0);
-            self.note(note.clone(), Bytes::new()).await?;
-            let created = settled(self.create_inode(ino, &inode).await)?
-                || matches!(self.find(ino, Vec::new()).await?, LookupResult::Found(..));
+            self.note_put(&note).await?;
+            let created = match settled(self.create_inode(ino, &inode).await) {
+                Ok(created) => {
+                    created || matches!(self.find(ino, Vec::new()).await?, LookupResult::Found(..))
+                }
+                Err(error) => {
+                    self.end_put(&note).await;
+                    return Err(error);
+                }
+            };
             // Otherwise a check has taken this rank for one that went away, or the inode may yet be made, and is then nobody's.
             if created {
                 let name =
@@ -428,6 +452,7 @@ impl Rank {
                 let buffer = BytesMut::new();
                 return Ok(Put { rank: self, ino, number, note, inode, size: 0, objects: 1, buffer, name });
             }
+            self.unfinished.fetch_sub(1, Ordering::Relaxed);
         }
         Err(too_busy())
     }
@@ -635,7 +660,7 @@ impl Put<'_> {
         });
         update.await?;
         match rank.remove_dead(self.ino).await {
-            Ok(()) => rank.forget(&self.note, None).await,
+            Ok(()) => rank.end_put(&self.note).await,
             Err(error) => tracing::debug!(%error, "a content that was replaced is left to be removed later"),
         }
         Ok(())
@@ -678,7 +703,7 @@ impl Put<'_> {
                     .set(key(CHANGED), Some(encode_time(now))),
             ];
             if rank.execute(parts).await? {
-                rank.forget(&self.note, None).await;
+                rank.end_put(&self.note).await;
                 return Ok(());
             }
         }
@@ -731,8 +756,6 @@ impl Put<'_> {
     }
 
     async fn abandon(&self) -> Result<()> {
-        // If this fails, or is given up, the rank's log stays, and with it the note for whoever finishes the work.
-        self.rank.unfinished.fetch_add(1, Ordering::Relaxed);
         match self.name {
             Some(_) => self.rank.drop_link(self.ino, self.ino.0).await?,
             None => {
@@ -740,8 +763,7 @@ impl Put<'_> {
                 self.rank.remove_contents(self.ino, &[content]).await?;
             }
         }
-        self.rank.unfinished.fetch_sub(1, Ordering::Relaxed);
-        self.rank.forget(&self.note, None).await;
+        self.rank.end_put(&self.note).await;
         Ok(())
     }
 }

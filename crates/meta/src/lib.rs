@@ -25,7 +25,7 @@ pub mod service;
 pub mod wire;
 
 pub use attribute::{Attributes, SetAttributes, SetTime};
-pub use check::{Finding, Report};
+pub use check::{Finding, Report, Unfinished};
 pub use credentials::{Credentials, EXECUTE, READ, WRITE};
 pub use directory::{NAME_BYTES_MAX, check_name};
 pub use error::{Error, Result};

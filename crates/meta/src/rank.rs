@@ -285,8 +285,8 @@ impl Rank {
         Err(too_busy())
     }
 
-    /// Removes this rank's log, unless a call did not finish what it began: then others find it there. No call may be
-    /// under way.
+    /// Removes this rank's log, unless a call did not finish what it began, or a put was dropped: then others find it there. No call may
+    /// be under way.
     ///
     /// # Errors
     /// Those of the store.

@@ -35,7 +35,7 @@ pub struct Filters {
     /// Like --mtime, by the last change of the inode: contents, owner, permissions or name
     #[arg(long, help_heading = "Filters", value_name = "[+-]N", allow_hyphen_values = true)]
     pub ctime: Vec<Days>,
-    /// Entries modified after this file, or after a date: 2026-01-31, 2026-01-31T12:00, @1767225600
+    /// Entries modified after this file, or after a date in local time: 2026-01-31, 2026-01-31T12:00, @1767225600
     #[arg(long, help_heading = "Filters", value_name = "FILE|DATE")]
     pub newer: Option<Reference>,
     /// Entries of this owner; may be repeated to match any

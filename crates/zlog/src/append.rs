@@ -4,12 +4,15 @@
 //! order in which it was appended, whatever fails. Entries that come meanwhile are written together, and their positions are taken
 //! during the write. No position is taken before its entry is there: an append that begins after another
 //! handle's was acknowledged would come before it otherwise.
+//!
+//! Once a write has failed, what waits behind it is refused, and so is what comes until those whose entries failed know of it. Otherwise
+//! the entries of a program that submits many before it looks at the first answer would be in the log with some missing in between.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
@@ -49,15 +52,24 @@ impl Drop for Handle {
     }
 }
 
-/// The entries that wait.
+/// The entries that wait, and what their submitters and the task share.
 struct Queue {
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<Line>,
     wake: Notify,
     /// A permit for each byte that may wait or be on its way.
     room: Arc<Semaphore>,
     closed: AtomicBool,
     /// True if there is a task that takes entries from here. It changes only while `waiting` is locked.
     started: AtomicBool,
+}
+
+/// The entries that wait, in their order.
+#[derive(Default)]
+struct Line {
+    entries: VecDeque<Waiting>,
+    /// The failure of whatever comes behind an entry that failed. Every failure on its way to a submitter keeps it alive, and no entry
+    /// is taken as long as it lives.
+    refusal: Weak<LogError>,
 }
 
 /// Notes that a task has ended, also one whose runtime has: what waits for it is given up, and the next entry starts another.
@@ -67,15 +79,22 @@ impl Drop for Started {
     fn drop(&mut self) {
         let mut waiting = self.0.waiting.lock();
         self.0.started.store(false, Ordering::Relaxed);
-        let left = std::mem::take(&mut *waiting);
+        let left = std::mem::take(&mut waiting.entries);
         drop(waiting);
         drop(left);
     }
 }
 
+/// A failure on its way to the submitter of an entry.
+struct Failed {
+    error: LogError,
+    /// The failure of entries behind it, which are refused until this is dropped.
+    _refusal: Arc<LogError>,
+}
+
 struct Waiting {
     entry: Entry,
-    reply: oneshot::Sender<Result<u64, LogError>>,
+    reply: oneshot::Sender<Result<u64, Failed>>,
     /// The room in the queue, which is given back when the entry is answered or given up.
     _room: OwnedSemaphorePermit,
 }
@@ -83,6 +102,10 @@ struct Waiting {
 impl Waiting {
     fn bytes(&self) -> usize {
         waiting_bytes(&self.entry)
+    }
+
+    fn fail(self, error: LogError, refusal: &Arc<LogError>) {
+        let _ = self.reply.send(Err(Failed { error, _refusal: refusal.clone() }));
     }
 }
 
@@ -96,14 +119,18 @@ fn waiting_bytes(entry: &Entry) -> usize {
 #[derive(derive_more::Debug)]
 #[debug("Appending")]
 pub struct Appending {
-    reply: oneshot::Receiver<Result<u64, LogError>>,
+    reply: oneshot::Receiver<Result<u64, Failed>>,
 }
 
 impl Future for Appending {
     type Output = Result<u64, LogError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.reply).poll(context).map(|reply| reply.unwrap_or_else(|_| Err(ended())))
+        Pin::new(&mut self.reply).poll(context).map(|reply| match reply {
+            Ok(Ok(position)) => Ok(position),
+            Ok(Err(failed)) => Err(failed.error),
+            Err(_) => Err(ended()),
+        })
     }
 }
 
@@ -129,9 +156,14 @@ impl Appender {
     /// An entry that was appended has one position. One whose append failed has none, unless the kind of the failure is
     /// [`ErrorKind::Unknown`]: then it has one or none.
     ///
+    /// Nothing of this handle and its clones is in the log behind an entry that failed, until its failure is known: what waits behind it
+    /// when it fails is refused ([`LogError::Behind`]), and so is whatever comes before each of these failures was returned, or its
+    /// [`Appending`] dropped. Entries that were written together with it failed with it. Other handles, such as
+    /// [`Log::apart`](crate::Log::apart) returns, go on.
+    ///
     /// # Errors
     /// [`LogError::Invalid`] if the entry exceeds a limit, [`LogError::ReadOnly`], [`LogError::Missing`] if the log was deleted,
-    /// and those of the store.
+    /// [`LogError::Behind`], and those of the store.
     pub async fn append(&self, entry: Entry) -> Result<u64, LogError> {
         self.submit(entry).await?.await
     }
@@ -150,8 +182,11 @@ impl Appender {
         let (reply, receiver) = oneshot::channel();
         let (was_empty, starts) = {
             let mut waiting = queue.waiting.lock();
-            waiting.push_back(Waiting { entry, reply, _room: room });
-            (waiting.len() == 1, !queue.started.swap(true, Ordering::Relaxed))
+            if let Some(refusal) = waiting.refusal.upgrade() {
+                return Err(LogError::clone(&refusal));
+            }
+            waiting.entries.push_back(Waiting { entry, reply, _room: room });
+            (waiting.entries.len() == 1, !queue.started.swap(true, Ordering::Relaxed))
         };
         if starts {
             let (log, queue) = (log.clone(), queue.clone());
@@ -222,7 +257,8 @@ impl Task {
     }
 
     fn take_now(&self) -> Option<VecDeque<Waiting>> {
-        let mut waiting = self.queue.waiting.lock();
+        let mut line = self.queue.waiting.lock();
+        let waiting = &mut line.entries;
         let mut bytes = 0;
         let fits = |next: &Waiting| {
             bytes += next.bytes();
@@ -237,7 +273,7 @@ impl Task {
             return None;
         }
         if count == waiting.len() {
-            return Some(std::mem::take(&mut *waiting));
+            return Some(std::mem::take(waiting));
         }
         Some(waiting.drain(..count).collect())
     }
@@ -277,7 +313,7 @@ impl Task {
             match self.reserve(&known, batch.len() as u64).await {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => return self.answer(batch, usize::MAX, Err(error)),
+                Err(error) => return self.fail(batch, usize::MAX, None, error),
             }
         }
         let view = known.views.last();
@@ -285,13 +321,13 @@ impl Task {
         if first < view.start {
             self.forget_positions();
             let text = format!("its sequencer gives out position {first}, which is before the last view");
-            return self.answer(batch, usize::MAX, Err(LogError::Corrupt(text)));
+            return self.fail(batch, usize::MAX, None, LogError::Corrupt(text));
         }
         if self.reserved[0].end > view.positions_end() {
             self.forget_positions();
             let shape = Shape { width: view.width, unit: view.unit };
             if let Err(error) = self.log.recover(Some(shape), Some(known.version)).await {
-                self.answer(batch, usize::MAX, Err(error));
+                self.fail(batch, usize::MAX, None, error);
             }
             return;
         }
@@ -327,8 +363,8 @@ impl Task {
         };
         let count = count as usize;
         match attempt {
-            Attempt::Written => self.answer(batch, count, Ok(first)),
-            Attempt::Failed(error) => self.answer(batch, count, Err(error)),
+            Attempt::Written => self.answer(batch, count, first),
+            Attempt::Failed(error) => self.fail(batch, count, Some(first), error),
             Attempt::NotThere => {
                 // What comes next must not be at a lower position than this.
                 self.reserved.retain(|range| range.start > first);
@@ -337,7 +373,7 @@ impl Task {
             Attempt::Epoch(found) => {
                 self.forget_positions();
                 if let Err(error) = self.log.refresh(&known, found).await {
-                    self.answer(batch, usize::MAX, Err(error));
+                    self.fail(batch, usize::MAX, None, error);
                 }
             }
         }
@@ -348,7 +384,7 @@ impl Task {
         if self.taking.is_some() {
             return;
         }
-        let waiting = self.queue.waiting.lock().len() as u64;
+        let waiting = self.queue.waiting.lock().entries.len() as u64;
         let count = (left + waiting).min(BATCH_ENTRIES_MAX as u64).saturating_sub(self.reserved_count());
         if count > 0 {
             let (sequencer, epoch) = (self.log.sequencer.clone(), self.epoch);
@@ -377,9 +413,29 @@ impl Task {
     }
 
     /// Answers the first entries, whose positions follow each other, and makes room for others.
-    fn answer(&self, batch: &mut VecDeque<Waiting>, count: usize, result: Result<u64, LogError>) {
-        for (number, waiting) in (0..).zip(batch.drain(..count.min(batch.len()))) {
-            let _ = waiting.reply.send(result.clone().map(|first| first + number));
+    fn answer(&self, batch: &mut VecDeque<Waiting>, count: usize, first: u64) {
+        for (position, waiting) in (first..).zip(batch.drain(..count)) {
+            let _ = waiting.reply.send(Ok(position));
+        }
+    }
+
+    /// Tells the first entries, as many as there are up to `count`, that they failed, and refuses all others. `position` is that of the
+    /// first one, if it had one.
+    fn fail(&mut self, batch: &mut VecDeque<Waiting>, count: usize, position: Option<u64>, error: LogError) {
+        // They were taken for entries that do not come.
+        self.forget_positions();
+        let refusal = Arc::new(LogError::Behind { position, error: Box::new(error.clone()) });
+        let behind = {
+            let mut waiting = self.queue.waiting.lock();
+            waiting.refusal = Arc::downgrade(&refusal);
+            std::mem::take(&mut waiting.entries)
+        };
+        let refused = batch.split_off(count.min(batch.len()));
+        for failed in batch.drain(..) {
+            failed.fail(error.clone(), &refusal);
+        }
+        for refused in refused.into_iter().chain(behind) {
+            refused.fail(LogError::clone(&refusal), &refusal);
         }
     }
 }

@@ -21,6 +21,14 @@ pub enum LogError {
     /// The objects of the log hold something that is not a log's.
     #[error("the log is damaged: {0}")]
     Corrupt(String),
+    /// An entry that is not in the log and never will be, because one that the same handle had to append before it failed.
+    #[error("it was not appended, because an entry before it{} failed: {error}", meant_for(*.position))]
+    Behind {
+        /// The position that the earlier entry was to have, if it had been given one.
+        position: Option<u64>,
+        /// The failure of the earlier entry.
+        error: Box<LogError>,
+    },
     /// The store failed. If the kind is [`ErrorKind::Unknown`], what was asked for may have taken effect.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -33,7 +41,14 @@ impl LogError {
             LogError::Missing(_) | LogError::Exists(_) | LogError::Invalid(_) => ErrorKind::Invalid,
             LogError::ReadOnly => ErrorKind::ReadOnly,
             LogError::Corrupt(_) => ErrorKind::Corrupt,
+            // Whatever became of the earlier entry, this one is not there.
+            LogError::Behind { error, .. } if error.kind().is_uncertain() => ErrorKind::Unavailable,
+            LogError::Behind { error, .. } => error.kind(),
             LogError::Store(error) => error.kind,
         }
     }
+}
+
+fn meant_for(position: Option<u64>) -> String {
+    position.map(|position| format!(" (for position {position})")).unwrap_or_default()
 }

@@ -146,6 +146,13 @@ impl Log {
         self.inner.id
     }
 
+    /// Returns the shape of the view that entries are appended to, as far as this handle knows.
+    pub fn shape(&self) -> Shape {
+        let known = self.inner.known();
+        let view = known.views.last();
+        Shape { width: view.width, unit: view.unit }
+    }
+
     /// Returns what appends for this handle and its clones.
     pub fn appender(&self) -> &Appender {
         &self.appender

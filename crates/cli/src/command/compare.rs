@@ -33,10 +33,10 @@ pub struct Args {
     source: PathBuf,
     /// The tree to compare it with
     destination: PathBuf,
-    /// Ignore owners, modes, times and attributes
+    /// Ignore owners, modes, times of modification and attributes
     #[arg(long, conflicts_with = "metadata_only")]
     contents_only: bool,
-    /// Do not read contents: assume that files of equal size and time are equal
+    /// Do not read contents: assume that files of equal size and time of modification are equal
     #[arg(long)]
     metadata_only: bool,
     /// Print nothing, and stop at the first difference

@@ -15,7 +15,7 @@ use crate::{output, quantity};
 ///
 /// Objects that the destination already has are not copied again. An interrupted copy therefore continues where it
 /// stopped, and a later one transfers only what has changed since. This also moves a site from one machine to Ceph, and
-/// back.
+/// back. A server that is being restarted is waited for, 10 seconds or the repeat_timeout in the store's URI.
 ///
 /// Each object is copied at a single version, even while others write. Objects that cannot be copied (because they are
 /// damaged, or change faster than they can be read) are listed, all others are copied, and the exit code is 1. So is a
@@ -43,8 +43,8 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     if same_folder(&args.source, &args.destination) {
         return Err(Failure::Usage(format!("{} cannot be copied to itself", Escaped::of(&args.source))));
     }
-    let source = session.open_at(&args.source, Purpose::Use)?;
-    let destination = session.open_at(&args.destination, Purpose::Fill)?;
+    let source = session.open_at(&args.source, Purpose::Use)?.patient();
+    let destination = session.open_at(&args.destination, Purpose::Fill)?.patient();
     let mut bar = Bar::bytes(None);
     let mut seen = 0;
     let mut skipped = Vec::new();

@@ -27,16 +27,16 @@ use crate::{interrupt, output, quantity};
 ///
 /// DESTINATION is the path of the copy itself. Running the same command again copies only what differs, and so
 /// continues an interrupted copy. Write DIRECTORY/ to create the copy in a directory, under the source's name. Owners
-/// (as root), modes, times, extended attributes, ACLs, links and holes are preserved. Links are never followed. Nothing
-/// at the destination is removed, except with --mirror. With filters, only the entries that they select are copied, and
-/// the directories that lead to them. The exit code is 0 only if the copy is complete.
+/// (as root), modes, times of modification and access, extended attributes, ACLs, links and holes are preserved. Links are
+/// never followed. Nothing at the destination is removed, except with --mirror. With filters, only the entries that they
+/// select are copied, and the directories that lead to them. The exit code is 0 only if the copy is complete.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The file, link or directory to copy
     source: PathBuf,
     /// The path of the copy, or DIRECTORY/ to create it in
     destination: PathBuf,
-    /// Detect differences by contents instead of by sizes and times
+    /// Detect differences by contents instead of by sizes and times of modification
     #[arg(long)]
     checksum: bool,
     /// Afterwards, compare everything with its copy, including contents
@@ -66,7 +66,8 @@ pub struct Args {
     /// With --mirror: do not ask
     #[arg(long, short, requires = "mirror")]
     yes: bool,
-    /// Count what would be copied and removed, judging by types, sizes, times, modes and owners, and change nothing
+    /// Count what would be copied and removed, judging by types, sizes, times of modification, modes and owners, and
+    /// change nothing
     #[arg(long, conflicts_with_all = ["yes", "verify", "checksum"])]
     dry_run: bool,
     /// With --dry-run: also print every path; with --json, as one object per line before the totals

@@ -59,8 +59,8 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
     let fills = matches!(&args.action, Action::Put(_) | Action::Mkdir(_) | Action::Ln(_) | Action::Create(_));
     // What has methods needs a class, or a metadata rank: neither is in a folder that is no store yet.
     let is_typed = matches!(&args.action, Action::Create(_));
-    let store = if fills && !is_typed { session.open_to_fill()? } else { session.open()? };
-    let store = store.patient();
+    let opened = if fills && !is_typed { session.open_to_fill()? } else { session.open()? };
+    let store = opened.patient();
     if let Action::Create(args) = &args.action {
         typed::check(&store, args).await?;
     }
@@ -72,7 +72,10 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
         Action::Tree(args) => look::tree(&tree, args).await,
         Action::Cat(args) => move_bytes::cat(&tree, args).await,
         Action::Get(args) => move_bytes::get(&tree, args).await,
-        Action::Put(args) => move_bytes::put(&tree, args).await,
+        Action::Put(args) => {
+            let has_servers = matches!(session.parsed_uri()?.engine, nacre::Engine::Servers(_));
+            move_bytes::put(&tree, has_servers.then_some(&opened), args).await
+        }
         Action::Mkdir(args) => change::mkdir(&tree, args).await,
         Action::Mv(args) => change::mv(&tree, args).await,
         Action::Rm(args) => change::rm(&tree, args).await,

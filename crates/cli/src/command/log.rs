@@ -17,8 +17,8 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// Print the cluster log: events of all servers, in one order
 ///
-/// It records servers that go down and come up, and versions of classes. The log is bounded: its oldest lines are
-/// dropped.
+/// It records servers that go down and come up, and versions of classes. Times are in UTC, by the clock of the server that
+/// wrote the line. The log is bounded: its oldest lines are dropped.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Print the last COUNT lines

@@ -21,8 +21,9 @@ use crate::session::Context;
 /// Query an index of a sweep
 ///
 /// The index is written by "nacre walk ROOT --index FILE.sqlite". Without further flags, the sweep itself is described.
-/// The bytes of a file with several names are counted once, except in directories. Ages are relative to the time of the
-/// sweep. docs/index.md describes the tables for --where and --sql.
+/// The bytes of a file with several names are counted once, except in directories. Ages are relative to the beginning of
+/// the sweep. Times are in UTC; in tables, in nanoseconds since 1970. docs/index.md describes the tables for --where and
+/// --sql.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The index

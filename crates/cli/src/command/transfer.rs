@@ -4,21 +4,28 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use nacre::{ByteRange, Fork, Object, ObjectId, ObjectStore, Store, Stream, StreamStat};
+use nacre::{ByteRange, Engine, Fork, Object, ObjectId, ObjectStore, Store, Stream, StreamStat};
 use nacre_quantity::Escaped;
 use rustix::fs::{Gid, Uid};
 use serde_json::json;
-use tokio::io::{AsyncSeek, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite};
 
 use crate::arguments::{ForkArgs, RangeArgs};
 use crate::failure::Failure;
-use crate::interrupt::Interruptible;
+use crate::interrupt::{Interruptible, Interruption};
 use crate::partial::Partial;
 use crate::progress::Metered;
 use crate::session::{self, Context};
 use crate::{complete, name, output, quantity};
+
+/// The time that a put which failed, or was interrupted, has for removing what it has stored, or for its last step.
+const CLEANUP_MAX: Duration = Duration::from_secs(5);
+/// The time after which servers that do not answer an interrupted put are taken for gone.
+const ANSWER_MAX: Duration = Duration::from_millis(500);
 
 /// Store a file, or standard input, as an object
 ///
@@ -47,7 +54,7 @@ pub struct PutArgs {
 ///
 /// All bytes belong to one moment: if the object changes meanwhile, the command fails and says so. Holes of the object
 /// become holes of the file. An existing file is replaced once everything is fetched; the new one has its permissions,
-/// and its owner where that is allowed.
+/// and its owner where that is allowed. A symbolic link is followed and stays; one that leads nowhere is refused.
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The object
@@ -69,9 +76,9 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
     let whole = *object.fork_name() == Fork::DEFAULT;
     // What is a stream stays one: its content is replaced with all its objects.
     let mut striped = args.striped || whole && stream.stat().await?.is_some();
-    let bytes = if args.file == Path::new("-") {
-        let source = Interruptible::new(Metered::new(tokio::io::stdin(), None))?;
-        if striped { stream.put(source).await? } else { object.put(source).await? }
+    let mut total = None;
+    let source: Box<dyn AsyncRead + Unpin> = if args.file == Path::new("-") {
+        Box::new(tokio::io::stdin())
     } else {
         let shown = Escaped::of(&args.file);
         let file = tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?;
@@ -81,12 +88,36 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
                 "{shown} is a folder; name a file, or - for standard input"
             )));
         }
-        let total = metadata.is_file().then_some(metadata.len());
-        let source = Interruptible::new(Metered::new(file, total))?;
-        let longer = whole && total.unwrap_or(0) > object.store().limits().await?.fork_bytes_max;
-        striped |= longer;
-        if striped { stream.put(source).await? } else { object.put_sized(source, total).await? }
+        total = metadata.is_file().then_some(metadata.len());
+        Box::new(file)
     };
+    if whole && let Some(total) = total {
+        striped |= total > object.store().limits().await?.fork_bytes_max;
+    }
+    let source = Interruptible::new(Metered::new(source, total))?;
+    let interruption = Interruption::catch()?;
+    let mut storing = pin!(async {
+        if striped { stream.put(source).await } else { object.put_sized(source, total).await }
+    });
+    let stored = tokio::select! {
+        stored = storing.as_mut() => Some(stored),
+        // The source ends with a failure, unless the end is near already.
+        () = interruption.wait() => {
+            let has_servers = matches!(session.parsed_uri()?.engine, Engine::Servers(_));
+            within_reason(has_servers.then_some(object.store()), storing.as_mut()).await
+        }
+    };
+    let Some(stored) = stored else {
+        let left =
+            if striped { "" } else { "; \"nacre rm --staged\" removes what was stored of the new one" };
+        return Err(Failure::Failed(format!(
+            "cannot store all of object \"{}\" of {}: the command was interrupted, and the server does not answer; the content is the \
+             old one, unless this was the last step{left}",
+            object.id(),
+            object.store().name()
+        )));
+    };
+    let bytes = stored?;
     // Somebody else may have made it a stream since: the bytes are in its head then, where nobody looks for them.
     if whole && !striped && matches!(stream.stat().await, Ok(Some(_))) {
         return Err(Failure::Failed(format!(
@@ -100,6 +131,23 @@ pub async fn put(session: &Context, args: PutArgs) -> Result<(), Failure> {
         false => output::line(&format!("{} stored in \"{}\"", quantity::count(bytes, "byte"), object.id()))?,
     }
     Ok(())
+}
+
+/// Does what is left to be done after a failure or an interruption. Returns `None` if that takes too long, or if a server is away,
+/// for which it would wait.
+pub async fn within_reason<T>(servers: Option<&Store>, work: impl Future<Output = T>) -> Option<T> {
+    let away = async {
+        let Some(servers) = servers else { return std::future::pending().await };
+        while let Ok(Ok(_)) = tokio::time::timeout(ANSWER_MAX, ObjectStore::list(servers, None, 1)).await {
+            tokio::time::sleep(ANSWER_MAX).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = away => None,
+        () = tokio::time::sleep(CLEANUP_MAX) => None,
+    }
 }
 
 /// Runs `nacre get`.
@@ -171,7 +219,16 @@ impl Replacement {
     pub fn of(path: &Path) -> Result<Replacement, Failure> {
         let shown = Escaped::of(path).to_string();
         let before = std::fs::metadata(path).ok();
-        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let target = match std::fs::canonicalize(path) {
+            Ok(target) => target,
+            // The file would take the place of the link, and nobody would have what the link was made for.
+            Err(error) if path.is_symlink() => {
+                return Err(Failure::Failed(format!(
+                    "{shown} is a symbolic link that cannot be followed: {error}; remove it, or name the file that it is to lead to"
+                )));
+            }
+            Err(_) => path.to_owned(),
+        };
         let partial = Partial::beside(&target).map_err(Failure::io(format!("create the file {shown}")))?;
         Ok(Replacement { partial, before, shown })
     }

@@ -23,8 +23,6 @@ use crate::{arguments, name};
 
 /// The number of entries that wait to be told their positions.
 const APPENDING_MAX: usize = 16_384;
-/// The most entries without a position that a message names before the last one.
-const FAILED_NAMED_MAX: usize = 16;
 
 /// Append to, read and follow shared logs: many writers, one order
 ///
@@ -141,8 +139,12 @@ enum Action {
         /// The log
         #[arg(value_parser = name::log())]
         log: String,
-        #[command(flatten)]
-        shape: ShapeArgs,
+        /// Number of objects to spread entries over [default: as before]
+        #[arg(long, value_name = "COUNT")]
+        width: Option<u32>,
+        /// Number of consecutive positions in one object [default: as before]
+        #[arg(long, value_name = "COUNT")]
+        unit: Option<u32>,
     },
     /// Read a whole log, and count what it contains
     Check {
@@ -231,9 +233,11 @@ pub async fn run(session: &Context, args: Args) -> Result<(), Failure> {
             let recovered = open(session, &log, false).await?.seal().await?;
             print_recovered(session, &log, &recovered)
         }
-        Action::Reshape { log, shape } => {
-            let recovered = open(session, &log, false).await?.reshape(shape.shape()).await?;
-            print_recovered(session, &log, &recovered)
+        Action::Reshape { log: name, width, unit } => {
+            let log = open(session, &name, false).await?;
+            let before = log.shape();
+            let shape = Shape { width: width.unwrap_or(before.width), unit: unit.unwrap_or(before.unit) };
+            print_recovered(session, &name, &log.reshape(shape).await?)
         }
         Action::Check { log } => check(session, &log).await,
         Action::Mv { log, to } => Ok(directory(session, &session.open()?)?.rename(&log, &to).await?),
@@ -308,26 +312,51 @@ async fn list(session: &Context) -> Result<(), Failure> {
     Ok(table.print()?)
 }
 
-/// Prints positions as they become known, in order.
-struct Positions {
+/// Submits entries, and prints their positions as they become known, in order.
+struct Positions<'a> {
+    log: &'a Log,
     /// Each with the number of its entry, from 1.
     waiting: VecDeque<(u64, Appending)>,
-    /// The numbers of entries that got no position.
-    failed: Vec<u64>,
+    /// The first failure of an entry. Nothing behind that entry is in the log.
+    failure: Option<Failure>,
+    /// The numbers of the first and the last entry that may or may not be in the log.
+    uncertain: Option<(u64, u64)>,
+    /// The number of the first entry that is certainly not in the log.
+    missing: Option<u64>,
     json: bool,
     quiet: bool,
 }
 
-impl Positions {
+impl Positions<'_> {
+    /// Submits the next entry. Does nothing once one before it has failed.
+    async fn submit(&mut self, number: u64, entry: Entry) -> Result<(), Failure> {
+        if self.failure.is_some() {
+            return Ok(());
+        }
+        match self.log.appender().submit(entry).await {
+            Ok(appending) => self.waiting.push_back((number, appending)),
+            Err(error @ LogError::Behind { .. }) => {
+                // The failure of the earlier one is on its way.
+                self.print_all().await?;
+                self.note_failure(number, error);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
     /// Waits for the first position, and prints it. A call that is dropped loses nothing.
     async fn print(&mut self) -> Result<(), Failure> {
         let Some((number, appending)) = self.waiting.front_mut() else { return Ok(()) };
         let (number, position) = (*number, appending.await);
         self.waiting.pop_front();
-        if position.is_err() {
-            self.failed.push(number);
-        }
-        let position = position?;
+        let position = match position {
+            Ok(position) => position,
+            Err(error) => {
+                self.note_failure(number, error);
+                return Ok(());
+            }
+        };
         match (self.quiet, self.json) {
             (true, _) => {}
             (false, true) => output::line(&json!({ "position": position }).to_string())?,
@@ -339,7 +368,17 @@ impl Positions {
         Ok(())
     }
 
-    /// Waits for all positions, and prints them, also those after a failure. Returns the first failure.
+    fn note_failure(&mut self, number: u64, error: LogError) {
+        if error.kind().is_uncertain() {
+            let first = self.uncertain.map_or(number, |(first, _)| first);
+            self.uncertain = Some((first, number));
+        } else {
+            self.missing.get_or_insert(number);
+        }
+        self.failure.get_or_insert_with(|| error.into());
+    }
+
+    /// Waits for all positions, and prints them, also those after a failure to print one, which is returned.
     async fn print_all(&mut self) -> Result<(), Failure> {
         let mut result = Ok(());
         while !self.waiting.is_empty() {
@@ -349,14 +388,20 @@ impl Positions {
         result
     }
 
-    /// Says which entries got no position: those behind them, which were under way, may have got theirs.
+    /// Says which entries are not in the log, if one failed.
     fn complain(&self) {
-        let Some((last, others)) = self.failed.split_last() else { return };
-        let named =
-            others.iter().take(FAILED_NAMED_MAX).map(|number| format!("{number}, ")).collect::<String>();
-        let more = if others.len() > FAILED_NAMED_MAX { "…, " } else { "" };
-        let text = "entries without a position, which are in the log or not";
-        output::complain(&format!("nacre: {text}: {named}{more}{last} (the first one is 1)"));
+        let text = match (self.uncertain, self.missing) {
+            (None, None) => return,
+            (None, Some(1)) => "nothing was appended".to_owned(),
+            (None, Some(first)) => format!("entry {first} and those behind it are not in the log"),
+            (Some((first, last)), _) if first == last => {
+                format!("entry {first} may or may not be in the log; those behind it are not")
+            }
+            (Some((first, last)), _) => {
+                format!("entries {first} to {last} may or may not be in the log; those behind them are not")
+            }
+        };
+        output::complain(&format!("nacre: {text}"));
     }
 }
 
@@ -379,21 +424,32 @@ async fn append(
     quiet: bool,
 ) -> Result<(), Failure> {
     let log = open(session, log, false).await?;
-    let mut positions = Positions { waiting: VecDeque::new(), failed: Vec::new(), json: session.json, quiet };
-    let submitted = submit(&log, entries, &tags, whole, &mut positions).await;
+    let mut positions = Positions {
+        log: &log,
+        waiting: VecDeque::new(),
+        failure: None,
+        uncertain: None,
+        missing: None,
+        json: session.json,
+        quiet,
+    };
+    let submitted = submit(entries, &tags, whole, &mut positions).await;
     // Whatever failed, entries that are under way get into the log; otherwise their positions would be lost.
     let printed = positions.print_all().await;
     positions.complain();
-    submitted.and(printed)
+    match positions.failure {
+        Some(failure) => Err(failure),
+        None => submitted.and(printed),
+    }
 }
 
-/// Submits entries, or without any what is on standard input. What cannot be an entry is found before it takes a position.
+/// Submits entries, or without any what is on standard input, until one fails. What cannot be an entry is found before it takes a
+/// position.
 async fn submit(
-    log: &Log,
     entries: Vec<Bytes>,
     tags: &[Bytes],
     whole: bool,
-    positions: &mut Positions,
+    positions: &mut Positions<'_>,
 ) -> Result<(), Failure> {
     let entry = |data: Bytes| Entry { tags: tags.to_vec(), data };
     // The tags of all entries are the same: they are checked with any content.
@@ -403,7 +459,7 @@ async fn submit(
             check_content(format_args!("entry {number}"), data)?;
         }
         for (number, data) in (1..).zip(entries) {
-            positions.waiting.push_back((number, log.appender().submit(entry(data)).await?));
+            positions.submit(number, entry(data)).await?;
         }
         return Ok(());
     }
@@ -412,12 +468,11 @@ async fn submit(
         let mut input = tokio::io::stdin().take(ENTRY_BYTES_MAX as u64 + 1);
         input.read_to_end(&mut data).await.map_err(Failure::io("read standard input"))?;
         check_content("standard input", &data)?;
-        positions.waiting.push_back((1, log.appender().submit(entry(data.into())).await?));
-        return Ok(());
+        return positions.submit(1, entry(data.into())).await;
     }
     let mut input = BufReader::with_capacity(256 << 10, tokio::io::stdin());
     let (mut line, mut number) = (Vec::new(), 0_u64);
-    loop {
+    while positions.failure.is_none() {
         // A line that is not complete yet stays in `line` if a position comes first.
         let mut limited = (&mut input).take((ENTRY_BYTES_MAX + 2 - line.len()) as u64);
         let read = tokio::select! {
@@ -440,14 +495,15 @@ async fn submit(
         number += 1;
         check_content(format_args!("line {number}"), &line)?;
         let data = Bytes::from(std::mem::take(&mut line));
-        positions.waiting.push_back((number, log.appender().submit(entry(data)).await?));
+        positions.submit(number, entry(data)).await?;
         if positions.waiting.len() >= APPENDING_MAX {
             positions.print().await?;
         }
         if ended {
-            return Ok(());
+            break;
         }
     }
+    Ok(())
 }
 
 /// Returns an entry as JSON.

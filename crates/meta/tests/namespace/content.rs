@@ -126,6 +126,37 @@ fn a_put_that_is_left_alone_is_tidied_up_and_a_late_one_fails() {
 }
 
 #[test]
+fn puts_that_are_dropped_are_found_by_whoever_checks_after_their_rank_was_closed() {
+    let store = SlowStore::default();
+    at_once(&store, async {
+        let (rank, root) = (open(&store).await, Credentials::root());
+        let file =
+            rank.create(&root, Ino::ROOT, b"f", Creation::new(InodeKind::File, 0o644)).await.unwrap().ino;
+        rank.write_file(file, 0, Bytes::from_static(b"old")).await.unwrap();
+        let before = store.objects().len();
+        for mut put in
+            [rank.put(&root, file).await.unwrap(), rank.put_new(&root, Ino::ROOT, b"g", 0o644).await.unwrap()]
+        {
+            put.write(&vec![7; 9 << 20]).await.unwrap();
+        }
+        rank.close().await.unwrap();
+        let other = open(&store).await;
+        assert_eq!(other.ranks().await.unwrap().len(), 1);
+        let report = other.check(false).await.unwrap();
+        assert!(report.findings.is_empty(), "{report:?}");
+        // Each has passed on two rounds of stripes over four objects.
+        let left: Vec<_> = report.unfinished.iter().map(|left| (left.objects, left.bytes)).collect();
+        assert_eq!((left, report.files, report.objects), (vec![(4, 8 << 20); 2], 1, 1));
+        assert!(other.check(true).await.unwrap().is_clean());
+        assert!(other.check(false).await.unwrap().unfinished.is_empty());
+        other.close().await.unwrap();
+        assert_eq!(other.ranks().await.unwrap(), [0_u64; 0]);
+        assert_eq!(store.objects().len(), before, "{:?}", store.objects());
+        assert_eq!(other.read_file(file, 0, 9).await.unwrap(), "old");
+    });
+}
+
+#[test]
 fn a_new_file_is_seen_when_it_is_whole_or_never() {
     const BYTES: usize = 9 << 20;
     let store = SlowStore::default();

@@ -152,11 +152,15 @@ async fn append(log: Log, observed: Shared, client: u64, seed: u64) {
             let before = observed.lock().appended.last_key_value().map(|(position, _)| *position);
             match log.appender().submit(entry).await {
                 Ok(position) => appending.push((data, position, before)),
+                Err(LogError::Behind { .. }) => drop(observed.lock().failed.insert(data)),
                 Err(error) => panic!("{error}"),
             }
         }
+        let mut is_behind = false;
         for (data, position, before) in appending {
             let result = position.await;
+            assert!(result.is_err() || !is_behind, "nothing is in the log behind an entry that failed");
+            is_behind |= result.is_err();
             let mut observed = observed.lock();
             match result {
                 Ok(position) => {
@@ -170,7 +174,7 @@ async fn append(log: Log, observed: Shared, client: u64, seed: u64) {
                     assert_eq!(other, None, "position {position} was given twice");
                 }
                 Err(error) if error.kind() == ErrorKind::Unknown => {}
-                Err(LogError::Store(_)) => drop(observed.failed.insert(data)),
+                Err(LogError::Store(_) | LogError::Behind { .. }) => drop(observed.failed.insert(data)),
                 Err(error) => panic!("{error}"),
             }
         }

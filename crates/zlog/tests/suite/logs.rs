@@ -558,6 +558,49 @@ async fn appends_wait_for_a_store_that_is_away_and_fail_when_it_stays_away() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_appended_behind_an_entry_that_failed_until_that_is_known() {
+    let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let store = {
+        let away = away.clone();
+        // The sequencer goes on to give out positions.
+        Faulty::new(move |object, _| {
+            match away.load(Ordering::Relaxed) && !object.as_bytes().ends_with(b"/head") {
+                true => Fate::Away,
+                false => Fate::Done,
+            }
+        })
+    };
+    // Each entry is a write of its own.
+    let log = log_on(store, 2, 1).await;
+    assert_eq!(log.append(entry("before")).await, Ok(0));
+    away.store(true, Ordering::Relaxed);
+    let mut appending = Vec::new();
+    for text in ["fails", "behind", "dropped"] {
+        appending.push(log.appender().submit(entry(text)).await.unwrap());
+    }
+    tokio::time::sleep(Options::default().patience * 2).await;
+    away.store(false, Ordering::Relaxed);
+    // Nobody has been told yet.
+    let is_refused = |result: Result<u64, LogError>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, LogError::Behind { position: Some(1), .. }), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("before it (for position 1) failed"), "{error}");
+    };
+    is_refused(log.append(entry("too early")).await);
+    assert_eq!(log.apart().append(entry("another handle")).await, Ok(4));
+    drop(appending.pop());
+    is_refused(appending.pop().unwrap().await);
+    is_refused(log.append(entry("too early")).await);
+    let error = appending.pop().unwrap().await.unwrap_err();
+    assert!(matches!(error, LogError::Store(_)), "{error}");
+    assert_eq!(log.append(entry("after")).await, Ok(5));
+    let slots = read_all(&log).await.into_iter().map(|(_, slot)| slot);
+    let entries: Vec<_> = slots.filter(|slot| matches!(slot, Slot::Entry(_))).collect();
+    assert_eq!(entries, ["before", "another handle", "after"].map(|text| Slot::Entry(entry(text))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn opening_and_looking_for_logs_wait_for_a_store_that_is_away_and_fail_when_it_stays_away() {
     let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let store = {

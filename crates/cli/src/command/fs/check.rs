@@ -9,7 +9,8 @@ use crate::{output, quantity};
 /// Check the whole namespace
 ///
 /// Finds what killed commands left behind, and entries, inodes and content that are inconsistent. Fails if any problem
-/// is found and not repaired. Others may use the namespace meanwhile.
+/// is found and not repaired. Others may use the namespace meanwhile: the content of their puts, and that of puts that
+/// were killed, is counted apart, and is no problem.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Repair inconsistencies, and finish or undo what was left behind; the outcome of a concurrent call elsewhere may
@@ -26,6 +27,9 @@ pub async fn run(tree: &Tree, args: &Args) -> Result<(), Failure> {
         let finding =
             |finding: &nacre::fs::Finding| json!({ "finding": finding.text, "mended": finding.repaired });
         let findings: Vec<_> = report.findings.iter().map(finding).collect();
+        let unfinished = report.unfinished.iter().map(|one| {
+            json!({ "inode": one.ino.0, "content": one.content, "objects": one.objects, "bytes": one.bytes })
+        });
         let value = json!({
             "clean": report.is_clean(),
             "directories": report.directories,
@@ -34,6 +38,7 @@ pub async fn run(tree: &Tree, args: &Args) -> Result<(), Failure> {
             "entries": report.entries,
             "bytes": report.bytes,
             "objects": report.objects,
+            "unfinished": unfinished.collect::<Vec<_>>(),
             "ranks": report.ranks,
             "changed": report.changed,
             "findings": findings,
@@ -53,6 +58,14 @@ pub async fn run(tree: &Tree, args: &Args) -> Result<(), Failure> {
             quantity::count(report.objects, "object"),
             quantity::count(report.others, "other inode"),
         ))?;
+        for one in &report.unfinished {
+            output::line(&format!(
+                "{} in {} of inode {} being put or removed, or left by a command that was killed",
+                quantity::count(one.bytes, "byte"),
+                quantity::count(one.objects, "object"),
+                one.ino
+            ))?;
+        }
         if report.ranks > 0 {
             output::line(&format!(
                 "{} still running, or killed: --mend finishes what they left",

@@ -19,12 +19,12 @@ pub struct LsArgs {
     /// The paths; of a directory, its entries are listed
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
-    /// Show permissions, links, owner, size and time too
+    /// Show permissions, links, owner, size and time of modification (UTC) too
     #[arg(long, short)]
     long: bool,
 }
 
-/// Show all attributes
+/// Show all attributes; times are in UTC
 #[derive(clap::Args, Debug)]
 pub struct StatArgs {
     /// The paths to show

@@ -4,22 +4,21 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::pin::pin;
 
+use nacre::Store;
 use nacre::fs::{Attributes, Error, InodeKind, Put};
 use nacre_quantity::Escaped;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Path, Tree, failure, masked};
-use crate::command::transfer::{self, Replacement, destination};
+use crate::command::transfer::{self, Replacement, destination, within_reason};
 use crate::failure::Failure;
 use crate::interrupt::Interruption;
 use crate::{output, quantity};
 
 /// The number of bytes that are read together.
 const CHUNK_BYTES: usize = 4 << 20;
-/// The time that a put which failed, or was interrupted, has for removing what it has stored.
-const CLEANUP_MAX: Duration = Duration::from_secs(5);
 
 /// Print files
 #[derive(clap::Args, Debug)]
@@ -32,7 +31,7 @@ pub struct CatArgs {
 /// Fetch a file
 ///
 /// An existing local file is replaced once everything is fetched; the new one has its permissions, and its owner where
-/// that is allowed.
+/// that is allowed. A symbolic link is followed and stays; one that leads nowhere is refused.
 #[derive(clap::Args, Debug)]
 pub struct GetArgs {
     /// The file in the namespace
@@ -115,6 +114,9 @@ async fn copy(
         let read = tree.rank.read_file_content(found.ino, content, offset, CHUNK_BYTES).await;
         let (number, bytes) = match read {
             Ok(read) => read,
+            Err(Error::NotFound) => {
+                break Err(Failure::Failed(format!("{attempted}: it was removed meanwhile")));
+            }
             Err(error) => break Err(failure(error, &attempted)),
         };
         if let Err(error) = target.write_all(&bytes).await {
@@ -131,8 +133,8 @@ async fn copy(
     done
 }
 
-/// Runs `nacre fs put`.
-pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
+/// Runs `nacre fs put`. `servers` is a handle that does not wait for servers that are away, if the store has servers.
+pub async fn put(tree: &Tree, servers: Option<&Store>, args: PutArgs) -> Result<(), Failure> {
     let is_stream = args.file.as_os_str() == "-";
     let shown = Escaped::of(&args.file).to_string();
     let mut path = Path(args.path);
@@ -157,19 +159,33 @@ pub async fn put(tree: &Tree, args: PutArgs) -> Result<(), Failure> {
         Box::new(file)
     };
     let attempted = format!("cannot write {path}");
-    let interruption = Interruption::catch()?;
-    let mut put = begin(tree, existing, &path).await?;
+    let mut interruption = pin!(Interruption::catch()?.wait());
+    let mut put = tokio::select! {
+        put = begin(tree, existing, &path) => put?,
+        () = &mut interruption => return Err(interrupted(&attempted)),
+    };
     let filled = tokio::select! {
         filled = fill(&mut put, source, &shown, &attempted) => filled,
-        () = interruption.wait() => Err(interrupted(&attempted)),
+        () = &mut interruption => Err(interrupted(&attempted)),
     };
     let stored = match filled {
-        Ok(()) => put.commit().await.map_err(|error| match error {
-            Error::Store(_) => with_remains(failure(error, &attempted)),
-            error => failure(error, &attempted),
-        }),
-        Err(failure) => match tokio::time::timeout(CLEANUP_MAX, put.abort()).await {
-            Ok(Ok(())) => Err(failure),
+        Ok(()) => {
+            let mut commit = pin!(put.commit());
+            let committed = tokio::select! {
+                committed = commit.as_mut() => Some(committed),
+                () = &mut interruption => within_reason(servers, commit.as_mut()).await,
+            };
+            match committed {
+                Some(Ok(bytes)) => Ok(bytes),
+                Some(Err(error @ Error::Store(_))) => Err(with_remains(failure(error, &attempted))),
+                Some(Err(error)) => Err(failure(error, &attempted)),
+                None => Err(with_remains(Failure::Failed(format!(
+                    "{attempted}: the command was interrupted in its last step, which may have taken effect"
+                )))),
+            }
+        }
+        Err(failure) => match within_reason(servers, put.abort()).await {
+            Some(Ok(())) => Err(failure),
             _ => Err(with_remains(failure)),
         },
     };
