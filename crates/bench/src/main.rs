@@ -146,7 +146,6 @@ impl Common {
 }
 
 fn main() -> ExitCode {
-    nacre_shell::startup::keep_output_closed();
     let Line { common, command } = match Line::try_parse() {
         Ok(line) => line,
         Err(error) => return usage::refuse(&error, &usage::message(&error)).report(false),

@@ -19,7 +19,6 @@ use clap::CommandFactory;
 use crate::arguments::Line;
 
 fn main() -> ExitCode {
-    nacre_shell::startup::keep_output_closed();
     // A shell that asks for completions sets a variable, and gets nothing else.
     clap_complete::CompleteEnv::with_factory(Line::command).var(complete::VARIABLE).complete();
     let line = match Line::read(std::env::args_os().collect()) {

@@ -189,10 +189,6 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::Unread,
-            // See `startup`.
-            io::ErrorKind::NotConnected => {
-                Failure::Failed("cannot write to standard output: it is closed".to_owned())
-            }
             _ => Failure::Failed(format!("cannot write to standard output: {error}")),
         }
     }

@@ -5,13 +5,12 @@
 //! - [`usage`]: errors in a command line, and its help.
 //! - [`quantity`]: sizes and times, read by one grammar and written in one form.
 //! - [`signals`], [`interrupt`] and [`flag`]: the signals that ask a program to end, and work that they stop in good order.
-//! - [`startup`]: standard output that is closed when a program starts; the only part with `unsafe` code.
 //! - [`progress`]: progress bars, on terminals only.
 //! - [`log`]: the log on standard error.
 //! - [`partial`]: files that get their names when they are complete.
 //! - [`manual`]: manual pages, made from the definition of the commands, and the style of their help.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod failure;
 pub mod flag;
@@ -23,7 +22,6 @@ pub mod partial;
 pub mod progress;
 pub mod quantity;
 pub mod signals;
-pub mod startup;
 pub mod usage;
 
 pub use failure::Failure;
