@@ -2,10 +2,11 @@
 //! named by `NACRE_MPIRUN` (`mpirun` if it is not set).
 
 use std::collections::BTreeSet;
-use std::io::Read;
+use std::io::{PipeReader, PipeWriter, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -24,8 +25,16 @@ fn job(ranks: usize, arguments: &[&str]) -> Command {
         command.args(["--oversubscribe", "--allow-run-as-root"]);
     }
     command.arg("-n").arg(ranks.to_string()).arg(env!("CARGO_BIN_EXE_nacre-mpi")).args(arguments);
-    command.stdin(Stdio::null());
+    command.stdin(silence());
     command
+}
+
+/// Returns an input that does not end, and in which nothing comes. The launcher of MPICH passes the end of its own input
+/// on to the first rank, and SIGPIPE kills it if the job has ended before, as a short one may on a busy machine.
+fn silence() -> Stdio {
+    static PIPE: OnceLock<(PipeReader, PipeWriter)> = OnceLock::new();
+    let (reader, _) = PIPE.get_or_init(|| std::io::pipe().unwrap());
+    reader.try_clone().unwrap().into()
 }
 
 fn run(ranks: usize, arguments: &[&str]) -> Output {

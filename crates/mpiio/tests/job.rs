@@ -3,7 +3,7 @@
 //!
 //! `MPICC` and `NACRE_MPIRUN` name the compiler and the launcher, `NACRE_PROGRAM` the program `nacre`.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -79,8 +79,16 @@ fn job(flags: &[&str], ranks: usize, program: &Path, arguments: &[&str]) -> Comm
         command.args(["--oversubscribe", "--allow-run-as-root"]);
     }
     command.arg("-n").arg(ranks.to_string()).arg(program).args(arguments);
-    command.stdin(Stdio::null()).env_remove("NACRE_STORE");
+    command.stdin(silence()).env_remove("NACRE_STORE");
     command
+}
+
+/// Returns an input that does not end, and in which nothing comes. The launcher of MPICH passes the end of its own input on to the first
+/// rank, and SIGPIPE kills it if the job has ended before, as a short one may on a busy machine.
+fn silence() -> Stdio {
+    static PIPE: OnceLock<(PipeReader, PipeWriter)> = OnceLock::new();
+    let (reader, _) = PIPE.get_or_init(|| std::io::pipe().unwrap());
+    reader.try_clone().unwrap().into()
 }
 
 fn describe(output: &Output) -> String {
@@ -328,7 +336,8 @@ impl Drop for Server {
 
 #[test]
 fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
-    let server = Server::start("1s");
+    // Longer than a rank that lives stands still.
+    let server = Server::start("6s");
     let flags = ["--lock-servers", &server.uri];
     let folder = tempfile::tempdir().unwrap();
     let file = path(&folder, "file");
