@@ -71,6 +71,19 @@ fn one_huge_directory_is_shared_out() {
     }
 }
 
+/// A thousand ranks have one directory, whose rest is passed on whenever its holder is asked: the time between two requests
+/// decides. With waits of up to 30 ms the holder is asked every 22 ms, with 11 ms every 8.
+#[test]
+fn the_rest_of_a_directory_goes_round_soon_among_a_thousand_ranks() {
+    let mut study = study(Algorithm::Drqs, 500, 2, 30_000);
+    study.shape.files_mean = u64::MAX / 4;
+    study.metadata = study.metadata.scaled(100.0);
+    let seldom = BackOff { bound_ns: 30_000_000, ..BackOff::for_ranks(1_000) };
+    let (often, seldom) = (run(&study), run(&Study { back_off: Some(seldom), ..study.clone() }));
+    assert_eq!(often.directories, 1);
+    assert!(often.seconds < 0.75 * seldom.seconds, "{} s and {} s", often.seconds, seldom.seconds);
+}
+
 #[test]
 fn with_a_fast_file_system_the_master_is_the_bottleneck() {
     let at = |nodes| {
