@@ -21,6 +21,10 @@ pub struct Measured {
     pub user_ns: u64,
     /// Processor time in the kernel, in nanoseconds.
     pub system_ns: u64,
+    /// Processor time of all threads but the communicating one, which also started the MPI library, in nanoseconds.
+    pub walking_ns: u64,
+    /// The time from the beginning of the walk until the rank last had work, in nanoseconds.
+    pub worked_until_ns: u64,
     /// The maximum resident size, in bytes.
     pub resident_bytes_max: u64,
     /// The time that its threads spent in each part of the work.
@@ -34,17 +38,23 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Collects the measurements of this rank at the end of a phase.
+    /// Collects the measurements of this rank at the end of a phase, on its communicating thread.
     pub fn new(phase: &Phase, network: &Network<Unit>, progress: &Progress, wall: Duration) -> Measured {
         // It cannot fail for the calling process; were it to, the figures would be missing.
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
         let nanoseconds =
             |time: nix::sys::time::TimeVal| (time.tv_sec() * 1_000_000 + time.tv_usec()) as u64 * 1000;
+        let processor_ns = |usage: nix::sys::resource::Usage| {
+            nanoseconds(usage.user_time()) + nanoseconds(usage.system_time())
+        };
+        let own_ns = getrusage(UsageWho::RUSAGE_THREAD).map_or(0, processor_ns);
         Measured {
             entries: progress.entries(),
             wall_ns: wall.as_nanos() as u64,
             user_ns: usage.map_or(0, |usage| nanoseconds(usage.user_time())),
             system_ns: usage.map_or(0, |usage| nanoseconds(usage.system_time())),
+            walking_ns: usage.map_or(0, processor_ns).saturating_sub(own_ns),
+            worked_until_ns: phase.worked_until.as_nanos() as u64,
             resident_bytes_max: usage.map_or(0, |usage| usage.max_rss() as u64 * 1024),
             profile: progress.profile(),
             communication_ns: phase.communication.as_nanos() as u64,
