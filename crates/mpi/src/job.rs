@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use nacre_ranks::{self as algorithm, Outbox, Pauses, Pausing, Rank, Shutdown, Transport};
 use nacre_walk::{Queue, Unit};
+use nix::sys::resource::UsageWho;
 
 use crate::engine::{OneByOne, Shared};
+use crate::measure::processor_time;
 use crate::network::{Network, NetworkError};
 use crate::output::Output;
 
@@ -53,6 +55,10 @@ pub struct Phase {
     pub communication: Duration,
     /// The time from its beginning until this rank last had work.
     pub worked_until: Duration,
+    /// The time from its beginning to its end.
+    pub lasted: Duration,
+    /// The processor time of this rank in it.
+    pub processor: Duration,
 }
 
 /// The conditions on which a phase ends early.
@@ -119,7 +125,7 @@ fn communicate<S: Send + Sync>(
 ) -> Result<Phase, JobError> {
     let mut rank = Rank::new(network.rank(), network.ranks(), options);
     let mut outbox = Outbox::new();
-    let began = Instant::now();
+    let (began, processor_before) = (Instant::now(), processor_time(UsageWho::RUSAGE_SELF));
     let now_ns = || began.elapsed().as_nanos() as u64;
     let mut communication = Duration::ZERO;
     let mut happened = began;
@@ -154,7 +160,17 @@ fn communicate<S: Send + Sync>(
             // The threads may still write, and are waited for while their output is taken.
             if rank.is_finished() && flushed && !alive() && !output.go_on(network)? && output.is_empty() {
                 let counters = rank.counters().clone();
-                return Ok(Phase { ending, counters, entries: Vec::new(), communication, worked_until });
+                let processor = processor_time(UsageWho::RUSAGE_SELF).saturating_sub(processor_before);
+                let (entries, lasted) = (Vec::new(), began.elapsed());
+                return Ok(Phase {
+                    ending,
+                    counters,
+                    entries,
+                    communication,
+                    worked_until,
+                    lasted,
+                    processor,
+                });
             }
         } else if !alive() {
             return Err(JobError::Thread(network.rank()));

@@ -1,9 +1,9 @@
 //! The processor time of ranks without work.
 //!
 //! The job has work for one rank only: a chain of directories, each of which holds only the next one, so that there is
-//! never more than one directory to read. It is thousands of directories deep, so that the walk lasts some tenths of a
-//! second. A rank that visited nothing was idle all the time, and its processor time, less that of starting an MPI
-//! process, is the cost of idling.
+//! never more than one directory to read. It is so deep that the walk lasts longer than a second. A rank that visited
+//! nothing was idle all the time. Its processor time is counted from the beginning of the walk to its end: the start of
+//! an MPI process takes many times as much, and varies by more than idling costs.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -25,10 +25,8 @@ pub(super) struct Idle {
     pub(super) idle_ranks: u32,
     /// The time that they were idle, in seconds.
     pub(super) seconds: f64,
-    /// The processor time of each, including the start of the process.
+    /// The processor time of each in this time.
     pub(super) cpu_seconds: Vec<f64>,
-    /// The processor time of a rank in a walk of an empty directory.
-    pub(super) start_cpu_seconds: f64,
     /// The mean share of a processor that an idle rank used while idle, in percent.
     pub(super) percent: f64,
     /// The mean number of messages that an idle rank sent per second.
@@ -87,31 +85,24 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
 /// Measures idle ranks on a chain of `depth` directories.
 pub(super) fn measure(mpi: &Mpi, depth: u32) -> Result<Idle, BenchError> {
     const RANKS: u32 = 6;
-    let job = |root, seed| {
-        mpi.walk(&Job { ranks: RANKS, algorithm: Algorithm::HDrqs, threads: Some(1), seed, root })
-    };
-    let empty = tempfile::tempdir().map_err(BenchError::io("make a temporary folder"))?;
-    let start = job(empty.path(), 1)?;
-    let start_ns: u64 = start.ranks.iter().map(|rank| rank.cpu_ns()).sum();
-    let start_cpu_seconds = start_ns as f64 / f64::from(RANKS) / 1e9;
     let chain = Chain::make(depth)?;
     // Now and then the one directory goes to another rank. That all of them had it is next to impossible.
     for seed in 1..=5 {
-        let measured = job(chain.path(), seed)?;
+        let (algorithm, threads, root) = (Algorithm::HDrqs, Some(1), chain.path());
+        let measured = mpi.walk(&Job { ranks: RANKS, algorithm, threads, seed, root })?;
         let idle: Vec<_> = measured.ranks.iter().filter(|rank| rank.entries == 0).collect();
         if idle.is_empty() {
             continue;
         }
-        let seconds = measured.seconds();
-        let cpu_seconds: Vec<f64> = idle.iter().map(|rank| rank.cpu_ns() as f64 / 1e9).collect();
+        let seconds = idle.iter().map(|rank| rank.phase_ns).max().unwrap_or(0).max(1) as f64 / 1e9;
+        let cpu_seconds: Vec<f64> = idle.iter().map(|rank| rank.phase_processor_ns as f64 / 1e9).collect();
         let mean = cpu_seconds.iter().sum::<f64>() / idle.len() as f64;
         let messages: u64 = idle.iter().map(|rank| rank.counters.sent.messages).sum();
         return Ok(Idle {
             ranks: RANKS,
             idle_ranks: idle.len() as u32,
             seconds,
-            start_cpu_seconds,
-            percent: 100.0 * (mean - start_cpu_seconds).max(0.0) / seconds,
+            percent: 100.0 * mean / seconds,
             messages_per_second: messages as f64 / idle.len() as f64 / seconds,
             cpu_seconds,
         });

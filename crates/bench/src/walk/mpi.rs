@@ -64,6 +64,10 @@ pub(super) struct RankMeasurements {
     pub(super) system_ns: u64,
     /// The processor time of all threads but the communicating one, which also starts the MPI library.
     pub(super) walking_ns: u64,
+    /// The time from the beginning of the walk to its end.
+    pub(super) phase_ns: u64,
+    /// The processor time of the rank in it, without the start of the MPI library.
+    pub(super) phase_processor_ns: u64,
     /// The time from the beginning of the walk until the rank last had work.
     pub(super) worked_until_ns: u64,
     pub(super) resident_bytes_max: u64,
@@ -247,6 +251,8 @@ mod tests {
             user_ns: 3,
             system_ns: 4,
             walking_ns: 100 * entries,
+            phase_ns: 2_000,
+            phase_processor_ns: 5,
             worked_until_ns: 1_000 + entries,
             resident_bytes_max: entries,
             profile: Profile::default(),

@@ -111,7 +111,7 @@ pub(super) fn measure(
         add(&mut results.balance, 0, &algorithm, measured);
     }
     steps.step("idle ranks", 0)?;
-    results.idle = Some(idle::measure(mpi, if quick { 8000 } else { 20_000 })?);
+    results.idle = Some(idle::measure(mpi, if quick { 20_000 } else { 100_000 })?);
     Ok(())
 }
 
@@ -187,12 +187,11 @@ impl fmt::Display for MpiTargets {
         }
         write!(f, "{table}")?;
         let Some(idle) = &self.idle else { return Ok(()) };
-        let Idle { ranks, idle_ranks, seconds, percent, messages_per_second, start_cpu_seconds, .. } = idle;
+        let Idle { ranks, idle_ranks, seconds, percent, messages_per_second, .. } = idle;
         writeln!(
             f,
             "{idle_ranks} of {ranks} ranks had no work for {seconds:.1} s: {percent:.2} % of a processor each, and \
-             {messages_per_second:.0} messages/s; the start of a rank, which is not counted, takes {:.0} ms.",
-            1e3 * start_cpu_seconds
+             {messages_per_second:.0} messages/s."
         )
     }
 }
