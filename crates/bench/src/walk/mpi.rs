@@ -149,7 +149,13 @@ impl Mpi {
         let file = tempfile::NamedTempFile::new().map_err(BenchError::io("make a temporary file"))?;
         let mut command = Command::new(&self.launcher[0]);
         command.args(&self.launcher[1..]).arg("-n").arg(job.ranks.to_string()).arg(&self.program);
-        command.args(["walk", "--algorithm", job.algorithm.name(), "--seed", &job.seed.to_string()]);
+        command.arg("walk");
+        match job.algorithm.has_master() {
+            // For studies alone, and not among the algorithms that the program offers.
+            true => command.arg("--cp"),
+            false => command.args(["--algorithm", job.algorithm.name()]),
+        };
+        command.args(["--seed", &job.seed.to_string()]);
         if let Some(threads) = job.threads {
             command.args(["--threads", &threads.to_string()]);
         }
