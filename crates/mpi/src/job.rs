@@ -55,10 +55,8 @@ pub struct Phase {
     pub communication: Duration,
     /// The time from its beginning until this rank last had work.
     pub worked_until: Duration,
-    /// The time from its beginning to its end.
-    pub lasted: Duration,
-    /// The processor time of this rank in it.
-    pub processor: Duration,
+    /// The time and the processor time from its beginning until this rank first had work, or until its end.
+    pub first_idle: (Duration, Duration),
 }
 
 /// The conditions on which a phase ends early.
@@ -125,8 +123,10 @@ fn communicate<S: Send + Sync>(
 ) -> Result<Phase, JobError> {
     let mut rank = Rank::new(network.rank(), network.ranks(), options);
     let mut outbox = Outbox::new();
-    let (began, processor_before) = (Instant::now(), processor_time(UsageWho::RUSAGE_SELF));
+    let (began, processor) = (Instant::now(), processor_time(UsageWho::RUSAGE_SELF));
     let now_ns = || began.elapsed().as_nanos() as u64;
+    let used = || (began.elapsed(), processor_time(UsageWho::RUSAGE_SELF).saturating_sub(processor));
+    let mut first_idle = None;
     let mut communication = Duration::ZERO;
     let mut happened = began;
     let mut worked_until = Duration::ZERO;
@@ -136,6 +136,9 @@ fn communicate<S: Send + Sync>(
     let mut stopped = false;
     loop {
         let turn = Instant::now();
+        if first_idle.is_none() && !engine.is_idle() {
+            first_idle = Some(used());
+        }
         let mut quiet = true;
         while let Some((from, message)) = network.receive()? {
             rank.handle(now_ns(), from, message, queue, &mut outbox);
@@ -160,17 +163,8 @@ fn communicate<S: Send + Sync>(
             // The threads may still write, and are waited for while their output is taken.
             if rank.is_finished() && flushed && !alive() && !output.go_on(network)? && output.is_empty() {
                 let counters = rank.counters().clone();
-                let processor = processor_time(UsageWho::RUSAGE_SELF).saturating_sub(processor_before);
-                let (entries, lasted) = (Vec::new(), began.elapsed());
-                return Ok(Phase {
-                    ending,
-                    counters,
-                    entries,
-                    communication,
-                    worked_until,
-                    lasted,
-                    processor,
-                });
+                let (entries, first_idle) = (Vec::new(), first_idle.unwrap_or_else(used));
+                return Ok(Phase { ending, counters, entries, communication, worked_until, first_idle });
             }
         } else if !alive() {
             return Err(JobError::Thread(network.rank()));

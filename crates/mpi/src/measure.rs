@@ -24,10 +24,10 @@ pub struct Measured {
     pub system_ns: u64,
     /// Processor time of all threads but the communicating one, which also started the MPI library, in nanoseconds.
     pub walking_ns: u64,
-    /// The time from the beginning of the last phase to its end, in nanoseconds.
-    pub phase_ns: u64,
-    /// Processor time of the rank in the last phase, without the start of the MPI library, in nanoseconds.
-    pub phase_processor_ns: u64,
+    /// The time from the beginning of the last phase until the rank first had work, or until its end, in nanoseconds.
+    pub first_idle_ns: u64,
+    /// Processor time of the rank in this time, in nanoseconds.
+    pub first_idle_processor_ns: u64,
     /// The time from the beginning of the last phase until the rank last had work, in nanoseconds.
     pub worked_until_ns: u64,
     /// The maximum resident size, in bytes.
@@ -65,8 +65,8 @@ impl Measured {
             user_ns: usage.map_or(0, |usage| nanoseconds(usage.user_time())),
             system_ns: usage.map_or(0, |usage| nanoseconds(usage.system_time())),
             walking_ns: walking.as_nanos() as u64,
-            phase_ns: phase.lasted.as_nanos() as u64,
-            phase_processor_ns: phase.processor.as_nanos() as u64,
+            first_idle_ns: phase.first_idle.0.as_nanos() as u64,
+            first_idle_processor_ns: phase.first_idle.1.as_nanos() as u64,
             worked_until_ns: phase.worked_until.as_nanos() as u64,
             resident_bytes_max: usage.map_or(0, |usage| usage.max_rss() as u64 * 1024),
             profile: progress.profile(),

@@ -64,10 +64,10 @@ pub(super) struct RankMeasurements {
     pub(super) system_ns: u64,
     /// The processor time of all threads but the communicating one, which also starts the MPI library.
     pub(super) walking_ns: u64,
-    /// The time from the beginning of the walk to its end.
-    pub(super) phase_ns: u64,
-    /// The processor time of the rank in it, without the start of the MPI library.
-    pub(super) phase_processor_ns: u64,
+    /// The time from the beginning of the walk until the rank first had work, or until its end.
+    pub(super) first_idle_ns: u64,
+    /// The processor time of the rank in this time.
+    pub(super) first_idle_processor_ns: u64,
     /// The time from the beginning of the walk until the rank last had work.
     pub(super) worked_until_ns: u64,
     pub(super) resident_bytes_max: u64,
@@ -247,18 +247,18 @@ impl RankMeasurements {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn rank(entries: u64, wall_ns: u64, wire_bytes: Vec<u64>) -> RankMeasurements {
+    pub(in crate::walk) fn rank(entries: u64, wall_ns: u64, wire_bytes: Vec<u64>) -> RankMeasurements {
         RankMeasurements {
             entries,
             wall_ns,
             user_ns: 3,
             system_ns: 4,
             walking_ns: 100 * entries,
-            phase_ns: 2_000,
-            phase_processor_ns: 5,
+            first_idle_ns: 10_000_000 * entries,
+            first_idle_processor_ns: 100_000 * entries,
             worked_until_ns: 1_000 + entries,
             resident_bytes_max: entries,
             profile: Profile::default(),

@@ -191,11 +191,12 @@ impl fmt::Display for MpiTargets {
         }
         write!(f, "{table}")?;
         let Some(idle) = &self.idle else { return Ok(()) };
-        let Idle { ranks, idle_ranks, seconds, percent, messages_per_second, .. } = idle;
+        let Idle { ranks, seconds, percent, messages_per_second, .. } = idle;
+        let (idle_ranks, longest) = (seconds.len(), seconds.iter().copied().fold(0.0, f64::max));
         writeln!(
             f,
-            "{idle_ranks} of {ranks} ranks had no work for {seconds:.1} s: {percent:.2} % of a processor each, and \
-             {messages_per_second:.0} messages/s."
+            "{idle_ranks} of {ranks} ranks had no work for up to {longest:.1} s: {percent:.2} % of a processor each; \
+             {messages_per_second:.0} messages/s by each rank."
         )
     }
 }
