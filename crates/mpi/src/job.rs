@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nacre_ranks::{self as algorithm, Outbox, Rank, Shutdown, Transport};
+use nacre_ranks::{self as algorithm, Outbox, Pauses, Pausing, Rank, Shutdown, Transport};
 use nacre_walk::{Queue, Unit};
+use nix::sys::resource::UsageWho;
 
 use crate::engine::{OneByOne, Shared};
+use crate::measure::processor_time;
 use crate::network::{Network, NetworkError};
 use crate::output::Output;
 
@@ -23,14 +25,6 @@ const EAGER: Duration = Duration::from_micros(20);
 /// The time for which this thread only yields with CP, where every entry is an exchange of messages, and a processor
 /// that went to sleep in between is late.
 const EAGER_WITH_MASTER: Duration = Duration::from_millis(1);
-
-/// The divisor of the time that a rank has waited, which gives its next sleep: with 1, an answer takes at most twice
-/// its time.
-const REST_PART: u32 = 1;
-
-/// The maximum time of a sleep, used always by a rank that waits for nothing: short enough for ranks that ask it for
-/// work, and with a negligible use of the processor.
-const REST_MAX: Duration = Duration::from_millis(3);
 
 /// The error with which a rank gave up.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +53,10 @@ pub struct Phase {
     pub entries: Vec<Unit>,
     /// The time that this thread spent with messages.
     pub communication: Duration,
+    /// The time from its beginning until this rank last had work.
+    pub worked_until: Duration,
+    /// The time and the processor time from its beginning until this rank first had work, or until its end.
+    pub first_idle: (Duration, Duration),
 }
 
 /// The conditions on which a phase ends early.
@@ -125,15 +123,22 @@ fn communicate<S: Send + Sync>(
 ) -> Result<Phase, JobError> {
     let mut rank = Rank::new(network.rank(), network.ranks(), options);
     let mut outbox = Outbox::new();
-    let began = Instant::now();
+    let (began, processor) = (Instant::now(), processor_time(UsageWho::RUSAGE_SELF));
     let now_ns = || began.elapsed().as_nanos() as u64;
+    let used = || (began.elapsed(), processor_time(UsageWho::RUSAGE_SELF).saturating_sub(processor));
+    let mut first_idle = None;
     let mut communication = Duration::ZERO;
     let mut happened = began;
+    let mut worked_until = Duration::ZERO;
     let eager = if options.algorithm.has_master() { EAGER_WITH_MASTER } else { EAGER };
+    let pauses = Pauses::default();
     let mut stopping = false;
     let mut stopped = false;
     loop {
         let turn = Instant::now();
+        if first_idle.is_none() && !engine.is_idle() {
+            first_idle = Some(used());
+        }
         let mut quiet = true;
         while let Some((from, message)) = network.receive()? {
             rank.handle(now_ns(), from, message, queue, &mut outbox);
@@ -158,7 +163,8 @@ fn communicate<S: Send + Sync>(
             // The threads may still write, and are waited for while their output is taken.
             if rank.is_finished() && flushed && !alive() && !output.go_on(network)? && output.is_empty() {
                 let counters = rank.counters().clone();
-                return Ok(Phase { ending, counters, entries: Vec::new(), communication });
+                let (entries, first_idle) = (Vec::new(), first_idle.unwrap_or_else(used));
+                return Ok(Phase { ending, counters, entries, communication, worked_until, first_idle });
             }
         } else if !alive() {
             return Err(JobError::Thread(network.rank()));
@@ -171,14 +177,22 @@ fn communicate<S: Send + Sync>(
             std::thread::yield_now();
         } else {
             let asks = rank.next_timeout_ns().map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
-            let waits = rank.is_asking() || options.algorithm.has_master();
-            let pause = if waits { since / REST_PART } else { REST_MAX };
-            let pause = pause.min(REST_MAX).min(asks.unwrap_or(REST_MAX));
-            if engine.is_idle() {
+            let idle = engine.is_idle();
+            let pausing = match rank.is_asking() || options.algorithm.has_master() {
+                true => Pausing::Asking,
+                false if idle => Pausing::Idle,
+                false => Pausing::Working { gives: !queue.is_empty() },
+            };
+            let pause = Duration::from_nanos(pauses.next_ns(since.as_nanos() as u64, pausing));
+            let pause = asks.map_or(pause, |asks| pause.min(asks));
+            if idle {
                 std::thread::sleep(pause);
-            } else if engine.wait_idle(pause) {
-                // There is something to ask for.
-                happened = Instant::now();
+            } else {
+                if engine.wait_idle(pause) {
+                    // There is something to ask for.
+                    happened = Instant::now();
+                }
+                worked_until = began.elapsed();
             }
         }
     }

@@ -9,8 +9,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use nacre_walk::Unit;
 
-/// The maximum number of units that each end keeps in memory.
-const IN_MEMORY_MAX: usize = 50_000;
+/// The maximum number of units that each end keeps in memory. One takes some 200 bytes, and more for a long path.
+const IN_MEMORY_MAX: usize = 8_192;
 
 /// A first-in, first-out queue of units, partly in a file.
 pub struct Spill {

@@ -33,9 +33,18 @@ use crate::progress::Progress;
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {
-    /// Algorithm that distributes the work among the ranks: cp, drqs, deqs, pa-drqs or h-drqs
-    #[arg(long, value_name = "NAME", default_value_t = Algorithm::HDrqs, help_heading = "Ranks")]
+    /// Algorithm that distributes the work among the ranks: drqs, deqs, pa-drqs or h-drqs
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value_t = Algorithm::HDrqs,
+        value_parser = without_master,
+        help_heading = "Ranks"
+    )]
     pub algorithm: Algorithm,
+    /// Take the centralised algorithm, cp, with which the study compares the others
+    #[arg(long, conflicts_with = "algorithm", hide = true)]
+    pub cp: bool,
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Ranks")]
     pub seed: u64,
@@ -48,6 +57,23 @@ pub struct Args {
     pub progress: bool,
     #[command(flatten)]
     pub walk: command::Args,
+}
+
+impl Args {
+    /// Returns the algorithm that distributes the work.
+    fn algorithm(&self) -> Algorithm {
+        if self.cp { Algorithm::Cp } else { self.algorithm }
+    }
+}
+
+/// Reads the name of an algorithm. The one with a master is not for users: it is slower, and keeps no checkpoints.
+fn without_master(name: &str) -> Result<Algorithm, String> {
+    let offered = || Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.has_master());
+    let found = offered().find(|algorithm| algorithm.name().eq_ignore_ascii_case(name));
+    found.ok_or_else(|| {
+        let names: Vec<&str> = offered().map(Algorithm::name).collect();
+        format!("choose one of {}", names.join(", "))
+    })
 }
 
 /// The result that a rank sends to rank 0 at the end of a phase.
@@ -148,7 +174,7 @@ impl Rank<'_> {
         if let Err(code) = self.agree(started) {
             return Ok(code);
         }
-        let mut options = algorithm::Options::new(self.args.algorithm, self.network.size(), self.args.seed);
+        let mut options = algorithm::Options::new(self.args.algorithm(), self.network.size(), self.args.seed);
         options.count_peers = self.args.measurements.is_some();
         options.nodes = Arc::new(nodes);
         let mut entries =
@@ -231,8 +257,8 @@ impl Rank<'_> {
     fn load(&self, plan: &mut Plan, counted: &mut Counted) -> Result<Option<Vec<Unit>>, CommandError> {
         let flags = &self.args.walk;
         let Some(file) = flags.resume.as_ref().or(flags.checkpoint.as_ref()) else { return Ok(None) };
-        if self.args.algorithm.has_master() {
-            let sentence = "cp keeps no checkpoints: it is there for comparison; take another algorithm";
+        if self.args.algorithm().has_master() {
+            let sentence = "cp keeps no checkpoints: it is there for comparison; leave --cp out";
             return Err(CommandError::Usage(sentence.to_owned()));
         }
         if !self.network.is_root() {
@@ -259,7 +285,7 @@ impl Rank<'_> {
     /// Builds the plan from the flags, with the number of threads that this rank's processors allow.
     fn plan(&self, numbers: &[u64], masks: &[Mask]) -> Result<Plan, CommandError> {
         let mut args = self.args.walk.clone();
-        if self.args.algorithm.has_threads() {
+        if self.args.algorithm().has_threads() {
             let shares = Shares { nodes: numbers, masks };
             args.threads = args.threads.or(NonZeroUsize::new(shares.threads(self.network.number() as usize)));
         } else {
@@ -448,7 +474,7 @@ impl Rank<'_> {
         }
         if let Some(file) = &self.args.measurements {
             let measurements = Measurements::new(
-                self.args.algorithm,
+                self.args.algorithm(),
                 plan.options.threads.get(),
                 parts.iter().map(|part| &part.measured),
             );

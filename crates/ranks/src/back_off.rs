@@ -1,9 +1,11 @@
 //! The waiting time of an idle rank between a refusal and its next request.
 //!
 //! The paper's ranks ask again at once, which keeps a core busy and the network full as long as there is little
-//! work. Here the wait doubles with every refusal up to a bound, with jitter, and is reset when work arrives. The bound
-//! grows with the number of ranks: a rank that holds the last unit of work should not be asked by all others
-//! continuously, and work spreads as long as each *busy* rank is asked now and then.
+//! work. Here the wait doubles with every refusal up to a bound, with jitter, and is reset when work arrives.
+//!
+//! The bound decides how soon work spreads: requests go to random ranks, so a rank with work is asked about once in that
+//! time, however many ranks are idle, and passes on the rest of a large directory no sooner. It grows slowly with
+//! the number of ranks, for the sake of the network that they share.
 
 use super::random::Choose;
 
@@ -19,13 +21,13 @@ pub struct BackOff {
 }
 
 impl BackOff {
-    /// Returns limits for a job of `ranks`: 50 µs at first; at most 10 ms, and 20 µs more for every rank (2.9 s for
+    /// Returns limits for a job of `ranks`: 50 µs at first; at most 10 ms, and 1 µs more for every rank (153 ms for
     /// 143,104).
     pub fn for_ranks(ranks: u32) -> Self {
         Self {
             patience: ranks.saturating_sub(1).min(2),
             first_ns: 50_000,
-            bound_ns: 10_000_000 + u64::from(ranks) * 20_000,
+            bound_ns: 10_000_000 + u64::from(ranks) * 1_000,
         }
     }
 

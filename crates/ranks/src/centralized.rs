@@ -128,13 +128,24 @@ impl Worker {
         }
     }
 
-    /// Sends results back and asks again, once the assigned unit is done.
+    /// Sends results back, those of a large directory while it is still read, and asks again once the assigned unit is done.
     pub(super) fn step<W: Unit>(
         &mut self,
         queue: &mut (impl Queue<W> + ?Sized),
         mut send: impl FnMut(u32, Message<W>),
     ) {
-        if self.asking || queue.is_assigned() {
+        if self.asking {
+            return;
+        }
+        // The entries of a directory may be more than fit into memory at once.
+        while queue.len() > self.units_per_message_max {
+            let units = queue.take(self.units_per_message_max);
+            if units.is_empty() {
+                break;
+            }
+            send(0, Message::Results(units));
+        }
+        if queue.is_assigned() {
             return;
         }
         let kept = if self.keeps_one { queue.take(1).pop() } else { None };
@@ -152,5 +163,36 @@ impl Worker {
                 send(0, Message::Request);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PlainQueue;
+
+    struct Entry;
+
+    impl Unit for Entry {
+        fn size_bytes(&self) -> u64 {
+            4
+        }
+    }
+
+    #[test]
+    fn a_worker_sends_the_entries_of_a_large_directory_while_it_reads_it() {
+        let mut worker = Worker::new(false, 10);
+        let mut queue = PlainQueue::<Entry>::new([]);
+        let mut sent = Vec::new();
+        worker.work(vec![Entry], &mut queue);
+        assert!(queue.begin(true).is_some());
+        queue.put((0..25).map(|_| Entry).collect());
+        worker
+            .step(&mut queue, |to, message: Message<Entry>| sent.push((to, message.name(), message.units())));
+        assert_eq!(sent, [(0, "results", 10), (0, "results", 10)]);
+        queue.finish([]);
+        worker
+            .step(&mut queue, |to, message: Message<Entry>| sent.push((to, message.name(), message.units())));
+        assert_eq!(sent[2..], [(0, "results", 5), (0, "request", 0)]);
     }
 }

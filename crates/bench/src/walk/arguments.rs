@@ -58,8 +58,8 @@ pub struct Args {
     /// Source of the figures' runs [default: both, each in figures of its own]
     #[arg(long, value_enum, help_heading = "Results")]
     pub source: Option<Source>,
-    /// Instead, simulate CP beside the other algorithms: with equal processes and equal cores, with other rates of the
-    /// file system and message costs, and on the whole of the paper's machine
+    /// Instead, simulate CP beside the other algorithms: with equal processes and equal cores, with other message costs
+    /// and rates of the file system, and on the whole of the paper's machine; and the balance of a thousand ranks
     #[arg(long, conflicts_with = "runs", help_heading = "Results")]
     pub compare: bool,
     /// Measure nothing, and draw the paper's figures from the runs in this file: earlier results, or one JSON object

@@ -62,6 +62,14 @@ pub(super) struct RankMeasurements {
     /// The processor time of the whole process, including the start of the MPI library.
     pub(super) user_ns: u64,
     pub(super) system_ns: u64,
+    /// The processor time of all threads but the communicating one, which also starts the MPI library.
+    pub(super) walking_ns: u64,
+    /// The time from the beginning of the walk until the rank first had work, or until its end.
+    pub(super) first_idle_ns: u64,
+    /// The processor time of the rank in this time.
+    pub(super) first_idle_processor_ns: u64,
+    /// The time from the beginning of the walk until the rank last had work.
+    pub(super) worked_until_ns: u64,
     pub(super) resident_bytes_max: u64,
     /// The profile of its walking threads.
     pub(super) profile: Profile,
@@ -141,7 +149,13 @@ impl Mpi {
         let file = tempfile::NamedTempFile::new().map_err(BenchError::io("make a temporary file"))?;
         let mut command = Command::new(&self.launcher[0]);
         command.args(&self.launcher[1..]).arg("-n").arg(job.ranks.to_string()).arg(&self.program);
-        command.args(["walk", "--algorithm", job.algorithm.name(), "--seed", &job.seed.to_string()]);
+        command.arg("walk");
+        match job.algorithm.has_master() {
+            // For studies alone, and not among the algorithms that the program offers.
+            true => command.arg("--cp"),
+            false => command.args(["--algorithm", job.algorithm.name()]),
+        };
+        command.args(["--seed", &job.seed.to_string()]);
         if let Some(threads) = job.threads {
             command.args(["--threads", &threads.to_string()]);
         }
@@ -192,10 +206,31 @@ impl Measurements {
 
     /// Returns the number of entries of the busiest rank, over the mean of those that visit.
     pub(super) fn imbalance(&self) -> f64 {
-        let visiting = self.ranks.len() - usize::from(self.algorithm.has_master() && self.ranks.len() > 1);
-        let entries = || self.ranks.iter().map(|rank| rank.entries);
-        let mean = entries().sum::<u64>() as f64 / visiting.max(1) as f64;
-        entries().max().unwrap_or(0) as f64 / mean.max(1.0)
+        self.most_to_mean(|rank| rank.entries)
+    }
+
+    /// Returns the processor time that the busiest rank spent on its work, over the mean of those that visit.
+    pub(super) fn walking_imbalance(&self) -> f64 {
+        self.most_to_mean(|rank| rank.walking_ns)
+    }
+
+    fn most_to_mean(&self, value: fn(&RankMeasurements) -> u64) -> f64 {
+        let values = || self.ranks.iter().map(value);
+        let mean = values().sum::<u64>() as f64 / self.visiting().len().max(1) as f64;
+        values().max().unwrap_or(0) as f64 / mean.max(1.0)
+    }
+
+    /// Returns the time until the last rank had work for the last time, over that of the first one.
+    pub(super) fn last_to_first_end(&self) -> f64 {
+        let ends = || self.visiting().iter().map(|rank| rank.worked_until_ns);
+        let (first, last) = (ends().min().unwrap_or(0), ends().max().unwrap_or(0));
+        last.max(1) as f64 / first.max(1) as f64
+    }
+
+    /// Returns the ranks that visit entries: all but a master.
+    fn visiting(&self) -> &[RankMeasurements] {
+        let master = usize::from(self.algorithm.has_master() && self.ranks.len() > 1);
+        &self.ranks[master..]
     }
 
     /// Returns the largest memory of a rank, in bytes.
@@ -212,15 +247,19 @@ impl RankMeasurements {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn rank(entries: u64, wall_ns: u64, wire_bytes: Vec<u64>) -> RankMeasurements {
+    pub(in crate::walk) fn rank(entries: u64, wall_ns: u64, wire_bytes: Vec<u64>) -> RankMeasurements {
         RankMeasurements {
             entries,
             wall_ns,
             user_ns: 3,
             system_ns: 4,
+            walking_ns: 100 * entries,
+            first_idle_ns: 10_000_000 * entries,
+            first_idle_processor_ns: 100_000 * entries,
+            worked_until_ns: 1_000 + entries,
             resident_bytes_max: entries,
             profile: Profile::default(),
             communication_ns: 0,
@@ -242,8 +281,10 @@ mod tests {
             (5.0, 16, Traffic { messages: 6, bytes: 90 })
         );
         assert_eq!((job.imbalance(), job.resident_bytes_max()), (1.5, 30));
+        assert_eq!((job.walking_imbalance(), job.last_to_first_end()), (1.5, 1_030.0 / 1_010.0));
         let job = Measurements { algorithm: Algorithm::Drqs, ..job };
         assert_eq!(job.imbalance(), 30.0 * 3.0 / 40.0);
+        assert_eq!((job.walking_imbalance(), job.last_to_first_end()), (30.0 * 3.0 / 40.0, 1.03));
         assert_eq!(job.ranks[0].cpu_ns(), 7);
     }
 

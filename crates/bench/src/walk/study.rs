@@ -53,6 +53,9 @@ const CENTRALIZED: &str = "cp";
 /// The name of CP with one worker that reads all directories, as at LANL, in a record of a run.
 const ONE_READER: &str = "cp, one reader";
 
+/// The name of CP whose workers keep one of the entries that they found, the paper's enhancement, in a record of a run.
+const KEEPS_ONE: &str = "cp, keeps one";
+
 /// All runs of a study, and a comparison in the simulation, if it was requested.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Runs {
@@ -156,9 +159,9 @@ impl Source {
 }
 
 impl Run {
-    /// Returns whether rank 0 was a master, which visits nothing: CP, in either variant.
+    /// Returns whether rank 0 was a master, which visits nothing: CP, in any variant.
     fn is_centralized(&self) -> bool {
-        [CENTRALIZED, ONE_READER].contains(&self.algorithm.as_str())
+        [CENTRALIZED, ONE_READER, KEEPS_ONE].contains(&self.algorithm.as_str())
     }
 
     /// Returns the number of ranks that visit entries: all but a master.

@@ -62,6 +62,9 @@ pub struct RankOutcome {
     pub visited: u64,
     /// The time that its threads were busy, added up, in seconds.
     pub busy_seconds: f64,
+    /// The time from the beginning until it last had work, in seconds.
+    #[serde(default)]
+    pub last_work_seconds: f64,
     /// The time that its port was busy, in seconds.
     pub port_seconds: f64,
     /// The messages that it sent.
@@ -79,10 +82,28 @@ pub struct RankOutcome {
 impl Outcome {
     /// Returns the largest number of entries that a rank visited, over the mean of the ranks that walk.
     pub fn imbalance(&self) -> f64 {
+        self.most_to_mean(|rank| rank.visited as f64)
+    }
+
+    /// Returns the longest time that a rank was busy, over the mean of the ranks that walk. Where entries do not all take
+    /// the same time, it says more about balance than [`Outcome::imbalance`].
+    pub fn busy_imbalance(&self) -> f64 {
+        self.most_to_mean(|rank| rank.busy_seconds)
+    }
+
+    /// Returns the time at which the first of the ranks that walk had work for the last time, as a share of the time until
+    /// the last entry was visited.
+    pub fn first_without_work(&self) -> f64 {
+        let master = usize::from(self.algorithm.has_master() && self.ranks > 1);
+        let walking = self.by_rank.iter().skip(master);
+        let first = walking.map(|rank| rank.last_work_seconds).fold(f64::INFINITY, f64::min);
+        if self.last_visit_seconds > 0.0 { (first / self.last_visit_seconds).min(1.0) } else { 1.0 }
+    }
+
+    fn most_to_mean(&self, value: impl Fn(&RankOutcome) -> f64) -> f64 {
         let walking = self.ranks - u32::from(self.algorithm.has_master() && self.ranks > 1);
-        let most = self.by_rank.iter().map(|rank| rank.visited).max().unwrap_or(0);
-        let mean =
-            self.by_rank.iter().map(|rank| rank.visited).sum::<u64>() as f64 / f64::from(walking.max(1));
-        if mean > 0.0 { most as f64 / mean } else { 1.0 }
+        let most = self.by_rank.iter().map(&value).fold(0.0, f64::max);
+        let mean = self.by_rank.iter().map(&value).sum::<f64>() / f64::from(walking.max(1));
+        if mean > 0.0 { most / mean } else { 1.0 }
     }
 }

@@ -24,7 +24,8 @@
 //! [a single reader](Study::single_reader), which is a fourth limit: directories, one after the other.
 //!
 //! A message that arrives while a port is busy waits; since ports are first come, first served, the time at which it
-//! will be handled is known at its arrival, and the algorithm is given it at once, with that later time.
+//! will be handled is known at its arrival, and the algorithm is given it at once, with that later time. With
+//! [`Study::pauses`] it first waits until the communicating thread looks for messages.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -34,7 +35,7 @@ use super::model::{Metadata, Network, Service};
 use super::outcome::{Outcome, PAIRS_RANKS_MAX, Profile, RankOutcome};
 use super::tree::{Piece, Shape};
 use crate::proximity::Nodes;
-use crate::{Algorithm, BackOff, Message, Options, Outbox, Queue, Rank, Traffic, Unit};
+use crate::{Algorithm, BackOff, Message, Options, Outbox, Pauses, Pausing, Queue, Rank, Traffic, Unit};
 
 /// The parameters of a simulation.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
@@ -65,6 +66,8 @@ pub struct Study {
     pub refined: bool,
     /// The waiting times of idle ranks; by default those suited to the number of ranks.
     pub back_off: Option<BackOff>,
+    /// The pauses of communicating threads between looks for messages; without them, every message is seen at once.
+    pub pauses: Option<Pauses>,
 }
 
 impl Study {
@@ -84,6 +87,7 @@ impl Study {
             single_reader: false,
             refined: true,
             back_off: None,
+            pauses: None,
         }
     }
 
@@ -208,9 +212,34 @@ struct Member {
     port_free_ns: u64,
     /// The time of the earliest event set for the rank's timeout, in nanoseconds.
     timer_ns: Option<u64>,
+    /// With pauses: the messages that it has not seen, and the time at which it last sent or saw one.
+    unseen: VecDeque<(u32, Message<Piece>)>,
+    happened_ns: u64,
     visited: u64,
+    /// The time at which a unit was last done here.
+    last_work_ns: u64,
     busy_ns: u64,
     port_ns: u64,
+}
+
+impl Member {
+    /// Returns the time, not before `now_ns`, at which it looks for messages.
+    fn look_ns(&self, now_ns: u64, pauses: &Pauses, algorithm: Algorithm) -> u64 {
+        let pausing = if self.rank.is_asking() || algorithm.has_master() {
+            Pausing::Asking
+        } else if Queue::<Piece>::is_idle(&self.queue) {
+            Pausing::Idle
+        } else {
+            Pausing::Working { gives: self.queue.units > 0 }
+        };
+        let mut look_ns = self.happened_ns;
+        while look_ns < now_ns {
+            // A thread that waits for an answer only yields for the first 20 µs.
+            let quiet_ns = look_ns - self.happened_ns;
+            look_ns += pauses.next_ns(quiet_ns, pausing).max(20_000);
+        }
+        look_ns
+    }
 }
 
 enum Event {
@@ -232,6 +261,10 @@ enum Event {
         uncovered: Vec<Piece>,
     },
     Timer {
+        rank: u32,
+    },
+    /// A communicating thread looks for messages.
+    Look {
         rank: u32,
     },
 }
@@ -279,7 +312,10 @@ impl<'a> Simulation<'a> {
                 queue: PieceQueue { apart: study.single_reader, ..PieceQueue::default() },
                 port_free_ns: 0,
                 timer_ns: None,
+                unseen: VecDeque::new(),
+                happened_ns: 0,
                 visited: 0,
+                last_work_ns: 0,
                 busy_ns: 0,
                 port_ns: 0,
             })
@@ -328,7 +364,16 @@ impl<'a> Simulation<'a> {
             let Some(event) = self.events[place as usize].take() else { continue };
             self.free.push(place);
             match event {
-                Event::Arrive { from, to, message } => self.arrive(now_ns, from, to, message),
+                Event::Arrive { from, to, message } => match self.study.pauses {
+                    None => self.arrive(now_ns, from, to, message),
+                    Some(pauses) => {
+                        let look_ns =
+                            self.members[to as usize].look_ns(now_ns, &pauses, self.study.algorithm);
+                        self.members[to as usize].unseen.push_back((from, message));
+                        self.at(look_ns, Event::Look { rank: to });
+                    }
+                },
+                Event::Look { rank } => self.look_for_messages(now_ns, rank),
                 // A worker of CP keeps what it found until it is done with the directory.
                 Event::Listed { rank, entries, uncovered } if self.study.algorithm.has_master() => {
                     self.look(now_ns, rank, entries, uncovered);
@@ -344,12 +389,17 @@ impl<'a> Simulation<'a> {
                 Event::Done { rank, visited, uncovered } => {
                     let member = &mut self.members[rank as usize];
                     member.visited += visited;
+                    member.last_work_ns = now_ns;
                     member.queue.working -= 1;
                     member.queue.in_hand = false;
                     for piece in uncovered {
                         member.queue.push(piece);
                     }
                     self.last_visit_ns = now_ns;
+                    // A thread that has no more work wakes the communicating one.
+                    if Queue::<Piece>::is_idle(&self.members[rank as usize].queue) {
+                        self.look_for_messages(now_ns, rank);
+                    }
                     self.poll(now_ns, rank);
                 }
                 Event::Timer { rank } => {
@@ -358,12 +408,21 @@ impl<'a> Simulation<'a> {
                         member.timer_ns = None;
                     }
                     if member.rank.next_timeout_ns().is_some_and(|timeout_ns| timeout_ns <= now_ns) {
+                        self.look_for_messages(now_ns, rank);
                         self.poll(now_ns, rank);
                     }
                 }
             }
         }
         (self.over == self.members.len() as u32).then(|| self.outcome())
+    }
+
+    /// Handles the messages that a rank has not seen.
+    fn look_for_messages(&mut self, now_ns: u64, rank: u32) {
+        while let Some((from, message)) = self.members[rank as usize].unseen.pop_front() {
+            self.members[rank as usize].happened_ns = now_ns;
+            self.arrive(now_ns, from, rank, message);
+        }
     }
 
     fn arrive(&mut self, now_ns: u64, from: u32, to: u32, message: Message<Piece>) {
@@ -387,6 +446,9 @@ impl<'a> Simulation<'a> {
 
     /// Sends the rank's messages, lets its threads begin new work, and sets its timer.
     fn after(&mut self, now_ns: u64, rank: u32) {
+        if !self.outbox.is_empty() {
+            self.members[rank as usize].happened_ns = now_ns;
+        }
         while let Some((to, message)) = self.outbox.pop() {
             let port_ns = self.study.network.port_ns(message.size_bytes(), message.units());
             let alpha_ns = self.study.network.alpha_ns(self.nodes.are_colocated(rank, to));
@@ -500,6 +562,7 @@ impl<'a> Simulation<'a> {
                 let counters = member.rank.counters();
                 RankOutcome {
                     visited: member.visited,
+                    last_work_seconds: seconds(member.last_work_ns),
                     busy_seconds: seconds(member.busy_ns),
                     port_seconds: seconds(member.port_ns),
                     sent: counters.sent,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{CENTRALIZED, FigureName, ONE_READER, Profile, Run, Source};
+use super::{CENTRALIZED, FigureName, KEEPS_ONE, ONE_READER, Profile, Run, Source};
 use crate::BenchError;
 use crate::kit::figure::{
     self, BarSeries, Bars, Drawing, Figure, HeatMap, HeatMaps, Histogram, Histograms, Scale,
@@ -11,7 +11,7 @@ use crate::kit::figure::{
 use crate::kit::quantity::grouped;
 
 /// The algorithms in the paper's order, which determines their place in figures and their colours.
-const ALGORITHMS: [&str; 6] = [CENTRALIZED, "drqs", "deqs", "pa-drqs", "h-drqs", ONE_READER];
+const ALGORITHMS: [&str; 7] = [CENTRALIZED, "drqs", "deqs", "pa-drqs", "h-drqs", ONE_READER, KEEPS_ONE];
 /// The algorithm whose profile figure 3b shows.
 const PROFILED: &str = "h-drqs";
 

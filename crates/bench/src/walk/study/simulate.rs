@@ -29,12 +29,15 @@ pub(super) enum Variant {
     Plain(Algorithm),
     /// CP with one worker that reads all directories, as at LANL.
     OneReader,
+    /// CP whose workers keep one of the entries that they found: the paper's enhancement.
+    KeepsOne,
 }
 
 impl Variant {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Plain(Algorithm::Cp),
         Self::OneReader,
+        Self::KeepsOne,
         Self::Plain(Algorithm::Drqs),
         Self::Plain(Algorithm::Deqs),
         Self::Plain(Algorithm::PaDrqs),
@@ -45,11 +48,12 @@ impl Variant {
         match self {
             Self::Plain(algorithm) => algorithm.name(),
             Self::OneReader => super::ONE_READER,
+            Self::KeepsOne => super::KEEPS_ONE,
         }
     }
 
     fn is_centralized(self) -> bool {
-        matches!(self, Self::OneReader | Self::Plain(Algorithm::Cp))
+        matches!(self, Self::OneReader | Self::KeepsOne | Self::Plain(Algorithm::Cp))
     }
 
     /// Returns a run of `processes` processes, two on each node.
@@ -60,12 +64,14 @@ impl Variant {
 
     /// Returns a run on `nodes` nodes.
     pub(super) fn study_on(self, nodes: u32, per_node: u32, entries: u64) -> Study {
-        let (algorithm, single_reader) = match self {
-            Self::Plain(algorithm) => (algorithm, false),
-            Self::OneReader => (Algorithm::Cp, true),
+        let (algorithm, single_reader, keeps_one) = match self {
+            Self::Plain(algorithm) => (algorithm, false, false),
+            Self::OneReader => (Algorithm::Cp, true, false),
+            Self::KeepsOne => (Algorithm::Cp, false, true),
         };
         let threads = if algorithm.has_threads() { THREADS } else { 1 };
-        Study { single_reader, ..Study::new(algorithm, nodes, per_node, threads, Shape::new(entries, 1)) }
+        let study = Study::new(algorithm, nodes, per_node, threads, Shape::new(entries, 1));
+        Study { single_reader, keeps_one, ..study }
     }
 }
 
@@ -101,6 +107,10 @@ fn plan(figures: &[FigureName], quick: bool) -> Vec<Planned> {
             let most = if quick { 128 } else { 512 };
             let doubled = (1..10).map(|octave| 1 << octave).filter(|processes| *processes <= most);
             doubled.chain([PROCESSES]).for_each(|processes| add(variant, processes, small, 1, false, false));
+        }
+        // The paper shows its time alone, and its messages take as long as those of CP to simulate.
+        if variant == Variant::KeepsOne {
+            continue;
         }
         if wants(FigureName::One) && variant.is_centralized() || wants(FigureName::Five) {
             add(variant, PROCESSES, small, 1, true, false);

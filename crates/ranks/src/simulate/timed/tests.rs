@@ -71,6 +71,54 @@ fn one_huge_directory_is_shared_out() {
     }
 }
 
+/// A thousand ranks have one directory, whose rest is passed on whenever its holder is asked: the time between two requests
+/// decides. With waits of up to 30 ms the holder is asked every 22 ms, with 11 ms every 8.
+#[test]
+fn the_rest_of_a_directory_goes_round_soon_among_a_thousand_ranks() {
+    let mut study = study(Algorithm::Drqs, 500, 2, 30_000);
+    study.shape.files_mean = u64::MAX / 4;
+    study.metadata = study.metadata.scaled(100.0);
+    let seldom = BackOff { bound_ns: 30_000_000, ..BackOff::for_ranks(1_000) };
+    let (often, seldom) = (run(&study), run(&Study { back_off: Some(seldom), ..study.clone() }));
+    assert_eq!(often.directories, 1);
+    assert!(often.seconds < 0.75 * seldom.seconds, "{} s and {} s", often.seconds, seldom.seconds);
+}
+
+/// Four ranks of one machine, with one directory of 100,000 files: its rest is passed on when the rank that has it looks for
+/// messages. Ranks that look every 3 ms while they work, in which they read two and a half slices, take the directory almost
+/// alone, one after the other.
+#[test]
+fn ranks_that_look_for_messages_while_others_ask_share_a_directory() {
+    let mut study = Study::new(Algorithm::HDrqs, 1, 4, 1, Shape::new(100_000, 5));
+    study.shape.files_mean = u64::MAX / 4;
+    study.slice_entries = 1_000;
+    study.metadata = Metadata {
+        stats_per_second: 1e9,
+        pages_per_second: 1e9,
+        page_entries: 1_000,
+        latency_ns: 1_000,
+        callback_ns: 200,
+    };
+    let steady = Pauses { first_ns: 3_000_000, giving_ns: 3_000_000, ..Pauses::default() };
+    let of = |pauses| run(&Study { pauses: Some(pauses), ..study.clone() });
+    let [steady, wanted] = [steady, Pauses::default()].map(of);
+    assert_eq!(wanted.directories, 1);
+    let (wanted_s, steady_s) = (wanted.last_visit_seconds, steady.last_visit_seconds);
+    assert!(wanted_s < 0.9 * steady_s, "{wanted_s} s and {steady_s} s");
+    assert!(wanted.first_without_work() <= 1.0 && wanted.busy_imbalance() >= 1.0);
+}
+
+/// Pauses delay messages and lose none.
+#[test]
+fn with_pauses_every_algorithm_visits_every_entry_once() {
+    for algorithm in Algorithm::ALL {
+        for (nodes, ranks_per_node) in [(1, 1), (1, 4), (3, 2)] {
+            let study = study(algorithm, nodes, ranks_per_node, 5_000);
+            run(&Study { pauses: Some(Pauses::default()), ..study });
+        }
+    }
+}
+
 #[test]
 fn with_a_fast_file_system_the_master_is_the_bottleneck() {
     let at = |nodes| {
