@@ -371,7 +371,13 @@ impl<S: Send + Sync> Queue<S> {
                 Work::Located(unit) => taken.push(unit.clone()),
                 Work::Entry(_) => back.push(work),
                 Work::Rest(directory) => {
-                    if directory.stable_position().is_some() {
+                    // Of a large directory half stays: both can then be divided again, where one rest would have to go from
+                    // one to the next.
+                    if let Some(half) = directory.halve() {
+                        taken.push(half);
+                        directory.mark_split();
+                        back.push(work);
+                    } else if directory.stable_position().is_some() {
                         taken.push(directory.rest());
                         directory.mark_split();
                         back.push(Work::Given(Arc::clone(directory)));
