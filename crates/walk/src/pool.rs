@@ -359,7 +359,8 @@ impl<S: Send + Sync> Queue<S> {
         self.wake_one();
     }
 
-    /// Takes up to `max` directories to be given away, the oldest first; they are no longer visited here.
+    /// Takes up to `max` directories to be given away, the oldest first; they are no longer visited here. Of the rest of a large
+    /// one half is taken, where it can be divided.
     pub fn take(&self, max: usize) -> Vec<Unit> {
         let mut taken = Vec::new();
         let mut back = Vec::new();
